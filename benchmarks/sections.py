@@ -22,10 +22,12 @@ from benchmarks.payouts import Trial, payouts_per_s
 from benchmarks.pictures import Curve, Gallery, thinned
 from benchmarks.plain_loops import Client, plain_payouts_per_s
 from benchmarks.several_hosts import Shared, paid_by_workers, paid_from_a_file, server_on_disk
+from benchmarks.shared_rate import kept_rate
 from benchmarks.sheets import KINDS, PARQUET, sheet_of_kind
 from benchmarks.signatures import signatures_per_s
 from benchmarks.validation import contenders as validations
 from benchmarks.validation import cpu_ratio, peak_mib
+from tests.journal.postgres_server import PostgresServer
 
 SLOW_GATEWAYS_S = (0.05, 1.0)
 GROUPS_FACTS = (16, 64, 128)
@@ -37,6 +39,8 @@ SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 PAGE_TIMES = 40
 """How often each page of the console is asked for."""
 UPLOADED_ROWS = 100_000
+SHARED_RATE_PER_S, SHARED_RATE_S = 200, 60
+"""The rate that four workers keep together, and for how long they are watched."""
 MOST_SENT_ROWS = 1_000_000
 """Larger sheets are validated and held against the journal, but not sent: that takes an hour and shows no more."""
 
@@ -428,8 +432,17 @@ def _polled_run(bench: Bench, tabs: int) -> Sample:
 
 
 def several(bench: Bench) -> str:
-    """Measure a sheet that workers pay from one journal in PostgreSQL, beside a journal in a file."""
-    rows = bench.rows(20_000)
+    """Measure a sheet that workers pay from one journal in PostgreSQL, beside a journal in a file; and their rate."""
+    parts = []
+    with server_on_disk() as server:
+        for rows in dict.fromkeys((bench.rows(20_000), *(rows for rows in SIZES[-2:] if rows <= bench.most_rows))):
+            repetitions = bench.repetitions if rows < MOST_SENT_ROWS else 1
+            parts.append(_several(replace(bench, repetitions=repetitions), server, rows))
+        parts.append(_shared_rate(bench, server))
+    return "\n".join(parts)
+
+
+def _several(bench: Bench, server: PostgresServer, rows: int) -> str:
     shared: dict[str, list[Shared]] = defaultdict(list)
 
     def in_a_file() -> Sample:
@@ -441,17 +454,42 @@ def several(bench: Bench) -> str:
             shared[name].append(paid_by_workers(place, server, workers, rows))
         return shared[name][-1].paid_per_s
 
-    names = {"PostgreSQL, one process": 0, "PostgreSQL, 2 workers": 2, "PostgreSQL, 4 workers": 4}
-    with server_on_disk() as server:
-        by_workers = {name: partial(in_postgres, name, workers) for name, workers in names.items()}
-        found = bench.side_by_side({"a journal in a file": in_a_file, **by_workers}, "/s")
+    names = {"PostgreSQL, `submit` alone": 0, "PostgreSQL, 1 worker": 1, "PostgreSQL, 4 workers": 4}
+    by_workers = {name: partial(in_postgres, name, workers) for name, workers in names.items()}
+    found = bench.side_by_side({"a journal in a file": in_a_file, **by_workers}, "/s")
+    in_file, alone, _, four = found.values()
+    ratios = [
+        Ratio.of("4 workers : a journal in a file, one machine", four, in_file, 0.7),
+        Ratio.of("`submit` alone, PostgreSQL : a journal in a file", alone, in_file, 0.7),
+    ]
     costs = [
         f"{name}: the server takes {statistics.median(one.server_us for one in done):,.0f} us of processor time a row, "
-        f"and {statistics.median(one.bytes_a_row for one in done):,.0f} bytes.\n"
+        f"and {statistics.median(one.bytes_a_row for one in done):,.0f} bytes; `submit` held "
+        f"{max(one.submit_mib for one in done):,.0f} MiB at the most"
+        f"{''.join(f', {held}' for held in (done[-1].held(),) if held)}.\n"
         for name, done in shared.items()
     ]
-    note = f"`submit` of {rows:,} rows, from its start to its end; a server, workers and gateway on the same cores."
-    return "\n".join([bench.table("Several hosts", found, [], note), *costs])
+    curves = {name: thinned(done[-1].workers_mib) for name, done in shared.items() if done[-1].workers_mib}
+    picture = bench.picture(f"Memory of a worker, {rows:,} rows", "seconds", "MiB", curves)
+    note = (
+        f"`submit` of {rows:,} rows, from its start to its end; a server, workers and gateway on the same cores. Its "
+        "processor time is that of `submit` and of all workers."
+    )
+    return "\n".join([bench.table(f"Several hosts, {rows:,} rows", found, ratios, note), *costs, *picture])
+
+
+def _shared_rate(bench: Bench, server: PostgresServer) -> str:
+    rows = max(int(SHARED_RATE_PER_S * 8), round(SHARED_RATE_PER_S * SHARED_RATE_S * min(1.0, bench.scale)))
+    with office(bench.directory, bench.merchant.key, bench.gateway) as place:
+        kept = kept_rate(place, server, 4, SHARED_RATE_PER_S, rows)
+    bench.goals.append(
+        Goal("most orders in any second : the rate, 4 workers", "", (kept.most,), 1.05, 1.05, at_most=True)
+    )
+    return (
+        f"Four workers with a rate of {SHARED_RATE_PER_S} a second, {rows:,} rows, by the gateway's record: "
+        f"{kept.mean:.1%} of the rate on the whole; over any second {kept.least:.1%} at the least and {kept.most:.1%} "
+        "at the most.\n"
+    )
 
 
 SECTIONS: Mapping[str, Callable[[Bench], str]] = {

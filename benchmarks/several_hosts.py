@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.commands import ROOT, Office, timed
+from benchmarks.commands import ROOT, WATCHED_EVERY_S, Ended, Office, memory_mib, timed
 from benchmarks.figures import Sample
 from paygw_batch.countries.load import config_dir
 from tests.journal.postgres_server import PostgresServer, make_server
@@ -29,11 +30,35 @@ _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a sheet cost that workers paid together: the sample, of the server too, and bytes of the database."""
+    """What a sheet cost that workers paid together. `paid_per_s` has the processor time of all clients a row."""
 
     paid_per_s: Sample
     server_us: float
     bytes_a_row: float
+    submit_mib: float
+    """The most that `submit` held at once."""
+    workers_mib: tuple[tuple[float, float], ...]
+    """The most that any worker held, over the seconds of the run."""
+
+    def held(self) -> str:
+        """Return how much a worker held after a tenth of the run and at its end, in words; empty without workers."""
+        if not self.workers_mib:
+            return ""
+        early = self.workers_mib[len(self.workers_mib) // 10][1]
+        return f"a worker held {early:,.0f} MiB after a tenth of the run, and {self.workers_mib[-1][1]:,.0f} at its end"
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """An office whose journal is in PostgreSQL, and its workers, each of which has a state directory of its own."""
+
+    place: Office
+    command: Sequence[str]
+    workers: Sequence["subprocess.Popen[bytes]"]
+
+    def call(self, *words: str) -> Ended:
+        """Run one command of the program at the desk. Raises `RuntimeError` unless it ends with 0."""
+        return timed([*self.command, *words], _of_host(self.place, "desk"))
 
 
 @contextmanager
@@ -56,26 +81,57 @@ def paid_from_a_file(place: Office, rows: int) -> Sample:
     return Sample(rows / ended.seconds, 1e6 * ended.cpu_s / rows)
 
 
-def paid_by_workers(place: Office, server: PostgresServer, workers: int, rows: int) -> Shared:
-    """Pay a sheet by so many workers and the `submit` that hands it over; with none, `submit` sends by itself."""
-    database = server.new_database()
+@contextmanager
+def branch(place: Office, url: str, workers: int) -> Iterator[Branch]:
+    """Yield a branch whose journal is new, and whose workers live. They are gone afterwards."""
     config = place.directory / "several.toml"
     text = (config_dir() / "sandbox.toml").read_text(encoding="utf-8")
-    journal = f'[journal]\nurl = "{server.url(database)}"\nreplication = "none"\n\n'
+    journal = f'[journal]\nurl = "{url}"\nreplication = "none"\n\n'
     config.write_text(re.sub(r"\[journal\]\n.*?\n(?=\[)", lambda _: journal, text, flags=re.DOTALL), encoding="utf-8")
     command = [sys.executable, "-m", "paygw_batch", "--config", str(config), "--quiet"]
     timed([*command, "journal", "new"], _of_host(place, "desk"))
-    sheet = place.make_sheet(rows)
     with ExitStack() as stack:
         started = [stack.enter_context(_worker(place, command, number)) for number in range(workers)]
         _wait_for([*command, "--json", "workers"], place, workers)
-        before = [_cpu_s(process.pid) for process in started]
+        yield Branch(place, command, started)
+
+
+def paid_by_workers(place: Office, server: PostgresServer, workers: int, rows: int) -> Shared:
+    """Pay a sheet by so many workers and the `submit` that hands it over; with none, `submit` sends by itself."""
+    database = server.new_database()
+    sheet = place.make_sheet(rows)
+    with branch(place, server.url(database), workers) as paying:
+        before = [_cpu_s(process.pid) for process in paying.workers]
         server_s, bytes_before = _cpu_s(_postmaster(server)), _bytes_of(server, database)
-        ended = timed([*command, "submit", str(sheet)], _of_host(place, "desk"))
-        worked_s = sum(_cpu_s(process.pid) for process in started) - sum(before)
+        with _watched(paying.workers) as held:
+            ended = paying.call("submit", str(sheet))
+        worked_s = sum(_cpu_s(process.pid) for process in paying.workers) - sum(before)
         server_us = 1e6 * (_cpu_s(_postmaster(server)) - server_s) / rows
+        bytes_a_row = (_bytes_of(server, database) - bytes_before) / rows
+    server.drop_database(database)
     sample = Sample(rows / ended.seconds, 1e6 * (ended.cpu_s + worked_s) / rows)
-    return Shared(sample, server_us, (_bytes_of(server, database) - bytes_before) / rows)
+    return Shared(sample, server_us, bytes_a_row, ended.peak_mib, tuple(held))
+
+
+@contextmanager
+def _watched(workers: Sequence["subprocess.Popen[bytes]"]) -> Iterator[list[tuple[float, float]]]:
+    """Note from time to time how much memory the largest worker holds, until the block ends."""
+    noted: list[tuple[float, float]] = []
+    ended, began_s = threading.Event(), time.perf_counter()
+
+    def watch() -> None:
+        while not ended.wait(WATCHED_EVERY_S):
+            held = [found[0] for process in workers if (found := memory_mib(process.pid)) is not None]
+            if held:
+                noted.append((time.perf_counter() - began_s, max(held)))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield noted
+    finally:
+        ended.set()
+        watching.join()
 
 
 @contextmanager

@@ -142,6 +142,10 @@ class JournalMissing(JournalError):
     default_hint = "`paygw-batch journal new` makes one."
 
 
+class JournalOutdated(JournalError):
+    """The tables of the journal are of an older version of this program."""
+
+
 class JournalNotAdopted(JournalError):
     """No one has said that this copy of the journal is the newest one."""
 

@@ -100,9 +100,12 @@ def dumps_after(code: str, tmp_path: Path) -> str:
     config.write_text(sandbox_toml())
     start = f"import resource, sys; sys.path.insert(0, {str(ROOT)!r}); config = {str(config)!r}\n"
     resource_set = "resource.setrlimit(resource.RLIMIT_CORE, (4096, resource.getrlimit(resource.RLIMIT_CORE)[1]))\n"
-    return subprocess.run(
-        [sys.executable, "-c", start + resource_set + code + ABOUT_DUMPS], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    # An environment of its own: what an earlier test of this process left in ours would decide with.
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [sys.executable, "-c", start + resource_set + code + ABOUT_DUMPS]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_CORE)[1] == 0, reason="dumps are forbidden here already")

@@ -93,3 +93,14 @@ def test_the_exposure_is_low(unit: Path) -> None:
     found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", said.stdout)
     assert found is not None, said.stdout + said.stderr
     assert float(found[1]) < MOST_EXPOSURE
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
+@pytest.mark.parametrize("unit", sorted(UNITS.iterdir()), ids=lambda path: path.name)
+def test_systemd_reads_every_line_of_a_unit(unit: Path) -> None:
+    """It checks names and values of the settings. That the program is not installed there is no fault of the unit."""
+    said = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
+    )
+    found = [line for line in said.stderr.splitlines() if unit.name in line and "is not executable" not in line]
+    assert found == []

@@ -183,6 +183,18 @@ def check_has_roles(settings: Settings) -> None:
         )
 
 
+def upgrade_journal(settings: Settings) -> tuple[int, int]:
+    """Bring the tables of the journal up to this version of the program; return the versions before and now."""
+    if (place := database_place(settings)) is None:
+        raise UsageError(
+            say("A journal in a file is brought up by the next command that writes to it."),
+            hint=say("Nothing has to be done."),
+        )
+    from paygw_batch.journal import upgrade_postgres_journal  # noqa: PLC0415 (psycopg)
+
+    return upgrade_postgres_journal(place, now=timestamp(utc_now()))
+
+
 def give_rights(settings: Settings) -> Sequence[str]:
     """Give the roles of the journal their rights, and return the names of the roles; none for a file."""
     if (place := database_place(settings)) is None:

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         read_postgres_journal,
         retire_host,
         roll_call_of,
+        upgrade_postgres_journal,
     )
     from paygw_batch.journal.sqlite.connect import SideDatabase
     from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
@@ -180,6 +181,7 @@ __all__ = [
     "read_postgres_journal",
     "retire_host",
     "roll_call_of",
+    "upgrade_postgres_journal",
     "verify_audit_trail",
 ]
 
@@ -218,6 +220,7 @@ _ON_DEMAND = {
     "read_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "retire_host": "paygw_batch.journal.opening.open_postgres",
     "roll_call_of": "paygw_batch.journal.opening.open_postgres",
+    "upgrade_postgres_journal": "paygw_batch.journal.opening.open_postgres",
     "SideDatabase": "paygw_batch.journal.sqlite.connect",
     "Inbox": "paygw_batch.journal.sqlite.inbox",
     "InboxReader": "paygw_batch.journal.sqlite.inbox",

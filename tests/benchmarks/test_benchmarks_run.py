@@ -27,6 +27,7 @@ def test_every_section_comes_to_its_figures(section: str, tmp_path: Path, monkey
         monkeypatch.setattr(f"benchmarks.{place}.apart", lambda measure, *args: measure(*args))
     monkeypatch.setattr("benchmarks.sections.SIZES", (1_000, 10_000, 100_000))
     monkeypatch.setattr("benchmarks.sections.SLOW_FLUSH_S", 0.0001)
+    monkeypatch.setattr("benchmarks.sections.SHARED_RATE_PER_S", 20)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("sys.argv", ["benchmarks", *words, "--write", str(document)])
     main()

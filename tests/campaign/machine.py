@@ -38,9 +38,10 @@ PATIENCE_S = 60.0
 class Spawner:
     """Starts the program by forks of a process that has imported it (see `spawner.py`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str) -> None:
+        """Import what every run needs, and `modules` too."""
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("spawner.py"))],
+            [sys.executable, str(Path(__file__).with_name("spawner.py")), *modules],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
@@ -107,13 +108,13 @@ class Run:
             os.close(self._watch)
         return self.exit_code
 
-    def done(self) -> int:
-        """Return the exit code of a process that must end."""
-        code = self.wait()
+    def done(self, seconds: float = PATIENCE_S) -> int:
+        """Return the exit code of a process that must end within `seconds`."""
+        code = self.wait(seconds)
         if code is None:
             self.send(signal.SIGKILL)
             self.wait()
-            raise AssertionError(f"the program hung for {PATIENCE_S:.0f} s")
+            raise AssertionError(f"the program hung for {seconds:.0f} s")
         return code
 
     def send(self, number: signal.Signals) -> None:
@@ -172,14 +173,23 @@ class GatewayProcess:
         if not self._read_bytes:
             self._read_bytes = self._record.read_bytes().index(b"\n") + 1
             read_record(self._record)  # it is one
-        with self._record.open("rb") as file:
-            file.seek(self._read_bytes)
-            new = file.read()
-        new = new[: new.rfind(b"\n") + 1]
-        self._read_bytes += len(new)
-        lines = csv.reader(new.decode().splitlines(keepends=True), strict=True)
-        self._orders += [RecordLine(*map(unguarded, line)) for line in lines]
+        lines, length = whole_lines(self.newer(self._read_bytes))
+        self._read_bytes += length
+        self._orders += lines
         return self._orders[since:]
+
+    def newer(self, position: int) -> bytes:
+        """Return the record from a byte on. What is read so is not kept here."""
+        with self._record.open("rb") as file:
+            file.seek(position)
+            return file.read()
+
+
+def whole_lines(text: bytes) -> tuple[list[RecordLine], int]:
+    """Return the lines of a part of a record that are whole, and how many bytes they have."""
+    text = text[: text.rfind(b"\n") + 1]
+    lines = csv.reader(text.decode().splitlines(keepends=True), strict=True)
+    return [RecordLine(*map(unguarded, line)) for line in lines], len(text)
 
 
 @contextmanager
@@ -200,7 +210,7 @@ def gateway(directory: Path, behaviour: str, further: str = "") -> Iterator[Gate
         process_group=0,
     ) as process:
         try:
-            _wait_until_there(port, process)
+            wait_until_there(port, process)
             yield GatewayProcess(directory, f"http://127.0.0.1:{port}")
         finally:
             process.kill()
@@ -213,7 +223,8 @@ def free_port() -> int:
         return port
 
 
-def _wait_until_there(port: int, process: "subprocess.Popen[bytes]") -> None:
+def wait_until_there(port: int, process: "subprocess.Popen[bytes]") -> None:
+    """Wait until a gateway listens."""
     give_up_at_s = time.monotonic() + PATIENCE_S
     while True:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -257,12 +268,17 @@ class Machine:
         concurrency: int = 16,
         operation: str = "payout",
         has_journal: bool = True,
+        since: int | None = None,
     ) -> Self:
-        """Return a fresh machine that pays, or collects, through `at`; its journal made, unless told otherwise."""
+        """Return a fresh machine that pays, or collects, through `at`; its journal made, unless told otherwise.
+
+        `since` spares a look at the record where the order ids of a machine are its own.
+        """
         home.mkdir(mode=0o700, parents=True)
         config = sandbox_toml(base_url=at.url, private_key=str(at.key))
         (home / "paygw.toml").write_text(config.replace("concurrency = 16", f"concurrency = {concurrency}"))
-        machine = cls(home, spawner, prefix, len(at.of(operation).record()), operation=operation)
+        since = len(at.of(operation).record()) if since is None else since
+        machine = cls(home, spawner, prefix, since, operation=operation)
         if has_journal and machine.run("journal", "new") != 0:
             raise AssertionError(f"no journal was made: {machine.said()}")
         return machine
@@ -279,7 +295,7 @@ class Machine:
     def sheet(self, rows: int, *, name: str = "payroll.csv", first: int = 0) -> Path:
         """Write a sheet of good rows, whose order ids count from `first`."""
         lines = [
-            LINES[self.operation].format(id=f"{self.prefix}-{n}", amount=f"{100 + n}.25", n=n)
+            LINES[self.operation].format(id=f"{self.prefix}-{n}", amount=f"{100 + n}.25", n=n % 1000)
             for n in range(first, first + rows)
         ]
         path = self.home / name

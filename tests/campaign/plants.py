@@ -16,6 +16,8 @@ import polars as pl
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch.core.instruction import Instruction
+from paygw_batch.core.lifecycle import Concluded
+from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.gateway import encode, prepare
 from paygw_batch.gateway.encode import EncodedBody
@@ -107,6 +109,20 @@ def signed_in_processes() -> None:
     """No bug: a run of any size signs as large ones do, in processes of its own."""
     key_known_to_be_sound()
     _put(signers, "LONG_RUN_PAYOUTS", 1)
+
+
+def signed_in_threads() -> None:
+    """No bug: a run of any size signs as small ones do: no processes are started with it, which costs half a second."""
+    key_known_to_be_sound()
+    _put(signers, "LONG_RUN_PAYOUTS", sys.maxsize)
+
+
+def rows_in_flight_are_put_back() -> None:
+    """Call what a dead worker left in flight "not sent": so it is sent again."""
+    from paygw_batch.journal.postgres.leasing import lease_writer  # noqa: PLC0415 (the extra, and only this plant's)
+
+    signed_in_threads()
+    _put(lease_writer, "Interrupted", lambda: Concluded(Outcome(OutcomeKind.NOT_SENT, "planted")))
 
 
 def parts_by_a_known_name() -> None:

@@ -1,9 +1,10 @@
 """Starts the program as processes of their own, quickly: everything is imported once, and every start is a fork.
 
-Run as a script. It reads one JSON object a line on standard input and answers with one a line. `{"start": {...}}` forks
-a process that becomes the program, with the arguments, environment, directory and files it is told; `{"reap": PID}`
-waits for one and tells how it ended. Where standard input ends, whatever was not waited for is killed, also what was
-stopped. This process itself never calls into the program and starts no thread.
+Run as a script, whose arguments are modules to import as well. It reads one JSON object a line on standard input and
+answers with one a line. `{"start": {...}}` forks a process that becomes the program, with the arguments, environment,
+directory and files it is told; `{"reap": PID}` waits for one and tells how it ended. Where standard input ends,
+whatever was not waited for is killed, also what was stopped. This process itself never calls into the program and
+starts no thread.
 """
 
 import gc
@@ -25,10 +26,13 @@ MODULES = (
     "uvloop",
 )
 
+_ASKED_TO_END = (signal.SIGINT, signal.SIGTERM)
+_INTERRUPTED = 130
+
 
 def serve() -> None:
     """Obey until standard input ends."""
-    for name in MODULES:
+    for name in (*MODULES, *sys.argv[1:]):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what was imported is left alone by the children's collectors, and its pages stay shared
@@ -49,8 +53,10 @@ def serve() -> None:
 
 
 def _start(start: dict[str, Any]) -> int:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ASKED_TO_END)
     pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKED_TO_END)
         return pid
     code = 1
     try:
@@ -69,7 +75,10 @@ def _start(start: dict[str, Any]) -> int:
 
 
 def _become(start: dict[str, Any]) -> None:
-    """Turn this fork into a fresh start of the program."""
+    """Turn this fork into a fresh start of the program. Asked to end before it begins, it ends as one that begins."""
+    for each in _ASKED_TO_END:
+        signal.signal(each, lambda *_: os._exit(_INTERRUPTED))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKED_TO_END)
     os.setsid()
     os.environ.clear()
     os.environ.update(start["environ"])

@@ -109,5 +109,5 @@ def kept(program: Program) -> Counter[str]:
     query = (
         "SELECT finding, count(*) FROM evidence WHERE finding NOT IN ('resolved', 'carried_out', 'clock') GROUP BY 1"
     )
-    with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True, timeout=PATIENCE_S)) as connection:
         return Counter(dict(connection.execute(query)))

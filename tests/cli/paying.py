@@ -1,13 +1,16 @@
 """A gateway of its own on loopback, as a process that keeps its own record, and a program set up to pay through it."""
 
 import csv
+import sqlite3
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cli.listening import answers, free_port, started, until
 from tests.cli.program import Program, sandbox_toml
+from tests.cli.stopped import stopped
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,7 @@ class LoopbackGateway:
 
     directory: Path
     port: int
+    process: "subprocess.Popen[bytes]"
 
     def orders(self) -> list[str]:
         """Return the order ids of all payouts that arrived, in their order: the judge."""
@@ -37,8 +41,32 @@ def paying(program: Program) -> Iterator[LoopbackGateway]:
     directory = program.home / "gateway"
     directory.mkdir(mode=0o700)
     (directory / "paygw.toml").write_text(sandbox_toml())
-    gateway = LoopbackGateway(directory, free_port())
-    with started(program, "sandbox", "--port", str(gateway.port), config=directory / "paygw.toml") as process:
-        until(lambda: answers(gateway.port) or process.poll() is not None, "the gateway did not start")
+    port = free_port()
+    with started(program, "sandbox", "--port", str(port), config=directory / "paygw.toml") as process:
+        until(lambda: answers(port) or process.poll() is not None, "the gateway did not start")
+        gateway = LoopbackGateway(directory, port, process)
         program.config.write_text(gateway.configuration())
         yield gateway
+
+
+@contextmanager
+def unanswered(program: Program, gateway: LoopbackGateway, *command: str | Path) -> Iterator["subprocess.Popen[str]"]:
+    """Start a run whose first order waits for its answer, however slow the machine is, until the block is left."""
+    patient = "[gateway]\nread_timeout_s = 600\ntotal_timeout_s = 600\n"
+    program.config.write_text(program.config.read_text().replace("[gateway]\n", patient))
+    program.make_journal()
+    with stopped(gateway.process):
+        run = program.start(*command)
+        until(lambda: is_in_flight(program) or run.poll() is not None, "the first order was not sent")
+        yield run
+    run.communicate()
+
+
+def is_in_flight(program: Program) -> bool:
+    """Whether the journal has a row in flight."""
+    with (
+        suppress(sqlite3.OperationalError),
+        closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection,
+    ):
+        return connection.execute("SELECT 1 FROM standing WHERE state = 'in_flight'").fetchone() is not None
+    return False

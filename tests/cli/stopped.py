@@ -17,7 +17,7 @@ def wait_for_first_payment(program: Program, process: "subprocess.Popen[str]", p
 
 
 @contextmanager
-def stopped(process: "subprocess.Popen[str]") -> Iterator[None]:
+def stopped(process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> Iterator[None]:
     process.send_signal(signal.SIGSTOP)
     try:
         yield

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from paygw_batch.cli.commands.status import age_text
+from tests.cli.paying import paying, unanswered
 from tests.cli.program import Program, kenyan_rows
-from tests.cli.stopped import wait_for_first_payment
 
 
 @pytest.fixture
@@ -73,15 +73,14 @@ def test_rows_in_doubt_come_first_and_only_so_many_are_shown(program: Program) -
 
 
 def test_watch_follows_a_running_batch_to_its_end(program: Program) -> None:
-    (program.home / "slow.toml").write_text("[default]\ndelay_s = 0.3\n")
-    program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
-    sheet = program.sheet(kenyan_rows(40))
-    process = program.start("submit", sheet)
-    wait_for_first_payment(program, process)
-    result = program.run("--json", "status", sheet, "--watch")
-    process.communicate()
-    assert json.loads(result.stdout)["states"] == {"paid": 40}
-    assert "ready" in result.stderr
+    sheet = program.sheet(kenyan_rows(5))
+    with paying(program) as gateway:
+        with unanswered(program, gateway, "submit", sheet):
+            watch = program.start("--json", "status", sheet, "--watch")
+            assert watch.stderr is not None
+            assert any("ready" in line for line in watch.stderr), watch.communicate()  # then the answers come
+        shown, _ = watch.communicate()
+    assert json.loads(shown)["states"] == {"paid": 5}
 
 
 def test_options_that_do_not_go_together_are_refused(three_batches: Program) -> None:

@@ -137,6 +137,25 @@ def test_a_plan_is_approved_on_another_host_by_its_code(cluster: Listening) -> N
     assert cluster.json("verify")["exit_code"] == 0
 
 
+def test_an_approval_is_for_opening_a_batch_and_is_not_asked_for_again_when_a_worker_sends_it(
+    cluster: Listening,
+) -> None:
+    config = cluster.config.read_text()
+    cluster.config.write_text(config + policy(cluster.home))
+    sheet = prepared(cluster, "ben")
+    assert cluster.json("submit", sheet, "--detach")["states"] == {"ready": 3}
+    later = cluster.sheet(kenyan_rows(2, prefix="LATER", amount="4000.00"), "later.csv")
+    plan = cluster.home / "later.plan.json"
+    cluster.json("plan", later, "--out", plan, "--key", cluster.home / "ada.pem")
+    assert cluster.json("approve", plan, "--key", cluster.home / "ben.pem")["exit_code"] == 0
+    cluster.config.write_text(config + policy(cluster.home))  # ada, ben and cleo have other keys now
+    assert cluster.run("work", "--once").exit_code == 0
+    assert cluster.json("status", sheet)["states"] == {"paid": 3}
+    assert cluster.json("submit", later, "--detach")["exit_code"] == 8
+    assert cluster.run("work", "--once").exit_code == 0
+    assert len(cluster.record()) == 3
+
+
 def test_a_plan_in_the_database_is_for_its_sheet_alone_and_is_never_changed(cluster: Listening) -> None:
     cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
     sheet = cluster.sheet(kenyan_rows(3))

@@ -1,46 +1,74 @@
-"""Two hosts that share a journal in PostgreSQL, and the judge, who reads the gateway's record and the tables."""
+"""Hosts that share a journal in PostgreSQL, and the judge, who reads sheet, gateway's record and tables."""
 
 import json
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psycopg
 
+from paygw_batch.sandbox.compare import compare, read_reconciliation
 from paygw_batch.sandbox.record import RecordLine
-from tests.campaign.judge import Broken, orders_of
-from tests.campaign.machine import GatewayProcess, Machine, Spawner
+from tests.campaign.judge import Broken
+from tests.campaign.machine import GatewayProcess, Machine, Spawner, whole_lines
 from tests.journal.wire_proxy import WireProxy
 
 HOSTS = ("north", "south")
 WINDOW = 4
 LEASE_S = 5
+PRELOADED: tuple[str, ...] = (
+    "psycopg",
+    "paygw_batch.cli.commands.work",
+    "paygw_batch.cli.runs.serve_batches",
+    "paygw_batch.journal.opening.open_postgres",
+)
+"""What a process imports when its journal is in PostgreSQL."""
 _INTENDED = "SELECT details FROM fact WHERE kind = 'intended' AND contradicts IS NULL"
+_ROWS = """SELECT p.order_id, p.state, g.worker FROM progress p
+    LEFT JOIN fact f ON p.state = 'in_doubt' AND f.instruction = p.number AND f.attempt = p.attempt
+        AND f.kind = 'intended' AND f.contradicts IS NULL
+    LEFT JOIN segment g ON g.number = f.segment"""
 _JOURNAL = re.compile(r"(?m)^path = .*\n(?: *#.*\n)?")
 
 
 class Company:
-    """Two hosts, each with files of its own, each behind a network of its own."""
+    """Hosts, each with files of its own, each behind a network of its own."""
 
     def __init__(
-        self, home: Path, spawner: Spawner, at: GatewayProcess, url: str, prefix: str, ports: Iterable[int]
+        self,
+        home: Path,
+        spawner: Spawner,
+        at: GatewayProcess,
+        url: str,
+        prefix: str,
+        ports: Iterable[int],
+        names: Sequence[str] = HOSTS,
+        *,
+        window: int = WINDOW,
+        chunk_rows: int = 10,
     ) -> None:
-        self.at, self.url = at, url
-        self.proxies = {host: [WireProxy(port) for port in ports] for host in HOSTS}
+        self.at, self.url, self.window = at, url, window
+        self._prefix = f"{prefix}-"
+        self._orders: dict[str, RecordLine] = {}
+        self._read_bytes = at.record_bytes()
+        self.proxies = {host: [WireProxy(port) for port in ports] for host in names}
         self.hosts: dict[str, Machine] = {}
-        for host in HOSTS:
+        for host in names:
             through = url
             for proxy in self.proxies[host]:
                 through = proxy.url(through)
-            machine = Machine.made(home / host, spawner, at, prefix=prefix, concurrency=WINDOW, has_journal=False)
+            machine = Machine.made(
+                *(home / host, spawner, at), prefix=prefix, concurrency=window, has_journal=False, since=0
+            )
             config = machine.home / "paygw.toml"
-            kept = f'url = "{through}"\nlease_s = {LEASE_S}\nchunk_rows = 10\n'
+            kept = f'url = "{through}"\nlease_s = {LEASE_S}\nchunk_rows = {chunk_rows}\n'
             text, count = _JOURNAL.subn(kept, config.read_text(), count=1)
             if count != 1:
                 raise AssertionError("the configuration has no [journal] path")
             config.write_text(text)
             self.hosts[host] = machine
-        first = self.hosts[HOSTS[0]]
+        first = self.hosts[names[0]]
         if first.run("journal", "new") != 0:
             raise AssertionError(f"no journal was made: {first.said()}")
 
@@ -51,34 +79,43 @@ class Company:
                 proxy.close()
 
     def sheets(self, rows: int, first: int = 0) -> dict[str, Path]:
-        """Write the same sheet on both hosts."""
+        """Write the same sheet on all hosts."""
         return {
             host: machine.sheet(rows, name=f"sheet-{first}.csv", first=first) for host, machine in self.hosts.items()
         }
 
-    def orders(self) -> list[RecordLine]:
-        """Return the company's orders that reached the gateway; none may be there twice."""
-        machine = self.hosts[HOSTS[0]]
-        orders = orders_of(machine, self.at.record(machine.since))
-        seen: set[str] = set()
-        for line in orders:
-            if line.client_orderid in seen:
-                raise Broken(f"sent twice: {line.client_orderid}")
-            seen.add(line.client_orderid)
-        return orders
+    def orders(self) -> Mapping[str, RecordLine]:
+        """Return the company's orders that reached the gateway so far, by id; none may be there twice.
+
+        What was read before is not read again.
+        """
+        if self.at.record_bytes() > self._read_bytes:
+            lines, length = whole_lines(self.at.newer(self._read_bytes))
+            self._read_bytes += length
+            for line in lines:
+                if line.client_orderid in self._orders:
+                    raise Broken(f"sent twice: {line.client_orderid}")
+                if line.client_orderid.startswith(self._prefix):
+                    self._orders[line.client_orderid] = line
+        return self._orders
+
+    def said(self) -> str:
+        """Return what the programs of all hosts wrote last."""
+        written = [machine.home / "err.txt" for machine in self.hosts.values()]
+        return "; ".join(f"{path.parent.name}: {path.read_text()[-500:]}" for path in written if path.exists())
 
     def judge(self, url: str, *, hurt: int) -> dict[str, int]:
         """Hold the tables to the record, once nothing runs any more; return the rows by state."""
-        orders = {line.client_orderid: line for line in self.orders()}
+        orders = self.orders()
         with psycopg.connect(url, options="-c search_path=paygw") as connection:
-            intended = {json.loads(one)["order_id"] for (one,) in connection.execute(_INTENDED.encode()).fetchall()}
-            rows = connection.execute("SELECT order_id, state, sent_orderid FROM progress").fetchall()
+            intended = {json.loads(one)["order_id"] for (one,) in connection.execute(_INTENDED.encode())}
+            rows = connection.execute(_ROWS.encode()).fetchall()
         if unintended := orders.keys() - intended:
             raise Broken(f"sent without an intent: {sorted(unintended)}")
-        states: dict[str, int] = {}
-        doubtful = 0
-        for order_id, state, _ in rows:
-            states[state] = states.get(state, 0) + 1
+        states: Counter[str] = Counter()
+        doubtful: Counter[int] = Counter()
+        for order_id, state, worker in rows:
+            states[state] += 1
             line = orders.get(order_id)
             if state in {"paid", "rejected"} and line is None:
                 raise Broken(f"{order_id} is {state}, and never arrived")
@@ -86,9 +123,20 @@ class Company:
                 raise Broken(f"{order_id} is paid here, and not there")
             if state in {"ready", "in_flight"}:
                 raise Broken(f"{order_id} is {state} at the end")
-            doubtful += state == "in_doubt" and (line is None or line.answer != "drop_after")
-        if doubtful > WINDOW * hurt:
-            raise Broken(f"{doubtful} rows are in doubt, and {hurt} processes were hurt")
+            doubtful[worker] += state == "in_doubt" and (line is None or line.answer != "drop_after")
+        if doubtful.total() > self.window * hurt:
+            raise Broken(f"{doubtful.total()} rows are in doubt, and {hurt} processes were hurt")
+        if max(doubtful.values(), default=0) > self.window:
+            raise Broken(f"a process left more rows in doubt than its window has: {doubtful}")
         if lost := orders.keys() - {order_id for order_id, _, _ in rows}:
             raise Broken(f"arrived, but unknown here: {sorted(lost)}")
-        return states
+        return dict(states)
+
+    def judge_reconciliation(self, path: Path, rows: int) -> None:
+        """Hold a reconciliation to sheet and record: every row of the sheet is there once, with its state."""
+        lines = read_reconciliation(path)
+        wanted = {f"{self._prefix}{number}" for number in range(rows)}
+        if len(lines) != rows or {line["client_orderid"] for line in lines} != wanted:
+            raise Broken(f"the reconciliation has {len(lines)} rows, and the sheet {rows}")
+        if differences := compare(self.orders().values(), lines):
+            raise Broken("; ".join(f"{one.client_orderid}: {one.sentence}" for one in differences))

@@ -1,25 +1,29 @@
-"""Two hosts pay one batch through kills, freezes, lost answers, crashes and failovers. The gateway's record judges."""
+"""Hosts pay one batch through kills, freezes, lost answers, crashes and failovers. The gateway's record judges."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 
 import pytest
 
+from tests.campaign.judge import Broken
 from tests.campaign.machine import GatewayProcess, Spawner, gateway
-from tests.cluster.trouble import SLOWLY, endure, fail_over
+from tests.cluster.company import PRELOADED
+from tests.cluster.shifts import work_through
+from tests.cluster.trouble import SLOWLY, Endured, Size, endure, fail_over
 from tests.journal.postgres_server import own_server
 
 ROWS = 60
-EVERYTHING = 3
-"""A seed that kills, freezes, crashes and cuts."""
+ONE_AFTER_THE_OTHER, SEVERAL_AT_ONCE = 3, 1
+"""Seeds that kill, freeze and cut; the second one lets the server crash too."""
+PUT_BACK = "plants:rows_in_flight_are_put_back"
 LAGGING, WHOLE = 2, 1
 """Seeds in which the standby lags, and in which it has everything."""
 
 
 @pytest.fixture(scope="module")
 def spawner() -> Iterator[Spawner]:
-    with Spawner() as started:
+    with Spawner(*PRELOADED) as started:
         yield started
 
 
@@ -29,12 +33,28 @@ def slow_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayPr
         yield started
 
 
-def test_two_hosts_pay_a_batch_once_through_all_that_can_happen(
+@pytest.mark.parametrize(("part", "seed"), [(endure, ONE_AFTER_THE_OTHER), (work_through, SEVERAL_AT_ONCE)])
+def test_a_batch_is_paid_once_through_all_that_can_happen(
+    tmp_path: Path,
+    spawner: Spawner,
+    slow_gateway: GatewayProcess,
+    part: Callable[..., Endured],
+    seed: int,
+) -> None:
+    """By two hosts that send one after the other, and by workers that send at once."""
+    with own_server() as server:
+        size = Size(ROWS, workers=2)
+        endured = part(tmp_path, spawner, slow_gateway, server, seed=seed, size=size, stop=Event())
+    assert endured.hurt > 0
+
+
+def test_a_worker_that_puts_rows_in_flight_back_is_found(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess
 ) -> None:
-    with own_server() as server:
-        endured = endure(tmp_path, spawner, slow_gateway, server, seed=EVERYTHING, rows=ROWS, stop=Event())
-    assert endured.hurt > 0
+    """A planted bug: the gateway's record has a row twice."""
+    size = Size(ROWS, kills=1.0, workers=2)
+    with own_server() as server, pytest.raises(Broken, match="sent twice"):
+        work_through(*(tmp_path, spawner, slow_gateway, server), seed=0, size=size, stop=Event(), planted=PUT_BACK)
 
 
 @pytest.mark.parametrize(("seed", "is_lagging"), [(LAGGING, True), (WHOLE, False)])

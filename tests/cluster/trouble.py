@@ -12,15 +12,20 @@ import psycopg
 
 from tests.campaign.judge import Broken
 from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner
-from tests.cluster.company import HOSTS, Company
+from tests.cluster.company import HOSTS, WINDOW, Company
 from tests.cluster.standby import both, caught_up, standby_of
 from tests.journal.postgres_server import PostgresServer, own_server
 from tests.journal.wire_proxy import Trouble
 
 PLANTED = "plants:key_known_to_be_sound"
+SIGNED_APART = 4
 ENDS = {0, 4, 5, 6, 7, 130}
 """How a run may end by itself: in order, or stopped by the journal."""
-MOST_STARTS = 60
+MOST_STARTS = 200
+RESUMED = 0.8
+"""How many of the starts of a batch that is there are `resume`, and not `submit` once more."""
+KILLED_TAKERS = 0.5
+"""How many of those that take over from a frozen process are killed as well."""
 CUTS = (Trouble.LOSE_ANSWER, Trouble.LOSE_REQUEST, Trouble.DELAY, Trouble.SILENCE)
 SLOWLY = """
 [default]
@@ -36,7 +41,10 @@ order_id = ".*3"
 status = "declined"
 commits = false
 """
-PATIENCE_S = 60.0
+LOOK_EVERY_S = 0.01
+PATIENCE_S = 120.0
+RUN_LIMIT_S = 600.0
+"""How long a run of any size may last."""
 
 
 @dataclass
@@ -44,11 +52,17 @@ class Endured:
     """What a campaign came to."""
 
     batches: int = 0
+    shared: int = 0
+    """How many of them were sent by several workers at once."""
     orders: int = 0
     kills: int = 0
     freezes: int = 0
     crashes: int = 0
     cuts: int = 0
+    drains: int = 0
+    """Workers that were asked to end, and ended in order. They are not hurt."""
+    unheard: int = 0
+    """Of them, those that died of the signal: it came as a run had ended, and its event loop let go of signals."""
     failovers: int = 0
     lost_rows: int = 0
     """Rows that had been sent and that the server which took over did not know."""
@@ -65,78 +79,156 @@ class Endured:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-def said(company: Company) -> str:
-    """Return what the programs of both hosts wrote last."""
-    written = [machine.home / "err.txt" for machine in company.hosts.values()]
-    return "; ".join(path.read_text()[-500:] for path in written if path.exists())
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a part of a campaign is, and how much happens to it."""
+
+    rows: int
+    strikes: int = 10
+    """About so many in a batch."""
+    kills: float = 0.35
+    """Their share of the strikes."""
+    freezes: float = 0.10
+    crashes: float = 0.20
+    drains: float = 0.10
+    window: int = WINDOW
+    chunk_rows: int = 10
+    workers: int = 3
+
+
+RELEASE = Size(5_000, 24, kills=0.50, freezes=0.17, crashes=0.06, drains=0.08, window=32, chunk_rows=150)
+
+
+def signed(seed: int) -> str:
+    """Return the plant of a batch: one of four signs in processes of its own, as long runs do."""
+    return "plants:signed_in_threads" if seed % SIGNED_APART else "plants:signed_in_processes"
 
 
 def wait_for(company: Company, run: Run, count: int) -> bool:
     """Wait until so many orders have arrived; False where the run ended before."""
     give_up_s = time.monotonic() + PATIENCE_S
     while len(company.orders()) < count:
-        if run.wait(0.002) is not None:
+        if run.wait(LOOK_EVERY_S) is not None:
             return False
         if time.monotonic() > give_up_s:
-            raise Broken(f"nothing arrives any more: {said(company)}")
+            raise Broken(f"nothing arrives any more: {company.said()}")
     return run.exit_code is None
 
 
 @dataclass
-class _Ordeal:
-    """One batch, two hosts, and what happens to them."""
+class Ordeal:
+    """One batch, its hosts, and what happens to them."""
 
     company: Company
     server: PostgresServer
     rng: Random
-    rows: int
+    size: Size
     endured: Endured
     sheets: dict[str, Path]
+    stop: Event
+    planted: str = PLANTED
     trail: list[str] = field(default_factory=list)
-
-    def start(self, host: str) -> Run:
-        return self.company.hosts[host].start("submit", self.sheets[host], "--wait", planted=PLANTED)
+    next_strike: int = 0
 
     def soon(self) -> int:
-        """Return a number of orders that has arrived soon."""
-        return min(self.rows, len(self.company.orders()) + self.rng.randrange(1, 12))
+        """Return the number of orders after which the next thing happens: one more at the least.
 
-    def strike(self, run: Run, host: str) -> bool:
-        """Let one thing happen to a run that is sending; return whether it goes on."""
+        It counts on from the last such number: where orders came meanwhile, it is sooner. Where all have arrived,
+        nothing more happens.
+        """
+        self.next_strike += self.rng.randrange(1, max(12, 2 * self.size.rows // self.size.strikes))
+        return max(len(self.company.orders()) + 1, self.next_strike)
+
+    def crash(self) -> None:
+        """Let the server crash, and start it again."""
+        self.server.stop("immediate")
+        self.server.start()
+        self.endured.crashes += 1
+
+    def cut(self, host: str) -> None:
+        """Let something happen to what a host says to the database next, or hears from it."""
+        self.company.proxies[host][0].trouble = trouble = self.rng.choice(CUTS)
+        self.trail.append(f"{host} {trouble.value}")
+        self.endured.cuts += 1
+
+    def noted(self, run: Run, host: str) -> float:
+        """Throw the dice, and note what they decide."""
         dice = self.rng.random()
         self.trail.append(f"{host} {run.pid} {len(self.company.orders())} orders, {dice:.2f}")
-        if dice < 0.35:
+        return dice
+
+    def check(self, run: Run, host: str) -> None:
+        """Raise `Broken` for a run that ends as none may."""
+        if run.done(RUN_LIMIT_S) == -signal.SIGTERM:
+            self.endured.unheard += 1
+        elif run.exit_code not in ENDS | {-signal.SIGKILL}:
+            raise Broken(f"exit code {run.exit_code}: {self.company.hosts[host].said()}")
+
+    def judged(self, url: str) -> None:
+        """Judge the tables, and count rows and orders."""
+        states = self.company.judge(url, hurt=self.endured.hurt)
+        self.endured.orders, self.endured.in_doubt = len(self.company.orders()), states.get("in_doubt", 0)
+        if sum(states.values()) != self.size.rows:
+            raise Broken(f"{states} of {self.size.rows} rows")
+
+    def verify(self, host: str) -> None:
+        """Raise `Broken` unless every chain of the journal is whole."""
+        if self.company.hosts[host].run("verify") not in {0, 5}:
+            raise Broken(f"the journal is not sound: {self.company.hosts[host].said()}")
+
+
+@dataclass
+class _TwoHosts(Ordeal):
+    """Two hosts send one batch by `submit` and `resume`, one after the other."""
+
+    def start(self, host: str, *, has_batch: bool = False) -> Run:
+        continues = has_batch and self.rng.random() < RESUMED
+        words = ("resume",) if continues else ("submit", self.sheets[host])
+        return self.company.hosts[host].start(*words, "--wait", planted=self.planted)
+
+    def strike(self, run: Run, host: str) -> tuple[Run, str] | None:
+        """Let one thing happen to a run that is sending; return the run that goes on, and its host."""
+        dice, size = self.noted(run, host), self.size
+        if dice < size.kills:
             run.send(signal.SIGKILL)
             self.endured.kills += 1
-            return False
-        if dice < 0.45:
-            self.freeze(run, HOSTS[1 - HOSTS.index(host)])
-            return False
-        if dice < 0.65:
-            self.server.stop("immediate")
-            self.server.start()
-            self.endured.crashes += 1
-            return True
-        self.company.proxies[host][0].trouble = cut = self.rng.choice(CUTS)
-        self.trail.append(cut.value)
-        self.endured.cuts += 1
-        return True
+            self.check(run, host)
+            return None
+        if dice < size.kills + size.freezes:
+            return self.freeze(run, host)
+        if dice < size.kills + size.freezes + size.crashes:
+            self.crash()
+        else:
+            self.cut(host)
+        return run, host
 
-    def freeze(self, run: Run, other: str) -> None:
-        """Freeze a run until another host has taken over and sends, which may be killed then."""
+    def freeze(self, run: Run, host: str) -> tuple[Run, str]:
+        """Freeze a run until the other host has taken over and sends; return the run that took over."""
         run.send(signal.SIGSTOP)
-        taker = self.start(other)
-        if wait_for(self.company, taker, self.soon()) and self.rng.random() < 0.5:
+        other = HOSTS[1 - HOSTS.index(host)]
+        taker = self.start(other, has_batch=True)
+        if wait_for(self.company, taker, self.soon()) and self.rng.random() < KILLED_TAKERS:
             taker.send(signal.SIGKILL)
             self.endured.kills += 1
         run.send(signal.SIGCONT)
         self.endured.freezes += 1
-        self.check(taker, other)
+        self.check(run, host)
+        return taker, other
 
-    def check(self, run: Run, host: str) -> None:
-        """Raise `Broken` for a run that ends as none may."""
-        if run.done() not in ENDS | {-signal.SIGKILL}:
-            raise Broken(f"exit code {run.exit_code}: {self.company.hosts[host].said()}")
+    def send(self) -> None:
+        """Send the batch by one host after the other, until it is done."""
+        for _ in range(MOST_STARTS):
+            host = self.rng.choice(HOSTS)
+            sending: tuple[Run, str] | None = (self.start(host, has_batch=bool(self.company.orders())), host)
+            while sending is not None:
+                run, host = sending
+                if self.stop.is_set() or not wait_for(self.company, run, self.soon()):
+                    self.check(run, host)
+                    if run.exit_code in {0, 4, 5}:
+                        return
+                    break
+                sending = self.strike(run, host)
+        raise Broken(f"the batch is never done: {self.company.said()}")
 
     def finish(self) -> None:
         """Pay what is left, and verify the journal on both hosts."""
@@ -145,34 +237,25 @@ class _Ordeal:
             code = self.start(host).done()
             if code not in {0, 4, 5}:
                 raise Broken(f"the last run on {host} ends with {code}: {machine.said()}")
-            if machine.run("verify") not in {0, 5}:
-                raise Broken(f"the journal is not sound: {machine.said()}")
+            self.verify(host)
 
 
 def endure(
-    home: Path, spawner: Spawner, at: GatewayProcess, server: PostgresServer, seed: int, rows: int, stop: Event
+    home: Path, spawner: Spawner, at: GatewayProcess, server: PostgresServer, seed: int, size: Size, stop: Event
 ) -> Endured:
     """Pay one batch by two hosts through all that can happen, until it is done; judge all the while."""
     rng, endured = Random(f"cluster/{seed}"), Endured(batches=1)  # noqa: S311 - dice
     name = server.new_database()
-    company = Company(home, spawner, at, server.url(name), f"C{seed}", [server.port])
-    ordeal = _Ordeal(company, server, rng, rows, endured, company.sheets(rows))
+    company = Company(
+        *(home, spawner, at, server.url(name), f"C{seed}", [server.port]),
+        window=size.window,
+        chunk_rows=size.chunk_rows,
+    )
+    ordeal = _TwoHosts(company, server, rng, size, endured, company.sheets(size.rows), stop, signed(seed))
     with closing(company):
-        for _ in range(MOST_STARTS):
-            run = ordeal.start(host := rng.choice(HOSTS))
-            while not stop.is_set() and wait_for(company, run, ordeal.soon()):
-                if not ordeal.strike(run, host):
-                    break
-            ordeal.check(run, host)
-            if run.exit_code in {0, 4, 5}:
-                break
-        else:
-            raise Broken(f"the batch is never done: {company.hosts[HOSTS[0]].said()}")
+        ordeal.send()
         ordeal.finish()
-        states = company.judge(server.url(name), hurt=endured.hurt)
-        endured.orders, endured.in_doubt = len(company.orders()), states.get("in_doubt", 0)
-        if sum(states.values()) != rows:
-            raise Broken(f"{states} of {rows} rows")
+        ordeal.judged(server.url(name))
     server.drop_database(name)
     return endured
 
@@ -210,7 +293,7 @@ def fail_over(home: Path, spawner: Spawner, at: GatewayProcess, seed: int, rows:
 def _after(company: Company, sheets: dict[str, Path], standby: PostgresServer, seed: int, endured: Endured) -> None:
     """Run on both hosts after a failover: either everything is there and they go on, or nobody sends."""
     north, south = (company.hosts[host] for host in HOSTS)
-    before = {line.client_orderid for line in company.orders()}
+    before = set(company.orders())
     ready = _ready_rows(standby)
     endured.lost_rows = len(before & ready)
     first = south.run("submit", sheets["south"], planted=PLANTED)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.compose.actions.payout_folder import PayoutFolder
 from paygw_batch.compose.actions.start_run import start_run, started_run
 from paygw_batch.run.approval import PlanDocument, read_plan
@@ -18,6 +19,7 @@ from tests.console.checking import checked_here
 from tests.console.keyed_people import KEYS, PAGES, PasskeyHouse, PasskeyPerson, parts_of, value
 from tests.console.people import APPROVER, MAKER, House, set_up
 from tests.console.test_console_preparation import digest, finished, sheet, signed, uploaded
+from tests.run.software_passkey import SoftwarePasskey
 from tests.run.test_passkey import flipped, passkey
 
 
@@ -130,32 +132,76 @@ def batch_of(house: House, place: str) -> str:
     return str(checked["batch"])
 
 
-def test_one_person_twice_is_one_person(tmp_path: Path) -> None:
-    """Ben has two passkeys, and two approvals are needed."""
+BEN_AT_HOME, CLEO = passkey("p-ben-at-home", PAGES), passkey("p-cleo", PAGES)
+
+
+@pytest.fixture
+def strict(tmp_path: Path) -> PasskeyHouse:
+    """Two approvals are needed. Ben has two passkeys, Cleo approves as well, and Ada may approve what others made."""
     program = set_up(tmp_path)
-    second = passkey("p-ben-at-home", PAGES)
-    house = PasskeyHouse(program)
+    PasskeyHouse(program)  # writes the configuration with passkeys
     text = program.config.read_text().replace("[approval.makers]", "[approval]\nneeded = 2\n[approval.makers]")
     own = f'"{APPROVER}" = "{KEYS[APPROVER].public.text}"'
-    grace = passkey("p-grace", PAGES)
-    both = f'"{APPROVER}" = ["{KEYS[APPROVER].public.text}", "{second.public.text}"]\n"Cleo" = "{grace.public.text}"'
-    program.config.write_text(text.replace(own, both))
-    house = PasskeyHouse(program)
-    ada, ben = house.person(MAKER), house.person(APPROVER)
-    place = house.prepared(ada, sheet(2))
+    both = f'"{APPROVER}" = ["{KEYS[APPROVER].public.text}", "{BEN_AT_HOME.public.text}"]'
+    others = f'"{MAKER}" = "{KEYS[MAKER].public.text}"\n"Cleo" = "{CLEO.public.text}"'
+    program.config.write_text(text.replace(own, f"{both}\n{others}"))
+    return PasskeyHouse(program)
+
+
+def by(house: PasskeyHouse, key: SoftwarePasskey) -> PasskeyPerson:
+    """Return the person who signs in by a passkey."""
+    person = house.stranger()
+    person.key = key
+    assert person.sign_in(key).status_code == 303
+    return person
+
+
+def is_begun(person: PasskeyPerson, house: PasskeyHouse, place: str) -> bool:
+    """Start a payout, whether the page offers it or not; return whether a run was begun."""
+    person.post(f"{place}/start", digest=plan_of(house, place).digest())
+    return started_run(house.console.directory / "runs", batch_of(house, place)) is not None
+
+
+def approve_past_the_page(person: PasskeyPerson, house: PasskeyHouse, place: str) -> int:
+    """Approve with a true signature of the person's passkey, although the page does not ask for it."""
+    assert person.key is not None
+    plan, approved_at = plan_of(house, place), timestamp(utc_now())
+    signature = person.key.sign(plan.approval_text(person.key.public, approved_at))
+    form = {"digest": plan.digest(), "approved_at": approved_at, **parts_of(signature)}
+    return person.post(f"{place}/approve", **form).status_code
+
+
+def test_one_person_twice_is_one_person(strict: PasskeyHouse) -> None:
+    ben = strict.person(APPROVER)
+    place = strict.prepared(strict.person(MAKER), sheet(2))
     assert approve(ben, place) == 303
-    at_home = house.stranger()
-    at_home.key = second
-    assert at_home.sign_in(second).status_code == 303
+    at_home = by(strict, BEN_AT_HOME)
     page = at_home.get(f"{place}/plan").text
     assert "data-challenge" not in page  # it asks him for nothing more
-    digest_now = plan_of(house, place).digest()
-    again = at_home.post(f"{place}/approve", digest=digest_now, approved_at="2026-11-22T00:00:00.000Z")
-    assert again.status_code == 409
-    assert len(plan_of(house, place).approvals) == 1
     assert "Start the payout" not in page
-    ben.post(f"{place}/start", digest=digest_now)
-    assert started_run(house.console.directory / "runs", batch_of(house, place)) is None
+    again = at_home.post(f"{place}/approve", digest=plan_of(strict, place).digest(), approved_at=timestamp(utc_now()))
+    assert again.status_code == 409
+    approve_past_the_page(at_home, strict, place)
+    assert len(plan_of(strict, place).approvals) == 1
+    assert not is_begun(ben, strict, place)
+
+
+def test_two_people_other_than_the_maker_approve_before_a_payout_can_start(strict: PasskeyHouse) -> None:
+    ada, ben, cleo = strict.person(MAKER), strict.person(APPROVER), by(strict, CLEO)
+    place = strict.prepared(ada, sheet(2))
+    assert not is_begun(ben, strict, place)
+    assert approve_past_the_page(ada, strict, place) == 403
+    assert approve(ben, place) == 303
+    assert approve_past_the_page(ada, strict, place) == 403
+    approved_by = [approval.key for approval in plan_of(strict, place).approvals]
+    assert approved_by == [KEYS[APPROVER].public.text]
+    assert not is_begun(ben, strict, place)
+    assert strict.program.record() == []
+    assert approve(cleo, place) == 303
+    assert "Start the payout" in ben.get(f"{place}/plan").text
+    assert is_begun(ben, strict, place)
+    assert "<strong>2</strong> Paid" in finished(ada, place)
+    assert len(strict.program.record()) == 2
 
 
 def approve(person: PasskeyPerson, place: str) -> int:

@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -15,7 +16,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.journal.facts.chain import Line, Link, linked
 from paygw_batch.journal.sqlite.verify import check_tail, verify
-from paygw_batch.journal.values import Amendment, Known
+from paygw_batch.journal.values import Amendment, KeptReply, Known, reply_sha256
 from tests.journal.journal_rows import (
     AT,
     all_due,
@@ -29,6 +30,8 @@ from tests.journal.journal_rows import (
     send,
 )
 
+REPLY = KeptReply("HTTP/1.1 200 OK", b'{"status":"declined"}')
+
 
 @pytest.fixture
 def full(place: Path) -> Path:
@@ -39,7 +42,16 @@ def full(place: Path) -> Path:
         journal.append([intent(due) for due in (rejected, again, paid, doubtful)])
         journal.append(
             [
-                outcome_of(rejected.number, 1, OutcomeKind.REJECTED, gateway_status="declined"),
+                replace(
+                    outcome_of(
+                        rejected.number,
+                        1,
+                        OutcomeKind.REJECTED,
+                        gateway_status="declined",
+                        reply_sha256=reply_sha256(REPLY.head, REPLY.body),
+                    ),
+                    reply=REPLY,
+                ),
                 outcome_of(again.number, 1, OutcomeKind.REJECTED, message="no such wallet"),
                 outcome_of(paid.number, 1, OutcomeKind.PAID, gateway_reference="REF"),
             ]
@@ -116,12 +128,16 @@ CHANGES = {
     "what an instruction replaces": "UPDATE instruction SET replaces = 2 WHERE replaces = 1",
     "an instruction gone": "DELETE FROM order_id WHERE instruction = 5; DELETE FROM instruction WHERE number = 5",
     "a page": "UPDATE page SET content = CAST('page 0ne' AS BLOB) WHERE number = 0 AND batch = 1",
+    "the first page gone": "DELETE FROM page WHERE number = 0 AND batch = 1",
     "a page gone": "DELETE FROM page WHERE number = 1 AND batch = 1",
     "the last page of all gone": "DELETE FROM page WHERE batch = 2",
     "pages swapped": "UPDATE page SET number = 1 - number + 10 WHERE batch = 1; UPDATE page SET number = number - 10 "
     "WHERE batch = 1",
     "a known row": "UPDATE known SET instruction = 4",
     "a known row gone": "DELETE FROM known",
+    "a batch that no fact opened": "INSERT INTO batch SELECT 3, 'b3', operation, sheet_name, sheet_sha256, "
+    "rows, defects, opened_at, sheet_path FROM batch WHERE number = 1",
+    "a known row of no instruction": "UPDATE known SET instruction = 99",
     "a batch's name": "UPDATE batch SET sheet_name = 'other.csv' WHERE number = 1",
     "a batch's time": "UPDATE batch SET opened_at = '2026-11-20T08:00:00.000Z' WHERE number = 1",
     "a batch's path": "UPDATE batch SET sheet_path = '/elsewhere' WHERE number = 1",
@@ -151,20 +167,119 @@ CHANGES = {
     "SELECT max(seq), instruction, 'HTTP/1.1 200 OK', x'7b7d' FROM fact WHERE kind = 'rejected'",
     "a reply to an intent": "INSERT INTO reply "
     "SELECT min(seq), instruction, 'HTTP/1.1 200 OK', x'7b7d' FROM fact WHERE kind = 'intended'",
+    "a reply": "UPDATE reply SET body = x'7b7d'",
+    "a reply's head": "UPDATE reply SET head = 'HTTP/1.1 500 OK'",
+    "a reply gone": "DELETE FROM reply",
+    "a reply of another row": "UPDATE reply SET instruction = 2",
     "a payee's word gone": "INSERT INTO payment_words (payment_words, rowid, words) SELECT 'delete', number, words "
     "FROM payment_text WHERE number = 5",
     "a payee's word of another row": "INSERT INTO payment_words (rowid, words) VALUES (5, 'mallory')",
     "the index of payees gone": "INSERT INTO payment_words (payment_words) VALUES ('delete-all')",
     "the journal's id": "UPDATE identity SET journal_id = 'ffff'",
     "the endpoint": "UPDATE identity SET endpoint = 'https://elsewhere.example/1'",
+    "when it was made": "UPDATE migration SET applied_at = '2026-11-20T08:00:00.000Z' WHERE version = 1",
+    "when it was brought up": "UPDATE migration SET applied_at = 'lately' WHERE version = 2",
+    "a version": "DELETE FROM migration WHERE version = 2",
 }
 
+FOUND = {
+    "Line 1 of table endpoint_name was changed, or one before it is missing.": [
+        "a name of the endpoint",
+        "a name's consumer key",
+    ],
+    "Fact 2 was changed, or the one before it: its hash does not follow.": [
+        "a fact's time",
+        "a fact's details",
+        "a fact's hash",
+        "two facts swapped",
+    ],
+    "Fact 6 was changed, or the one before it: its hash does not follow.": ["a fact's kind"],
+    "Fact 3 was changed, or the one before it: its hash does not follow.": [
+        "a fact's attempt",
+        "a fact's instruction",
+        "a fact's batch",
+    ],
+    "Fact 9 was changed, or the one before it: its hash does not follow.": ["a fact's mark"],
+    "Fact 4 is missing from the journal.": ["a dropped fact"],
+    "Fact 1 is missing from the journal.": ["the first fact dropped"],
+    "Instruction 7 (row 7 of batch b2) is not as its facts say.": ["the last fact dropped"],
+    "Batch b1 was changed after it was opened: instructions_sha256 differs.": [
+        "an amount",
+        "an amount in minor units",
+        "a payee",
+        "the fields",
+        "a content",
+        "a content that is kept once",
+        "an order id of an instruction",
+        "a row moved",
+    ],
+    "An instruction of batch number 1 was changed.": ["a value with NUL"],
+    "Batch b2 was changed after it was opened: instructions_sha256 differs.": ["what an instruction replaces"],
+    "Batch b1 was changed after it was opened: instructions differs.": ["an instruction gone"],
+    "Batch b1 was changed after it was opened: pages_sha256 differs.": ["a page", "pages swapped"],
+    "A page of batch number 1 is missing.": ["the first page gone"],
+    "Batch b1 was changed after it was opened: pages differs.": ["a page gone"],
+    "Batch b2 was changed after it was opened: pages differs.": ["the last page of all gone"],
+    "Batch b2 was changed after it was opened: known_sha256 differs.": ["a known row"],
+    "Batch b2 was changed after it was opened: known differs.": ["a known row gone"],
+    "The batches of the journal are not those that its facts opened.": ["a batch that no fact opened"],
+    "A line of table known speaks of what the journal does not have.": ["a known row of no instruction"],
+    "Batch b1 was changed after it was opened: sheet_name differs.": ["a batch's name"],
+    "Batch b1 was changed after it was opened: opened_at differs.": ["a batch's time"],
+    "Batch b1 was changed after it was opened: sheet_path differs.": ["a batch's path"],
+    "Batch number 2 does not come to what is noted of it.": [
+        "what a batch comes to",
+        "what a batch comes to gone",
+        "what no batch comes to",
+    ],
+    "Batch number 1 does not come to what is noted of it.": ["how many rows a batch has", "where a batch ends"],
+    "Instruction 3 (row 4 of batch b1) is not as its facts say.": [
+        "a state",
+        "a state there is not",
+        "an attempt",
+        "a time",
+        "a standing gone",
+    ],
+    "Instruction 2 (row 3 of batch b1) is not as its facts say.": [
+        "a generation",
+        "a mark of a possible duplicate",
+        "a next order id",
+    ],
+    "Instruction 6 (row 2 of batch b2) is not as its facts say.": ["attempts inherited"],
+    "Instruction 1 (row 2 of batch b1) is not as its facts say.": ["a gateway's word"],
+    "Instruction 4 (row 5 of batch b1) is not as its facts say.": ["a message"],
+    "Instruction 5 (row 6 of batch b1) is not as its facts say.": ["a standing without facts"],
+    "The order ids of instruction 2 are not those its facts used.": [
+        "an order id gone",
+        "an order id given away",
+        "an order id of another operation",
+    ],
+    "The order ids of instruction 5 are not those its facts used.": ["an order id that no fact used"],
+    "A reply is kept that no fact names.": ["a reply that its fact does not name", "a reply to an intent"],
+    "The reply that is kept for fact 6 is not the one that came.": [
+        "a reply",
+        "a reply's head",
+        "a reply gone",
+        "a reply of another row",
+    ],
+    "The index of payees is not that of the instructions.": [
+        "a payee's word gone",
+        "a payee's word of another row",
+        "the index of payees gone",
+    ],
+    "Fact 1 was changed, or the one before it: its hash does not follow.": ["the journal's id", "the endpoint"],
+    "The journal {path} does not say when it was made.": ["when it was made"],
+    "The journal {path} does not say when it was brought up.": ["when it was brought up", "a version"],
+}
+"""What verify says of each change: a change that another check finds by luck would hide a check that does nothing."""
+SENTENCES = {change: sentence for sentence, changes in FOUND.items() for change in changes}
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_verify_finds_what_was_changed(full: Path, change: str) -> None:
-    with closing(tampered(full, change)) as connection, pytest.raises(JournalCorrupt) as found:
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_verify_finds_what_was_changed_and_names_it(full: Path, change: str) -> None:
+    with closing(tampered(full, CHANGES[change])) as connection, pytest.raises(JournalCorrupt) as found:
         verify(connection, full)
-    assert str(found.value)
+    assert found.value.message == SENTENCES[change].format(path=full)
 
 
 @pytest.fixture
@@ -207,6 +322,14 @@ def test_two_processes_count_what_one_counts_and_say_how_far_they_are(
         assert counts == reader.verify()
     rows = counts["instructions"]
     assert seen == [(done, rows) for done in range(2, rows + 1, 2)]
+
+
+def test_verify_says_how_far_it_is(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paygw_batch.journal.sqlite.verify._ROWS_A_STEP", 2)
+    seen: list[tuple[int, int]] = []
+    with closing(apsw.Connection(str(full))) as connection:
+        verify(connection, full, progress=lambda done, rows: seen.append((done, rows)))
+    assert seen == [(2, 7), (4, 7), (6, 7)]
 
 
 def test_verify_finds_nothing_in_a_journal_that_was_left_alone(full: Path, place: Path) -> None:

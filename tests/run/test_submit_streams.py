@@ -1,11 +1,15 @@
 """A large sheet is opened part by part: the same batch as in one piece, from the very file that was validated."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from unittest.mock import Mock
 
+import apsw
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -30,7 +34,7 @@ from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, read_sheet
 from paygw_batch.sheet.write.table import write_frame, write_pieces
 from tests.engine.scripted_world import NOW
-from tests.journal.journal_rows import new_instruction
+from tests.journal.journal_rows import new_instruction, open_at
 from tests.journal.journal_rows import open_sheet as open_new
 
 RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
@@ -133,6 +137,7 @@ def test_known_changed_and_repeated_rows_are_found_in_every_part(tmp_path: Path,
     for plan, journal in zip(plans, journals, strict=True):
         opened(plan, journal)
     assert kept(journals[0]) == kept(journals[1])
+    assert journals[0].verify()["batches"] == 2
 
 
 @pytest.mark.usefixtures("small")
@@ -176,6 +181,49 @@ def test_a_batch_that_fails_at_its_end_leaves_the_journal_as_it_was() -> None:
             at="2026-11-21T09:00:00.000Z",
         )
     assert kept(journal) == before
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("step", ["_add", "_amend"])
+def test_a_batch_that_fails_while_its_opening_is_written_leaves_the_journal_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    journal = in_memory_journal()
+    open_new(journal, pages=list(to_pages(pl.DataFrame({"row": [2]}))))
+    before = kept(journal)
+    monkeypatch.setattr(journal, step, Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        open_new(journal, "b2", [new_instruction(row, f"more-{row}") for row in range(2, 50)])
+    monkeypatch.undo()
+    check_tables(journal._connection, journal.path)
+    assert kept(journal) == before
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("step", ["_add", "_amend", "_commit"])
+def test_what_is_left_of_a_process_killed_while_it_opens_a_batch_is_the_journal_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    tmp_path.chmod(0o700)
+    with closing(open_at(tmp_path)) as journal:
+        open_new(journal)
+        journal._connection.pragma("cache_size", 1)  # pages reach the disk before the commit
+        left = tmp_path / "left"
+        left.mkdir()
+
+        def killed(*_: object) -> None:
+            for file in journal.path.parent.glob(f"{journal.path.name}*"):
+                if file.is_file():
+                    shutil.copyfile(file, left / file.name)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(journal, step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            open_new(journal, "b2", [new_instruction(row, f"more-{row}") for row in range(2, 500)])
+    with closing(apsw.Connection(str(left / journal.path.name))) as again:
+        check_tables(again, journal.path)
+        assert [*again.execute("SELECT batch FROM batch")] == [("b1",)]
+        assert [*again.execute("PRAGMA integrity_check")] == [("ok",)]
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\x1f"), max_size=12)

@@ -18,6 +18,7 @@ from paygw_batch.compose.journal import (
     move_to_database,
     retire,
     roll_call,
+    upgrade_journal,
 )
 from paygw_batch.compose.operations import require_endpoint
 from paygw_batch.compose.operator import person
@@ -101,6 +102,26 @@ def move(invocation: Invocation, *, file: Path | None, by: str | None) -> None:
             further={"journal": {"id": moved.identity.journal_id, "path": place, "endpoint": moved.identity.endpoint}},
         )
     )
+
+
+@command.command("upgrade", short_help="Bring the tables of a database up.")
+@click.pass_obj
+def upgrade(invocation: Invocation) -> None:
+    """Bring the tables in PostgreSQL up to this version of the program, with the role in [journal] url that owns them.
+
+    Refused while a process works with the journal. Programs of earlier versions are refused from then on.
+    """
+    screen = Screen(invocation)
+    settings = settings_of(invocation)
+    require_endpoint(settings)
+    before, now = upgrade_journal(settings)
+    message = (
+        f"The tables at {settings.journal_place()} are of version {now} already: nothing was changed."
+        if before == now
+        else f"The tables at {settings.journal_place()} were brought up from version {before} to {now}. Every host "
+        "needs this version of the program now."
+    )
+    screen.finish(Summary(ExitCode.DONE, message, further={"tables": {"before": before, "now": now}}))
 
 
 @command.command("adopt", short_help="Say that a copy of the journal is the newest.")

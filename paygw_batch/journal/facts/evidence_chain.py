@@ -5,9 +5,9 @@ Pure: every store shares it.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from paygw_batch.core.evidence import Candidate, Claim, Evidence, EvidenceSource, Finding, Ruling, SignedOrder
 from paygw_batch.core.lifecycle import Resolved
@@ -119,6 +119,27 @@ def clock_evidence(seen: ClockSeen) -> tuple[Evidence, Ruling]:
 def clock_of(content: str) -> ClockSeen:
     """Return the `ClockSeen` that `clock_evidence` encoded as `content`."""
     return ClockSeen(**json.loads(content))
+
+
+def note_lines(
+    number: int, end: bytes, notes: Iterable[CarriedOut | ClockSeen | SignedOrder | None], *, newest: str
+) -> Iterator[EvidenceLine]:
+    """Yield the lines of the journal's own notes, after line `number` with hash `end`; none is older than `newest`."""
+    for note in notes:
+        match note:
+            case CarriedOut():
+                (evidence, ruling), at = carried_out_evidence(note), note.at
+            case ClockSeen():
+                (evidence, ruling), at = clock_evidence(note), note.our_time
+            case SignedOrder():
+                (evidence, ruling), at = order_evidence(note), note.at
+            case None:
+                continue
+            case _:
+                assert_never(note)
+        line = evidence_line(number + 1, end, evidence, ruling, fact=None, at=max(at, newest))
+        yield line
+        number, end = line.number, line.hash
 
 
 def hash_after(before: bytes, line: EvidenceLine) -> bytes:

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.errors import ConfigurationError, HolderKind, JournalError, JournalWentBack, UsageError
+from paygw_batch.errors import (
+    ConfigurationError,
+    HolderKind,
+    JournalError,
+    JournalOutdated,
+    JournalWentBack,
+    UsageError,
+)
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.gate_port import GateState, LimitChange
 from paygw_batch.journal.guards.location import check_directory, make_directory, settled
@@ -33,11 +40,18 @@ try:
     from paygw_batch.journal.postgres.leasing.postgres_gate import read_gate, set_limits
     from paygw_batch.journal.postgres.leasing.retired_host import NoWitness, put_undone_in_doubt, write_retired
     from paygw_batch.journal.postgres.leasing.roll_call import MissingHost, RollCall, missing_hosts
-    from paygw_batch.journal.postgres.migrations import check_endpoint, check_version, identity_in, make_tables
+    from paygw_batch.journal.postgres.migrations import (
+        check_endpoint,
+        check_version,
+        identity_in,
+        make_tables,
+        newest_version,
+        upgrade_tables,
+    )
     from paygw_batch.journal.postgres.moved_copy import check_moved
     from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
     from paygw_batch.journal.postgres.postgres_reader import PostgresReader
-    from paygw_batch.journal.postgres.roles import JournalRole, give_rights, role_of
+    from paygw_batch.journal.postgres.roles import JournalRole, give_rights, has_rights, role_of
     from paygw_batch.journal.postgres.session import Server, Session, limited, plainly
     from paygw_batch.journal.postgres.worker_journal import WorkerJournal
 except ModuleNotFoundError as error:
@@ -111,6 +125,27 @@ def new_postgres_journal(place: PostgresPlace, *, now: str, beside: str | None =
                     registry.write(replace(entry, path=f"{entry.path} (before {now})"))
             registry.write(Registered(identity.journal_id, (place.endpoint,), identity.home, now))
     return identity
+
+
+def upgrade_postgres_journal(place: PostgresPlace, *, now: str) -> tuple[int, int]:
+    """Bring the tables up to the version of this program; return the versions that they were and are of.
+
+    The roles get the rights on what is new. Raises `JournalError` for anybody but the owner of the tables.
+    """
+    with closing(Session(place.server, write=True)) as session, plainly(place.server):
+        with suppress(JournalOutdated):
+            check_version(session.connection, place.server)
+        check_endpoint(session.connection, place.server, place.endpoint)
+        if role_of(session.connection) is not JournalRole.OWNER:
+            raise JournalError(
+                f"The role of [journal] url does not own the tables in {place.server.place}: it cannot bring them up.",
+                hint="Nothing was changed. Name the owner in [journal] url for this one command, for example by a "
+                "configuration of its own (--config).",
+            )
+        before = upgrade_tables(session.connection, place.server, now)
+        if has_rights(session.connection):
+            give_rights(session.connection)
+        return before, newest_version()
 
 
 def open_postgres_journal(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import assert_never
 
 from psycopg import Connection
 
@@ -27,15 +26,13 @@ from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.evidence_chain import (
     EvidenceLine,
     candidate_of,
-    carried_out_evidence,
     carried_out_of,
-    clock_evidence,
     clock_of,
     evidence_line,
     hash_after,
     lines_of,
+    note_lines,
     note_of,
-    order_evidence,
     order_of,
     start_of,
     word_of,
@@ -102,22 +99,8 @@ def keep_notes(
     connection: Connection[Row], identity: Identity, *notes: CarriedOut | ClockSeen | SignedOrder | None, newest: str
 ) -> None:
     """Keep notes of the journal's own, inside the open transaction. No evidence is older than `newest`."""
-    number, end = _end_of(connection, identity)
-    for note in notes:
-        match note:
-            case CarriedOut():
-                (evidence, ruling), at = carried_out_evidence(note), note.at
-            case ClockSeen():
-                (evidence, ruling), at = clock_evidence(note), note.our_time
-            case SignedOrder():
-                (evidence, ruling), at = order_evidence(note), note.at
-            case None:
-                continue
-            case _:
-                assert_never(note)
-        line = evidence_line(number + 1, end, evidence, ruling, fact=None, at=max(at, newest))
+    for line in note_lines(*_end_of(connection, identity), notes, newest=newest):
         fetch(connection, _INSERT, line)
-        number, end = line.number, line.hash
 
 
 def carried_out_in(connection: Connection[Row], batch: int) -> list[CarriedOut]:

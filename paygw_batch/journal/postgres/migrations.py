@@ -1,4 +1,8 @@
-"""Makes the tables of a journal in PostgreSQL, and says which version they are of."""
+"""Makes the tables of a journal in PostgreSQL, brings them up to a newer version, and says which version they are of.
+
+A script of a later version changes no line that is there. A function whose call would mean something else to a program
+of before gets another name, and the old one is removed: such a program is then refused.
+"""
 
 from functools import cache
 from importlib import resources
@@ -6,9 +10,10 @@ from importlib import resources
 from psycopg import Connection, sql
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.errors import JournalCorrupt, JournalError, JournalMissing
+from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalMissing, JournalOutdated
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch
+from paygw_batch.language import say
 
 
 @cache
@@ -16,6 +21,11 @@ def scripts() -> tuple[str, ...]:
     """Return the scripts that lead from each version to the next; the first leads from nothing to version 1."""
     folder = resources.files(__package__)
     return ("".join(folder.joinpath(name).read_text(encoding="utf-8") for name in ("schema-1.sql", "roll_call.sql")),)
+
+
+def newest_version() -> int:
+    """Return the version of the tables that this program knows."""
+    return len(scripts())
 
 
 def version_in(connection: Connection[Row]) -> int:
@@ -48,20 +58,48 @@ def fill_tables(connection: Connection[Row], identity: Identity, endpoint: Endpo
     fetch(connection, "INSERT INTO roll_call VALUES (1, database_life(), 'the journal was made', true)")
 
 
+def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int:
+    """Bring the tables up to the newest version in one transaction, and return the version that they were of.
+
+    Raises `JournalHeld` while a process works with them: it knows only what they were.
+    """
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(7021)")  # as `make_tables` does
+        version = version_in(connection)
+        if version == newest_version():
+            return version
+        connection.execute("LOCK TABLE worker IN SHARE ROW EXCLUSIVE MODE")  # none begins meanwhile
+        query = """SELECT command, pid, host FROM worker WHERE ended_at IS NULL AND is_alive(number)
+            ORDER BY number LIMIT 1"""
+        for command, pid, host in fetch(connection, query):
+            raise JournalHeld(
+                f"A process works with the journal in {server.place}: {command}, process {pid} on {host}.",
+                hint="Nothing was changed. End the workers, listeners and runs of all hosts, wait for half a minute, "
+                "then run this again.",
+            )
+        for number, script in enumerate(scripts()[version:], start=version + 1):
+            connection.execute(script.encode())
+            fetch(connection, "INSERT INTO migration VALUES (%s, %s)", (number, now))
+    return version
+
+
 def check_version(connection: Connection[Row], server: Server) -> None:
     """Raise `JournalMissing` where there is no journal, and `JournalError` for one of another version."""
     version = version_in(connection)
     if version == 0:
-        raise JournalMissing(f"There is no journal in the database {server.place}.")
-    if version > len(scripts()):
+        raise JournalMissing(say("There is no journal in the database {place}.", place=server.place))
+    if version > newest_version():
         raise JournalError(
-            f"The journal in {server.place} was written by a newer version of this program.",
-            hint="Install that version, or a later one.",
+            say("The journal in {place} was written by a newer version of this program.", place=server.place),
+            hint=say("Nothing was sent. Install that version, or a later one."),
         )
-    if version < len(scripts()):
-        raise JournalError(
-            f"The journal in {server.place} was written by an older version of this program.",
-            hint="Run `paygw-batch journal new` as the owner of the database: it brings the tables up.",
+    if version < newest_version():
+        raise JournalOutdated(
+            say("The tables of the journal in {place} are of an older version of this program.", place=server.place),
+            hint=say(
+                "Nothing was sent. `paygw-batch journal upgrade`, with the owner of the tables in [journal] url, "
+                "brings them up. After that every host needs this version."
+            ),
         )
 
 
@@ -83,11 +121,18 @@ def check_endpoint(connection: Connection[Row], server: Server, endpoint: Endpoi
         return
     if not endpoint.is_same_as(ours):
         raise JournalError(
-            f"The journal in {server.place} belongs to another endpoint.",
-            hint="Nothing was sent. Name a database of its own for each endpoint in [journal] url.",
+            say("The journal in {place} belongs to another endpoint.", place=server.place),
+            hint=say("Nothing was sent. Name a database of its own for each endpoint in [journal] url."),
         )
     raise JournalError(
-        f"The journal in {server.place} is that of the same endpoint and consumer key under another name: it knows "
-        f"{ours.host}, and the configuration says {endpoint.host}.",
-        hint="Nothing was sent. Correct gateway.base_url: a journal in PostgreSQL keeps the name it was made with.",
+        say(
+            "The journal in {place} is that of the same endpoint and consumer key under another name: it knows "
+            "{known}, and the configuration says {configured}.",
+            place=server.place,
+            known=ours.host,
+            configured=endpoint.host,
+        ),
+        hint=say(
+            "Nothing was sent. Correct gateway.base_url: a journal in PostgreSQL keeps the name it was made with."
+        ),
     )

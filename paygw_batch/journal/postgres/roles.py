@@ -62,6 +62,12 @@ def give_rights(connection: Connection[Row]) -> list[str]:
     return names
 
 
+def has_rights(connection: Connection[Row]) -> bool:
+    """Whether roles have rights on this journal."""
+    query = "SELECT has_schema_privilege(oid, %s, 'USAGE') FROM pg_roles WHERE rolname = %s"
+    return fetch(connection, query, (SCHEMA, _name(connection, JournalRole.DESK))) == [(True,)]
+
+
 def role_of(connection: Connection[Row]) -> JournalRole | None:
     """Return the rights of this session; None where it has none of them."""
     query = """SELECT pg_has_role(current_user, nspowner, 'MEMBER') FROM pg_namespace WHERE nspname = %s"""

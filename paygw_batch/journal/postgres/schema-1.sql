@@ -91,7 +91,7 @@ CREATE TABLE payee_words (
 CREATE INDEX payee_words_index ON payee_words USING gin (words);
 
 -- The life of a process that writes. `boot` says on which start of a machine, and in which container, `pid` counts. A worker
--- sends for `run`, and has taken `chunk` last; `rows` counts those that it has sent.
+-- sends for `run`, and has taken `chunk` last; `rows` counts those that it has sent. `tables` is the version that its program knows.
 CREATE TABLE worker (
     number   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     host     text NOT NULL,
@@ -105,7 +105,8 @@ CREATE TABLE worker (
     ended_at timestamptz,
     run      bigint,
     chunk    bigint,
-    rows     bigint NOT NULL DEFAULT 0
+    rows     bigint NOT NULL DEFAULT 0,
+    tables   integer NOT NULL DEFAULT 1
 ) WITH (fillfactor = 50);
 
 -- Instructions `first` to `last` are leased together. `segment` is the latest lease.
@@ -412,12 +413,15 @@ END $$;
 
 -- Take a lease. Nothing is returned while another process has it. `dead` are
 -- workers that the caller knows to have ended: processes of its own machine that are gone. The lease before is closed; what it
--- left in flight has to be put in doubt by the first commit, unless `is_clear`.
+-- left in flight has to be put in doubt by the first commit, unless `is_clear`. PW009: the tables were brought up since the worker began.
 CREATE FUNCTION take_lease(p_chain bigint, p_worker bigint, p_dead bigint[])
 RETURNS TABLE (number bigint, epoch integer, head_hash bytea, head_at text, is_clear boolean) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE old segment; taken segment; range chunk; start_hash bytea; newest text;
 BEGIN
+    IF (SELECT w.tables FROM worker w WHERE w.number = p_worker) < (SELECT max(m.version) FROM migration m) THEN
+        RAISE EXCEPTION 'its tables were brought up for a newer version of the program: install that version' USING ERRCODE = 'PW009';
+    END IF;
     IF p_chain <= 0 THEN
         IF p_chain = 0 THEN
             PERFORM require_desk();

@@ -15,6 +15,7 @@ import psycopg
 from psycopg import Connection, conninfo
 
 from paygw_batch.errors import ConfigurationError, InternalError, JournalCorrupt, JournalError
+from paygw_batch.language import mark, say
 
 SCHEMA = "paygw"
 """The schema of the database that holds the journal."""
@@ -23,7 +24,7 @@ MOST_CLOCK_OFF_S = 30
 OLDEST_SERVER = 150_000
 _CONNECT_TIMEOUT_S = 10
 _DEAD_PEER_MS = 10_000
-_HINT = "Nothing was sent. Check [journal] url and the server, then run the same command again."
+_HINT = mark("Nothing was sent. Check [journal] url and the server, then run the same command again.")
 _ABOUT = """SELECT current_setting('server_version_num')::integer, current_setting('fsync'),
     current_setting('full_page_writes'), current_setting('synchronous_commit'),
     current_setting('synchronous_standby_names'), pg_is_in_recovery(), pg_backend_pid(),
@@ -55,7 +56,7 @@ def check_url(url: str) -> None:
     try:
         about = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        raise ConfigurationError(f"journal.url cannot be read: {_sentence(error)}.") from None
+        raise ConfigurationError(say("journal.url cannot be read: {reason}.", reason=_sentence(error))) from None
     if about.get("password"):
         raise ConfigurationError(
             "journal.url holds a password.",
@@ -77,14 +78,22 @@ def connect(server: Server, *, write: bool) -> Connection[Row]:
         )
     except psycopg.Error as error:
         raise JournalError(
-            f"The database of the journal, {server.place}, cannot be reached: {_sentence(error)}.", hint=_HINT
+            say(
+                "The database of the journal, {place}, cannot be reached: {reason}.",
+                place=server.place,
+                reason=_sentence(error),
+            ),
+            hint=say(_HINT),
         ) from None
     try:
         with limited(connection, server.commit_limit_s):
             _prepare(connection, server, write=write)
     except psycopg.Error as error:
         connection.close()
-        raise JournalError(f"The database {server.place} cannot be used: {_sentence(error)}.", hint=_HINT) from None
+        raise JournalError(
+            say("The database {place} cannot be used: {reason}.", place=server.place, reason=_sentence(error)),
+            hint=say(_HINT),
+        ) from None
     except BaseException:
         connection.close()
         raise
@@ -150,22 +159,33 @@ def _prepare(connection: Connection[Row], server: Server, *, write: bool) -> Non
     middle_s = (before_s + datetime.now(UTC).timestamp()) / 2
     version, fsync, full_pages, synchronous, standbys, is_standby, pid, clock_s, encoding = found
     if version < OLDEST_SERVER:
-        raise JournalError(f"The server of {server.place} is too old: PostgreSQL 15 is the oldest that can be used.")
+        raise JournalError(
+            say("The server of {place} is too old: PostgreSQL 15 is the oldest that can be used.", place=server.place),
+            hint=say("Nothing was sent. Name another server in [journal] url, or bring this one up."),
+        )
     if encoding != "UTF8":
-        raise JournalError(f"The database {server.place} is in the encoding {encoding}.", hint="Make it with UTF8.")
+        raise JournalError(
+            say("The database {place} is in the encoding {encoding}.", place=server.place, encoding=encoding),
+            hint=say("Nothing was sent. Make a database with UTF8, and name that one in [journal] url."),
+        )
     if pid != connection.info.backend_pid:
         raise JournalError(
-            f"There is a pooler between this program and {server.place}: another session can get its connection.",
-            hint="Nothing was sent. Name the server itself in [journal] url, not the pooler in front of it.",
+            say(
+                "There is a pooler between this program and {place}: another session can get its connection.",
+                place=server.place,
+            ),
+            hint=say("Nothing was sent. Name the server itself in [journal] url, not the pooler in front of it."),
         )
     if not write:
         return
     _check_durable(server, fsync, full_pages, synchronous, standbys, is_standby=is_standby)
     if abs(clock_s - middle_s) > MOST_CLOCK_OFF_S:
+        told = {"seconds": abs(clock_s - middle_s), "place": server.place}
         raise JournalError(
-            f"The clock of this machine is {abs(clock_s - middle_s):.0f} seconds "
-            f"{'behind' if clock_s > middle_s else 'ahead of'} that of {server.place}.",
-            hint="Nothing was sent. Set both clocks by the same time server, then run again.",
+            say("The clock of this machine is {seconds:.0f} seconds behind that of {place}.", **told)
+            if clock_s > middle_s
+            else say("The clock of this machine is {seconds:.0f} seconds ahead of that of {place}.", **told),
+            hint=say("Nothing was sent. Set both clocks by the same time server, then run again."),
         )
 
 
@@ -174,20 +194,27 @@ def _check_durable(
 ) -> None:
     if is_standby:
         raise JournalError(
-            f"{server.place} is a standby: it cannot be written.",
-            hint="Name all servers in [journal] url, with target_session_attrs=read-write.",
+            say("{place} is a standby: it cannot be written.", place=server.place),
+            hint=say("Nothing was sent. Name all servers in [journal] url, with target_session_attrs=read-write."),
         )
     for name, value in (("fsync", fsync), ("full_page_writes", full_pages), ("synchronous_commit", synchronous)):
         if value != "on":
             raise JournalError(
-                f"The server of {server.place} has {name} = {value}: a commit could be lost, and its row paid twice.",
-                hint=f"Nothing was sent. Set {name} = on in postgresql.conf, and restart the server.",
+                say(
+                    "The server of {place} has {name} = {value}: a commit could be lost, and its row paid twice.",
+                    place=server.place,
+                    name=name,
+                    value=value,
+                ),
+                hint=say("Nothing was sent. Set {name} = on in postgresql.conf, and restart the server.", name=name),
             )
     if server.replication == "synchronous" and not standbys.strip():
         raise JournalError(
-            f'[journal] replication is "synchronous", but {server.place} waits for no standby.',
-            hint="Nothing was sent. Set synchronous_standby_names on the server, or say in [journal] replication how "
-            'its data is kept: "none" or "provider".',
+            say('[journal] replication is "synchronous", but {place} waits for no standby.', place=server.place),
+            hint=say(
+                "Nothing was sent. Set synchronous_standby_names on the server, or say in [journal] replication how "
+                'its data is kept: "none" or "provider".'
+            ),
         )
 
 
@@ -211,14 +238,22 @@ def plainly(server: Server) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.DataCorrupted as error:
-        raise JournalCorrupt(f"The database {server.place} is damaged: {_sentence(error)}.") from None
+        sentence = say("The database {place} is damaged: {reason}.", place=server.place, reason=_sentence(error))
+        raise JournalCorrupt(sentence) from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise JournalError(
-            f"The role of [journal] url may not do this in {server.place}: {_sentence(error)}.",
-            hint="Nothing was sent. `paygw-batch doctor` says which rights that role has.",
+            say(
+                "The role of [journal] url may not do this in {place}: {reason}.",
+                place=server.place,
+                reason=_sentence(error),
+            ),
+            hint=say("Nothing was sent. `paygw-batch doctor` says which rights that role has."),
         ) from None
     except psycopg.Error as error:
-        raise JournalError(f"The journal in {server.place} cannot be used: {_sentence(error)}.", hint=_HINT) from None
+        raise JournalError(
+            say("The journal in {place} cannot be used: {reason}.", place=server.place, reason=_sentence(error)),
+            hint=say(_HINT),
+        ) from None
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from paygw_batch.journal.postgres.leasing.leases import DESK, HeldLeases, Lease
 from paygw_batch.journal.postgres.session import Row, fetch, reason_of_failure
 from paygw_batch.journal.postgres.standing_lines import Loaded, load_instructions
 from paygw_batch.journal.values import Entry
+from paygw_batch.language import say
 
 _MINE = """SELECT number FROM segment
     WHERE number = %s AND sealed_at IS NULL AND head_seq = %s AND head_hash = %s FOR UPDATE"""
@@ -141,6 +142,6 @@ class DeskWriter:
 
 def _taken_over() -> JournalError:
     return JournalError(
-        "Another process has taken over the journal: this one was silent for too long.",
-        hint="Run the same command again: what was committed by then is kept.",
+        say("Another process has taken over the journal: this one was silent for too long."),
+        hint=say("Run the same command again: what was committed by then is kept."),
     )

@@ -105,7 +105,7 @@ def stage_facts(
 def _tallied(
     loaded: Mapping[int, Loaded], progress: Mapping[int, RowProgress], chains: Mapping[int, int]
 ) -> list[tuple[Any, ...]]:
-    """Return what the facts of each chain change in the tallies: rows leave one state, and come into another."""
+    """Return how the facts of each chain change the tallies: a row that moves counts in another state."""
     changes: dict[tuple[int, int, str, str, str], tuple[int, int]] = {}
     for number, chain in chains.items():
         one, after = loaded[number], progress[number].standing.state

@@ -15,6 +15,7 @@ from paygw_batch.journal.postgres.leasing.host_witness import CommitWitness
 from paygw_batch.journal.postgres.leasing.roll_call import RollCall
 from paygw_batch.journal.postgres.migrations import identity_in
 from paygw_batch.journal.postgres.session import Row, Session, fetch, limited, reason_of_failure
+from paygw_batch.language import mark, say
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ _RECONNECT_LIMIT_S = 60.0
 _RECONNECT_EVERY_S = 0.25
 _WAIT_CANCELLED = "01000"
 """A commit whose wait for a standby was cancelled returns as if all were well, with this warning."""
-_HINT = "Mend the database, then run again."
+_HINT = mark("Mend the database, then run again.")
 _ENDINGS = ("08", "57P")
 """How the codes of errors begin with which a server ends a connection."""
 
@@ -131,14 +132,17 @@ class GuardedSession:
     def give_up(self, reason: str) -> JournalUnwritable:
         """Stop this process from writing the journal ever again, and return the error that says so."""
         if self._failure is None:
-            place = self.session.server.place
-            self._failure = f"The journal in {place} can no longer be written ({reason}); nothing more was sent."
-        return JournalUnwritable(self._failure, hint=_HINT)
+            self._failure = say(
+                "The journal {path} can no longer be written ({reason}); nothing more was sent.",
+                path=self.session.server.place,
+                reason=reason,
+            )
+        return JournalUnwritable(self._failure, hint=say(_HINT))
 
     def require_writable(self) -> None:
         """Raise `JournalUnwritable` after a write that failed for good."""
         if self._failure is not None:
-            raise JournalUnwritable(self._failure, hint=_HINT)
+            raise JournalUnwritable(self._failure, hint=say(_HINT))
         if os.getpid() != self._process:
             raise InternalError("a journal was written from a process that did not open it")
 

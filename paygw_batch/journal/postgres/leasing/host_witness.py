@@ -22,6 +22,7 @@ from paygw_batch.journal.guards.location import check_file, sync_directory
 from paygw_batch.journal.guards.lock import LockWait, RunLock
 from paygw_batch.journal.guards.witness import Seen, Witness, read_witness
 from paygw_batch.journal.postgres.session import Row, Server, fetch
+from paygw_batch.language import say
 
 
 class CommitWitness(Protocol):
@@ -117,9 +118,16 @@ def check_witnesses(connection: Connection[Row], server: Server, directory: Path
         found = fetch(connection, "SELECT hash FROM fact WHERE segment = %s AND seq = %s", (int(segment), int(seq)))
         if found != [(bytes.fromhex(digest),)]:
             raise JournalWentBack(
-                f"The journal in {server.place} does not have fact {seq} of lease {segment}, which this machine has "
-                "sent on: the database is an older copy.",
-                hint="Nothing was sent. Bring the newest data of the database back: sending from this one could pay "
-                "rows twice. Only if it is lost for good: `paygw-batch journal retire` puts every row that this host "
-                "could have sent in doubt.",
+                say(
+                    "The journal in {place} does not have fact {seq} of lease {segment}, which this machine has sent "
+                    "on: the database is an older copy.",
+                    place=server.place,
+                    seq=seq,
+                    segment=segment,
+                ),
+                hint=say(
+                    "Nothing was sent. Bring the newest data of the database back: sending from this one could pay "
+                    "rows twice. Only if it is lost for good: `paygw-batch journal retire` puts every row that this "
+                    "host could have sent in doubt."
+                ),
             )

@@ -19,7 +19,9 @@ from psycopg import Connection
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.journal.facts.chain import Link
 from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.postgres.migrations import newest_version
 from paygw_batch.journal.postgres.session import Row, Server, connect, fetch, limited
+from paygw_batch.language import say
 
 DESK = 0
 """The chain of people's deeds and of evidence."""
@@ -67,10 +69,9 @@ def machine() -> str:
 
 def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, lease_s: float) -> int:
     """Write down that this process is about to write, and return its number as a worker."""
-    line = (socket.gethostname(), machine(), os.getpid(), command, kind.value, lease_s)
-    query = (
-        "INSERT INTO worker (host, boot, pid, command, kind, lease_s) VALUES (%s, %s, %s, %s, %s, %s) RETURNING number"
-    )
+    line = (socket.gethostname(), machine(), os.getpid(), command, kind.value, lease_s, newest_version())
+    query = """INSERT INTO worker (host, boot, pid, command, kind, lease_s, tables)
+        VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING number"""
     ((number,),) = fetch(connection, query, line)
     return int(number)
 
@@ -133,8 +134,15 @@ def held_by(connection: Connection[Row], chain: int) -> JournalHeld:
     holder = holder_of(connection, chain)
     if holder is None:
         return JournalHeld()
-    told = f"process {holder.pid} on {holder.host}, since {holder.since}: {holder.command}"
-    refusal = JournalHeld(f"Another run holds this journal: {told}.")
+    refusal = JournalHeld(
+        say(
+            "Another run holds this journal: process {pid} on {host}, since {since}: {command}.",
+            pid=holder.pid,
+            host=holder.host,
+            since=holder.since,
+            command=holder.command,
+        )
+    )
     refusal.holder = holder.kind
     return refusal
 

@@ -14,6 +14,7 @@ from paygw_batch.errors import HolderKind, JournalHeld
 from paygw_batch.journal.postgres.leasing.leases import dead_workers
 from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.shared_run import SharedRun, WorkerLife
+from paygw_batch.language import say
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ def start_run(connection: Connection[Row], batch: int, worker: int) -> SharedRun
         number = found[0][0] if found else None
         if number is not None and run_now(connection, number).stop_reason is not None:
             if _is_at_work(connection, number):
-                raise JournalHeld("Workers are still ending the run of this batch that was stopped.")
+                raise JournalHeld(say("Workers are still ending the run of this batch that was stopped."))
             _end(connection, number)
             number = None
         if number is None:

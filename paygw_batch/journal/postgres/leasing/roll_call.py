@@ -15,6 +15,7 @@ from psycopg import Connection
 from paygw_batch.errors import JournalError, JournalWentBack, RollCallOpen
 from paygw_batch.journal.postgres.leasing.host_witness import check_witnesses, host_id_in
 from paygw_batch.journal.postgres.session import Row, Server, fetch
+from paygw_batch.language import say
 
 _RETIRED = "PW007"
 
@@ -41,9 +42,12 @@ class RollCall:
         if missing:
             names = ", ".join(f"{one.name} (last seen {one.seen_at})" for one in missing)
             raise RollCallOpen(
-                f"The database {self._server.place} is another one than before: it was restored, or a standby took "
-                f"over. Nothing is sent until every host has looked whether it has all that the host sent. "
-                f"Missing: {names}.",
+                say(
+                    "The database {place} is another one than before: it was restored, or a standby took over. Nothing "
+                    "is sent until every host has looked whether it has all that the host sent. Missing: {names}.",
+                    place=self._server.place,
+                    names=names,
+                ),
             )
 
     def missing(self, connection: Connection[Row]) -> Sequence[MissingHost]:

@@ -1,0 +1,55 @@
+"""How evenly workers keep the rate that a person has set for all of them, by the gateway's record."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from benchmarks.commands import Office
+from benchmarks.several_hosts import branch
+from paygw_batch.sandbox.record import read_record
+from tests.cluster.lean_gateway import RECORD, lean_gateway
+from tests.journal.postgres_server import PostgresServer
+
+_EDGE_S = 2.0
+"""So long after the first order and before the last one, the slow start and the last rows are not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRate:
+    """How many orders arrived at the gateway in a second, against the rate: over all, and over any second."""
+
+    mean: float
+    most: float
+    least: float
+
+
+def kept_rate(place: Office, server: PostgresServer, workers: int, rate_per_s: int, rows: int) -> KeptRate:
+    """Pay a sheet by workers that share a rate, and return how they kept it. Raises `ValueError` for too few rows."""
+    database = server.new_database()
+    home = place.directory / "recording"
+    with lean_gateway(home, approves_all=True) as at:
+        recorded = replace(place, gateway=replace(place.gateway, base_url=at.url))
+        sheet = recorded.make_sheet(rows)
+        with branch(recorded, server.url(database), workers) as paying:
+            paying.call("limits", "--rate", str(rate_per_s), "--by", "bench")
+            paying.call("submit", str(sheet))
+        lines = read_record(home / RECORD)
+    server.drop_database(database)
+    return rate_of([datetime.fromisoformat(line.received_at).timestamp() for line in lines], rate_per_s)
+
+
+def rate_of(arrived_s: Sequence[float], rate_per_s: float) -> KeptRate:
+    """Return how a rate was kept by orders that arrived at these times: the seconds begin with each order."""
+    times_s = sorted(arrived_s)
+    first_s, last_s = times_s[0] + _EDGE_S, times_s[-1] - _EDGE_S
+    counts = [
+        bisect_left(times_s, begin_s + 1.0) - at
+        for at, begin_s in enumerate(times_s)
+        if first_s <= begin_s <= last_s - 1.0
+    ]
+    if not counts:
+        raise ValueError("the run was too short to show a rate")
+    inside = bisect_left(times_s, last_s) - bisect_left(times_s, first_s)
+    mean_per_s = inside / (last_s - first_s)
+    return KeptRate(mean_per_s / rate_per_s, max(counts) / rate_per_s, min(counts) / rate_per_s)

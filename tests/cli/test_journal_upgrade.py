@@ -1,0 +1,118 @@
+"""Tables of an older or newer version: what is refused, and how the owner brings them up."""
+
+from collections.abc import Callable
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from paygw_batch.compose.journal import database_place
+from paygw_batch.errors import JournalUnwritable
+from paygw_batch.journal.opening.open_postgres import PostgresPlace, give_postgres_rights, open_worker_journal
+from paygw_batch.journal.postgres import migrations
+from paygw_batch.settings.configuration import load_settings
+from tests.cli.program import Program, kenyan_rows
+from tests.cli.test_postgres_commands import ClusterProgram, cluster, url_of
+from tests.journal.journal_rows import AT, open_sheet
+from tests.journal.postgres_rows import open_postgres
+
+__all__ = ["cluster"]
+MADE_UP = "CREATE TABLE remark (number bigint PRIMARY KEY, said text NOT NULL); ALTER TABLE page ADD COLUMN about text;"
+"""What a later version of the tables could add."""
+
+NewerProgram = Callable[[], None]
+
+
+@pytest.fixture
+def newer_program(monkeypatch: pytest.MonkeyPatch) -> NewerProgram:
+    """Let the program be of a later version from now on."""
+    scripts = (*migrations.scripts(), MADE_UP)
+    return lambda: monkeypatch.setattr(migrations, "scripts", lambda: scripts)
+
+
+def place_of(user: ClusterProgram) -> PostgresPlace:
+    place = database_place(load_settings(user.config, environ=user.environ))
+    assert place is not None
+    return place
+
+
+def test_older_tables_are_refused_until_their_owner_brings_them_up(
+    cluster: ClusterProgram, newer_program: NewerProgram
+) -> None:
+    assert cluster.json("submit", cluster.sheet(kenyan_rows(2)))["states"] == {"paid": 2}
+    newer_program()
+    more = cluster.sheet(kenyan_rows(2, prefix="MORE", amount="700.00"), "more.csv")
+    for command in (("submit", more), ("status",), ("work", "--once"), ("verify",)):
+        refused = cluster.run(*command)
+        assert refused.exit_code == 7, refused.stderr
+        assert "are of an older version of this program" in refused.stderr
+        assert "`paygw-batch journal upgrade`" in refused.stderr
+    assert len(cluster.record()) == 2
+    brought_up = cluster.json("journal", "upgrade")
+    assert brought_up["tables"] == {"before": 1, "now": 2}
+    assert "already" in cluster.json("journal", "upgrade")["message"]
+    assert cluster.json("submit", more)["states"] == {"paid": 2}
+    assert cluster.json("verify")["exit_code"] == 0
+
+
+def test_newer_tables_are_refused_by_every_command(cluster: ClusterProgram) -> None:
+    assert cluster.json("submit", cluster.sheet(kenyan_rows(1)))["states"] == {"paid": 1}
+    with psycopg.connect(url_of(cluster), autocommit=True) as connection:
+        connection.execute("INSERT INTO paygw.migration VALUES (2, '')")
+    more = cluster.sheet(kenyan_rows(2, prefix="MORE", amount="700.00"), "more.csv")
+    for command in (("submit", more), ("status",), ("work", "--once"), ("journal", "upgrade"), ("journal", "new")):
+        refused = cluster.run(*command)
+        assert refused.exit_code == 7, (command, refused.stderr)
+        assert "newer version of this program" in refused.stderr, command
+    assert len(cluster.record()) == 1
+
+
+def test_nothing_is_brought_up_under_a_process_that_works(cluster: ClusterProgram, newer_program: NewerProgram) -> None:
+    cluster.run("submit", cluster.sheet(kenyan_rows(1)))
+    with closing(open_worker_journal(place_of(cluster), now=AT, holder="work")):
+        newer_program()
+        refused = cluster.run("journal", "upgrade")
+        assert refused.exit_code == 7
+        assert "A process works with the journal" in refused.stderr
+        assert "work, process" in refused.stderr
+    assert cluster.json("journal", "upgrade")["tables"] == {"before": 1, "now": 2}
+
+
+def test_a_process_that_was_frozen_meanwhile_gets_no_lease_any_more(
+    cluster: ClusterProgram, newer_program: NewerProgram
+) -> None:
+    cluster.run("submit", cluster.sheet(kenyan_rows(1)))
+    place = place_of(cluster)
+    with closing(open_postgres(place)) as frozen:
+        open_sheet(frozen, "b2")
+        with psycopg.connect(url_of(cluster), autocommit=True) as connection:
+            connection.execute("UPDATE paygw.worker SET seen_at = seen_at - interval '1 hour'")
+        newer_program()
+        assert cluster.json("journal", "upgrade")["tables"] == {"before": 1, "now": 2}
+        with pytest.raises(JournalUnwritable, match="newer version of the program"):
+            frozen.writer.lease_chunks([2])
+
+
+def test_only_the_owner_brings_tables_up_and_the_roles_may_use_what_is_new(
+    cluster: ClusterProgram, newer_program: NewerProgram
+) -> None:
+    cluster.run("submit", cluster.sheet(kenyan_rows(1)))
+    desk = give_postgres_rights(place_of(cluster))[-1]
+    owner, login = url_of(cluster), f"{desk}_login"
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {login} LOGIN IN ROLE {desk}".encode())
+    newer_program()
+    cluster.write_url(owner.replace("paygw@", f"{login}@"))
+    refused = cluster.run("journal", "upgrade")
+    assert refused.exit_code == 7
+    assert "does not own the tables" in refused.stderr
+    cluster.write_url(owner)
+    assert cluster.run("journal", "upgrade").exit_code == 0
+    with psycopg.connect(owner.replace("paygw@", f"{login}@")) as connection:
+        assert connection.execute("SELECT count(*) FROM paygw.remark").fetchall() == [(0,)]
+
+
+def test_a_journal_in_a_file_needs_no_such_command(program: Program) -> None:
+    refused = program.run("journal", "upgrade")
+    assert refused.exit_code == 2
+    assert "next command that writes to it" in refused.stderr

@@ -1,0 +1,84 @@
+"""Databases that cannot be used, as a person at the command line meets them: one sentence, and what to do."""
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.cli.program import kenyan_rows
+from tests.cli.test_postgres_commands import ClusterProgram, cluster, url_of
+
+__all__ = ["cluster"]
+WITHOUT_RIGHTS, READER, WORKER = "stranger", "reader", "worker"
+As = Callable[[str], None]
+
+
+@pytest.fixture
+def act_as(cluster: ClusterProgram) -> As:
+    """Name a login of a role in the configuration; of the one without rights, that login has no role at all."""
+    assert cluster.run("submit", cluster.sheet(kenyan_rows(2))).exit_code == 0
+    assert cluster.run("journal", "new", "--roles").exit_code == 0
+    owner = url_of(cluster)
+    database = owner.rpartition("/")[2]
+
+    def to(role: str) -> None:
+        member = "" if role == WITHOUT_RIGHTS else f" IN ROLE {database}_{role}"
+        with psycopg.connect(owner, autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE {database}_{role}_login LOGIN{member}".encode())
+        cluster.write_url(owner.replace("paygw@", f"{database}_{role}_login@"))
+
+    return to
+
+
+def new_sheet(user: ClusterProgram) -> str:
+    return str(user.sheet(kenyan_rows(2, prefix="MORE", amount="700.00"), "more.csv"))
+
+
+@pytest.mark.parametrize(
+    ("role", "may", "may_not"),
+    [
+        (WITHOUT_RIGHTS, [], ["submit", "work", "status", "resolve", "retry", "limits", "find", "verify"]),
+        (READER, ["status", "find", "verify"], ["submit", "work", "resolve", "retry", "limits"]),
+        (WORKER, ["work", "status"], ["submit", "resolve", "retry", "limits"]),
+    ],
+)
+def test_a_role_that_may_not_do_it_is_told_so_in_one_sentence(
+    cluster: ClusterProgram, act_as: As, role: str, may: list[str], may_not: list[str]
+) -> None:
+    batch = cluster.json("status")["batches"][0]["batch"]
+    more = new_sheet(cluster)
+    commands = {
+        "submit": ["submit", more],
+        "work": ["work", "--once"],
+        "status": ["status", batch],
+        "resolve": ["resolve", batch, "--row", "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina"],
+        "retry": ["retry", batch],
+        "limits": ["limits", "--rate", "5", "--by", "amina"],
+        "find": ["find", "PAY-1"],
+        "verify": ["verify"],
+    }
+    act_as(role)
+    for command in may:
+        assert cluster.run(*commands[command]).exit_code == 0, command
+    for command in may_not:
+        refused = cluster.run(*commands[command])
+        assert refused.exit_code == 7, (command, refused.stderr)
+        assert "The role of [journal] url may not do this in" in refused.stderr, (command, refused.stderr)
+        assert "`paygw-batch doctor` says which rights that role has" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    assert len(cluster.record()) == 2
+
+
+@pytest.mark.parametrize("command", ["submit", "work", "status", "resolve"])
+def test_what_a_finance_person_meets_is_in_french(cluster: ClusterProgram, command: str) -> None:
+    given = {
+        "submit": [new_sheet(cluster)],
+        "work": ["--once"],
+        "status": [],
+        "resolve": ["b", "--row", "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina"],
+    }
+    cluster.write_url("postgresql://paygw@127.0.0.1:1/nothing")
+    refused = cluster.run("--lang", "fr", command, *given[command])
+    assert refused.exit_code == 7
+    assert "La base de données du journal, nothing on 127.0.0.1, est injoignable" in refused.stderr
+    assert "Rien n'a été envoyé. Vérifiez [journal] url et le serveur" in refused.stderr

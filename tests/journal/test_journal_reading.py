@@ -1,0 +1,205 @@
+"""What every store answers about the rows of a batch: the wanted ones alone, as many as were asked for, once each."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof, SignedOrder
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError
+from paygw_batch.journal.kept_notification import Notification, encode_notification
+from paygw_batch.journal.sqlite import states
+from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
+from paygw_batch.journal.values import (
+    AttemptReply,
+    Hold,
+    InboxEnd,
+    KeptReply,
+    Known,
+    RowStanding,
+    StateTally,
+    TallyKind,
+    reply_sha256,
+)
+from tests.journal.journal_rows import (
+    AT,
+    all_due,
+    at,
+    intent,
+    journal_path,
+    memory,
+    new_instruction,
+    open_at,
+    open_sheet,
+    outcome_of,
+    row_of,
+)
+from tests.journal.tested_journal import Journal
+
+WORDS = {"approved": OutcomeKind.PAID}
+
+
+def sent(journal: Journal, *kinds: tuple[OutcomeKind, int], **words: object) -> None:
+    """Open a batch, and send a row for each of these (outcome, minute)."""
+    open_sheet(journal, new=len(kinds))
+    for due, (kind, minute) in zip(all_due(journal, 1), kinds, strict=True):
+        journal.append([intent(due, at(minute)), outcome_of(due.number, 1, kind, at(minute), **words)])
+
+
+def numbers(found: Sequence[RowStanding]) -> list[int]:
+    return [one.row for one in found]
+
+
+ACCEPTED_LATER = [
+    (OutcomeKind.ACCEPTED, 1),
+    (OutcomeKind.ACCEPTED, 5),
+    (OutcomeKind.PAID, 6),
+    (OutcomeKind.PAID, 7),
+    (OutcomeKind.PAID, 8),
+    (OutcomeKind.ACCEPTED, 9),
+]
+
+
+def test_of_the_accepted_rows_those_that_left_long_enough_ago_are_wanted(journal: Journal) -> None:
+    sent(journal, *ACCEPTED_LATER)
+    wanted = {State.ACCEPTED, State.IN_DOUBT}
+    for until, found in ((at(0), []), (at(1), [2]), (at(4), [2]), (at(5), [2, 3]), (at(9), [2, 3, 7])):
+        assert numbers(list(journal.rows(1, states=wanted, accepted_until=until))) == found
+        named = journal.rows(1, states=wanted, numbers=[2, 3, 5, 7], accepted_until=until)
+        assert numbers(list(named)) == found
+        (paid,) = (one for one in journal.tallies(1, accepted_until=until) if one.state is State.PAID)
+        assert paid.count == 3
+        accepted = [one for one in journal.tallies(1, accepted_until=until) if one.state is State.ACCEPTED]
+        assert [(one.count, one.minor) for one in accepted] == ([(len(found), 150050 * len(found))] if found else [])
+    both = journal.rows(1, states={State.ACCEPTED, State.PAID}, numbers=[7, 4], accepted_until=at(1))
+    assert numbers(list(both)) == [4]
+
+
+@pytest.mark.parametrize("common", [1, 20_000])
+def test_as_many_rows_as_were_asked_for_and_none_twice(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, common: int
+) -> None:
+    monkeypatch.setattr(states, "_COMMON_ROWS", common)
+    sent(journal, *ACCEPTED_LATER)
+    assert numbers(list(journal.rows(1, limit=2))) == [2, 3]
+    assert numbers(list(journal.rows(1, after=3, limit=2))) == [4, 5]
+    assert numbers(list(journal.rows(1, after=5))) == [6, 7]
+    paid = {State.PAID}
+    assert numbers(list(journal.rows(1, states=paid, limit=2))) == [4, 5]
+    assert numbers(list(journal.rows(1, states=paid, after=4, limit=2))) == [5, 6]
+    assert numbers(list(journal.rows(1, states={State.ACCEPTED, *paid}, after=2, limit=2))) == [3, 4]
+    assert numbers(list(journal.rows(1, numbers=[7, 4, 4, 2, 99], limit=2))) == [2, 4]
+    assert numbers(list(journal.rows(1, states=paid, numbers=[7, 6, 4], after=4))) == [6]
+    assert numbers(list(journal.rows(1, states={State.READY}, limit=2))) == []
+
+
+def test_the_rows_that_an_earlier_batch_brought_are_added_up_by_themselves(journal: Journal) -> None:
+    sent(journal, (OutcomeKind.PAID, 1), (OutcomeKind.UNKNOWN, 2))
+    known = [Known(2, 1, State.PAID), Known(3, 2, State.IN_DOUBT)]
+    open_sheet(journal, "b2", [new_instruction(4, "NEW", amount="10.00")], known=known, opened_at=at(3))
+    assert list(journal.tallies(2, kind=TallyKind.KNOWN)) == [
+        StateTally("KE", "KES", State.IN_DOUBT, 1, 150050),
+        StateTally("KE", "KES", State.PAID, 1, 150050),
+    ]
+    assert list(journal.tallies(1, kind=TallyKind.KNOWN)) == []
+    assert [(one.state, one.count, one.minor) for one in journal.tallies(2)] == [
+        (State.IN_DOUBT, 1, 150050),
+        (State.PAID, 1, 150050),
+        (State.READY, 1, 1000),
+    ]
+
+
+def test_a_held_row_names_the_latest_evidence_against_it(journal: Journal) -> None:
+    open_sheet(journal, new=2)
+    for number in (1, 2):
+        claim = Claim("ORD-3", "1500.50", "KES", "approved", proof=Proof.PROVEN)
+        one = Evidence(EvidenceSource.ENQUIRY, claim, "{}", number, f"{number:064}")
+        assert list(journal.take_in([one], WORDS, at=at(number))) == [Finding.CONTRADICTING]
+    assert dict(journal.messages(1).holds) == {3: Hold(2, EvidenceSource.ENQUIRY, "paid", at(2))}
+    assert [(one.count, one.minor) for one in journal.tallies(1, kind=TallyKind.DUE)] == [(1, 150050)]
+    assert [due.row for due in all_due(journal, 1)] == [2]
+
+
+def test_signed_orders_are_kept_for_their_batch_in_order(journal: Journal) -> None:
+    open_sheet(journal, new=1)
+    open_sheet(journal, "b2", [new_instruction(2, "OTHER")])
+    for batch, text in (("b1", "one"), ("b2", "two"), ("b1", "three")):
+        journal.settle([], order=SignedOrder(batch, text, at(1)))
+    assert list(journal.messages(1).orders) == ["one", "three"]
+    assert list(journal.messages(2).orders) == ["two"]
+    assert list(journal.messages().orders) == []
+
+
+def test_a_customers_page_is_that_of_the_latest_attempt(journal: Journal) -> None:
+    sent(journal, (OutcomeKind.REJECTED, 1), (OutcomeKind.ACCEPTED, 2), customer_url="https://pay.example/1")
+    assert dict(journal.customer_urls(1)) == {2: "https://pay.example/1", 3: "https://pay.example/1"}
+    journal.release(1, None, suffix=True, by="amina", at=at(3))
+    (due,) = all_due(journal, 1)
+    journal.append([intent(due, at(4))])
+    assert dict(journal.customer_urls(1)) == {3: "https://pay.example/1"}
+    later = outcome_of(due.number, 2, OutcomeKind.ACCEPTED, at(5), customer_url="https://pay.example/2")
+    journal.append([later])
+    assert dict(journal.customer_urls(1)) == {2: "https://pay.example/2", 3: "https://pay.example/1"}
+    assert journal.customer_urls(7) == {}
+
+
+def test_raw_replies_are_kept_with_their_attempts_and_held_against_their_facts(journal: Journal) -> None:
+    open_sheet(journal, new=2)
+    first, _ = all_due(journal, 1)
+    replies = [KeptReply("HTTP/1.1 200 OK", b"{}"), KeptReply("HTTP/1.1 500 Error", b"<html>")]
+    for attempt, reply in enumerate(replies, start=1):
+        (due, *_) = all_due(journal, 1)
+        assert due.number == first.number
+        kind = OutcomeKind.REJECTED if attempt == 1 else OutcomeKind.UNKNOWN
+        digest = reply_sha256(reply.head, reply.body)
+        said = outcome_of(due.number, attempt, kind, at(attempt), reply_sha256=digest)
+        journal.append([intent(due, at(attempt)), replace(said, reply=reply)])
+        if attempt == 1:
+            journal.release(1, [2], suffix=True, by="amina", at=at(1))
+    assert list(journal.replies(first.number)) == [
+        AttemptReply(1, at(1), replies[0]),
+        AttemptReply(2, at(2), replies[1]),
+    ]
+    assert list(journal.replies(2)) == []
+    assert journal.verify()["in_doubt"] == 1
+
+
+def notification(order_id: str) -> str:
+    claim = Claim(order_id, "1500.50", "KES", "approved", "ref", Proof.PROVEN)
+    return encode_notification(Notification(AT, "POST", "application/json", "", b"{}", 2, "", claim))
+
+
+def test_what_waits_in_the_inbox_is_taken_in_once_and_no_further_than_a_row_in_flight(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        sent(journal, *[(OutcomeKind.ACCEPTED, 1)] * 3)
+        open_sheet(journal, "b2", [new_instruction(2, "FLYING")], opened_at=at(2))
+        (flying,) = all_due(journal, 2)
+        journal.append([intent(flying, at(3))])
+        with closing(Inbox(inbox_path(journal_path(place)), taken=InboxEnd(), now=AT)) as inbox:
+            inbox.append([notification(order_id) for order_id in ("ORD-2", "ORD-3", "FLYING", "ORD-4")])
+        assert journal.take_in_waiting(WORDS, at=at(4), at_most=1) == {Finding.MOVED: 2}
+        assert journal.take_in_waiting(WORDS, at=at(4)) == {}
+        assert [row.state for row in journal.rows(1)] == [State.PAID, State.PAID, State.ACCEPTED]
+        assert row_of(journal, 1, 2).updated_at == at(4)
+        journal.append([outcome_of(flying.number, 1, OutcomeKind.UNKNOWN, at(5))])
+        assert journal.take_in_waiting(WORDS, at=at(6)) == {Finding.MOVED: 2}
+        assert {row.state for batch in (1, 2) for row in journal.rows(batch)} == {State.PAID}
+        assert journal.verify()["notifications_waiting"] == 0
+
+
+def test_a_batch_that_the_journal_does_not_have_has_nothing() -> None:
+    journal = memory()
+    assert (list(journal.rows(1)), list(journal.tallies(1)), list(journal.pages(1))) == ([], [], [])
+    assert list(journal.rows(1, states={State.PAID})) == []
+
+
+def test_a_journal_that_was_moved_says_where_and_is_opened_no_more(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=1)
+        journal.mark_moved("the database of another machine")
+    with pytest.raises(JournalError, match="the database of another machine"):
+        open_at(place)

@@ -1,0 +1,184 @@
+"""Plans: which payments they name, from which amount on they are asked for, and what is refused although approved."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.errors import ApprovalError
+from paygw_batch.journal.opening.in_memory import in_memory_journal
+from paygw_batch.journal.values import BatchRecord
+from paygw_batch.run import approval
+from paygw_batch.run.approval import (
+    NOT_ASKED_FOR,
+    Approved,
+    Content,
+    PlanDocument,
+    check_plan,
+    content_of,
+    needs_approval,
+    payout_code,
+    read_plan,
+    unsigned_plan,
+)
+from paygw_batch.run.signed_document import ApprovalPolicy, approve, in_groups, signed, write_document
+from tests.engine.scripted_world import ScriptedGateway, reply
+from tests.run.test_signed_document import ADA, BEN, CLEO, NOW, plan, policy
+from tests.run.test_submit_plan import MINOR_UNITS, sheet, submit
+from tests.run.test_submit_plan import plan as planned
+
+PLACE = "gateway.example/1"
+MAKE_ANOTHER = "Nothing was sent. Make a new plan of this sheet, and have it approved."
+
+
+def check(document: PlanDocument, content: Content | None = None, *, needed: int = 1) -> Approved:
+    return check_plan(document, content or document.content, policy(needed), NOW, used=None)
+
+
+def refused(document: PlanDocument, content: Content) -> str:
+    with pytest.raises(ApprovalError) as found:
+        check(document, content)
+    assert found.value.hint == MAKE_ANOTHER
+    return found.value.message
+
+
+def test_an_approved_plan_says_who_prepared_and_who_approved_it() -> None:
+    document = approve(approve(plan(), CLEO, policy(), NOW), BEN, policy(), NOW - timedelta(minutes=1))
+    named = f"(plan {document.digest()[:16]})"
+    assert check(document) == Approved(
+        document.digest(),
+        (
+            "prepared by ada at 2026-11-21T08:00:00.000Z",
+            f"approved by cleo at 2026-11-21T08:00:00.000Z {named}",
+            f"approved by ben at 2026-11-21T07:59:00.000Z {named}",
+        ),
+        "",
+    )
+
+
+def test_the_batch_that_a_plan_is_meant_to_repeat_is_the_makers_word() -> None:
+    meant = signed(unsigned_plan(plan().content, [], ADA.public, NOW, repeats_meant="b0"), ADA)
+    assert check(approve(meant, CLEO, policy(), NOW)).repeats_meant == "b0"
+    assert Approved("", (), "") == NOT_ASKED_FOR
+
+
+def test_a_plan_that_nobody_approved_opens_nothing() -> None:
+    with pytest.raises(ApprovalError, match="The plan has not enough approvals: 1 is needed, 0 valid"):
+        check(plan())
+    with pytest.raises(ApprovalError, match="2 are needed, 1 valid"):
+        check(approve(plan(), CLEO, policy(2), NOW), needed=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"endpoint": "other/2", "journal": "b" * 32}, "it is for gateway.example/1, and this is other/2"),
+        ({"journal": "b" * 32, "rows": 3}, "it is for the journal aaaaaaaa, and this is the journal bbbbbbbb"),
+        ({"totals": {"KES": "13001.00"}}, "it comes to KES 3,001.00, and the sheet to KES 13,001.00"),
+        ({"totals": {}, "rows": 0}, "it comes to KES 3,001.00, and the sheet to nothing"),
+        (
+            {"totals": {"KES": "3001.00", "UGX": "5000"}},
+            "it comes to KES 3,001.00, and the sheet to KES 3,001.00, UGX 5,000",
+        ),
+        ({"rows": 3, "batch": "x"}, "it has 2 rows, and the sheet 3"),
+        ({"instructions_sha256": "d" * 64}, "a row, a payee or the way to submit it has changed since"),
+        ({"sheet": "other.csv"}, "a row, a payee or the way to submit it has changed since"),
+        ({"operation": "payin"}, "a row, a payee or the way to submit it has changed since"),
+        ({"amended": 1}, "a row, a payee or the way to submit it has changed since"),
+        ({"invalid": 1}, "a row, a payee or the way to submit it has changed since"),
+    ],
+)
+def test_a_plan_is_for_exactly_what_it_names(changes: dict[str, object], sentence: str) -> None:
+    document = approve(plan(), CLEO, policy(), NOW)
+    assert refused(document, document.content.model_copy(update=changes)) == (
+        f"The plan is about other content: {sentence}."
+    )
+
+
+def test_a_plan_opens_one_batch_once() -> None:
+    document = approve(plan(), CLEO, policy(), NOW)
+    used = BatchRecord(1, "b" * 16, "payout", "payroll.csv", "c" * 64, 2, 0, "2026-11-21T08:30:00.000Z")
+    with pytest.raises(ApprovalError) as found:
+        check_plan(document, document.content, policy(), NOW, used=used)
+    assert found.value.message == (
+        f"The plan was used at 2026-11-21T08:30:00.000Z, to open batch {'b' * 16} (payroll.csv): a plan opens one "
+        "batch, once."
+    )
+    assert found.value.hint == (
+        f"Nothing was sent. `paygw-batch resume {'b' * 16}` continues that batch; anything else needs a new plan, and "
+        "its own approvals."
+    )
+
+
+@pytest.mark.parametrize(
+    ("from_amount", "totals", "is_needed"),
+    [
+        ({"KES": 1000}, {"KES": "999.99"}, False),
+        ({"KES": 1000}, {"KES": "1000.00"}, True),
+        ({"KES": 1000}, {"KES": "5.00", "UGX": "1"}, True),
+        ({"KES": 1000, "UGX": 100}, {"KES": "5.00", "UGX": "99"}, False),
+        ({}, {"KES": "0.00"}, True),
+        ({}, {}, False),
+    ],
+)
+def test_from_which_amount_on_a_batch_needs_approval(
+    from_amount: dict[str, int], totals: dict[str, str], *, is_needed: bool
+) -> None:
+    rules = ApprovalPolicy(1, from_amount, 72, policy().people)  # type: ignore[arg-type]  # whole numbers compare alike
+    assert needs_approval(plan().content.model_copy(update={"totals": totals}), rules) == is_needed
+
+
+def test_the_code_of_a_payout_is_the_same_before_and_after_it_is_signed() -> None:
+    document = plan()
+    code = payout_code(document.content)
+    assert (len(code), set(code) <= set("0123456789abcdef")) == (16, True)
+    assert document.code == in_groups(code) == approve(document, CLEO, policy(), NOW).code
+    assert document.code.split(" ") == [code[:4], code[4:8], code[8:12], code[12:]]
+    others = {payout_code(document.content.model_copy(update={"totals": {"KES": total}})) for total in ("1", "2")}
+    assert len({code, *others}) == 3
+    # Two versions of the program must show the same code for the same payout.
+    assert code == "fd58a1d8e26fe79a"
+
+
+ROWS = ("A 1000.50 001", "B 2000 002", "C 2.25 003", "C 2.25 003")
+
+
+def content(place: Path, *rows: str) -> Content:
+    place.mkdir(exist_ok=True)
+    made = planned(sheet(place, *rows), in_memory_journal())
+    return content_of(made, endpoint=PLACE, journal_id="a" * 32, operation="payout", minor_units=MINOR_UNITS)
+
+
+def test_a_plan_names_the_payments_of_its_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = content(tmp_path / "one", *ROWS)
+    assert (found.endpoint, found.journal, found.operation, found.sheet) == (PLACE, "a" * 32, "payout", "payroll.csv")
+    assert (found.rows, found.invalid, found.amended, found.totals) == (4, 2, 0, {"KES": "3000.50"})
+    assert found.batch == sheet(tmp_path / "one", *ROWS).batch
+    assert content(tmp_path / "one", *ROWS) == found
+    monkeypatch.setattr(approval, "_ROWS_AT_ONCE", 1)
+    assert content(tmp_path / "one", *ROWS) == found
+
+
+def test_one_digit_of_one_account_is_another_payment(tmp_path: Path) -> None:
+    one, other = content(tmp_path / "one", *ROWS[:2]), content(tmp_path / "two", ROWS[0], "B 2000 009")
+    assert one.instructions_sha256 != other.instructions_sha256
+    assert one.totals == other.totals == {"KES": "3000.50"}
+    assert payout_code(one) != payout_code(other)
+
+
+def test_what_takes_the_place_of_a_rejected_payment_is_counted(tmp_path: Path) -> None:
+    journal = in_memory_journal()
+    declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
+    submit(planned(sheet(tmp_path, "A 1000 001"), journal), journal, declined)
+    made = planned(sheet(tmp_path, "A 900 001", "B 5 002"), journal, amend=True)
+    found = content_of(made, endpoint=PLACE, journal_id="a" * 32, operation="payout", minor_units=MINOR_UNITS)
+    assert (found.rows, found.amended, found.totals) == (2, 1, {"KES": "905.00"})
+
+
+def test_a_plan_is_read_back_from_its_file(tmp_path: Path) -> None:
+    document = approve(plan(), CLEO, policy(), NOW)
+    write_document(document, tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == document
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(ApprovalError, match=r"plan\.json does not read as a plan"):
+        read_plan(tmp_path / "plan.json")

@@ -1,0 +1,209 @@
+"""A statement's file becomes lines: by its headings, to the last digit; and each way in which it is refused."""
+
+import hashlib
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+
+import openpyxl
+import pytest
+
+from paygw_batch.errors import SheetError
+from paygw_batch.sheet.read.headings import HEADER_ROWS
+from paygw_batch.statement import read
+from paygw_batch.statement.kept_statement import statement_as_json, statement_of_json
+from paygw_batch.statement.read import Statement, StatementLine, read_statement
+
+COLUMNS_HINT = "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
+MEND = "Nothing was sent. Mend the sheet, or name the right one, and run the command again."
+NEITHER = (
+    "day.csv must have either a column status (the gateway's own words) or a column answer (paid, rejected, "
+    "not-received)."
+)
+
+
+def file(place: Path, text: str | bytes, name: str = "day.csv") -> Path:
+    path = place / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def workbook(place: Path, *rows: tuple[object, ...], further: Mapping[str, str] | None = None) -> Path:
+    book = openpyxl.Workbook()
+    first = book.worksheets[0]
+    first.title = "Orders"
+    for row in rows:
+        first.append(list(row))
+    for name, state in (further or {}).items():
+        more = book.create_sheet(name)
+        more.append(("order_id", "amount", "currency", "status"))
+        more.sheet_state = state
+    book.save(place / "day.xlsx")
+    return place / "day.xlsx"
+
+
+def reading(path: Path, aliases: Mapping[str, str] | None = None) -> Statement:
+    return read_statement(path, aliases or {}, code_page=None)
+
+
+def refused(path: Path, aliases: Mapping[str, str] | None = None) -> tuple[str, str | None]:
+    with pytest.raises(SheetError) as found:
+        reading(path, aliases)
+    return found.value.message, found.value.hint
+
+
+def test_every_column_is_read_as_it_is_written(tmp_path: Path) -> None:
+    text = (
+        "Order ID,amount,currency,status,time,sent_at,other\n"
+        " A-1 , 1500.50 , kes , approved , 2026-11-21 , 2026-11-21T08:01:00Z , x\n"
+        ",,,,,,\n"
+        "A-2,7,UGX,,,,\n"
+    )
+    found = reading(file(tmp_path, text))
+    assert found == Statement(
+        "day.csv",
+        hashlib.sha256(text.encode()).hexdigest(),
+        [
+            StatementLine(
+                2,
+                "A-1",
+                Decimal("1500.50"),
+                "1500.50",
+                "KES",
+                "approved",
+                None,
+                "2026-11-21",
+                "2026-11-21T08:01:00Z",
+            ),
+            StatementLine(4, "A-2", Decimal(7), "7", "UGX", "", None, "", ""),
+        ],
+    )
+    assert statement_of_json(statement_as_json(found)) == found
+
+
+def test_an_answer_is_ours_and_a_text_that_is_no_amount_is_kept_as_text(tmp_path: Path) -> None:
+    (line,) = reading(file(tmp_path, "client_orderid;amount;currency;answer\nA-1;1,500.50;KES;paid\n")).lines
+    assert (line.status, line.answer, line.amount, line.amount_text) == (None, "paid", None, "1,500.50")
+    again = statement_of_json(statement_as_json(Statement("Zo\u00eb.csv", "0", [line])))
+    assert (again.name, again.lines) == ("Zo\u00eb.csv", [line])
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_the_delimiter_is_that_of_the_header(tmp_path: Path, delimiter: str) -> None:
+    text = delimiter.join(["sent_orderid", "amount", "currency", "gateway_status"])
+    row = delimiter.join(["A-1", "1.2345", "KES", '"a,b;c"'])
+    (line,) = reading(file(tmp_path, f"{text}\n{row}\n")).lines
+    assert (line.order_id, line.amount, line.status) == ("A-1", Decimal("1.2345"), "a,b;c")
+
+
+@pytest.mark.parametrize(
+    ("written", "order_id"), [("'=1", "=1"), ("'+1", "+1"), ("'@x", "@x"), ("'A", "'A"), ("'-'=", "-'=")]
+)
+def test_the_sign_that_keeps_a_cell_from_being_a_formula_is_no_part_of_an_order_id(
+    tmp_path: Path, written: str, order_id: str
+) -> None:
+    (line,) = reading(file(tmp_path, f"order_id,amount,currency,status\n{written},1,KES,paid\n")).lines
+    assert line.order_id == order_id
+
+
+def test_the_gateways_own_headings_are_those_of_the_configuration(tmp_path: Path) -> None:
+    path = file(tmp_path, "Merchant Order,Sum,Cur,State\nA-1,1,KES,ok\n")
+    aliases = {"Merchant Order": "order_id", "sum": "amount", "CUR": "currency", "state": "status"}
+    (line,) = reading(path, aliases).lines
+    assert (line.order_id, line.amount_text, line.currency, line.status) == ("A-1", "1", "KES", "ok")
+    assert refused(path) == ("day.csv has no column order_id, amount, currency.", COLUMNS_HINT)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence", "hint"),
+    [
+        ("", "day.csv is empty.", MEND),
+        ("order_id,amount,currency,status\n\n", "day.csv has a header and no line below it.", MEND),
+        ("order_id,amount,status\nA,1,ok\n", "day.csv has no column currency.", COLUMNS_HINT),
+        (
+            "order_id,amount,currency\nA,1,KES\n",
+            NEITHER,
+            COLUMNS_HINT,
+        ),
+        (
+            "order_id,amount,currency,status,answer\nA,1,KES,ok,paid\n",
+            NEITHER,
+            COLUMNS_HINT,
+        ),
+        (
+            "order_id,amount,currency,status,Client OrderID\nA,1,KES,ok,B\n",
+            "day.csv: the headings 'order_id' and 'Client OrderID' both are the order_id.",
+            MEND,
+        ),
+        (
+            "order_id,amount,currency,status\nA,1,KES,ok\nA,1,KES\n",
+            "day.csv, line 3: 3 fields; the header has 4.",
+            MEND,
+        ),
+        (
+            "order_id,amount,currency,status\nA,1,KES,ok,more\n",
+            "day.csv, line 2: 5 fields; the header has 4.",
+            MEND,
+        ),
+    ],
+)
+def test_a_file_that_is_no_statement_is_refused(tmp_path: Path, text: str, sentence: str, hint: str) -> None:
+    assert refused(file(tmp_path, text)) == (sentence, hint)
+
+
+def test_a_quote_that_does_not_end_is_told_with_its_line(tmp_path: Path) -> None:
+    sentence, _ = refused(file(tmp_path, 'order_id,amount,currency,status\n"A"x,1,KES,ok\n'))
+    assert sentence.startswith("day.csv, line 2: this is no CSV (")
+
+
+def test_a_file_that_is_not_there_or_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "none.csv"
+    assert refused(path)[0] == f"{path} cannot be read: no such file or directory."
+    text = "order_id,amount,currency,status\nA,1,KES,ok\n"
+    monkeypatch.setattr(read, "MAX_STATEMENT_BYTES", len(text))
+    assert len(reading(file(tmp_path, text)).lines) == 1
+    assert refused(file(tmp_path, f"{text}\n")) == ("day.csv has more than 0 MiB.", "Split it by days.")
+
+
+HEADER = ("order_id", "amount", "currency", "status")
+
+
+def test_a_workbooks_lines_are_those_below_its_header_with_their_rows(tmp_path: Path) -> None:
+    path = workbook(
+        tmp_path,
+        ("November",),
+        (),
+        (*HEADER, None, "time"),
+        ("A-1", "1500.50", "kes"),
+        (None,),
+        ("A-2", 7, "KES", "ok"),
+    )
+    found = [(line.line, line.order_id, line.amount_text, line.currency, line.status) for line in reading(path).lines]
+    assert found == [(4, "A-1", "1500.50", "KES", ""), (6, "A-2", "7", "KES", "ok")]
+
+
+def test_the_header_of_a_workbook_is_among_its_first_rows(tmp_path: Path) -> None:
+    titles = [("x",)] * (HEADER_ROWS - 1)
+    assert len(reading(workbook(tmp_path, *titles, HEADER, ("A", "1", "KES", "ok"))).lines) == 1
+    sentence, hint = refused(workbook(tmp_path, *titles, ("x",), HEADER, ("A", "1", "KES", "ok")))
+    assert sentence == "day.xlsx has no worksheet with the columns order_id, amount and currency."
+    assert hint == COLUMNS_HINT
+
+
+def test_of_a_workbook_the_one_visible_worksheet_with_a_header_is_read(tmp_path: Path) -> None:
+    line = ("A", "1", "KES", "ok")
+    assert len(reading(workbook(tmp_path, HEADER, line, further={"Old": "hidden"})).lines) == 1
+    assert refused(workbook(tmp_path, HEADER, line, further={"More": "visible"})) == (
+        "day.xlsx: several worksheets look like a statement: 'Orders', 'More'.",
+        "Save the one that is meant as CSV.",
+    )
+
+
+def test_a_cell_whose_value_is_lost_is_refused_where_the_statement_has_a_column(tmp_path: Path) -> None:
+    formula = "=1+1"
+    beside = workbook(tmp_path, HEADER, ("A", "1", "KES", "ok", formula))
+    assert len(reading(beside).lines) == 1
+    sentence, hint = refused(workbook(tmp_path, HEADER, ("A", "1", "KES", "ok"), ("B", "1", "KES", formula)))
+    assert sentence.startswith("day.xlsx, row 3: ")
+    assert sentence.endswith(" is a formula without a value, or a number that was cut.")
+    assert hint == "Ask for the statement as CSV, or with these cells as text."
