@@ -15,6 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
+from benchmarks.commands import memory_mib
 from benchmarks.figures import Figure, Sample, apart
 from benchmarks.plain_rows import validate_plainly
 from benchmarks.sheets import KINDS, sheet_of_kind
@@ -64,7 +65,8 @@ def plain(sheet: Path) -> Sample:
 def peak_mib(sheet: Path) -> float:
     """Return the most memory that reading and validating a sheet held at once, the interpreter included."""
     validation(sheet)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    memory = memory_mib(os.getpid())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 if memory is None else memory[1]
 
 
 def contenders(directory: Path, rows: int) -> dict[str, Callable[[], Sample]]:

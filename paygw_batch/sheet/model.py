@@ -37,6 +37,8 @@ DEFECT_SCHEMA: Mapping[str, pl.DataType] = {
 """The columns of every frame of defects or warnings."""
 
 
+_SHARED = pl.QueryOptFlags.none().update(comm_subexpr_elim=True)
+
 SHOWN_CHARACTERS = 60
 """Values are cut to so many characters where they are shown."""
 
@@ -58,8 +60,9 @@ def defects_of(
     if not rows.height:
         return no_defects()
     text = shown(column) if value is None else value
-    found = rows.select("row", column=pl.lit(column), value=text, code=pl.lit(code), message=message)
-    return found.match_to_schema(DEFECT_SCHEMA)
+    # Some sentences ask the same of a value many times: lazily, what they share is done once.
+    found = rows.lazy().select("row", column=pl.lit(column), value=text, code=pl.lit(code), message=message)
+    return found.collect(optimizations=_SHARED).match_to_schema(DEFECT_SCHEMA)
 
 
 def worded(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate, validate_opened, warnings_as_defects
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.pieces import Piece
+from paygw_batch.sheet.read.parquet import ParquetStream
 from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, read_sheet
 from paygw_batch.sheet.read.text_stream import TextStream
 from tests.sheet.hostile import hostile_sheet
@@ -25,6 +27,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block is a few rows, and looking at some rows beforehand shows nothing."""
     monkeypatch.setattr("paygw_batch.sheet.read.text_stream.BLOCK_BYTES", 400)
     monkeypatch.setattr("paygw_batch.sheet.read.text_stream.LOOK_BYTES", 1)
+    monkeypatch.setattr("paygw_batch.sheet.read.parquet.LARGE_BYTES", 0)
+    monkeypatch.setattr("paygw_batch.sheet.read.parquet.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("paygw_batch.sheet.read.parquet.LOOK_ROWS", 1)
 
 
 def rows(count: int, first: int = 1) -> list[str]:
@@ -205,3 +210,73 @@ def test_a_text_with_too_many_rows_is_refused_in_the_same_words(tmp_path: Path, 
     path.write_text(CASES["good"], encoding="utf-8")
     with pytest.raises(SheetError, match="has 30 rows; at most 20 are allowed"):
         validate_opened(open_sheet(path, options), rules)
+
+
+def as_frame(text: str) -> pl.DataFrame:
+    """Return a text of good lines as a frame of texts."""
+    header, *found = text.splitlines()
+    names = header.split(",")
+    cells = [[cell or None for cell in line.split(",")] for line in found]
+    return pl.DataFrame(cells, schema=dict.fromkeys(names, pl.String), orient="row")
+
+
+THIRTY = as_frame(lines(*rows(30)))
+NTH = pl.int_range(pl.len())
+PARQUET_CASES = {
+    "good": THIRTY,
+    "an order id again at the end": pl.concat([THIRTY, THIRTY.tail(1)]),
+    "paid again at the end": pl.concat([THIRTY, THIRTY.head(1).with_columns(client_orderid=pl.lit("B-1"))]),
+    "bad rows": THIRTY.with_columns(amount=pl.when(NTH % 3 == 0).then(pl.lit("1e3")).otherwise("amount")),
+    "floats, some of them not whole": THIRTY.with_columns(amount=1000.0 + pl.when(NTH % 9 == 5).then(0.5).otherwise(0)),
+    "decimals": THIRTY.with_columns(amount=pl.col("amount").cast(pl.Decimal(20, 4))),
+    "an unknown column, first filled at the end": THIRTY.with_columns(note=pl.when(NTH > 25).then(pl.lit("late"))),
+    "a known column, first filled at the end": THIRTY.with_columns(order_desc=pl.when(NTH > 25).then(pl.lit("Salary"))),
+    "a nameless column": THIRTY.with_columns(pl.when(NTH == 28).then(pl.lit("x")).alias(" ")),
+    "a nameless column that holds nothing": THIRTY.with_columns(pl.lit(None, pl.String).alias(" ")),
+    "a few rows that hold nothing": THIRTY.with_columns(
+        pl.when(NTH.is_between(3, 5)).then(None).otherwise(pl.all()).name.keep()
+    ),
+    "a part that holds nothing": THIRTY.with_columns(
+        pl.when(NTH.is_between(6, 15)).then(None).otherwise(pl.all()).name.keep()
+    ),
+    "a control character at the end": THIRTY.with_columns(
+        account_name=pl.when(NTH == 29).then(pl.lit("W\nK")).otherwise("account_name")
+    ),
+    "digits of another script": THIRTY.with_columns(
+        amount=pl.when(NTH == 29).then(pl.lit("\u0661\u0665\u0660")).otherwise("amount")
+    ),
+    "no order ids": THIRTY.drop("client_orderid"),
+    "a nested column": THIRTY.with_columns(extra=pl.lit([1, 2])),
+    "no known heading": THIRTY.rename(str.swapcase).select(x="COUNTRY"),
+    "no row": THIRTY.clear(),
+}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("case", PARQUET_CASES)
+def test_parquet_part_by_part_comes_to_the_same_as_a_whole(tmp_path: Path, rules: Rules, case: str) -> None:
+    path = tmp_path / "pay.parquet"
+    PARQUET_CASES[case].write_parquet(path, row_group_size=10)
+    both_ways(path, path.read_bytes(), rules, "R")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_large_parquet_file_is_decoded_in_several_parts(tmp_path: Path) -> None:
+    path = tmp_path / "pay.parquet"
+    THIRTY.write_parquet(path)
+    source = open_sheet(path, ReadOptions())
+    assert isinstance(source, ParquetStream)
+    pieces = [make() for make in source.pieces()]
+    assert [piece.frame.height for piece in pieces] == [7, 7, 7, 7, 2]
+    assert [row for piece in pieces for row in piece.frame["row"]] == list(range(2, 32))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_rows_of_parquet_are_those_of_the_bytes_that_were_validated(tmp_path: Path, rules: Rules) -> None:
+    path = tmp_path / "pay.parquet"
+    THIRTY.write_parquet(path)
+    found = validate_opened(open_sheet(path, ReadOptions()), rules)
+    THIRTY.head(5).write_parquet(path)
+    assert sum(part.instructions.height for part in found.parts()) == 30
+    with pytest.raises(SheetError, match="was changed since it was read"):
+        _ = found.sheet.frame

@@ -271,15 +271,17 @@ def _other_than(column: str, value: str, message: pl.Expr) -> ColumnCheck:
     return _unless(wrong, column, "mismatch", message)
 
 
-def _text(column: str, *, required: bool) -> ColumnCheck:
+def _text(column: str, *others: Reason, never: str = "", required: bool) -> ColumnCheck:
+    """Return the check of a text. No text matches the pattern `never`: `others` explain those that do."""
     text = pl.col(column)
-    right = ~text.str.contains(f"{_CONTROL}|{_ERROR_MARK}") & (text.str.len_chars() <= TEXT_CHARACTERS)
+    patterns = filter(None, (_CONTROL, _ERROR_MARK, never))  # one question about all of them is cheaper
+    right = ~text.str.contains("|".join(patterns)) & (text.str.len_chars() <= TEXT_CHARACTERS)
     message = worded(
         "{value}: write at most {characters} characters, on one line, without tabs.",
         value=shown(column),
         characters=TEXT_CHARACTERS,
     )
-    return _given(column, right, message, required=required)
+    return _given(column, right, message, *others, required=required)
 
 
 def name_columns(rule: CountryRule) -> frozenset[str]:
@@ -290,12 +292,11 @@ def name_columns(rule: CountryRule) -> frozenset[str]:
 
 def _name(column: str, *, required: bool) -> ColumnCheck:
     """A name is a text that people compare by eye, and open in a spreadsheet."""
-    text, written = pl.col(column), _text(column, required=required)
-    turned, formula = text.str.contains(_TURNS_THE_TEXT), text.str.contains(_STARTS_A_FORMULA)
+    text = pl.col(column)
     others = (
         Reason(
             f"{column}.direction",
-            turned,
+            text.str.contains(_TURNS_THE_TEXT),
             worded(
                 "{value}: an invisible sign changes the direction of writing. Type the name again.",
                 value=shown(column),
@@ -303,12 +304,11 @@ def _name(column: str, *, required: bool) -> ColumnCheck:
         ),
         Reason(
             f"{column}.formula_sign",
-            formula,
+            text.str.contains(_STARTS_A_FORMULA),
             worded("{value}: a name cannot begin with a sign of a formula. Write the name alone.", value=shown(column)),
         ),
     )
-    passes = written.passes & ~(turned | formula).fill_null(value=False)
-    return ColumnCheck(column, passes, (*written.reasons[:-1], *others, written.reasons[-1]))
+    return _text(column, *others, never=f"{_TURNS_THE_TEXT}|{_STARTS_A_FORMULA}", required=required)
 
 
 def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool) -> ColumnCheck:

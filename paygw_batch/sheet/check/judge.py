@@ -22,7 +22,7 @@ from paygw_batch.sheet.instructions.wire import (
     wire_columns,
 )
 from paygw_batch.sheet.model import LINE_COLUMNS, defects_of, no_defects
-from paygw_batch.sheet.read.frame import rows_of
+from paygw_batch.sheet.read.frame import copied, rows_of
 
 _WIRE_SCHEMA = {
     "row": pl.UInt32(),
@@ -71,7 +71,7 @@ def explained(failed: Iterable[Failed]) -> pl.DataFrame:
 
 def _defects(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[pl.DataFrame]:
     first = pl.coalesce(pl.when(reason.applies).then(pl.lit(at)) for at, reason in enumerate(check.reasons))
-    places = rows.with_columns(first.alias("reason"))["reason"]
+    places = rows.select(first).to_series()
     if places.null_count():
         raise InternalError(f"{places.null_count()} rows are wrong in {check.column}, and no reason for it applies")
     for at in places.unique().sort():
@@ -210,10 +210,8 @@ class _CountryJudge:
             raise InternalError("a row without a country or a form was taken for valid")
         texts = self._as_sent(part, valid)
         if not valid.all():
-            at = (~valid).arg_true()
-            as_written = [*self._as_written, pl.col("purpose")]
-            for text in part.select(_roots(as_written))[at].select(as_written):
-                texts[text.name] = texts[text.name].scatter(at, text)
+            for text in part.select(*self._as_written, "purpose"):
+                texts[text.name] = texts[text.name].zip_with(valid, text)
         return _CountryPart(pl.DataFrame([*texts.values(), valid]), failed, self._asked(part, self.warnings, valid)[1])
 
     @property
@@ -253,6 +251,9 @@ class _CountryJudge:
         ):
             right = passes if among is None else passes | ~among
             if not right.all():
-                failed.append(Failed(self.code, check, part.select(check.needs)[(~right).arg_true()]))
+                wrong = ~right
+                failed.append(
+                    Failed(self.code, check, copied(pl.DataFrame([part[name].filter(wrong) for name in check.needs])))
+                )
                 every &= right
         return every, failed

@@ -115,10 +115,11 @@ class SheetTally:
         """The numbers of the rows that are not valid, in order."""
         return pl.concat(piece.invalid for piece in self._pieces)
 
-    @property
-    def same_ids(self) -> pl.Series:
-        """The numbers of all rows whose order ids may occur twice, in any spelling."""
-        return occurring_twice(pl.concat(piece.ids for piece in self._pieces))
+    def take_same_ids(self) -> pl.Series:
+        """Return the numbers of all rows whose order ids may occur twice, in any spelling, and forget the order ids."""
+        ids = pl.concat(piece.ids for piece in self._pieces)
+        self._pieces = [replace(piece, ids=piece.ids.clear()) for piece in self._pieces]
+        return occurring_twice(ids)
 
     @property
     def same_payees(self) -> pl.Series:
@@ -145,19 +146,17 @@ def tallied(source: SheetSource, judge: Callable[[Piece], Judged], held: Collect
 
 def counted(lines: pl.DataFrame) -> pl.DataFrame:
     """Return the number of lines that share `COUNT_KEYS`, and the sum of their readable amounts, as `Validated`."""
-    is_valid, shown = lines["valid"], lines.select(*COUNT_KEYS, "amount")
-    if lines.height and is_valid.all():  # then every amount can be read, and is not asked
-        return shown.group_by(COUNT_KEYS).agg(count=pl.len(), sum=pl.col("amount").cast(pl.Decimal(38, 4)).sum())
-    if is_valid.any():
-        return pl.concat([counted(shown.filter(is_valid)), counted(shown.filter(~is_valid))])
-    return shown.group_by(COUNT_KEYS).agg(count=pl.len(), sum=readable_amount("amount").sum())
+    is_valid = lines["valid"]
+    # The amounts of valid rows can be read, and are not asked.
+    value = pl.col("amount").cast(pl.Decimal(38, 4)) if is_valid.all() else readable_amount("amount")
+    return lines.select(*COUNT_KEYS, value=value).group_by(COUNT_KEYS).agg(count=pl.len(), sum=pl.col("value").sum())
 
 
 def _total_rows(frame: pl.DataFrame, failed: Sequence[Failed]) -> pl.DataFrame:
     """Return a defect for each row without a country that says "Total" somewhere."""
     without = [one.rows["row"] for one in failed if one.country == NO_COUNTRY and one.check.column == "country"]
     suspects = frame.filter(pl.col("row").is_in(without[0].implode())) if without else frame.clear()
-    texts = pl.exclude("row").str.extract(_TOTAL, 0)
-    totals = suspects.select("row", value=pl.coalesce(texts)).drop_nulls()
+    text = pl.exclude("row")
+    totals = suspects.select("row", value=pl.coalesce(pl.when(text.str.contains(_TOTAL)).then(text))).drop_nulls()
     message = pl.lit(say("This looks like a total and not like a payment: delete the row."))
     return defects_of(totals, "row", "row.total", message, pl.col("value"))

@@ -37,7 +37,7 @@ from paygw_batch.sheet.model import (
     no_defects,
 )
 from paygw_batch.sheet.pieces import InMemory, NotPlain, Piece, SheetSource, changed_since_read, each
-from paygw_batch.sheet.read.frame import rows_of
+from paygw_batch.sheet.read.frame import copied, rows_of
 from paygw_batch.sheet.read.headings import fold
 from paygw_batch.sheet.read.profiles import profile_names, read_profile
 
@@ -78,7 +78,7 @@ def _validate(source: SheetSource, rules: Rules, reference: str | None) -> Valid
     repeated = no_defects()
     if derive:
         passing = replace(passing, ids=_derived(source, passing, reference or ""))
-    elif (suspects := tally.same_ids).len():
+    elif (suspects := tally.take_same_ids()).len():
         ids = passing.lines_of(source, suspects).select("row", "client_orderid").join(_left_out(source), "row", "anti")
         repeated = pl.concat([repeated_ids(ids), ids_spelled_alike(ids)])
         passing = replace(passing, refused=repeated["row"])
@@ -104,7 +104,8 @@ def _validated(
     of_file = sheet.warnings.filter(~pl.col("row").is_in(defects["row"].implode()))
     suspects = tally.same_payees
     payees = doubtful_payees(passing.lines_of(source, suspects)) if suspects.len() else no_defects()
-    only_piece, reasons = tally.lines, _reasons(defects)
+    # Most commands show no row beside its defects: of a sheet that is bad throughout, this is much.
+    only_piece, reasons = tally.lines, Deferred(lambda: _reasons(defects))
     if only_piece is None:
         # What is opened passes the contract's gate: until then nothing has to be asked again.
         judge = Judge(source.operation, rules, derive=passing.ids is not None, checked=True)
@@ -113,7 +114,7 @@ def _validated(
         made = Deferred(lambda: pl.concat(part.instructions for part in streamed()))
     else:
         streamed = None
-        lines = Deferred(lambda: _shown(only_piece, reasons, _own_columns(sheet.frame, sheet)))
+        lines = Deferred(lambda: _shown(only_piece, reasons.frame, _own_columns(sheet.frame, sheet)))
         made = Deferred(lambda: passing.judge.instructions(sheet.frame, only_piece))
     return Validated(
         sheet=sheet,
@@ -151,7 +152,7 @@ class _Passing:
         def lines(piece: Piece) -> pl.DataFrame | None:
             if rows is None:
                 return self.judged(piece).lines
-            wanted = rows_of(piece.frame, piece.frame["row"].is_in(rows.implode()))
+            wanted = copied(rows_of(piece.frame, piece.frame["row"].is_in(rows.implode())))
             return self.judged(replace(piece, frame=wanted)).lines if wanted.height else None
 
         return pl.concat(found for found in each(source, lines) if found is not None)
@@ -168,11 +169,11 @@ def _derived(source: SheetSource, passing: _Passing, reference: str) -> pl.DataF
     return found.select("row").with_columns(client_orderid=derived_ids(found["digest"], reference))
 
 
-def _parts(source: SheetSource, sheet: Sheet, passing: _Passing, reasons: pl.DataFrame) -> Iterator[ValidatedPart]:
+def _parts(source: SheetSource, sheet: Sheet, passing: _Passing, reasons: Deferred) -> Iterator[ValidatedPart]:
     """Go through a validated sheet once more: yield its rows and instructions, piece by piece."""
 
     def part(piece: Piece) -> ValidatedPart:
-        in_piece = reasons.filter(pl.col("row").is_between(piece.frame["row"][0], piece.frame["row"][-1]))
+        in_piece = reasons.frame.filter(pl.col("row").is_between(piece.frame["row"][0], piece.frame["row"][-1]))
         lines = replace(passing, refused=in_piece["row"]).judged(piece).lines
         rows = _shown(lines, in_piece, _own_columns(piece.frame, sheet))
         return ValidatedPart(piece.frame, rows, passing.judge.instructions(piece.frame, lines))

@@ -77,5 +77,6 @@ def _doubtful_names(name: str) -> ColumnCheck:
         "{value} has a picture in it (an emoji): make sure that the gateway takes such a name.", value=shown(name)
     )
     picture = Reason(f"{name}.emoji", text.str.contains(_PICTURE), said)
-    doubtful = (nobody.applies | picture.applies).fill_null(value=False)  # digits alone hold no letter
+    # One question about all: digits alone hold no letter, and are a text in place of a name as well.
+    doubtful = text.str.contains(f"(?:{_NO_NAME})|{_PICTURE}").fill_null(value=False)
     return ColumnCheck(name, ~doubtful, (digits, nobody, picture))

@@ -1,5 +1,6 @@
 """Holds the rows of a file as text, and makes a `Sheet` of them: the steps that all formats share."""
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -67,6 +68,35 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
     )
 
 
+def headers_of(headings: Headings) -> dict[str, str]:
+    """Return the columns that are kept of a file, each with the sender's heading."""
+    return {name: headings.sender[name] for name in headings.names if name not in headings.ours}
+
+
+def sheet_gone_through(
+    headings: Headings,
+    held: Collection[str],
+    defects: Mapping[int, pl.DataFrame],
+    *,
+    file: str,
+    operation: str,
+    sha256: str,
+    frame: Callable[[], pl.DataFrame],
+) -> Sheet:
+    """Return a sheet that was read part by part, of which these columns hold something; `defects` by their part."""
+    hollow = {name for name in headings.nameless if name not in held}
+    return Sheet(
+        name=file,
+        sha256=sha256,
+        content=Deferred(frame),
+        headers={name: heading for name, heading in headers_of(headings).items() if name not in hollow},
+        unknown=tuple(name for name in headings.unknown if name not in hollow),
+        notes=notes_of(headings),
+        defects=pl.concat(found for _, found in sorted(defects.items())),
+        operation=operation,
+    )
+
+
 def notes_of(headings: Headings) -> tuple[str, ...]:
     """Return sentences for a person about the columns of a sheet."""
     if not headings.ours:
@@ -94,6 +124,14 @@ def rows_of(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
     polars 2.1 may leave an empty first chunk behind, upon which `pl.format` panics.
     """
     return frame.filter(mask).rechunk()
+
+
+def copied(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with their texts copied: all else are texts, beside `row`.
+
+    A few rows of a piece share its memory, and would keep all texts of it for as long as they are kept themselves.
+    """
+    return rows.select("row", pl.exclude("row") + "")
 
 
 def _empty_as_null(frame: pl.DataFrame, name: str) -> pl.Series:

@@ -9,12 +9,18 @@ from paygw_batch.sheet.model import as_defects
 
 _SCRIPTS = ("٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹")
 """The digits of Arabic, and of Persian and Urdu."""
+_FIRST_BYTES = {digit.encode()[:1] for digits in _SCRIPTS for digit in digits}
 _EVERY_DIGIT = r"\p{Nd}"
 _DECIMAL_SIGN = "\N{ARABIC DECIMAL SEPARATOR}"
 
 
-def has_other_digits(frame: pl.DataFrame) -> bool:
-    """Return whether an amount or a number of a sheet has digits of another script, that can be read or not."""
+def has_other_digits(frame: pl.DataFrame, text: bytes | None = None) -> bool:
+    """Return whether an amount or a number of rows of a sheet has digits of another script, that can be read or not.
+
+    `text` is what the rows were read from, in UTF-8, where they are from a text: most have no such byte anywhere.
+    """
+    if text is not None and not any(first in text for first in _FIRST_BYTES):
+        return False
     return any(_is_written_in(frame[name]).any() for name in _numbers_in(frame))
 
 

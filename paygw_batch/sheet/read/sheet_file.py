@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,12 @@ from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.pieces import InMemory, NotPlain, SheetSource, changed_since_read
-from paygw_batch.sheet.read import text_stream
+from paygw_batch.sheet.read import parquet, text_stream
 from paygw_batch.sheet.read.delimited import read_delimited
 from paygw_batch.sheet.read.format import Kind, check_first_bytes, kind_of
 from paygw_batch.sheet.read.frame import Table, refuse_control_characters, to_sheet
 from paygw_batch.sheet.read.headings import HeadingError, Vocabulary
-from paygw_batch.sheet.read.parquet import read_parquet, table_of
+from paygw_batch.sheet.read.parquet import ParquetStream, read_parquet, table_of
 from paygw_batch.sheet.read.text import has_further_controls, to_utf8
 from paygw_batch.sheet.read.text_stream import TextStream
 from paygw_batch.sheet.read.xlsx import read_workbook
@@ -95,18 +95,35 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
 
 
 def open_sheet(path: Path, options: ReadOptions) -> SheetSource:
-    """Return the sheet in a file as something that `validate` goes through: a large text is then read block by block.
+    """Return the sheet in a file as something that `validate` goes through: a large one is then read part by part.
 
-    Raises `SheetError` as `read_sheet`; of a large text, what `read_sheet` would refuse is refused in going through it.
+    Raises `SheetError` as `read_sheet`; of a large one, what `read_sheet` would refuse is refused in going through it.
     """
+    whole = partial(read_sheet, path, options)
     try:
-        is_large = text_stream.BLOCK_BYTES < path.stat().st_size <= options.max_sheet_bytes
-        if is_large and options.sheet_name is None and kind_of(path.name) is Kind.DELIMITED:
-            whole = partial(read_sheet, path, options)
-            return TextStream(path, options.vocabulary, max_rows=options.max_rows, whole=whole)
+        size = path.stat().st_size
+        if options.sheet_name is None and path.is_file() and size <= options.max_sheet_bytes:
+            kind = kind_of(path.name)
+            if kind is Kind.DELIMITED and size > text_stream.BLOCK_BYTES:
+                return TextStream(path, options.vocabulary, max_rows=options.max_rows, whole=whole)
+            if kind is Kind.PARQUET and size > parquet.LARGE_BYTES:
+                return _parquet_stream(path, options, whole)
     except (OSError, NotPlain):
         pass
-    return InMemory(read_sheet(path, options))
+    return InMemory(whole())
+
+
+def _parquet_stream(path: Path, options: ReadOptions, whole: Callable[[], Sheet]) -> ParquetStream:
+    data = _bytes_of(path, options.max_sheet_bytes)
+    check_first_bytes(data, Kind.PARQUET, path.name)
+    return ParquetStream(
+        data,
+        options.vocabulary,
+        file=path.name,
+        max_rows=options.max_rows,
+        max_bytes=options.max_sheet_bytes,
+        whole=whole,
+    )
 
 
 def headings_in(path: Path, options: ReadOptions) -> Sequence[tuple[str, str | None]]:

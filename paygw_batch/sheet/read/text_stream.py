@@ -17,11 +17,11 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.model import Deferred, Sheet
+from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.pieces import NotPlain, Piece, changed_since_read, held_in
 from paygw_batch.sheet.read.delimited import Start, count_lines, find_header, read_rows
 from paygw_batch.sheet.read.format import Kind, check_first_bytes
-from paygw_batch.sheet.read.frame import Table, found_in, notes_of, rows_said
+from paygw_batch.sheet.read.frame import Table, found_in, headers_of, rows_said, sheet_gone_through
 from paygw_batch.sheet.read.headings import Vocabulary
 from paygw_batch.sheet.read.other_digits import has_other_digits
 from paygw_batch.sheet.read.text import UTF8_MARK, is_plain_utf8
@@ -53,8 +53,7 @@ class TextStream:
             block, end = next(_blocks(file))
             self._start, self._header = _header(block[:end], vocabulary, path.name)
         self._headings = self._start.headings
-        kept = [name for name in self._headings.names if name not in self._headings.ours]
-        self.headers: Mapping[str, str] = {name: self._headings.sender[name] for name in kept}
+        self.headers: Mapping[str, str] = headers_of(self._headings)
         self.unknown: Sequence[str] = self._headings.unknown
         self.nameless: Collection[str] = self._headings.nameless
 
@@ -97,16 +96,14 @@ class TextStream:
 
     def sheet(self, held: Collection[str]) -> Sheet:
         """As in `Source`."""
-        hollow = {name for name in self.nameless if name not in held}
-        return Sheet(
-            name=self.name,
-            sha256=self._sha256 or "",
-            content=Deferred(self._frame),
-            headers={name: heading for name, heading in self.headers.items() if name not in hollow},
-            unknown=tuple(name for name in self.unknown if name not in hollow),
-            notes=notes_of(self._headings),
-            defects=pl.concat(defects for _, defects in sorted(self._defects.items())),
+        return sheet_gone_through(
+            self._headings,
+            held,
+            self._defects,
+            file=self.name,
             operation=self.operation,
+            sha256=self._sha256 or "",
+            frame=self._frame,
         )
 
     def whole(self) -> Sheet:
@@ -122,7 +119,7 @@ class TextStream:
     def _piece(self, text: bytes, lines: int, lines_before: int) -> Piece:
         table = self._table(text, lines, lines_before)
         frame = rows_said(table).rechunk()
-        if not frame.height or has_other_digits(frame):
+        if not frame.height or has_other_digits(frame, text):
             raise NotPlain
         self._defects[lines_before] = found_in(table.defects, frame)
         return Piece(frame, self._defects[lines_before])
