@@ -1,6 +1,7 @@
 """The program as a whole, as a person or a cron job starts it: each command in a process of its own."""
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -120,6 +121,12 @@ def memory_mib(process: int) -> tuple[float, float] | None:
         return None
     kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if name in _MEMORY}
     return (kib["VmRSS"] / 1024, kib["VmHWM"] / 1024) if len(kib) == len(_MEMORY) else None
+
+
+def own_peak_mib() -> float:
+    """Return the most memory that this process ever held."""
+    memory = memory_mib(os.getpid())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 if memory is None else memory[1]
 
 
 @contextmanager

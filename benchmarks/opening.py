@@ -8,7 +8,6 @@ import argparse
 import importlib
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
-from benchmarks.commands import ROOT, Office, office
+from benchmarks.commands import ROOT, Office, office, own_peak_mib
 from benchmarks.figures import readable
 from benchmarks.merchant import Merchant
 from benchmarks.null_gateway import NullGateway
@@ -104,7 +103,7 @@ class _Steps:
 
     def _end(self, step: str) -> None:
         self._ends_s.setdefault(step, time.process_time())
-        self._peaks_mib.setdefault(step, peak_mib())
+        self._peaks_mib.setdefault(step, own_peak_mib())
         if step == STEPS[-1][0]:
             steps_s, before_s = {}, 0.0
             for name, at_s in self._ends_s.items():
@@ -135,11 +134,6 @@ def _replace(path: str, change: Callable[[Callable[..., Any]], Callable[..., Any
         module, kind = owner.rsplit(".", 1)
         found = getattr(importlib.import_module(module), kind)
     setattr(found, name, change(getattr(found, name)))
-
-
-def peak_mib() -> float:
-    """Return the most memory that this process held at once."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ changes least.
 """
 
 import os
-import resource
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
-from benchmarks.commands import memory_mib
+from benchmarks.commands import own_peak_mib
 from benchmarks.figures import Figure, Sample, apart
 from benchmarks.plain_rows import validate_plainly
 from benchmarks.sheets import KINDS, sheet_of_kind
@@ -65,8 +64,7 @@ def plain(sheet: Path) -> Sample:
 def peak_mib(sheet: Path) -> float:
     """Return the most memory that reading and validating a sheet held at once, the interpreter included."""
     validation(sheet)
-    memory = memory_mib(os.getpid())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 if memory is None else memory[1]
+    return own_peak_mib()
 
 
 def contenders(directory: Path, rows: int) -> dict[str, Callable[[], Sample]]:
