@@ -3,10 +3,14 @@
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from paygw_batch.language import mark, say
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 HEEDED = (signal.SIGINT, signal.SIGTERM)
 
@@ -35,6 +39,21 @@ class Interruption:
             for each in HEEDED:
                 if signal.getsignal(each) is not signal.SIG_IGN:
                     signal.signal(each, self._raise)
+
+    def heed_within(self, loop: "AbstractEventLoop", heed: Callable[[], None]) -> None:
+        """Call `heed` in an event loop at each signal; keep one that comes when the loop has just ended.
+
+        The loop's own handlers would be taken away at its end, and for an instant a signal would kill the process.
+        """
+
+        def pass_on(number: int, frame: FrameType | None) -> None:
+            if loop.is_running():
+                loop.call_soon_threadsafe(heed)
+            else:
+                self._keep(number, frame)
+
+        for each in HEEDED:
+            signal.signal(each, pass_on)
 
     def heed_the_second(self) -> None:
         """Take the signals back after a run: one is only kept, so that results are written; the next one raises.

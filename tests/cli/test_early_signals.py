@@ -85,13 +85,12 @@ def test_without_json_standard_output_stays_empty(program: Program, number: sign
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_the_results_are_written_ends_with_130_and_does_not_say_that_nothing_was_sent(
-    program: Program, number: signal.Signals
+@pytest.mark.parametrize("moment", ["call:Interruption.heed_the_second", "call:write_results"])
+def test_a_signal_between_the_last_row_and_the_summary_ends_with_130_and_does_not_say_that_nothing_was_sent(
+    program: Program, moment: str, number: signal.Signals
 ) -> None:
     sheet = program.sheet(kenyan_rows(3))
-    done = struck(
-        program, "call:write_results", number, "--config", str(program.config), "--json", "submit", str(sheet)
-    )
+    done = struck(program, moment, number, "--config", str(program.config), "--json", "submit", str(sheet))
     assert done.returncode == 130, done.stderr
     assert "nothing was sent" not in json.loads(done.stdout)["message"].lower()
     assert len(program.record()) == 3

@@ -1,7 +1,6 @@
 """`paygw-batch refresh`: ask the gateway for the outcome of the rows that are accepted or in doubt."""
 
 import asyncio
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,8 +67,6 @@ def _drain_on_signals(one: Refresh, screen: Screen) -> None:
         screen.say(say("Stopping: nothing new is asked; enquiries under way are waited for."))
         one.drain()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, heed)
+    interruption.heed_within(asyncio.get_running_loop(), heed)
     if interruption.came:
         heed()

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -106,7 +105,6 @@ def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | 
         try:
             end = send(task, progress, lambda run: drain_on_signals(run, progress), counted=progress.counted)
         finally:
-            # The event loop has given the signals back to the system.
             interruption.heed_the_second()
     if task.sent_by is SentBy.WORKERS_LATER:
         return _handed_over(task)
@@ -151,9 +149,7 @@ def drain_on_signals(run: Drained, progress: Progress) -> None:
         progress.note(say("Stopping: no new row is started; rows in flight are waited for. Again to leave at once."))
         run.drain()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, heed)
+    interruption.heed_within(asyncio.get_running_loop(), heed)
     if interruption.came:
         # It was lost on its way (in a callback of the interpreter): it counts, but not as the first of two.
         run.drain()

@@ -39,6 +39,7 @@ class BatchServer:
         self._settings, self._screen, self._once = settings, screen, once
         self._is_asked_to_end = False
         self._is_done = False
+        self._engine: Drained | None = None
         self._sent = 0
         self._batches: dict[int, ExitCode] = {}
 
@@ -58,6 +59,12 @@ class BatchServer:
         )
         codes = {ExitCode.DONE} if self._is_asked_to_end else set(self._batches.values())
         return Summary(worst(codes), sent, sent_this_run=self._sent)
+
+    def drain(self) -> None:
+        """End, once the rows in flight are known; start no new row."""
+        self._is_asked_to_end = True
+        if self._engine is not None:
+            self._engine.drain()
 
     def _serve(self, journal: "WorkerJournal") -> None:
         while not (self._is_asked_to_end or journal.is_spent):
@@ -106,9 +113,10 @@ class BatchServer:
             with progress_on(self._screen.err) as progress:
 
                 def watch(engine: Drained) -> None:
-                    drain_on_signals(engine, progress)
+                    self._engine = engine
+                    drain_on_signals(self, progress)
                     if self._is_asked_to_end:  # before the engine had its handlers
-                        engine.drain()
+                        self.drain()
 
                 end = send_rows(task, due_rows, progress, watch, dates)
         finally:
