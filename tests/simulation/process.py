@@ -19,6 +19,7 @@ from paygw_batch.errors import (
     JournalError,
     JournalHeld,
     JournalUnwritable,
+    RowsMoved,
     SheetRepeatsBatch,
     UsageError,
 )
@@ -166,6 +167,8 @@ class Process:
             return 7
         except JournalUnwritable:
             return 7
+        except RowsMoved:
+            raise  # one process at a time has a journal in a file: nobody else can have moved a row
         except JournalError as error:
             self.world.refused = error
             return 7
