@@ -68,8 +68,11 @@ def quarantine_in_force(journal: JournalReader, quarantine_h: float, now: dateti
 def days_ago(journal: JournalReader, days: int, now: datetime) -> str:
     """Return the time of `days` ago; an earlier one where the journal noted its times too early since.
 
-    What was opened later than that, by the gateway's clock, has no earlier time in the journal (decision 0141).
+    What was opened later than that, by the gateway's clock, has no earlier time in the journal (decision 0141). 0 days
+    are none: nothing was opened after `now`.
     """
+    if not days:
+        return timestamp(now)
     return quarantine_in_force(journal, 24.0 * days, now).left_until(now)
 
 

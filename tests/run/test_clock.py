@@ -18,6 +18,7 @@ from paygw_batch.run.quarantine_clock import (
     Quarantine,
     ahead_sentence,
     behind_sentence,
+    days_ago,
     latest_start,
     quarantine_in_force,
     require_sound_clock,
@@ -179,3 +180,10 @@ def test_every_word_by_which_a_row_could_be_sent_again_needs_two_people(state: S
     assert needs_second_person(state, Resolution.REJECTED)
     assert needs_second_person(state, Resolution.NOT_RECEIVED)
     assert not needs_second_person(state, Resolution.PAID)
+
+
+def test_days_ago_are_longer_by_what_the_clock_was_behind_but_no_days_are_none() -> None:
+    behind = noted(-86_400)
+    assert days_ago(behind, 5, NOW) == timestamp(NOW - 6 * 24 * HOUR)
+    assert days_ago(behind, 0, NOW) == timestamp(NOW)
+    assert days_ago(noted(0), 5, NOW) == timestamp(NOW - 5 * 24 * HOUR)
