@@ -22,7 +22,8 @@ import uvloop
 from benchmarks.bare_server import WholeRequests
 from paygw_batch.sandbox.record import Record, RecordLine
 from paygw_batch.sandbox.throw_away_key import sandbox_key
-from tests.campaign.machine import ROOT, GatewayProcess, free_port, wait_until_there
+from tests.campaign.machine import ROOT, GatewayProcess
+from tests.ports import free_port, wait_until_there
 
 RECORD = "sandbox-record.csv"
 DELAY_S = 0.005
