@@ -303,7 +303,31 @@ def test_a_journal_whose_pages_are_damaged_is_named(place: Path) -> None:
     content[(page - 1) * size : page * size] = b"\xa5" * size
     path.write_bytes(content)
     message, _ = said_of(lambda: adoption(place), JournalCorrupt)
-    assert message.startswith(f"The journal {path} is damaged: ")
+    assert message == f"The journal {path} is damaged: database disk image is malformed."
+
+
+@pytest.mark.parametrize("ending", ["", "-wal", "-shm"])
+def test_no_file_of_a_journal_that_is_adopted_may_be_open_to_others(place: Path, ending: str) -> None:
+    unknown(place)
+    path = journal_path(place).with_name(f"{journal_path(place).name}{ending}")
+    path.touch()
+    path.chmod(0o644)
+    message, hint = said_of(lambda: adoption(place))
+    assert message.startswith(f"{path} can be read or written by others")
+    assert f"chmod 600 {path}" in hint
+
+
+def test_a_journal_whose_tables_were_changed_is_named(place: Path) -> None:
+    unknown(place)
+    path = journal_path(place)
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("CREATE INDEX more ON fact (kind)")
+    message, _ = said_of(lambda: adoption(place), JournalCorrupt)
+    assert message == f"The journal {path} is not as it was made: more differs."
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("DROP TABLE identity")
+    message, _ = said_of(lambda: adoption(place))
+    assert message == f"The journal {path} cannot be read: no such table: identity."
 
 
 # The registry
@@ -350,11 +374,42 @@ def test_a_registry_that_cannot_be_read_or_written_is_named(place: Path, monkeyp
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    message, hint = said_of(lambda: registry(place).write(entry))
-    assert message == f"{kept / entry.journal_id}.json cannot be written: No space left on device."
-    assert hint == "Free some room, run again."
-    assert list(kept.iterdir()) == []
+    for step in ("fsync", "open"):
+        with monkeypatch.context() as failing:
+            failing.setattr(os, step, full)
+            message, hint = said_of(lambda: registry(place).write(entry))
+        assert message == f"{kept / entry.journal_id}.json cannot be written: No space left on device."
+        assert hint == "Free some room, run again."
+        assert list(kept.iterdir()) == []
+
+
+def test_an_entry_that_is_damaged_says_how_it_comes_back(place: Path) -> None:
+    remembered(place, Registered(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT))
+    path = place / "journals" / f"{OTHER_ID}.json"
+    path.write_text("[]")
+    message, hint = said_of(lambda: registry(place).entries())
+    assert message == f"{path} is damaged: it says which endpoint a journal pays."
+    assert hint == (
+        "Put the file back from a backup. If there is none, move it away and run the next command with that journal: "
+        "it is then written again."
+    )
+
+
+def test_a_file_at_a_default_place_that_is_no_journal_hinders_nothing(place: Path) -> None:
+    make_at(place)
+    path = journal_path(place)
+    (known,) = registry(place).entries()
+    for file in (place / "journals").iterdir():
+        file.unlink()
+    (found,) = registry(place).paying((ENDPOINT,))
+    assert (found.journal_id, found.path, found.is_intended) == (known.journal_id, str(path), False)
+    with closing(apsw.Connection(str(path))) as connection:
+        for (trigger,) in list(connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")):
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute("DELETE FROM identity")
+    assert list(registry(place).paying((ENDPOINT,))) == []
+    path.write_text("no journal")
+    assert list(registry(place).paying((ENDPOINT,))) == []
 
 
 def test_a_file_that_cannot_be_read_counts_as_the_journal_it_may_be(place: Path) -> None:
