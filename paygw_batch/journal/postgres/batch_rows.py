@@ -81,7 +81,8 @@ _LINES = f"""WITH {_PAGE} SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.a
 """`LINE_COLUMNS` as `row_standing` has them."""
 
 _NEXT_READY = """SELECT i.row FROM chunk c JOIN instruction i ON i.number = c.first
-    WHERE c.batch = %s AND c.last >= (SELECT number FROM instruction WHERE batch = %s AND row > %s ORDER BY row LIMIT 1)
+    WHERE c.batch = %s AND c.first >= (SELECT max(first) FROM chunk WHERE first <=
+            (SELECT number FROM instruction WHERE batch = %s AND row > %s ORDER BY row LIMIT 1))
         AND (SELECT sum(t.rows) FROM chunk_tally t WHERE t.chunk = c.number AND t.state = 'ready') > 0
     ORDER BY c.first LIMIT 1"""
 """The first row of the next chunk of a batch in which rows are ready."""
