@@ -153,8 +153,7 @@ class LookAlike:
     opened_at: str
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(NamedTuple):
     """An instruction that may be sent now, with its standing and the order id of its next attempt."""
 
     number: int
@@ -191,8 +190,7 @@ class AttemptReply:
     reply: KeptReply
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One fact to append: about attempt `attempt` of instruction number `instruction`, at UTC time `at`."""
 
     instruction: int
