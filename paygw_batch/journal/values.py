@@ -153,7 +153,8 @@ class LookAlike:
     opened_at: str
 
 
-class Due(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Due:
     """An instruction that may be sent now, with its standing and the order id of its next attempt."""
 
     number: int
@@ -190,7 +191,8 @@ class AttemptReply:
     reply: KeptReply
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Entry:
     """One fact to append: about attempt `attempt` of instruction number `instruction`, at UTC time `at`."""
 
     instruction: int

@@ -12,7 +12,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable
 from paygw_batch.journal.opening.open import SqliteJournal
-from paygw_batch.journal.sqlite.rows import InFlightRows, load
+from paygw_batch.journal.sqlite.rows import IntendedRows, load
 from paygw_batch.journal.values import MoveResult
 from tests.journal.journal_disk import Disk, failing_disk
 from tests.journal.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of, read_at, send
@@ -129,7 +129,7 @@ def test_a_reading_that_has_become_stale_moves_nothing_and_keeps_nothing(
         assert list(journal.append([intent(first)])) == [MoveResult.MOVED]
         head = journal.head()
         with monkeypatch.context() as patch:
-            patch.setattr(InFlightRows, "load", lambda *_: stale)
+            patch.setattr(IntendedRows, "load", lambda *_: stale)
             with pytest.raises(InternalError, match="no longer where it stood"):
                 journal.append([intent(second), intent(first)])
         assert journal.head() == head

@@ -287,8 +287,8 @@ def load(connection: apsw.Connection, numbers: Collection[int]) -> Moving:
     )
 
 
-class InFlightRows:
-    """Remembers the rows in flight: what their intents have written is not read again for their outcomes.
+class IntendedRows:
+    """Remembers the rows in flight, so that nothing of them is read again for their outcomes.
 
     It holds what the open transaction holds: one process writes a journal, and notes here every move that it writes.
     Compare-and-set is the table's, for these rows as for any other.

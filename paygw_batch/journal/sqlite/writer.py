@@ -34,7 +34,7 @@ from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import (
     PROGRESS,
-    InFlightRows,
+    IntendedRows,
     Moving,
     load,
     progress_of,
@@ -96,7 +96,7 @@ class SqliteJournal(SqliteReader):
         self._failure: str | None = None
         self._seen = end.seq
         self._took_in = False
-        self._in_flight = InFlightRows()
+        self._in_flight = IntendedRows()
         self._inbox = InboxReader(inbox_path(path))
 
     def open_batch(
