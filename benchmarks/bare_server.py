@@ -12,14 +12,14 @@ from benchmarks.loops import loop_factory
 
 _LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
+_REPLY = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 _ORDER_ID = re.compile(rb'"client_orderid": ?"([^"]+)"')
 
 
-class Answering(asyncio.Protocol):
-    """Answers each request on its connection with an approval that echoes the order id."""
+class WholeRequests(asyncio.Protocol):
+    """Puts the requests of one connection together, one after the other, and writes their answers."""
 
-    def __init__(self, latency_s: float) -> None:
-        self._latency_s = latency_s
+    def __init__(self) -> None:
         self._unread = b""
         self._transport: asyncio.Transport | None = None
 
@@ -28,27 +28,46 @@ class Answering(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
-        """Answer once the whole body is there."""
+        """Hand a request over once its whole body is there."""
         self._unread += data
         head, blank, body = self._unread.partition(b"\r\n\r\n")
         length = _LENGTH.search(head)
         if not blank or length is None or len(body) < int(length[1]):
             return
         self._unread = b""
-        order_id = _ORDER_ID.search(body)
-        answer = b'{"status":"approved","client_orderid":"%b"}' % (order_id[1] if order_id else b"")
-        reply = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-        close = _CLOSE.search(head) is not None
-        if self._latency_s:
-            asyncio.get_running_loop().call_later(self._latency_s, self._write, reply % (len(answer), answer), close)
-        else:
-            self._write(reply % (len(answer), answer), close)
+        self.take(body, _CLOSE.search(head) is not None)
 
-    def _write(self, reply: bytes, close: bool) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(reply)
-            if close:
-                self._transport.close()
+    def take(self, body: bytes, closes: bool) -> None:
+        """Take the body of a request; it is answered by `answer`, now or later."""
+        raise NotImplementedError
+
+    def answer(self, content: bytes | None, closes: bool) -> None:
+        """Write an answer with this JSON; None ends the connection without one."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if content is None:
+            self._transport.abort()
+            return
+        self._transport.write(_REPLY % (len(content), content))
+        if closes:
+            self._transport.close()
+
+
+class Answering(WholeRequests):
+    """Answers each request on its connection with an approval that echoes the order id."""
+
+    def __init__(self, latency_s: float) -> None:
+        super().__init__()
+        self._latency_s = latency_s
+
+    def take(self, body: bytes, closes: bool) -> None:
+        """Approve an order."""
+        order_id = _ORDER_ID.search(body)
+        content = b'{"status":"approved","client_orderid":"%b"}' % (order_id[1] if order_id else b"")
+        if self._latency_s:
+            asyncio.get_running_loop().call_later(self._latency_s, self.answer, content, closes)
+        else:
+            self.answer(content, closes)
 
 
 async def serve(port: int, tls_port: int, directory: Path, latency_s: float) -> None:

@@ -98,7 +98,7 @@ def timed(command: Sequence[str], environment: dict[str, str] | None = None) -> 
     with tempfile.TemporaryFile() as said:
         started_s = time.perf_counter()
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
-        with _watched(process.pid) as held:
+        with watched([process.pid]) as held:
             _, status, usage = os.wait4(process.pid, 0)
         elapsed_s = time.perf_counter() - started_s
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -130,16 +130,21 @@ def own_peak_mib() -> float:
 
 
 @contextmanager
-def _watched(process: int) -> Iterator[list[tuple[float, float, float]]]:
-    """Note from time to time how much memory a process holds and held, until the block ends."""
+def watched(processes: Sequence[int]) -> Iterator[list[tuple[float, float, float]]]:
+    """Note from time to time how much memory the largest of some processes holds, and any held, until the block ends.
+
+    Each note begins with the seconds since the start.
+    """
     noted: list[tuple[float, float, float]] = []
     ended = threading.Event()
     started_s = time.perf_counter()
 
     def watch() -> None:
         while not ended.wait(WATCHED_EVERY_S):
-            if (memory := memory_mib(process)) is not None:
-                noted.append((time.perf_counter() - started_s, *memory))
+            found = [memory for process in processes if (memory := memory_mib(process)) is not None]
+            if found:
+                now, most = zip(*found, strict=True)
+                noted.append((time.perf_counter() - started_s, max(now), max(most)))
 
     thread = threading.Thread(target=watch)
     thread.start()

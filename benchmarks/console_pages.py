@@ -6,7 +6,6 @@ a payout's progress, as `static/progress.js` does.
 
 import os
 import re
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from paygw_batch.console.web_sessions import SignedInKey, SignInWay, WebSessions
 from paygw_batch.countries.load import config_dir
 from paygw_batch.run.approval_keys import PublicKey, public_key_of
 from paygw_batch.settings.configuration import load_settings
+from tests.ports import free_port, wait_until_there
 
 MAKER, APPROVER = "Ada", "Ben"
 NAME = "Wanjiru"
@@ -148,8 +148,7 @@ class ServedPages:
 @contextmanager
 def served_pages(place: Office) -> Iterator[ServedPages]:
     """Serve the pages about an office's journal as a process, with a person signed in."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     config = place.directory / "console.toml"
     keys = {name: public_key_of(Ed25519PrivateKey.generate().public_key()) for name in (MAKER, APPROVER)}
     makers, approvers = (f'{name} = "{keys[name].text}"' for name in (MAKER, APPROVER))
@@ -161,7 +160,7 @@ def served_pages(place: Office) -> Iterator[ServedPages]:
         [*command, "console", "--port", str(port)], cwd=ROOT, env=place.environment(), stdout=subprocess.DEVNULL
     ) as process:
         try:
-            _wait_for(port, process)
+            wait_until_there(port, process)
             yield ServedPages(process, port, cookie)
         finally:
             process.terminate()
@@ -186,19 +185,6 @@ def _signed_in(place: Office, config: Path, key: PublicKey) -> str:
         return sessions.sign_in(maker, "", SignInWay.PASSKEY, SignedInKey(key, ""))
     finally:
         sessions.close()
-
-
-def _wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
-    give_up_at_s = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            if process.poll() is not None or time.monotonic() > give_up_at_s:
-                raise RuntimeError("the console did not start") from None
-            time.sleep(0.05)
-        else:
-            return
 
 
 def page_times(place: Office, pages: ServedPages, times: int) -> Iterator[PageTime]:

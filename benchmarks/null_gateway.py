@@ -19,8 +19,10 @@ from pathlib import Path
 
 import trustme
 
+from tests.ports import free_port, wait_until_there
+
 ECHO_MODULE = Path("/usr/lib/nginx/modules/ngx_http_echo_module.so")
-START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 10.0
 
 _NGINX = """
 daemon off;
@@ -77,7 +79,7 @@ def nginx() -> str | None:
 def null_gateway(directory: Path, *, latency_s: float = 0.0, bare: bool = False) -> Iterator[NullGateway]:
     """Run a null gateway with its files in `directory`; each answer waits `latency_s`. `bare` asks for our own."""
     directory.mkdir(parents=True)
-    port, tls_port = _free_ports(2)
+    port, tls_port = free_port(), free_port()
     ca_bundle = _certify(directory)
     program = None if bare else nginx()
     if program is not None:
@@ -89,14 +91,14 @@ def null_gateway(directory: Path, *, latency_s: float = 0.0, bare: bool = False)
     process = subprocess.Popen(command)
     try:
         for each in (port, tls_port):
-            _wait_for(each, process)
+            wait_until_there(each, process)
         server = "a bare asyncio server" if program is None else "nginx"
         yield NullGateway(
             server, f"http://localhost:{port}", f"http://127.0.0.1:{port}", f"https://localhost:{tls_port}", ca_bundle
         )
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(START_TIMEOUT_S)
+        process.wait(STOP_TIMEOUT_S)
 
 
 def answer_s(base_url: str, times: int) -> float:
@@ -137,24 +139,3 @@ def _certify(directory: Path) -> Path:
     ca_bundle = directory / "authority.pem"
     authority.cert_pem.write_to_path(ca_bundle)
     return ca_bundle
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            if process.poll() is not None or time.monotonic() > deadline_s:
-                raise SystemExit("the null gateway did not start; its words are above") from None
-            time.sleep(0.02)
-        else:
-            return

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.commands import ROOT, WATCHED_EVERY_S, Ended, Office, memory_mib, timed
+from benchmarks.commands import ROOT, Ended, Office, timed, watched
 from benchmarks.figures import Sample
 from paygw_batch.countries.load import config_dir
 from tests.journal.postgres_server import PostgresServer, make_server
@@ -103,35 +102,14 @@ def paid_by_workers(place: Office, server: PostgresServer, workers: int, rows: i
     with branch(place, server.url(database), workers) as paying:
         before = [_cpu_s(process.pid) for process in paying.workers]
         server_s, bytes_before = _cpu_s(_postmaster(server)), _bytes_of(server, database)
-        with _watched(paying.workers) as held:
+        with watched([process.pid for process in paying.workers]) as held:
             ended = paying.call("submit", str(sheet))
         worked_s = sum(_cpu_s(process.pid) for process in paying.workers) - sum(before)
         server_us = 1e6 * (_cpu_s(_postmaster(server)) - server_s) / rows
         bytes_a_row = (_bytes_of(server, database) - bytes_before) / rows
     server.drop_database(database)
     sample = Sample(rows / ended.seconds, 1e6 * (ended.cpu_s + worked_s) / rows)
-    return Shared(sample, server_us, bytes_a_row, ended.peak_mib, tuple(held))
-
-
-@contextmanager
-def _watched(workers: Sequence["subprocess.Popen[bytes]"]) -> Iterator[list[tuple[float, float]]]:
-    """Note from time to time how much memory the largest worker holds, until the block ends."""
-    noted: list[tuple[float, float]] = []
-    ended, began_s = threading.Event(), time.perf_counter()
-
-    def watch() -> None:
-        while not ended.wait(WATCHED_EVERY_S):
-            held = [found[0] for process in workers if (found := memory_mib(process.pid)) is not None]
-            if held:
-                noted.append((time.perf_counter() - began_s, max(held)))
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        yield noted
-    finally:
-        ended.set()
-        watching.join()
+    return Shared(sample, server_us, bytes_a_row, ended.peak_mib, tuple((at_s, now) for at_s, now, _ in held))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import INVALID, STATES, counted_state, shown_state
-from paygw_batch.journal import BatchRecord, JournalReader, StateTally
+from paygw_batch.journal import BatchRecord, JournalReader, Messages, StateTally
 from paygw_batch.language import say
 from paygw_batch.report.next_step import batch_in_command_words, batch_steps
 from paygw_batch.report.summary import Summary, of_states
@@ -14,15 +14,14 @@ from paygw_batch.report.summary import Summary, of_states
 
 def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, int]) -> Summary:
     """Return the summary of a batch as it is now, without reading its sheet."""
-    return summary_of(journal, record, journal.tallies(record.number), minor_units)
+    return summary_of(record, journal.tallies(record.number), journal.messages(record.number), minor_units)
 
 
 def summary_of(
-    journal: JournalReader, record: BatchRecord, tallies: Sequence[StateTally], minor_units: Mapping[str, int]
+    record: BatchRecord, tallies: Sequence[StateTally], messages: Messages, minor_units: Mapping[str, int]
 ) -> Summary:
-    """Return the summary of a batch whose `tallies` were read already."""
+    """Return the summary of a batch whose `tallies` and `messages` were read already."""
     states = states_of(record, tallies)
-    messages = journal.messages(record.number)
     contradictions, waiting = len(messages.contradictions), len(messages.waiting)
     return Summary(
         of_states(states, contradictions=contradictions + waiting),

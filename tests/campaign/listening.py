@@ -22,7 +22,8 @@ from typing import Protocol, Self
 
 from tests.campaign.judge import Broken, judge_end
 from tests.campaign.kills import SLOW, Killed, Pace, kill_until_done
-from tests.campaign.machine import PATIENCE_S, GatewayProcess, Machine, Run, Spawner, free_port
+from tests.campaign.machine import PATIENCE_S, GatewayProcess, Machine, Run, Spawner
+from tests.ports import free_port
 
 NOTIFYING = (
     SLOW.replace("approved", "processing")

@@ -7,7 +7,6 @@ import re
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from paygw_batch.sandbox.record import RecordLine, read_record, unguarded
+from tests.ports import free_port, wait_until_there
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {"payout": "submit", "payin": "collect"}
@@ -214,24 +214,6 @@ def gateway(directory: Path, behaviour: str, further: str = "") -> Iterator[Gate
             yield GatewayProcess(directory, f"http://127.0.0.1:{port}")
         finally:
             process.kill()
-
-
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def wait_until_there(port: int, process: "subprocess.Popen[bytes]") -> None:
-    """Wait until a gateway listens."""
-    give_up_at_s = time.monotonic() + PATIENCE_S
-    while True:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        if process.poll() is not None or time.monotonic() > give_up_at_s:
-            raise AssertionError("the gateway did not start")
-        time.sleep(0.02)
 
 
 def sandbox_toml(**gateway_keys: str) -> str:

@@ -22,8 +22,9 @@ from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
 from paygw_batch.journal.values import InboxEnd
 from paygw_batch.run.approval import read_plan
 from tests.campaign.judge import Broken
-from tests.campaign.machine import PATIENCE_S, Machine, Run, free_port
+from tests.campaign.machine import PATIENCE_S, Machine, Run
 from tests.campaign.power import Disk, Look, Operation, files_of, look_at_journal, open_as_configured, play, record
+from tests.ports import free_port
 
 ROWS = 8
 DECLINED_ROW, DOUBTFUL_ROW = 5, 9

@@ -2,17 +2,17 @@
 
 import csv
 import os
-import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tests.cli.program import Program, sandbox_toml
+from tests.ports import free_port, wait_until_there
 
 TOKEN = "t" * 16 + "0123456789abcdefABCDEF_-"
 PATIENCE_S = 90.0
@@ -26,23 +26,11 @@ secret_file = "secret.txt"
 """
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def until(holds: Callable[[], bool], why: str) -> None:
     give_up_at_s = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < give_up_at_s, why
         time.sleep(0.05)
-
-
-def answers(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
 
 
 @contextmanager
@@ -88,7 +76,7 @@ def merchant_and_gateway(program: Program, *, behaviour: str, notifications: str
         "behaviour.toml",
         config=gateway / "paygw.toml",
     ) as process:
-        until(lambda: answers(gateway_port) or process.poll() is not None, "the sandbox did not start")
+        wait_until_there(gateway_port, process)
         text = sandbox_toml(server_callback_url=callback, base_url=f'"http://127.0.0.1:{gateway_port}"')
         text = text.replace("[gateway]\n", '[gateway]\nprivate_key = "gateway/sandbox-merchant.pem"\n')
         program.config.write_text(text + section)

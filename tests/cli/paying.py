@@ -8,9 +8,10 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cli.listening import answers, free_port, started, until
+from tests.cli.listening import started, until
 from tests.cli.program import Program, sandbox_toml
 from tests.cli.stopped import stopped
+from tests.ports import free_port, wait_until_there
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def paying(program: Program) -> Iterator[LoopbackGateway]:
     (directory / "paygw.toml").write_text(sandbox_toml())
     port = free_port()
     with started(program, "sandbox", "--port", str(port), config=directory / "paygw.toml") as process:
-        until(lambda: answers(port) or process.poll() is not None, "the gateway did not start")
+        wait_until_there(port, process)
         gateway = LoopbackGateway(directory, port, process)
         program.config.write_text(gateway.configuration())
         yield gateway

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.listening import AUTHENTIC, TOKEN, answers, free_port, kept, started, until
+from tests.cli.listening import AUTHENTIC, TOKEN, kept, started, until
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
 from tests.cli.stopped import stopped, wait_for_first_payment
+from tests.ports import free_port, wait_until_there
 
 PATH = f"/paygw/{TOKEN}"
 APPROVED = {"client_orderid": "PAY-1", "amount": "9002", "currency": "KES", "status": "approved"}
@@ -60,7 +61,7 @@ def test_what_is_no_notification_gets_a_4xx_and_moves_nothing(program: Program) 
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
     with started(program, "--json", "listen", config=program.config) as listener:
-        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        wait_until_there(port, listener)
         assert call(port, path="/paygw/another-token-of-thirty-two-characters", body=b"{}") == 404
         assert call(port, path="/paygw/", body=b"{}") == 404
         assert call(port, path=f"/other-endpoint/{TOKEN}", body=b"{}") == 404
@@ -102,7 +103,7 @@ def test_without_a_profile_a_notification_is_evidence_that_a_person_confirms(pro
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     program.json("submit", sheet)
     with started(program, "listen", config=program.config) as listener:
-        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        wait_until_there(port, listener)
         assert notify(port) == 200
         until(lambda: kept(program).total() == 1, "not taken in")
         listener.send_signal(signal.SIGTERM)
@@ -123,7 +124,7 @@ def test_what_was_answered_with_200_outlives_a_killed_listener_and_is_taken_in_b
     port = set_up(program)
     sheet = program.sheet(kenyan_rows(1, amount="9002"))
     with started(program, "listen", config=program.config) as listener:
-        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        wait_until_there(port, listener)
         for _ in range(20):
             assert notify(port) == 200
         listener.kill()
@@ -139,7 +140,7 @@ def test_a_damaged_inbox_stops_no_payout_and_verify_finds_it(program: Program) -
     first = program.sheet(kenyan_rows(1))
     program.json("submit", first)
     with started(program, "listen", config=program.config) as listener:
-        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        wait_until_there(port, listener)
         for _ in range(3):
             assert notify(port) == 200
         until(lambda: kept(program).total() == 3, "not taken in")
@@ -157,7 +158,7 @@ def test_a_notification_of_a_row_in_flight_waits_for_its_outcome(program: Progra
     port = set_up(program)
     sheet = program.sheet(kenyan_rows(1, amount="9005"))  # never answered
     with started(program, "listen", config=program.config) as listener:
-        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        wait_until_there(port, listener)
         run = program.start("submit", sheet)
         wait_for_first_payment(program, run)
         with stopped(run):
@@ -176,7 +177,7 @@ def test_a_notification_of_a_row_in_flight_waits_for_its_outcome(program: Progra
 def test_a_slow_client_is_cut_and_keeps_nobody_out(program: Program) -> None:
     port = set_up(program, "client_timeout_s = 1\n")
     with started(program, "listen", config=program.config) as listener:
-        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        wait_until_there(port, listener)
         with socket.create_connection(("127.0.0.1", port), 30) as slow:
             slow.sendall(f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nab".encode())
             assert notify(port) == 200
@@ -189,7 +190,7 @@ def test_a_slow_client_is_cut_and_keeps_nobody_out(program: Program) -> None:
 def test_more_than_the_rate_is_turned_away(program: Program) -> None:
     port = set_up(program, "rate_per_s = 0.5\n")
     with started(program, "listen", config=program.config) as listener:
-        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        wait_until_there(port, listener)
         codes = [notify(port) for _ in range(12)]
     assert codes.count(200) >= 5
     assert 429 in codes
@@ -198,7 +199,7 @@ def test_more_than_the_rate_is_turned_away(program: Program) -> None:
 def test_a_second_listener_is_refused(program: Program) -> None:
     port = set_up(program)
     with started(program, "listen", config=program.config) as listener:
-        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        wait_until_there(port, listener)
         refused = program.run("listen", "--port", "0")
         assert refused.exit_code == 7
         assert "Another listener" in refused.stderr

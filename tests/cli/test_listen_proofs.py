@@ -14,9 +14,10 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from tests.cli.listening import answers, heard, kept, merchant_and_gateway, started, until
+from tests.cli.listening import heard, kept, merchant_and_gateway, started, until
 from tests.cli.program import Program, kenyan_rows
 from tests.cli.test_listen import APPROVED, call, log_of, set_up
+from tests.ports import wait_until_there
 
 SECRET = b"a secret of enough bytes"
 HEADER_HMAC = """
@@ -54,7 +55,7 @@ def public_pem() -> bytes:
 @contextmanager
 def listening(program: Program, port: int) -> Iterator[None]:
     with started(program, "listen", config=program.config) as listener:
-        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        wait_until_there(port, listener)
         yield
         listener.send_signal(signal.SIGTERM)
         assert listener.wait(30) == 0

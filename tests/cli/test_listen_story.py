@@ -4,8 +4,9 @@ import json
 import signal
 from collections import Counter
 
-from tests.cli.listening import AUTHENTIC, TOKEN, answers, heard, kept, merchant_and_gateway, started, until
+from tests.cli.listening import AUTHENTIC, TOKEN, heard, kept, merchant_and_gateway, started, until
 from tests.cli.program import Program, kenyan_rows, read_csv
+from tests.ports import wait_until_there
 
 ROWS = 300
 BEHAVIOUR = """
@@ -52,7 +53,7 @@ def test_300_payouts_notified_late_twice_out_of_order_forged_and_contradicted(pr
         merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (port, callbacks),
         started(program, "listen", config=program.config) as listener,
     ):
-        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        wait_until_there(port, listener)
         sheet = program.sheet(kenyan_rows(ROWS))
         submitted = program.json("submit", sheet)
         assert submitted["exit_code"] in {0, 5}, submitted["message"]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.listening import AUTHENTIC, answers, started, until
+from tests.cli.listening import AUTHENTIC, started, until
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 from tests.cli.test_listen import notify, set_up
+from tests.ports import wait_until_there
 
 SAMPLE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")
 
@@ -115,7 +116,7 @@ def test_what_the_listener_takes_in_is_in_the_figures(measured: Program) -> None
     measured.json("submit", measured.sheet(kenyan_rows(1, amount="9002")))
     assert rows(measured) == {"accepted": 1}
     with started(measured, "listen", config=measured.config) as listener:
-        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        wait_until_there(port, listener)
         proof = hashlib.sha256(b"approved|PAY-1|9002|KES|a secret of enough bytes").hexdigest()
         assert notify(port, control=proof) == 200
         until(lambda: rows(measured) == {"paid": 1}, "the figures are not written while it listens")

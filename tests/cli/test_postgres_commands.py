@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Self
 
 import psycopg
 import pytest
@@ -176,16 +178,50 @@ def test_a_role_without_rights_is_refused(cluster: ClusterProgram, postgres_serv
 
 def test_an_unsafe_server_is_refused(program: Program) -> None:
     with own_cluster(program) as (user, server):
+        paid_one(user)
         for setting in ("fsync", "full_page_writes"):
             server.execute(f"ALTER SYSTEM SET {setting} = off")
             server.execute("SELECT pg_reload_conf()")
             wait_for_setting(server, setting, "off")
             refused(user, 7, f"{setting} = off")
+            assert f"{setting} = off" in found_by_doctor(user)
             server.execute(f"ALTER SYSTEM RESET {setting}")
             server.execute("SELECT pg_reload_conf()")
             wait_for_setting(server, setting, "on")
         user.write_url(server.url(), 'replication = "synchronous"\n')
         refused(user, 7, "waits for no standby")
+        assert "waits for no standby" in found_by_doctor(user)
+
+
+def paid_one(user: ClusterProgram) -> None:
+    assert user.run("submit", user.sheet(kenyan_rows(1), name="first.csv")).exit_code == 0
+
+
+def found_by_doctor(user: ClusterProgram) -> str:
+    """Return what doctor finds wrong with the journal."""
+    told = user.json("doctor")
+    assert told["exit_code"] == 7
+    (found,) = [one for one in told["checks"] if one["check"] == "journal"]
+    assert found["state"] == "wrong"
+    return str(found["found"])
+
+
+def test_a_standby_is_looked_into_and_nothing_is_sent_by_it(program: Program) -> None:
+    with own_cluster(program) as (user, server):
+        paid_one(user)
+        server.stop("fast")
+        (server.home / "data" / "standby.signal").touch()
+        server.start()
+        sentence = "postgres on 127.0.0.1 is a standby: it cannot be written."
+        hint = "Name all servers in [journal] url, with target_session_attrs=read-write."
+        batch = user.json("status")["batches"][0]["batch"]
+        settled = ("resolve", batch, "--row", "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina")
+        for command in ((), ("resume",), ("work", "--once"), ("journal", "new"), ("limits", "--rate", "5"), settled):
+            refused(user, 7, f"{sentence}\nNothing was sent. {hint}", *command)
+        assert found_by_doctor(user) == f"{sentence} Nothing was sent. {hint}"
+        assert user.json("verify")["exit_code"] == 0
+        user.write_url(f"{server.url()}?target_session_attrs=read-write")
+        refused(user, 7, "session is read-only")
 
 
 def wait_for_setting(server: PostgresServer, setting: str, value: str) -> None:
@@ -201,13 +237,31 @@ def test_a_pooler_is_refused(cluster: ClusterProgram, postgres_server: PostgresS
     with wire_proxy(postgres_server.port) as proxy:
         proxy.trouble = Trouble.POOLER
         cluster.write_url(proxy.url(url_of(cluster)))
-        refused(cluster, 7, "There is a pooler")
+        sentence, hint = "There is a pooler between this program and", "Name the server itself in [journal] url"
+        for command in ((), ("status",), ("work", "--once"), ("journal", "new")):
+            refused(cluster, 7, sentence, *command)
+            refused(cluster, 7, hint, *command)
+        assert sentence in found_by_doctor(cluster)
 
 
-def test_a_clock_that_is_off_is_refused(cluster: ClusterProgram, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster.run("submit", cluster.sheet(kenyan_rows(1), name="first.csv"))
-    monkeypatch.setattr("paygw_batch.journal.postgres.session.MOST_CLOCK_OFF_S", -1)
-    refused(cluster, 7, "The clock of this machine is")
+@pytest.mark.parametrize(("seconds", "which"), [(-45, "behind"), (45, "ahead of")])
+def test_a_clock_that_is_off_is_refused(
+    cluster: ClusterProgram, monkeypatch: pytest.MonkeyPatch, seconds: int, which: str
+) -> None:
+    class Shifted(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) + timedelta(seconds=seconds)
+
+    paid_one(cluster)
+    monkeypatch.setattr("paygw_batch.journal.postgres.session.datetime", Shifted)
+    for command in ((), ("work", "--once")):
+        refused(cluster, 7, f" seconds {which} that of ", *command)
+        refused(cluster, 7, "Set both clocks by the same time server, then run again.", *command)
+    assert f" seconds {which} that of " in found_by_doctor(cluster)
+    assert cluster.run("status").exit_code == 0  # to look is always possible
+    monkeypatch.setattr("paygw_batch.journal.postgres.session.MOST_CLOCK_OFF_S", 3600)
+    assert cluster.run("submit", cluster.sheet(kenyan_rows(2))).exit_code == 0
 
 
 def test_a_database_of_another_endpoint_or_version_is_refused(cluster: ClusterProgram) -> None:

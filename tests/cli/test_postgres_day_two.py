@@ -9,11 +9,12 @@ import psycopg
 import pytest
 
 from tests.cli.approving import plan_of, policy, prepared, refused
-from tests.cli.listening import AUTHENTIC, answers, heard, merchant_and_gateway, started, until
+from tests.cli.listening import AUTHENTIC, heard, merchant_and_gateway, started, until
 from tests.cli.program import Program, kenyan_rows, read_csv
 from tests.cli.test_postgres_commands import ClusterProgram, url_of
 from tests.cli.test_refresh_command import AMOUNTS, set_up
 from tests.journal.postgres_server import PostgresServer
+from tests.ports import wait_until_there
 
 
 class Listening(ClusterProgram):
@@ -91,7 +92,7 @@ def test_notifications_wait_in_the_inbox_of_the_host_and_are_taken_in_once(clust
         merchant_and_gateway(cluster, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (port, callbacks),
         started(cluster, "listen", config=cluster.config) as listener,
     ):
-        until(lambda: answers(port) or listener.poll() is not None, "the listener did not start")
+        wait_until_there(port, listener)
         sheet = cluster.sheet(kenyan_rows(ROWS))
         assert cluster.json("submit", sheet)["exit_code"] in {0, 5}
         expected = {"approved": 2 * ROWS, "declined": 3}

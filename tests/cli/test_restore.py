@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.listening import AUTHENTIC, heard, kept, merchant_and_gateway, started, until
 from tests.cli.program import ROOT, Program, kenyan_rows, read_csv
+from tests.ports import wait_until_there
 
 BEHAVIOUR = """
 [default]
@@ -80,7 +81,7 @@ def commands_of(heading: str) -> list[list[str]]:
 @pytest.fixture
 def office(program: Program) -> Iterator[Office]:
     """A journal of which a copy was made on Monday. More was paid since, and some of it is notified by the gateway."""
-    with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (_, callbacks):
+    with merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (port, callbacks):
         before = program.sheet(kenyan_rows(2, prefix="BEFORE", amount="900"), name="before.csv")
         program.json("submit", before)
         payroll = program.sheet(kenyan_rows(5))
@@ -88,8 +89,8 @@ def office(program: Program) -> Iterator[Office]:
         backup = program.home / "backup"
         backup.mkdir(mode=0o700)
         words = {"/var/lib/paygw": str(program.home), "/srv/backup": str(backup), "BATCH": batch}
-        with started(program, "listen", config=program.config):
-            until((program.home / "journal.sqlite3.inbox").exists, "the listener did not start")
+        with started(program, "listen", config=program.config) as listener:
+            wait_until_there(port, listener)
             Office(program, words).carry_out(commands_of("Making one")[0])
             program.json("submit", payroll, "--first", "2")
             program.json("retry", before)

@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import itertools
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,57 +16,33 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import uvloop
 
+from benchmarks.bare_server import WholeRequests
 from paygw_batch.sandbox.record import Record, RecordLine
 from paygw_batch.sandbox.throw_away_key import sandbox_key
-from tests.campaign.machine import ROOT, GatewayProcess, free_port, wait_until_there
+from tests.campaign.machine import ROOT, GatewayProcess
+from tests.ports import free_port, wait_until_there
 
 RECORD = "sandbox-record.csv"
 DELAY_S = 0.005
-_LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
-_CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 
 
-class _Answering(asyncio.Protocol):
-    """Records and answers the orders of one connection, one after the other."""
+class _Recording(WholeRequests):
+    """Records and answers the orders of one connection."""
 
     def __init__(self, record: Record, references: Iterator[int], *, approves_all: bool) -> None:
+        super().__init__()
         self._record, self._references, self._approves_all = record, references, approves_all
-        self._unread = b""
-        self._transport: asyncio.Transport | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
-
-    def data_received(self, data: bytes) -> None:
-        """Record an order once its whole body is there, and answer it a little later."""
-        self._unread += data
-        head, blank, body = self._unread.partition(b"\r\n\r\n")
-        length = _LENGTH.search(head)
-        if not blank or length is None or len(body) < int(length[1]):
-            return
-        self._unread = b""
+    def take(self, body: bytes, closes: bool) -> None:
+        """Record an order, and answer it a little later."""
         line = _line(body, next(self._references), approves_all=self._approves_all)
         self._record.append(line)
         answer = {"status": line.answer, "client_orderid": line.client_orderid, "paynet-order-id": line.reference}
-        text = json.dumps(answer).encode()
-        reply = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-        closes = _CLOSE.search(head) is not None
-        given = None if line.answer == "drop_after" else reply % (len(text), text)
-        asyncio.get_running_loop().call_later(DELAY_S, self._answer, given, closes)
-
-    def _answer(self, reply: bytes | None, closes: bool) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        if reply is None:
-            self._transport.abort()
-            return
-        self._transport.write(reply)
-        if closes:
-            self._transport.close()
+        content = None if line.answer == "drop_after" else json.dumps(answer).encode()
+        asyncio.get_running_loop().call_later(DELAY_S, self.answer, content, closes)
 
 
 def _line(body: bytes, number: int, *, approves_all: bool) -> RecordLine:
@@ -107,7 +82,7 @@ def lean_gateway(directory: Path, *, approves_all: bool = False) -> Iterator[Gat
 
 
 async def _serve(port: int, record: Record, *, approves_all: bool) -> None:
-    answering = partial(_Answering, record, itertools.count(1), approves_all=approves_all)
+    answering = partial(_Recording, record, itertools.count(1), approves_all=approves_all)
     await asyncio.get_running_loop().create_server(answering, "127.0.0.1", port, backlog=2048, reuse_address=True)
     await asyncio.Event().wait()  # until it is killed
 

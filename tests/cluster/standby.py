@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 
 import psycopg
 
-from tests.journal.postgres_server import BIN, PostgresServer, as_other_user, free_port, new_home, used, watch
+from tests.journal.postgres_server import BIN, PostgresServer, as_other_user, new_home, used, watch
+from tests.ports import free_port
 
 PATIENCE_S = 60.0
 

@@ -13,7 +13,7 @@ from tests.cli.program import Program, sandbox_toml
 from tests.console.browsers import HOW_TO_GET_IT, PATIENCE_MS, Desk, chromium
 from tests.console.checking import checked_here
 from tests.console.people import House, set_up
-from tests.console.serving import free_port
+from tests.console.serving import free_listener
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -54,7 +54,7 @@ def new_desk(browser: Browser) -> Iterator[Callable[..., Desk]]:
 @pytest.fixture
 def listener() -> Iterator[socket]:
     """Return a free port of loopback, at which pages are served again and again."""
-    with closing(free_port()) as found:
+    with closing(free_listener()) as found:
         yield found
 
 

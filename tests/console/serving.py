@@ -13,7 +13,7 @@ from paygw_batch.settings.configuration import load_settings
 from tests.cli.program import Program
 
 
-def free_port() -> socket:
+def free_listener() -> socket:
     """Return a socket on a free port of loopback. It is made once, and pages are served at it again."""
     return create_server(("127.0.0.1", 0))
 

@@ -10,8 +10,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it has no types
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.cli.listening import answers, free_port, until
 from tests.cli.program import ROOT, Program
+from tests.ports import free_port, wait_until_there
 
 DEMO = runpy.run_path(str(ROOT / "tooling/console_demo.py"))
 NARROW = 320
@@ -27,7 +27,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
     (folder / "behaviour.toml").write_text(DEMO["BEHAVIOUR"].replace("delay_s = 0.4", "delay_s = 0.05"))
     port = free_port()
     running = program.start("console", "--port", str(port))
-    until(lambda: answers(port), "the pages are not there")
+    wait_until_there(port, running)
     yield f"http://127.0.0.1:{port}", folder
     running.send_signal(signal.SIGTERM)
     running.communicate(timeout=30)

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.console.console_server import listen_on_port
-from tests.cli.listening import answers, free_port, until
+from tests.cli.listening import until
 from tests.cli.program import Program, sandbox_toml
 from tests.console.people import House
+from tests.ports import free_port, wait_until_there
 
 
 def test_it_serves_on_loopback_and_says_where(house: House) -> None:
     port = free_port()
     running = house.program.start("console", "--port", str(port))
     try:
-        until(lambda: answers(port), "the pages are not there")
+        wait_until_there(port, running)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/sign-in", timeout=20) as answer:
             assert "Ada Wanjiru" in answer.read().decode()
     finally:

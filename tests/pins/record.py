@@ -10,7 +10,6 @@ import gzip
 import io
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -19,8 +18,10 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
+
+from tests.ports import free_port, wait_until_there
 
 JOURNALS = Path(__file__).parent / "journals"
 CLOCK = Path(__file__).with_name("fixed_clock.py")
@@ -94,8 +95,7 @@ class Recording:
 
     def configure(self) -> int:
         """Write the configuration, and return the listener's port."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port: int = listener.getsockname()[1]
+        port = free_port()
         text = (self.checkout / "config/sandbox.toml").read_text()
         text = text.replace('"../sandbox-state/journal.sqlite3"', '"journal.sqlite3"')
         text = text.replace("[submission]", "[submission]\nquarantine_h = 0\nstop_after_in_doubt = 0")
@@ -160,7 +160,7 @@ def be_killed(recording: Recording) -> None:
         until(lambda: in_flight(recording.home / "journal.sqlite3"))
         if recording.has("listen"):
             with recording.start("listen") as listener:
-                until(lambda: answers(port))
+                wait_until_there(port, listener)
                 for order, status, amount in (
                     ("PAY-12", "approved", "9002.10"),
                     ("PAY-13", "declined", "9002.10"),
@@ -191,13 +191,6 @@ def in_flight(journal: Path) -> bool:
     with closing(sqlite3.connect(journal)) as connection:
         query = "SELECT 1 FROM progress WHERE state = 'in_flight' AND amount = '8001'"
         return connection.execute(query).fetchone() is not None
-
-
-def answers(port: int) -> bool:
-    """Return whether somebody listens there."""
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
 
 
 def notify(port: int, form: str) -> None:

@@ -242,10 +242,10 @@ def _journal_and_clock(settings: Settings) -> Iterator[HealthCheck]:
             with journal_to_read(settings, must_be_known=True) as journal:
                 records = journal.batches()
                 wrong = clock_sentences(journal, now)
-                yield HealthCheck(
-                    "journal", Health.GOOD, f"{path}: {len(records)} batches, {journal.head().seq:,} facts"
-                )
-            if (role := role_in_database(settings)) is not None:
+                told = f"{path}: {len(records)} batches, {journal.head().seq:,} facts"
+            role = role_in_database(settings)
+            yield HealthCheck("journal", Health.GOOD, told)
+            if role is not None:
                 yield HealthCheck("role in the database", Health.GOOD, _RIGHTS[role])
         except PaygwError as error:
             yield HealthCheck("journal", Health.BAD, f"{error.message} {error.hint}".strip(), ExitCode.JOURNAL)

@@ -79,7 +79,7 @@ def batch_status(
     return BatchStatus(
         record,
         tallies,
-        summary_of(journal, record, tallies, minor_units_by_currency()),
+        summary_of(record, tallies, messages, minor_units_by_currency()),
         needing,
         [about(row) for row in rows],
         dict(messages.counts),

@@ -290,9 +290,16 @@ def give_postgres_rights(place: PostgresPlace) -> list[str]:
 
 
 def postgres_role(place: PostgresPlace) -> JournalRole | None:
-    """Return the rights that the role of the address has; None: none that this program knows."""
+    """Return the rights that the role of the address has; None: none that this program knows.
+
+    Raises `JournalError` where no run could use the database: a standby, clocks that differ, commits that may be lost.
+    One who only looks needs none of that.
+    """
     with closing(Session(place.server, write=False)) as session, plainly(place.server):
-        return role_of(session.connection)
+        role = role_of(session.connection)
+    if role is not JournalRole.READER:
+        Session(place.server, write=True).close()
+    return role
 
 
 def newest_postgres_plan(place: PostgresPlace, code: str) -> KeptPlan | None:

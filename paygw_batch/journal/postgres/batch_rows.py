@@ -13,20 +13,23 @@ from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.facts.progress import row_standing
+from paygw_batch.journal.postgres.kept_evidence import ABOUT_ROWS
 from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW, PROGRESS, STATE_OF, progress_from
 from paygw_batch.journal.values import Due, RowStanding, StateTally
 
 _AT_ONCE = 10_000
 _CHUNKS_AT_ONCE = 32
+_LOOKED_THROUGH = 1_000
+"""So many rows at a time are looked through where most are not due."""
 _OF_BATCH = """SELECT t.country, t.currency, t.state, t.rows, t.minor
     FROM chunk c JOIN chunk_tally t ON t.chunk = c.number WHERE c.batch = %s"""
 _KNOWN = """SELECT p.country, p.currency, p.state, 1 AS rows, p.minor
     FROM known k JOIN progress p ON p.number = k.instruction WHERE k.batch = %s"""
-_HELD = """SELECT p.country, p.currency, 'ready', -1, -p.minor
-    FROM (SELECT DISTINCT instruction FROM unanswered) e JOIN progress p ON p.number = e.instruction
-    WHERE p.state = 'ready' AND (p.batch = %s
-        OR EXISTS (SELECT FROM known k WHERE k.batch = %s AND k.instruction = p.number))"""
+_HELD = f"""SELECT p.country, p.currency, 'ready', -1, -p.minor
+    FROM (SELECT DISTINCT instruction FROM ({ABOUT_ROWS.format(evidence="unanswered")}) e) held
+        CROSS JOIN LATERAL (SELECT * FROM progress WHERE number = held.instruction OFFSET 0) p
+    WHERE p.state = 'ready'"""  # noqa: S608 - constants of ours
 """The ready instructions of a batch that evidence holds, taken off again."""
 _SUMMED = """SELECT country, currency, state, sum(rows), sum(minor) FROM ({rows}) n GROUP BY 1, 2, 3
     HAVING sum(rows) > 0 ORDER BY 1, 2, 3"""
@@ -57,6 +60,16 @@ _TOUCHED = """SELECT instruction AS number FROM standing
 _READY = "SELECT number FROM instruction WHERE number BETWEEN r.first AND r.last"
 _KNOWN_IN = f"""SELECT {_SHOWN} FROM known c JOIN progress p ON p.number = c.instruction
     WHERE c.batch = %s AND c.row > %s"""  # noqa: S608 - constants of ours
+_LONG_ACCEPTED = """SELECT country, currency, 'accepted', count(*), sum(minor) FROM (
+        SELECT i.country, i.currency, i.minor FROM unnest(%s::bigint[], %s::bigint[]) r(first, last)
+            CROSS JOIN LATERAL (SELECT instruction FROM standing
+                WHERE instruction BETWEEN r.first AND r.last AND state = 'accepted' AND intended_at <= %s OFFSET 0) x
+            JOIN instruction i ON i.number = x.instruction
+        UNION ALL
+        SELECT p.country, p.currency, p.minor FROM known k JOIN progress p ON p.number = k.instruction
+            WHERE k.batch = %s AND p.state = 'accepted' AND p.intended_at <= %s
+    ) n GROUP BY 1, 2"""
+"""The rows in some chunks, and those of earlier batches, whose answer is awaited since a time."""
 _LINES = f"""WITH {_PAGE} SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.attempt - s.inherited_attempts, 0),
         s.sent_orderid, s.purpose, s.gateway_status, s.gateway_reference, s.http_status, s.error_code,
         CASE WHEN s.possible_duplicate_of IS NULL THEN s.message
@@ -67,6 +80,14 @@ _LINES = f"""WITH {_PAGE} SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.a
     ORDER BY c.row"""  # noqa: S608 - constants of ours
 """`LINE_COLUMNS` as `row_standing` has them."""
 
+_NEXT_READY = """SELECT i.row FROM chunk c JOIN instruction i ON i.number = c.first
+    WHERE c.batch = %s AND c.last >= (SELECT number FROM instruction WHERE batch = %s AND row > %s ORDER BY row LIMIT 1)
+        AND (SELECT sum(t.rows) FROM chunk_tally t WHERE t.chunk = c.number AND t.state = 'ready') > 0
+    ORDER BY c.first LIMIT 1"""
+"""The first row of the next chunk of a batch in which rows are ready."""
+_NEXT_READY_KNOWN = """SELECT k.row FROM known k JOIN progress p ON p.number = k.instruction
+    WHERE k.batch = %s AND k.row > %s AND k.row < coalesce(%s, k.row + 1) AND p.state = 'ready'
+    ORDER BY k.row LIMIT 1"""
 _OF_CHUNK = """page AS MATERIALIZED (
         SELECT i.row, i.number AS instruction FROM chunk r JOIN instruction i ON i.number BETWEEN r.first AND r.last
             WHERE r.number = %s AND i.batch = %s
@@ -100,13 +121,11 @@ def count_states(connection: Connection[Row], batch: int, *, accepted_until: str
     tallies = _tallies(fetch(connection, query, (batch, batch)))
     if accepted_until is None or all(one.state is not State.ACCEPTED for one in tallies):
         return tallies
-    sums: dict[tuple[str, str], tuple[int, int]] = {}
-    for row in find_rows(connection, batch, states={State.ACCEPTED}, accepted_until=accepted_until):
-        count, minor = sums.get((row.country, row.currency), (0, 0))
-        sums[row.country, row.currency] = count + 1, minor + row.minor
     counted = [one for one in tallies if one.state is not State.ACCEPTED]
-    counted += [StateTally(*key, State.ACCEPTED, *found) for key, found in sums.items()]
-    return sorted(counted, key=lambda one: (one.country, one.currency, one.state))
+    chunks = fetch(connection, _CHUNKS_WITH, (batch, [State.ACCEPTED.value], batch, -1))
+    ranges = [list(ends) for ends in zip(*chunks, strict=True)] or [[], []]
+    found = fetch(connection, _LONG_ACCEPTED, (*ranges, accepted_until, batch, accepted_until))
+    return sorted([*counted, *_tallies(found)], key=lambda one: (one.country, one.currency, one.state))
 
 
 def count_known(connection: Connection[Row], batch: int) -> list[StateTally]:
@@ -117,7 +136,7 @@ def count_known(connection: Connection[Row], batch: int) -> list[StateTally]:
 def count_due(connection: Connection[Row], batch: int) -> list[StateTally]:
     """Return counts and sums of the rows that may be sent: those that are ready and not held by evidence."""
     query = _SUMMED.format(rows=f"{_OF_BATCH} UNION ALL {_KNOWN} UNION ALL {_HELD}")
-    tallies = _tallies(fetch(connection, query, (batch,) * 4))
+    tallies = _tallies(fetch(connection, query, (batch,) * 5))
     return [one for one in tallies if one.state is State.READY]
 
 
@@ -204,15 +223,32 @@ def _page(batch: int, after: int, limit: int) -> tuple[int, ...]:
 
 
 def due_rows(connection: Connection[Row], batch: int, after_row: int, limit: int) -> list[Due]:
-    """Return up to `limit` READY instructions of a batch with a row above `after_row`; none that evidence holds."""
+    """Return up to `limit` READY instructions of a batch with a row above `after_row`; none that evidence holds.
+
+    Where a page has none, it goes on in the next chunk that has any.
+    """
     found: list[Due] = []
+    at_once, next_row = min(limit, _AT_ONCE), after_row + 1
     while len(found) < limit:
-        lines = fetch(connection, _DUE.format(page=_PAGE), _page(batch, after_row, min(limit, _AT_ONCE)))
+        lines = fetch(connection, _DUE.format(page=_PAGE), _page(batch, next_row - 1, at_once))
+        due = [_due(columns) for *columns, is_due in lines if is_due]
+        found += due
         if not lines:
             break
-        found += [_due(columns) for *columns, is_due in lines if is_due]
-        after_row = lines[-1][1]
+        next_row = lines[-1][1] + 1
+        if not due:
+            if (ready := _next_ready(connection, batch, next_row)) is None:
+                break
+            at_once, next_row = max(at_once, _LOOKED_THROUGH), ready
     return found[:limit]
+
+
+def _next_ready(connection: Connection[Row], batch: int, row: int) -> int | None:
+    """Return the next place in a batch, from `row` on, at which rows may be ready; None where there is none."""
+    brought = fetch(connection, _NEXT_READY, (batch, batch, row - 1))
+    until = max(row, brought[0][0]) if brought else None
+    known = fetch(connection, _NEXT_READY_KNOWN, (batch, row - 1, until))
+    return known[0][0] if known else until
 
 
 def due_rows_of_chunk(connection: Connection[Row], batch: int, chunk: int) -> list[Due]:

@@ -47,6 +47,20 @@ _COLUMNS = ", ".join(EvidenceLine._fields)
 _INSERT = f"INSERT INTO evidence ({_COLUMNS}) VALUES ({', '.join(['%s'] * len(EvidenceLine._fields))})"  # noqa: S608 - ours
 _FOR_A_PERSON = [finding.value for finding in FOR_A_PERSON]
 _NOTES = [finding.value for finding in NOTES]
+ABOUT_ROWS = """SELECT e.*, NULL::bigint AS row FROM {evidence} e
+        WHERE e.instruction BETWEEN (SELECT min(first) FROM chunk WHERE batch = %s)
+            AND (SELECT max(last) FROM chunk WHERE batch = %s)
+    UNION ALL
+    SELECT e.*, k.row FROM known k JOIN {evidence} e ON e.instruction = k.instruction WHERE k.batch = %s"""
+"""The evidence about the rows of a batch: those that it brought are in its chunks, and looked up by their numbers."""
+_EVERYTHING = "SELECT e.*, NULL::bigint AS row FROM {evidence} e"
+_PROGRESS_OF = "CROSS JOIN LATERAL (SELECT * FROM progress WHERE number = e.instruction OFFSET 0) p"
+"""OFFSET 0: its row is looked up for each, and never all rows of the journal for some of them."""
+_CONTRADICTING = "SELECT f.*, NULL::bigint AS row FROM fact f WHERE f.contradicts IS NOT NULL"
+_CONTRADICTING_ROWS = f"""{_CONTRADICTING} AND f.batch = %s
+    UNION ALL
+    SELECT f.*, k.row FROM known k JOIN fact f ON f.instruction = k.instruction
+        WHERE k.batch = %s AND f.contradicts IS NOT NULL"""  # noqa: S608 - constants of ours
 _WORDS = (FactKind.RESOLVED_PAID.value, FactKind.RESOLVED_REJECTED.value, FactKind.RESOLVED_NOT_RECEIVED.value)
 
 
@@ -157,11 +171,10 @@ def holds_in(connection: Connection[Row], batch: int) -> Mapping[int, Hold]:
     """Return the holds on ready rows of a batch, by row: the latest evidence against each."""
     found = fetch(
         connection,
-        """SELECT DISTINCT ON (c.row) c.row, e.number, e.source, e.said, e.taken_at
-        FROM unanswered e JOIN progress p ON p.number = e.instruction
-        JOIN covered c ON c.instruction = p.number AND c.batch = %s
-        WHERE p.state = 'ready' ORDER BY c.row, e.number DESC""",
-        (batch,),
+        f"""SELECT DISTINCT ON (1) coalesce(e.row, p.row), e.number, e.source, e.said, e.taken_at
+        FROM ({ABOUT_ROWS.format(evidence="unanswered")}) e {_PROGRESS_OF}
+        WHERE p.state = 'ready' ORDER BY 1, e.number DESC""",  # noqa: S608 - constants of ours
+        (batch,) * 3,
     )
     return {row: Hold(number, EvidenceSource(source), said, at) for row, number, source, said, at in found}
 
@@ -213,17 +226,17 @@ def _known_as(connection: Connection[Row], order_id: str) -> list[Candidate]:
 
 def contradictions_in(connection: Connection[Row], batch: int | None) -> list[Contradiction]:
     """Return the facts that changed nothing, of one batch or of all, except those that a person has answered since."""
+    facts, about = (_CONTRADICTING, ()) if batch is None else (_CONTRADICTING_ROWS, (batch, batch))
     found = fetch(
         connection,
-        """SELECT f.number, b.batch, c.row, i.client_orderid, f.contradicts, f.kind, f.attempt, f.at
-        FROM fact f JOIN instruction i ON i.number = f.instruction
-        JOIN covered c ON c.instruction = i.number AND c.batch = coalesce(%s, i.batch)
-        JOIN batch b ON b.number = c.batch
-        WHERE f.contradicts IS NOT NULL AND NOT EXISTS (
+        f"""SELECT f.number, b.batch, coalesce(f.row, i.row), i.client_orderid, f.contradicts, f.kind, f.attempt, f.at
+        FROM ({facts}) f CROSS JOIN LATERAL (SELECT * FROM instruction WHERE number = f.instruction OFFSET 0) i
+        JOIN batch b ON b.number = coalesce(%s, i.batch)
+        WHERE NOT EXISTS (
             SELECT FROM evidence answer JOIN fact word ON word.instruction = f.instruction AND word.number = answer.fact
             WHERE answer.instruction = f.instruction AND answer.finding = 'resolved' AND word.nth > f.nth
-        ) ORDER BY f.number""",
-        (batch,),
+        ) ORDER BY f.number""",  # noqa: S608 - constants of ours
+        (*about, batch),
     )
     return [
         Contradiction(number, batch_id, row, client_orderid, STATE_OF[state], kind, attempt, at)
@@ -233,17 +246,17 @@ def contradictions_in(connection: Connection[Row], batch: int | None) -> list[Co
 
 def waiting_in(connection: Connection[Row], batch: int | None) -> list[WaitingEvidence]:
     """Return the evidence that waits for a person, of one batch or of all: the row has not moved since it came."""
+    evidence, about = (_EVERYTHING, ()) if batch is None else (ABOUT_ROWS, (batch,) * 3)
     found = fetch(
         connection,
-        """SELECT e.number, b.batch, c.row, p.client_orderid, p.state, e.finding, e.said, e.source, e.taken_at
-        FROM evidence e JOIN progress p ON p.number = e.instruction
-        JOIN covered c ON c.instruction = p.number AND c.batch = coalesce(%s, p.batch)
-        JOIN batch b ON b.number = c.batch
+        f"""SELECT e.number, b.batch, coalesce(e.row, p.row), p.client_orderid, p.state, e.finding, e.said, e.source,
+            e.taken_at
+        FROM ({evidence.format(evidence="evidence")}) e {_PROGRESS_OF} JOIN batch b ON b.number = coalesce(%s, p.batch)
         WHERE e.finding = ANY (%s) AND coalesce(p.updated_at, '') <= e.taken_at AND NOT EXISTS (
             SELECT FROM evidence later WHERE later.instruction = e.instruction
                 AND later.finding = 'moved' AND later.number > e.number  -- in the same instant: times do not tell
-        ) ORDER BY e.number""",
-        (batch, _FOR_A_PERSON),
+        ) ORDER BY e.number""",  # noqa: S608 - constants of ours
+        (*about, batch, _FOR_A_PERSON),
     )
     return [
         WaitingEvidence(
@@ -258,9 +271,9 @@ def findings_in(connection: Connection[Row], batch: int | None) -> Mapping[str, 
     if batch is None:
         query = "SELECT finding, count(*) FROM evidence WHERE finding <> ALL (%s) GROUP BY 1 ORDER BY 1"
         return dict(fetch(connection, query, (_NOTES,)))
-    query = """SELECT e.finding, count(*) FROM evidence e JOIN covered c ON c.instruction = e.instruction
-        WHERE c.batch = %s AND e.finding <> ALL (%s) GROUP BY 1 ORDER BY 1"""
-    return dict(fetch(connection, query, (batch, _NOTES)))
+    query = f"""SELECT e.finding, count(*) FROM ({ABOUT_ROWS.format(evidence="evidence")}) e
+        WHERE e.finding <> ALL (%s) GROUP BY 1 ORDER BY 1"""  # noqa: S608 - constants of ours
+    return dict(fetch(connection, query, (batch, batch, batch, _NOTES)))
 
 
 def check_evidence(connection: Connection[Row], identity: Identity) -> int:

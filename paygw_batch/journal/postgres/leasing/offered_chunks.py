@@ -27,8 +27,9 @@ _OFFER = f"""INSERT INTO offer
     SELECT r.number, c.number FROM run r JOIN chunk c ON c.batch = r.batch
     WHERE r.number = %s AND (
         EXISTS (SELECT FROM segment g WHERE g.number = c.segment AND g.sealed_at IS NULL)
-        OR EXISTS (SELECT FROM instruction i LEFT JOIN standing s ON s.instruction = i.number
-            WHERE i.number BETWEEN c.first AND c.last AND {_DUE}))
+        OR (SELECT sum(t.rows) FROM chunk_tally t WHERE t.chunk = c.number AND t.state = 'ready') > 0
+            AND EXISTS (SELECT FROM instruction i LEFT JOIN standing s ON s.instruction = i.number
+                WHERE i.number BETWEEN c.first AND c.last AND {_DUE}))
     UNION
     SELECT r.number, c.number FROM run r JOIN known k ON k.batch = r.batch
         JOIN instruction i ON i.number = k.instruction LEFT JOIN standing s ON s.instruction = i.number
