@@ -62,7 +62,7 @@ FLOORS = {
     "sheet": ("model columns pieces amounts clean phones formulas", "read", "instructions", "check", "write"),
     "gateway": ("signing", "*", "http"),
     "journal": (
-        "values shared_run batch_part gate_port kept_plan port payment_port",
+        "journal_thread values shared_run batch_part gate_port kept_plan port payment_port",
         *("facts", "guards", "kept_notification", "sqlite postgres", "audit", "opening"),
     ),
     "compose": ("*", "actions"),

@@ -3,18 +3,25 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
+from paygw_batch.journal.journal_thread import JournalThread
+from paygw_batch.journal.sqlite.engine_journal import CommittingJournal, SqliteEngineJournal
 from paygw_batch.journal.values import Entry, MoveResult
 
 T = TypeVar("T")
 
 
+class _Inline(JournalThread):
+    async def call(self, call: Callable[[], T]) -> T:
+        return call()
+
+
 class InlineJournal(SqliteEngineJournal):
     """Makes every call here and now."""
+
+    def __init__(self, journal: CommittingJournal) -> None:
+        super().__init__(journal)
+        self._thread = _Inline()
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Append in one step."""
         return self._journal.append(entries)
-
-    async def _called(self, call: Callable[[], T]) -> T:
-        return call()

@@ -10,12 +10,12 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
 
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.journal_thread import JournalThread
 from paygw_batch.journal.values import Due, Entry, MoveResult
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class SqliteEngineJournal:
         self._journal = journal
         self._clock = clock
         self._commit_s = _FIRST_AVERAGE_S
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._thread = JournalThread()
         self._turn = asyncio.Lock()
         self._last_row: dict[int, int] = {}
 
@@ -62,7 +62,7 @@ class SqliteEngineJournal:
         """Return the next rows of a batch that may be sent, `limit` at the most."""
         after = self._last_row.get(batch, 0)
         async with self._turn:
-            page = await self._called(partial(self._journal.due, batch, after_row=after, limit=limit))
+            page = await self._thread.call(partial(self._journal.due, batch, after_row=after, limit=limit))
         self._last_row[batch] = page[-1].row if page else after
         return page
 
@@ -70,16 +70,16 @@ class SqliteEngineJournal:
         """Stage facts here and now, and commit them: here where the disk is quick, and otherwise in the thread."""
         async with self._turn:
             commit = partial(self._timed, self._journal.stage(entries))
-            return commit() if self._commit_s < QUICK_S else await self._called(commit)
+            return commit() if self._commit_s < QUICK_S else await self._thread.call(commit)
 
     async def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         """Take in the notifications that wait in the inbox."""
         async with self._turn:
-            return await self._called(partial(self._journal.take_in_waiting, words, at=at))
+            return await self._thread.call(partial(self._journal.take_in_waiting, words, at=at))
 
     def close(self) -> None:
         """End the thread."""
-        self._thread.shutdown()
+        self._thread.close()
 
     def _timed(self, commit: Callable[[], T]) -> T:
         """Make a commit, and note how long it took. One is made at a time."""
@@ -88,13 +88,3 @@ class SqliteEngineJournal:
             return commit()
         finally:
             self._commit_s += (self._clock() - began_s - self._commit_s) / _COMMITS_AVERAGED
-
-    async def _called(self, call: Callable[[], T]) -> T:
-        """Make a call in the thread. Its turn is over when the call is, also where nobody waits for it any more."""
-        calling = asyncio.get_running_loop().run_in_executor(self._thread, call)
-        try:
-            return await asyncio.shield(calling)
-        except asyncio.CancelledError:
-            await asyncio.wait([calling])
-            calling.exception()  # the next call to the journal raises it
-            raise

@@ -2,17 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.journal_thread import JournalThread
 from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter
 from paygw_batch.journal.values import Due, Entry, MoveResult
-
-T = TypeVar("T")
 
 
 class LeasingJournal(Protocol):
@@ -33,30 +31,30 @@ class ChunkJournal:
     def __init__(self, journal: LeasingJournal, writer: LeaseWriter) -> None:
         self._journal = journal
         self._writer = writer
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._thread = JournalThread()
         self._turn = asyncio.Lock()
         self._last_row: dict[int, int] = {}
 
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
         """Return the next rows of a batch that may be sent, `limit` at the most, of chunks that are leased for it."""
         async with self._turn:
-            return await self._called(partial(self._leased, batch, limit))
+            return await self._thread.call(partial(self._leased, batch, limit))
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one call of the database."""
         async with self._turn:
-            return await self._called(partial(self._journal.append, entries))
+            return await self._thread.call(partial(self._journal.append, entries))
 
     async def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         """Take in the notifications that wait in the inbox; none once another process has taken over."""
         async with self._turn:
             if self._writer.has_lost:
                 return Counter()
-            return await self._called(partial(self._journal.take_in_waiting, words, at=at))
+            return await self._thread.call(partial(self._journal.take_in_waiting, words, at=at))
 
     def close(self) -> None:
         """End the thread."""
-        self._thread.shutdown()
+        self._thread.close()
 
     def _leased(self, batch: int, limit: int) -> Sequence[Due]:
         """Return the next rows whose chunks this process has, or gets now; those of other processes are passed over.
@@ -77,13 +75,3 @@ class ChunkJournal:
                 self._writer.learn(due.number for due in leased)
                 return leased
         return []
-
-    async def _called(self, call: Callable[[], T]) -> T:
-        """Make a call in the thread. Its turn is over when the call is, also where nobody waits for it any more."""
-        calling = asyncio.get_running_loop().run_in_executor(self._thread, call)
-        try:
-            return await asyncio.shield(calling)
-        except asyncio.CancelledError:
-            await asyncio.wait([calling])
-            calling.exception()  # the next call to the journal raises it
-            raise

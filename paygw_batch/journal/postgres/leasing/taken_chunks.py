@@ -33,7 +33,7 @@ class TakenChunks(ChunkJournal):
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one call of the database, and finish the chunks whose rows have all ended."""
         async with self._turn:
-            return await self._called(partial(self._appended, entries))
+            return await self._thread.call(partial(self._appended, entries))
 
     def _leased(self, batch: int, limit: int) -> Sequence[Due]:
         """Return the next rows of the chunks that this process has taken; it takes another when none is left."""
