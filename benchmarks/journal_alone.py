@@ -8,15 +8,17 @@ from benchmarks.commands_resumed import accepted, intent
 from benchmarks.figures import Sample
 from benchmarks.merchant import open_batch
 from benchmarks.payouts import journal_on_disk
+from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.journal.values import Due
 
 
 def payouts_noted_per_s(directory: Path, rows: int, facts_a_commit: int) -> Sample:
     """Return how many payouts a second a journal on disk takes, as a run brings them.
 
-    A commit carries the outcomes of some rows and the intents of as many that take their places.
+    A commit carries the outcomes of some rows and the intents of as many that take their places. The garbage collector
+    rests, as it does during a run.
     """
-    with journal_on_disk(directory) as journal:
+    with gc_paused(), journal_on_disk(directory) as journal:
         batch, after_row = open_batch(journal, rows), 0
         landed: Sequence[Due] = ()
         started_s, cpu_s = time.perf_counter(), time.process_time()

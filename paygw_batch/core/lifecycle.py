@@ -196,8 +196,8 @@ def kind_of(fact: Fact) -> FactKind:
     match fact:
         case Intended():
             return _INTENDED
-        case Concluded(outcome):
-            return _OF_OUTCOME[outcome.kind]
+        case Concluded():
+            return _OF_OUTCOME[fact.outcome.kind]
         case Interrupted():
             return FactKind.INTERRUPTED
         case Resolved(resolution):

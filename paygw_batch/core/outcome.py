@@ -22,6 +22,10 @@ class OutcomeKind(StrEnum):
     __hash__ = str.__hash__  # what is equal hashes the same; Enum's own would not, and is slow
 
 
+ANSWERS = frozenset({OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED})
+"""The gateway's own answers."""
+
+
 class Outcome(NamedTuple):
     """The result of an attempt, with the gateway's own words where it gave any (a tuple: every payout makes one).
 

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from math import inf
 
 from paygw_batch.clock import timestamp
@@ -33,6 +34,9 @@ SIGNED_AHEAD = 512
 """How many signed requests may wait for their turn."""
 SIGNATURE_AGE_S = 30
 """A signed request that waited longer is signed afresh before it leaves."""
+
+_NO_TIME, _SHOWN = timedelta(), timedelta(milliseconds=1)
+"""The times of facts are shown to the millisecond."""
 
 Judge = Callable[[RawReply | TransportFault, Expected], Verdict]
 """Decides the meaning of a reply or a fault."""
@@ -115,6 +119,7 @@ class Engine:
         self._all_launched = asyncio.Event()
         self._halted = asyncio.Event()
         self._next_launch: asyncio.TimerHandle | None = None
+        self._noted = datetime.min.replace(tzinfo=UTC), ""
         self._senders: set[asyncio.Task[None]] = set()
         self._committer = GroupCommit(
             journal.append,
@@ -176,15 +181,16 @@ class Engine:
 
     async def _sign(self, page: Sequence[Due]) -> None:
         try:
-            requests = await self._prepare([self._next_attempt(due) for due in page])
+            requests = await self._prepare(self._next_attempts(page))
             self._signed.extend(map(_Row, page, requests))
         finally:
             # Also when it failed: the feeder hears of that when it looks for room.
             self._room.set()
         self._launch()
 
-    def _next_attempt(self, due: Due) -> Attempt:
-        return Attempt(due.instruction, due.order_id, self._world.nonce(), int(self._world.now().timestamp()))
+    def _next_attempts(self, page: Sequence[Due]) -> list[Attempt]:
+        timestamp_s = int(self._world.now().timestamp())
+        return [Attempt(due.instruction, due.order_id, self._world.nonce(), timestamp_s) for due in page]
 
     # Launching: as many rows in flight as the window, the rhythm and the signed requests allow.
 
@@ -238,7 +244,7 @@ class Engine:
         for number in range(1, TRIES + 1):
             if row.tries < number:
                 # Another try, or a signature that waited too long: there is no intent yet.
-                (row.request,) = await self._prepare([self._next_attempt(row.due)])
+                (row.request,) = await self._prepare(self._next_attempts([row.due]))
                 self._intend(row)
             verdict = await self._attempt(row)
             if not isinstance(verdict.advice, TryAgain):
@@ -307,8 +313,17 @@ class Engine:
 
     def _record(self, row: _Row, fact: Fact, reply: KeptReply | None = None) -> asyncio.Future[MoveResult]:
         """Hand a fact about the row's latest try to the next commit; the future is done when it is durable."""
-        due, now = row.due, timestamp(self._world.now())
-        return self._committer.submit(Entry(due.number, due.standing.attempt + row.tries, fact, now, reply))
+        due = row.due
+        return self._committer.submit(
+            Entry(due.number, due.standing.attempt + row.tries, fact, self._noted_at(), reply)
+        )
+
+    def _noted_at(self) -> str:
+        """Return the time for a fact. Facts within a millisecond share its text, which takes long to write."""
+        now = self._world.now()
+        if not _NO_TIME <= now - self._noted[0] < _SHOWN:
+            self._noted = now, timestamp(now)
+        return self._noted[1]
 
     # Stopping.
 

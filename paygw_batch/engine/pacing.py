@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.core.outcome import ANSWERS, Outcome, OutcomeKind
 from paygw_batch.engine.ports import Demand
 from paygw_batch.language import say, say_count
 
@@ -48,13 +48,10 @@ class Window:
 
     def learn(self, outcome: OutcomeKind) -> None:
         """Note the outcome of an attempt."""
-        match outcome:
-            case OutcomeKind.ACCEPTED | OutcomeKind.PAID | OutcomeKind.REJECTED:
-                self.size = min(self.limit, self.size * 2)
-            case OutcomeKind.UNKNOWN:
-                self.size = 1
-            case OutcomeKind.NOT_SENT:
-                pass
+        if outcome in ANSWERS:
+            self.size = min(self.limit, self.size * 2)
+        elif outcome is OutcomeKind.UNKNOWN:
+            self.size = 1
 
 
 @dataclass(slots=True)
@@ -66,13 +63,10 @@ class Breaker:
 
     def learn(self, outcome: OutcomeKind) -> bool:
         """Note the outcome of an attempt, and return whether the run must stop."""
-        match outcome:
-            case OutcomeKind.UNKNOWN:
-                self.in_a_row += 1
-            case OutcomeKind.ACCEPTED | OutcomeKind.PAID | OutcomeKind.REJECTED:
-                self.in_a_row = 0
-            case OutcomeKind.NOT_SENT:
-                pass
+        if outcome in ANSWERS:
+            self.in_a_row = 0
+        elif outcome is OutcomeKind.UNKNOWN:
+            self.in_a_row += 1
         return 0 < self.limit <= self.in_a_row
 
 

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, assert_never
 
-from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
+from paygw_batch.core.outcome import ANSWERS, Advice, GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.countries.rules import AmountUnit, Operation, ReplyNames
 from paygw_batch.gateway.message import Expected, FaultKind, RawReply, TransportFault
 from paygw_batch.gateway.strict_json import amount_of, evidence_of, first_of, strict_object, text_of, values_at
@@ -28,9 +28,11 @@ UNSTATED_PAUSE_S = 60.0
 """The rest when the gateway asks for one and does not say, in words we can read, how long."""
 
 _OTHER_PAYOUT = "reply.other_payout"
-_ANSWERS = frozenset({OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED})
 _URL = re.compile(rf"(?=.{{1,{MAX_URL_CHARACTERS}}}$)https?://[!-~]+")
 _SECONDS = re.compile(r"[0-9]{1,12}")
+_REDIRECTS = range(HTTPStatus.MULTIPLE_CHOICES, HTTPStatus.BAD_REQUEST)
+_SERVER_ERRORS = HTTPStatus.INTERNAL_SERVER_ERROR.value
+"""This HTTP status and all above it."""
 _CREDENTIALS_REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _REST_ASKED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
@@ -97,9 +99,9 @@ def _of_fault(fault: TransportFault) -> Verdict:
 
 def _cause_by_http(http_status: int) -> str | None:
     """Return why no reply with this HTTP status can say whether a payout was made, with any body; None where it can."""
-    if http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if http_status >= _SERVER_ERRORS:
         return "reply.server_error"
-    if HTTPStatus.MULTIPLE_CHOICES <= http_status < HTTPStatus.BAD_REQUEST:
+    if http_status in _REDIRECTS:
         return "reply.redirect"
     return None
 
@@ -123,7 +125,7 @@ def _of_object(
     if not isinstance(status, str):
         return OutcomeKind.UNKNOWN, "reply.status_not_text"
     kind = words.get(status)
-    if kind not in _ANSWERS:
+    if kind not in ANSWERS:
         return OutcomeKind.UNKNOWN, "reply.status_unlisted"
     return kind, ""
 

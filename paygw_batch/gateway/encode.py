@@ -14,6 +14,11 @@ from paygw_batch.gateway.control import ControlProfile
 _AMOUNT = re.compile(AMOUNT_PATTERN)
 _quoted = json.encoder.encode_basestring
 
+_ORDER_ID, _AMOUNT_KIND, _CURRENCY = FieldKind.ORDER_ID, FieldKind.AMOUNT, FieldKind.CURRENCY
+_PURPOSE, _COUNTRY, _CONTROL_KIND = FieldKind.PURPOSE, FieldKind.COUNTRY, FieldKind.CONTROL
+_OPERATOR_URL = FieldKind.OPERATOR_URL
+"""Python 3.11 calls a function each time that a member of an enum is named, and a body has many fields."""
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedBody:
@@ -54,12 +59,12 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
     is_number = supplies.amount_form is AmountForm.NUMBER
     amount = instruction.amount if is_number else with_two_decimals(instruction.amount)
     supplied = {
-        FieldKind.ORDER_ID: order_id,
-        FieldKind.AMOUNT: amount,
-        FieldKind.CURRENCY: instruction.currency,
-        FieldKind.PURPOSE: rule.purpose,
-        FieldKind.COUNTRY: rule.code,
-        FieldKind.CONTROL: _control(rule, instruction, order_id, amount, supplies.control),
+        _ORDER_ID: order_id,
+        _AMOUNT_KIND: amount,
+        _CURRENCY: instruction.currency,
+        _PURPOSE: rule.purpose,
+        _COUNTRY: rule.code,
+        _CONTROL_KIND: _control(rule, instruction, order_id, amount, supplies.control),
     }
     params = []
     members = []
@@ -67,7 +72,7 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
         name, kind = wanted.name, wanted.kind
         if name in rule.omitted:
             continue
-        if kind is FieldKind.OPERATOR_URL:
+        if kind is _OPERATOR_URL:
             value = supplies.urls.get(name)
         else:
             value = supplied[kind] if kind in supplied else instruction.fields.get(name)
@@ -75,7 +80,7 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
             _may_be_absent(rule, wanted)
             continue
         params.append((name, value))
-        members.append(f"{_quoted(name)}:{value if kind is FieldKind.AMOUNT and is_number else _quoted(value)}")
+        members.append(f"{_quoted(name)}:{value if kind is _AMOUNT_KIND and is_number else _quoted(value)}")
     return EncodedBody(_utf8("{" + ",".join(members) + "}"), tuple(params))
 
 

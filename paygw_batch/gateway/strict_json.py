@@ -71,11 +71,16 @@ def values_at(members: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]
     A path that leads nowhere is left out, and so is a null.
     """
     for path in paths:
-        found: Any = members
-        for name in path.split("."):
-            found = found.get(name) if isinstance(found, dict) else None
+        found = _at_dots(members, path) if "." in path else members.get(path)
         if found is not None:
             yield found
+
+
+def _at_dots(members: Mapping[str, Any], path: str) -> Any:
+    found: Any = members
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
 
 
 def first_of(members: Mapping[str, Any], paths: Iterable[str]) -> Any:

@@ -12,8 +12,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable
 from paygw_batch.journal.opening.open import SqliteJournal
-from paygw_batch.journal.sqlite import writer
-from paygw_batch.journal.sqlite.rows import load
+from paygw_batch.journal.sqlite.rows import IntendedRows, load
 from paygw_batch.journal.values import MoveResult
 from tests.journal.journal_disk import Disk, failing_disk
 from tests.journal.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of, read_at, send
@@ -130,11 +129,45 @@ def test_a_reading_that_has_become_stale_moves_nothing_and_keeps_nothing(
         assert list(journal.append([intent(first)])) == [MoveResult.MOVED]
         head = journal.head()
         with monkeypatch.context() as patch:
-            patch.setattr(writer, "load", lambda *_: stale)
+            patch.setattr(IntendedRows, "load", lambda *_: stale)
             with pytest.raises(InternalError, match="no longer where it stood"):
                 journal.append([intent(second), intent(first)])
         assert journal.head() == head
         assert list(journal.append([intent(second), intent(first)])) == [MoveResult.MOVED, MoveResult.NOT_MOVED]
+        journal.verify()
+
+
+def test_an_outcome_is_recorded_without_reading_back_what_the_intent_wrote(place: Path) -> None:
+    read: list[str] = []
+
+    def note(_: apsw.Cursor, statement: str, __: object) -> bool:
+        read.extend([statement] if "SELECT" in statement else [])
+        return True
+
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+        first, *_ = all_due(journal, 1)
+        journal.append([intent(first)])
+        journal._connection.exec_trace = note
+        journal.append([outcome_of(first.number, 1, OutcomeKind.PAID)])
+        journal._connection.exec_trace = None
+        assert read == []
+        assert next(journal.rows(1)).state is State.PAID
+        journal.verify()
+
+
+def test_a_move_that_was_rolled_back_is_not_remembered(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks_off(_: SqliteJournal) -> None:
+        raise KeyboardInterrupt
+
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+        first, *_ = all_due(journal, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(SqliteJournal, "_commit", breaks_off)
+            with pytest.raises(KeyboardInterrupt):
+                journal.append([intent(first)])
+        assert list(journal.append([intent(first)])) == [MoveResult.MOVED]
         journal.verify()
 
 

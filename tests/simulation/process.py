@@ -24,6 +24,7 @@ from paygw_batch.errors import (
     UsageError,
 )
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
+from paygw_batch.journal.journal_thread import JournalThread
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, MoveResult, TallyKind
@@ -74,19 +75,28 @@ class SlowAway:
             await asyncio.sleep(rng.random() * 0.05)
 
 
+class SlowThread(JournalThread):
+    """Makes calls to the journal as this world does."""
+
+    def __init__(self, away: SlowAway) -> None:
+        super().__init__()
+        self._away = away
+
+    async def call(self, call: Callable[[], T]) -> T:
+        """Make a call."""
+        return await self._away.journal(call)
+
+
 class SlowEngineJournal(SqliteEngineJournal):
     """The journal as an engine of this world has it."""
 
     def __init__(self, journal: SqliteJournal, away: SlowAway) -> None:
         super().__init__(journal)
-        self._away = away
+        self._thread = SlowThread(away)
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable."""
-        return await self._called(lambda: self._journal.append(entries))
-
-    async def _called(self, call: Callable[[], T]) -> T:
-        return await self._away.journal(call)
+        return await self._thread.call(lambda: self._journal.append(entries))
 
 
 def prepare(attempt: Attempt) -> PreparedRequest:

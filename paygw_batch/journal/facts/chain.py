@@ -122,16 +122,17 @@ def fold(
     chain never go back: a fact of a clock that was set back has the time of the fact before it.
     """
     lines = []
+    seq, before, at = end
     for entry in entries:
-        number, at = entry.instruction, max(entry.at, end.at)
-        after = advance(progress[number], entry.fact, entry.attempt, at)
+        number, attempt, at = entry.instruction, entry.attempt, max(entry.at, at)
+        after = advance(progress[number], entry.fact, attempt, at)
         contradicts = None
         if isinstance(after, IllegalMove):
             contradicts = after.state
         else:
             progress[number] = after
         kind, details = encode(entry.fact)
-        line = linked(end, at, kind, batches[number], number, entry.attempt, contradicts, details)
-        lines.append(line)
-        end = Link(line.seq, line.hash, at)
+        batch, seq = batches[number], seq + 1
+        before = link_hash(before, seq, at, kind, batch, number, attempt, contradicts, details)
+        lines.append(Line(seq, at, kind, batch, number, attempt, contradicts, details, before))
     return lines

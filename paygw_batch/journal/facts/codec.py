@@ -81,8 +81,8 @@ def _details(fact: Fact) -> str:
                 f'{{"body_sha256":{_quoted(fact.body_sha256)},"nonce":{_quoted(fact.nonce)},'
                 f'"order_id":{_quoted(fact.order_id)},"purpose":{purpose},"timestamp_s":{fact.timestamp_s}}}'
             )
-        case Concluded(outcome):
-            return _outcome_details(outcome)
+        case Concluded():
+            return _outcome_details(fact.outcome)
         case Interrupted():
             return "{}"
         case Resolved():

@@ -76,8 +76,8 @@ def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgre
                 first_sent_at=before.first_sent_at,
                 updated_at=at,
             )
-        case Concluded(outcome):
-            return _concluded(before, after, outcome, at)
+        case Concluded():
+            return _concluded(before, after, fact.outcome, at)
         case Interrupted():
             return before._replace(
                 standing=after,

@@ -2,7 +2,7 @@
 
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import lru_cache
@@ -36,19 +36,16 @@ PROGRESS = """order_id, state, attempt, generation, possible_duplicate_of, inher
     gateway_status, gateway_reference, http_status, error_code, message, intended_at, first_sent_at, updated_at"""
 """The columns of the view `progress` that `progress_of` reads, in its order."""
 
-SAVE_PROGRESS = """
-    INSERT INTO standing
-    SELECT column1, column2, column3, column4, column5, column6, column7, column8, column9, column10, column11,
-        column12, column13, column14, column15, column16, column17
-    FROM ({lines}) LEFT JOIN standing before ON before.instruction = column1
-    WHERE before.instruction IS NULL OR (before.state = column18 AND before.attempt = column19)
+_SAVE_PROGRESS = """
+    INSERT INTO standing VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
     ON CONFLICT (instruction) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
         generation = excluded.generation, possible_duplicate_of = excluded.possible_duplicate_of,
         inherited_attempts = excluded.inherited_attempts, order_id = excluded.order_id,
         sent_orderid = excluded.sent_orderid, purpose = excluded.purpose, gateway_status = excluded.gateway_status,
         gateway_reference = excluded.gateway_reference, http_status = excluded.http_status,
         error_code = excluded.error_code, message = excluded.message, intended_at = excluded.intended_at,
-        first_sent_at = excluded.first_sent_at, updated_at = excluded.updated_at"""
+        first_sent_at = excluded.first_sent_at, updated_at = excluded.updated_at
+    WHERE state = ?18 AND attempt = ?19"""
 """Compare-and-set: a line is written where there is none, or where state and attempt are still those that were read."""
 
 
@@ -88,7 +85,7 @@ def known_lines(batch: int, known: Iterable[Known], digests: OpeningDigests) -> 
         yield batch, line.row, line.instruction
 
 
-def progress_line(number: int, after: RowProgress, before: RowProgress) -> tuple[object, ...]:
+def _progress_line(number: int, after: RowProgress, before: RowProgress) -> tuple[object, ...]:
     """Return an instruction's progress as it is stored, and after it the state and attempt it must have come from."""
     standing = after.standing
     return (
@@ -271,7 +268,7 @@ def _add_words(connection: apsw.Connection, part: _StoredPart) -> None:
     connection.executemany(ADD_WORDS, enumerate(part.payee_words, start=part.first))
 
 
-def load(connection: apsw.Connection, numbers: Sequence[int]) -> Moving:
+def load(connection: apsw.Connection, numbers: Collection[int]) -> Moving:
     """Read instructions that are about to move."""
     if not numbers:
         return Moving({}, {}, {})
@@ -288,6 +285,49 @@ def load(connection: apsw.Connection, numbers: Sequence[int]) -> Moving:
         {line[0]: line[2] for line in found},
         {line[0]: progress_of(line[3:]) for line in found},
     )
+
+
+class IntendedRows:
+    """Remembers the rows in flight, so that nothing of them is read again for their outcomes.
+
+    It holds what the open transaction holds: one process writes a journal, and notes here every move that it writes.
+    Compare-and-set is the table's, for these rows as for any other.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[str, int, RowProgress]] = {}
+
+    def load(self, connection: apsw.Connection, numbers: Iterable[int]) -> Moving:
+        """Return instructions that are about to move, and read those that are not in flight."""
+        wanted = set(numbers)
+        kept = {number: self._rows[number] for number in wanted & self._rows.keys()}
+        read = load(connection, wanted - kept.keys())
+        return Moving(
+            {**read.client_orderids, **{number: row[0] for number, row in kept.items()}},
+            {**read.batches, **{number: row[1] for number, row in kept.items()}},
+            {**read.progress, **{number: row[2] for number, row in kept.items()}},
+        )
+
+    def note(self, before: Moving, moved: Mapping[int, RowProgress]) -> None:
+        """Note the new progress of instructions that moved, in the open transaction."""
+        for number, after in moved.items():
+            if after.standing.state is State.IN_FLIGHT:
+                self._rows[number] = (before.client_orderids[number], before.batches[number], after)
+            else:
+                self._rows.pop(number, None)
+
+    def forget(self) -> None:
+        """Forget all of them: a transaction was rolled back."""
+        self._rows.clear()
+
+
+def save_progress(connection: apsw.Connection, before: Moving, moved: Mapping[int, RowProgress]) -> None:
+    """Write the new progress of instructions. Raises `InternalError` where one is no longer where it was `before`."""
+    already = connection.total_changes()
+    lines = (_progress_line(number, after, before.progress[number]) for number, after in moved.items())
+    connection.executemany(_SAVE_PROGRESS, lines)
+    if connection.total_changes() - already != len(moved):
+        raise InternalError("an instruction is no longer where it stood when it was read")
 
 
 # SQLite lets go of the interpreter for every step of a statement. Beside a busy event loop, getting it back takes far

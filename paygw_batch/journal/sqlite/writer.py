@@ -34,12 +34,12 @@ from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import (
     PROGRESS,
-    SAVE_PROGRESS,
+    IntendedRows,
     Moving,
     load,
-    progress_line,
     progress_of,
     record_of,
+    save_progress,
     store_batch,
     totals_written,
     write_lines,
@@ -96,6 +96,7 @@ class SqliteJournal(SqliteReader):
         self._failure: str | None = None
         self._seen = end.seq
         self._took_in = False
+        self._in_flight = IntendedRows()
         self._inbox = InboxReader(inbox_path(path))
 
     def open_batch(
@@ -302,7 +303,7 @@ class SqliteJournal(SqliteReader):
 
     def _record(self, entries: Sequence[Entry], loaded: Moving | None = None) -> Sequence[Line]:
         """Add facts to the chain and save the new progress of their instructions, inside the open transaction."""
-        before = loaded or load(self._connection, [entry.instruction for entry in entries])
+        before = loaded or self._in_flight.load(self._connection, [entry.instruction for entry in entries])
         progress = dict(before.progress)
         lines = fold(entries, self._end, progress, before.batches)
         self._add(lines)
@@ -312,11 +313,8 @@ class SqliteJournal(SqliteReader):
             for number, after in progress.items()
             if loaded is not None or after is not before.progress[number]
         }
-        already = self._connection.total_changes()
-        saved = [progress_line(number, after, before.progress[number]) for number, after in moved.items()]
-        write_lines(self._connection, SAVE_PROGRESS, saved)
-        if self._connection.total_changes() - already != len(moved):
-            raise InternalError("an instruction is no longer where it stood when it was read")
+        save_progress(self._connection, before, moved)
+        self._in_flight.note(before, moved)
         return lines
 
     def _add(self, lines: Sequence[Line]) -> None:
@@ -378,6 +376,7 @@ class SqliteJournal(SqliteReader):
 
     def _roll_back(self) -> None:
         """Forget the open transaction, if SQLite has not done so itself; this writes nothing."""
+        self._in_flight.forget()
         try:
             if self._connection.in_transaction:
                 self._run("ROLLBACK")
