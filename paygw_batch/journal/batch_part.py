@@ -1,4 +1,4 @@
-"""A part of a new batch: pages of its sheet, and some of its instructions, row by row or as columns.
+"""A new batch: its record, and its parts, pages of its sheet and some of its instructions, row by row or as columns.
 
 A batch is digested over the canonical text of its instructions: what columns give is held to the text of each row by a
 test.
@@ -13,12 +13,18 @@ from typing import Any, Protocol, TypeVar
 
 from paygw_batch.core.batch import BILLION, InstructionTotals
 from paygw_batch.core.instruction import NAMES_A_PAYEE
-from paygw_batch.journal.values import NewInstruction
+from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
 
 _Part = TypeVar("_Part")
 
 VALUES_OF_TEXT = 12
 """How many values the canonical text of an instruction has."""
+
+
+def record_of(batch: NewBatch, number: int, opened_at: str) -> BatchRecord:
+    """Return the record of a new batch."""
+    sheet = (batch.sheet_name, batch.sheet_sha256, batch.rows, batch.defects, opened_at, batch.sheet_path)
+    return BatchRecord(number, batch.batch, batch.operation, *sheet)
 
 
 def payee_texts(fields: str) -> list[str]:

@@ -19,7 +19,7 @@ from paygw_batch.core.lifecycle import Released, Replaced, State, is_in_quaranti
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.spelling import spelled_alike
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.batch_part import BatchPart
+from paygw_batch.journal.batch_part import BatchPart, record_of
 from paygw_batch.journal.facts.chain import Identity, opening_line
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import amendable, next_order_id, storable, succeed
@@ -94,17 +94,7 @@ class PostgresJournal(PostgresReader):
             at = max(at, newest_fact(connection))
             number = _next_number(connection, "batch")
             digests = OpeningDigests(batch, _next_number(connection, "instruction"))
-            record = BatchRecord(
-                number,
-                batch.batch,
-                batch.operation,
-                batch.sheet_name,
-                batch.sheet_sha256,
-                batch.rows,
-                batch.defects,
-                at,
-                batch.sheet_path,
-            )
+            record = record_of(batch, number, at)
             with conflicting_lines(f"batch {batch.batch} is already open, or a row or an order id of it is taken"):
                 reference = copy_batch(
                     connection,

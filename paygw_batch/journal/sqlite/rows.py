@@ -19,7 +19,7 @@ from paygw_batch.journal.facts.codec import BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.values import BatchRecord, Known, NewBatch
+from paygw_batch.journal.values import BatchRecord, Known
 
 
 class _States(dict[str, State]):
@@ -118,12 +118,6 @@ class Moving:
     client_orderids: Mapping[int, str]
     batches: Mapping[int, int]
     progress: Mapping[int, RowProgress]
-
-
-def record_of(batch: NewBatch, number: int, opened_at: str) -> BatchRecord:
-    """Return the record of a new batch."""
-    sheet = (batch.sheet_name, batch.sheet_sha256, batch.rows, batch.defects, opened_at, batch.sheet_path)
-    return BatchRecord(number, batch.batch, batch.operation, *sheet)
 
 
 def store_batch(

@@ -20,7 +20,7 @@ from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Interrupted, Released, Replaced, State, is_in_quarantine
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
-from paygw_batch.journal.batch_part import BatchPart
+from paygw_batch.journal.batch_part import BatchPart, record_of
 from paygw_batch.journal.facts.chain import Line, Link, fold, opening_line
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress, amendable, next_order_id, storable, succeed
@@ -38,7 +38,6 @@ from paygw_batch.journal.sqlite.rows import (
     Moving,
     load,
     progress_of,
-    record_of,
     save_progress,
     store_batch,
     totals_written,
