@@ -59,7 +59,13 @@ ALLOWED = {
 """Which room may import which."""
 
 FLOORS = {
-    "sheet": ("model columns pieces amounts clean phones formulas", "read", "instructions", "check", "write"),
+    "sheet": (
+        "columns deferred findings model pieces amounts clean phones formulas",
+        "read",
+        "instructions",
+        "check",
+        "write",
+    ),
     "gateway": ("signing", "*", "http"),
     "journal": (
         "journal_thread values shared_run batch_part gate_port kept_plan port payment_port",

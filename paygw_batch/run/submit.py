@@ -31,9 +31,10 @@ from paygw_batch.run.repeated_sheet import SheetRepeat, at_least_two, not_summed
 from paygw_batch.sheet.check.contract import ContractGate, good_rows
 from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE
 from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
+from paygw_batch.sheet.findings import Findings
 from paygw_batch.sheet.instructions.instruction_columns import InstructionColumns
 from paygw_batch.sheet.instructions.pages import Pager
-from paygw_batch.sheet.model import Validated, as_defects
+from paygw_batch.sheet.model import Validated, as_defects, no_defects
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,16 @@ class Plan:
 
     @property
     def warnings(self) -> pl.DataFrame:
-        """Every warning (`DEFECT_SCHEMA`), those about the whole sheet first, at row 0."""
+        """Every warning (`DEFECT_SCHEMA`), as in `warnings_found`."""
+        return self.warnings_found.every.frame
+
+    @property
+    def warnings_found(self) -> Findings:
+        """The warnings, those about the whole sheet first, at row 0."""
         of_sheet = [] if self.repeat is None else [self.repeat.as_warning()]
         if self.look_alikes:
             of_sheet.append(once_a_batch(self.look_alikes))
-        return pl.concat([*of_sheet, self.validated.warnings])
+        return self.validated.warnings_found.after(pl.concat([no_defects(), *of_sheet]))
 
     @property
     def repeated_batch(self) -> str:
@@ -175,7 +181,7 @@ def open_planned_batch(
         sheet_sha256=sheet.sha256,
         sheet_path=str(sheet_path.absolute()),
         rows=validated.height,
-        defects=validated.defects["row"].n_unique(),
+        defects=validated.defects_found.rows.len(),
         by=by,
         approvals=tuple(approvals),
         plan_sha256=plan_sha256,

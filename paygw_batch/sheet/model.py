@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from string import Formatter
 from typing import Protocol
 
@@ -10,6 +9,8 @@ import polars as pl
 
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.language import say
+from paygw_batch.sheet.deferred import Deferred
+from paygw_batch.sheet.findings import Findings
 
 LINE_COLUMNS = (
     "row",
@@ -107,7 +108,7 @@ class Sheet:
 
     name: str
     sha256: str
-    content: "Deferred"
+    content: Deferred
     headers: Mapping[str, str]
     unknown: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -137,23 +138,6 @@ class Headed(Protocol):
         """As in `Sheet`."""
 
 
-class Deferred:
-    """Builds a frame on first use. `validate` never builds most of them."""
-
-    def __init__(self, make: Callable[[], pl.DataFrame]) -> None:
-        self._make = make
-
-    @classmethod
-    def of(cls, frame: pl.DataFrame) -> "Deferred":
-        """Return a frame that is there already."""
-        return cls(lambda: frame)
-
-    @cached_property
-    def frame(self) -> pl.DataFrame:
-        """The frame itself."""
-        return self._make()
-
-
 @dataclass(frozen=True, slots=True)
 class ValidatedPart:
     """Some rows of a sheet: `raw` as received (`Sheet.frame`), `rows` and `instructions` as in `Validated`."""
@@ -174,7 +158,8 @@ class Validated:
       trimmed; a currency that is left out is the country's for them too.
     - `instructions`: one line for every valid row, with the columns of `journal.port.NewInstruction`, in that order
       (`row` UInt32, `minor` Int64, the rest String).
-    - `defects` and `warnings`: `row` (UInt32), then as String `column, value, code, message`; ordered by row.
+    - `defects_found` and `warnings_found`: counted, and the first of them. All of them are `defects` and `warnings`:
+      `row` (UInt32), then as String `column, value, code, message`; ordered by row.
     - `totals`: every row, and per currency the sum of every readable amount, valid or not.
     - `counts`: `COUNT_KEYS` and, as of all rows that share them, `count` and `sum` (Decimal) of every readable amount.
     - `held`: the columns of the sheet in which any row has a value.
@@ -188,8 +173,8 @@ class Validated:
     batch: str
     lines: Deferred
     made: Deferred
-    defects: pl.DataFrame
-    warnings: pl.DataFrame
+    defects_found: Findings
+    warnings_found: Findings
     totals: ControlTotals
     counts: pl.DataFrame
     held: frozenset[str] = frozenset()
@@ -203,6 +188,16 @@ class Validated:
         if self.streamed is not None:
             return self.streamed()
         return iter((ValidatedPart(self.sheet.frame, self.rows, self.instructions),))
+
+    @property
+    def defects(self) -> pl.DataFrame:
+        """Every defect. Of a large sheet with very many, this goes through it once more."""
+        return self.defects_found.every.frame
+
+    @property
+    def warnings(self) -> pl.DataFrame:
+        """Every warning, as `defects`."""
+        return self.warnings_found.every.frame
 
     @property
     def payable(self) -> int:

@@ -39,6 +39,17 @@ def changed_since_read(name: str) -> SheetError:
     return SheetError(say("{name} was changed since it was read.", name=name), hint=say("Run the command again."))
 
 
+def frame_read_again(whole: Callable[[], Sheet], name: str, sha256: str | None) -> pl.DataFrame:
+    """Return the frame of a sheet that was gone through, read as a whole. `sha256` is of the bytes that were read.
+
+    Raises `SheetError` where the file has others by now.
+    """
+    sheet = whole()
+    if sheet.sha256 != sha256:
+        raise changed_since_read(name)
+    return sheet.frame
+
+
 class SheetSource(Headed, Protocol):
     """A sheet that can be gone through piece by piece, as often as need be. `headers` has all of the `nameless`."""
 

@@ -23,8 +23,9 @@ from paygw_batch.journal.values import BatchRecord, ClockSeen
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.deferred import Deferred
 from paygw_batch.sheet.instructions.pages import from_pages, to_pages
-from paygw_batch.sheet.model import Deferred, Validated
+from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from tests.engine.scripted_world import NOW, ScriptedGateway, an_engine, reply, run
 

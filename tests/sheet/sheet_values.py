@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 import polars as pl
 
 from paygw_batch.sheet.columns import known_columns
-from paygw_batch.sheet.model import Deferred, Sheet
+from paygw_batch.sheet.deferred import Deferred
+from paygw_batch.sheet.model import Sheet
 
 MakeSheet = Callable[..., Sheet]
 """Writes bytes or text to a file and reads it as a sheet: (content, name, **ReadOptions)."""

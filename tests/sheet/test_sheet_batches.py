@@ -16,8 +16,9 @@ from paygw_batch.errors import InternalError, SheetError, UsageError
 from paygw_batch.sheet.check.repeats import repeated_ids
 from paygw_batch.sheet.check.same_spelling import ids_spelled_alike, in_one_spelling
 from paygw_batch.sheet.check.validate import validate, with_defects, with_warnings
+from paygw_batch.sheet.deferred import Deferred
 from paygw_batch.sheet.instructions.pages import ROWS_A_PAGE, from_pages, to_pages
-from paygw_batch.sheet.model import DEFECT_SCHEMA, Deferred, Sheet
+from paygw_batch.sheet.model import DEFECT_SCHEMA, Sheet
 from tests.sheet.sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeSheet, codes, lines, of_rows
 
 NO_IDS = {name: value for name, value in KENYAN.items() if name != "client_orderid"}

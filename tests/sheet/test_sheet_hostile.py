@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.model import Deferred, Sheet
+from paygw_batch.sheet.deferred import Deferred
+from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from tests.sheet.hostile import Hostile, hostile_sheet, play
 from tests.sheet.hostile import verdict as verdict_on

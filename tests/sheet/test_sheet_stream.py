@@ -1,5 +1,6 @@
 """Large texts, gone through block by block: they come to the same as read as a whole, and every refusal is the same."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,11 +11,15 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
+from paygw_batch.sheet import findings
+from paygw_batch.sheet.check import failed_tally
 from paygw_batch.sheet.check.validate import validate, validate_opened, warnings_as_defects
+from paygw_batch.sheet.findings import Findings
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.pieces import Piece
 from paygw_batch.sheet.read.parquet import ParquetStream
 from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, read_sheet
+from paygw_batch.sheet.read.text import Marks, is_plain_utf8
 from paygw_batch.sheet.read.text_stream import TextStream
 from tests.sheet.hostile import hostile_sheet
 from tests.sheet.sheet_values import GOOD, HEADER, lines
@@ -35,6 +40,19 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def rows(count: int, first: int = 1) -> list[str]:
     """Return good rows, each with an order id and a phone of its own."""
     return [GOOD.replace("A-1", f"A-{n}").replace("712345678", f"7123{n:05}") for n in range(first, first + count)]
+
+
+def counted(found: Findings) -> tuple[object, ...]:
+    """Return how many findings there are and the first of them, held against all of them."""
+    every = found.every.frame
+    kinds = found.kinds()
+    assert found.first.rows() == every.head(findings.LISTED).rows()
+    assert found.rows.sort().to_list() == sorted(set(every["row"]))
+    assert found.is_empty == every.is_empty()
+    assert sorted(kinds.select("code", "count").rows()) == sorted(Counter(every["code"]).items())
+    for code in kinds["code"]:
+        assert found.examples(code).equals(every.filter(pl.col("code") == code).head(findings.EXAMPLES))
+    return tuple(kinds.rows())
 
 
 def told(found: Validated) -> tuple[object, ...]:
@@ -77,6 +95,20 @@ CASES = {
     "paid again at the end": lines(*rows(30), rows(1)[0].replace("A-1", "B-1")),
     "blank lines and rows": lines(*rows(12), "", ",,,,,", *rows(12, 20), "", ""),
     "a field too many, a field too few": lines(*rows(12), rows(1, 50)[0] + ",1", *rows(12, 20), "KE,A-99,15"),
+    "findings of every kind": lines(
+        *(
+            row.replace("+254", "" if n % 3 else "+255").replace(
+                "Wanjiru", ("Wanjiru", "=W", "W \U0001f600")[n % 7 % 3]
+            )
+            for n, row in enumerate(rows(20))
+        ),
+        *(row.replace("KE,", "UG,").replace(",1500.50", ",0") for row in rows(9, 30)),
+        *(row.replace("A-", "A\u200b") for row in (*rows(4, 50), *rows(4, 50))),
+        ",,,,,",
+        "Total,,30000,,,",
+        "KE,A-99,15",
+        *(row.replace("Wanjiru Kamau", "712345678") for row in rows(9, 60)),
+    ),
     "quoted": lines(*(row.replace(",Wanjiru Kamau", ',"Kamau, ""W"""') for row in rows(30))),
     "a quotation mark that does not close": lines(
         *rows(25), rows(1, 60)[0].replace("Wanjiru", '"Wanjiru'), *rows(9, 70)
@@ -111,6 +143,25 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_text_in_blocks_comes_to_the_same_as_a_whole(tmp_path: Path, rules: Rules, case: str) -> None:
     both_ways(tmp_path / "pay.csv", CASES[case].encode(), rules)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("case", ["findings of every kind", "another country at the end", "good"])
+def test_findings_that_are_only_counted_come_to_the_same(
+    tmp_path: Path, rules: Rules, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pay.csv"
+    kept = both_ways(path, CASES[case].encode(), rules)
+    for module in (findings, failed_tally):
+        monkeypatch.setattr(module, "LISTED", 4)
+    whole = validate(read_sheet(path, ReadOptions()), rules)
+    monkeypatch.setattr(failed_tally, "MOST_KEPT", 2)
+    monkeypatch.setattr(failed_tally, "LITTLE", 0)
+    assert both_ways(path, CASES[case].encode(), rules) == kept
+    in_blocks = validate_opened(open_sheet(path, ReadOptions()), rules)
+    assert counted(in_blocks.defects_found) == counted(whole.defects_found)
+    assert counted(in_blocks.warnings_found) == counted(whole.warnings_found)
+    assert (case == "findings of every kind") == bool(whole.warnings_found.rows.len() > findings.LISTED)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -280,3 +331,20 @@ def test_the_rows_of_parquet_are_those_of_the_bytes_that_were_validated(tmp_path
     assert sum(part.instructions.height for part in found.parts()) == 30
     with pytest.raises(SheetError, match="was changed since it was read"):
         _ = found.sheet.frame
+
+
+@given(
+    st.lists(st.text(alphabet='a,"\x07é', max_size=4), min_size=1, max_size=4),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+    st.integers(0, 3),
+)
+def test_marks_that_are_alike_have_all_fields_in_each_line(
+    texts: list[str], end: str, is_ended: bool, delimiters: int
+) -> None:
+    text = end.join(texts) + (end if is_ended or not texts[-1] else "")
+    marks = Marks.of(("a,b\n" + text).encode(), b",", len("a,b\n"))
+    assert marks.lines == len(texts)
+    plain = not any(sign in text for sign in '"\x07')
+    assert marks.are_alike(delimiters) == (plain and all(line.count(",") == delimiters for line in texts))
+    assert marks.is_plain_utf8(text.encode()) == is_plain_utf8(text.encode())

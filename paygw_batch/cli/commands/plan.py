@@ -114,8 +114,8 @@ def command(
 def _show(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
     """Show the defects of a sheet, and of one that they refuse everything else too: a document has its warnings."""
     if skip_invalid:
-        show_findings(screen, say("Defects"), plan.validated.defects)
-    elif plan.validated.defects.height:
+        show_findings(screen, say("Defects"), plan.validated.defects_found)
+    elif not plan.validated.defects_found.is_empty:
         show_planned(screen, plan)
 
 
@@ -150,6 +150,6 @@ def _summary(document: PlanDocument, plan: Plan, message: str) -> Summary:
         sheet=content.sheet,
         rows=content.rows,
         totals={currency: {"ready": amount} for currency, amount in content.totals.items()},
-        defects=plan.validated.defects["row"].n_unique(),
+        defects=plan.validated.defects_found.rows.len(),
         known=plan.known_rows,
     )

@@ -212,7 +212,7 @@ def _tried(
         rows=plan.validated.height,
         states=counted.states,
         totals=counted.totals,
-        defects=plan.validated.defects["row"].n_unique(),
+        defects=plan.validated.defects_found.rows.len(),
         known=plan.known_rows,
     )
     return with_warnings_told(summary, plan)

@@ -77,8 +77,8 @@ def command(
         validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)
     screen.notes(filled_in_notes(rules, validated.counts["country"].to_list(), validated.sheet.headers))
-    show_findings(screen, say("Defects"), validated.defects)
-    show_findings(screen, say("Warnings"), validated.warnings)
+    show_findings(screen, say("Defects"), validated.defects_found)
+    show_findings(screen, say("Warnings"), validated.warnings_found)
     counted = totals_of_sheet(validated.counts, minor_units_of(rules))
     show_totals(screen, counted)
     bad = counted.states.get("invalid", 0)
@@ -96,7 +96,7 @@ def command(
             states=counted.states,
             totals=counted.totals,
             defects=bad,
-            further={"defect_list": listed(validated.defects), **warnings_told(validated.warnings)},
+            further={"defect_list": listed(validated.defects_found), **warnings_told(validated.warnings_found)},
         )
     )
 

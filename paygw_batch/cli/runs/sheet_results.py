@@ -86,8 +86,8 @@ def submit_and_report(
 
 def show_planned(screen: Screen, plan: Plan) -> None:
     """Show defects and warnings of a planned sheet, and how much of it the journal knows."""
-    show_findings(screen, say("Defects"), plan.validated.defects)
-    show_findings(screen, say("Warnings"), plan.warnings)
+    show_findings(screen, say("Defects"), plan.validated.defects_found)
+    show_findings(screen, say("Warnings"), plan.warnings_found)
     show_known(screen, plan)
 
 
@@ -105,9 +105,9 @@ def show_known(screen: Screen, plan: Plan) -> None:
 
 def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
     """Return the summary with the warnings of a planned sheet, where it has any."""
-    if plan.warnings.is_empty():
+    if plan.warnings_found.is_empty:
         return summary
-    return replace(summary, further={**summary.further, **warnings_told(plan.warnings)})
+    return replace(summary, further={**summary.further, **warnings_told(plan.warnings_found)})
 
 
 def refused_summary(refused: RefusedSheet, *, strict: bool) -> Summary:
@@ -126,7 +126,7 @@ def refused_summary(refused: RefusedSheet, *, strict: bool) -> Summary:
         message = f"{refused.repeat.message} {refused.repeat.hint}"
         summary = replace(summary, message=message, further={"code": refused.repeat.code})
     else:
-        bad = validated.defects["row"].n_unique()
+        bad = validated.defects_found.rows.len()
         summary = replace(summary, message=_defects_sentence(plan, bad, strict=strict), defects=bad)
     return with_warnings_told(summary, plan)
 

@@ -166,8 +166,8 @@ def _of_sheet(sheet: Sheet, found: pl.DataFrame) -> Mapping[str, Any]:
 
 def _found(plan: Plan, rules: Rules) -> pl.DataFrame:
     """Return every defect and warning, with the mended text where there is one answer."""
-    countries = dict(plan.validated.rows.select("row", "country").iter_rows()) if plan.validated.defects.height else {}
     defects = plan.validated.defects
+    countries = dict(plan.validated.rows.select("row", "country").iter_rows()) if defects.height else {}
     suggested = [
         suggestion(code, message, countries.get(row), rules)
         for row, code, message in defects.select("row", "code", "message").iter_rows()

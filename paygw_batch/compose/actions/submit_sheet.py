@@ -114,7 +114,7 @@ def preview(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) 
 
 def refused_for_defects(asked: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
     """Return the refusal of a sheet with defects, or None: it has none, or they were to be left out."""
-    if asked.skip_invalid or plan.validated.defects.is_empty():
+    if asked.skip_invalid or plan.validated.defects_found.is_empty:
         return None
     return RefusedSheet(plan, _states_of(plan, journal))
 
@@ -171,7 +171,7 @@ def submit_sheet(
 
 def _states_of(plan: Plan, journal: JournalReader) -> dict[str, int]:
     """Return how many rows of a refused sheet have each state."""
-    invalid = plan.validated.defects["row"].n_unique()
+    invalid = plan.validated.defects_found.rows.len()
     counts = Counter({INVALID: invalid, State.READY.value: plan.validated.height - invalid})
     if plan.existing is not None:
         counts[State.READY.value] = 0

@@ -1,7 +1,6 @@
 """Runs the checks of each country's schema on a piece of a sheet, and explains the values that fail."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -10,6 +9,7 @@ from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.check.checks import ColumnCheck
 from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
+from paygw_batch.sheet.check.failed_tally import Failed
 from paygw_batch.sheet.check.warnings import warnings_of
 from paygw_batch.sheet.clean import cleaned_codes, prepared
 from paygw_batch.sheet.columns import columns_of_operation
@@ -21,7 +21,7 @@ from paygw_batch.sheet.instructions.wire import (
     shown_columns,
     wire_columns,
 )
-from paygw_batch.sheet.model import LINE_COLUMNS, defects_of, no_defects
+from paygw_batch.sheet.model import LINE_COLUMNS
 from paygw_batch.sheet.read.frame import copied, rows_of
 
 _WIRE_SCHEMA = {
@@ -36,47 +36,12 @@ class Judged:
     """The lines of some rows, and the values that failed a check.
 
     `lines` with `LINE_COLUMNS` (`row` UInt32, `valid` Boolean, else String), ordered by row. `failed` and `doubtful`
-    wait for `explained` to become sentences.
+    wait for `failed_tally.explained` to become sentences.
     """
 
     lines: pl.DataFrame
-    failed: Sequence["Failed"]
-    doubtful: Sequence["Failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Rows of one country that fail a check: no more of them than its reasons look at."""
-
-    country: str
-    check: ColumnCheck
-    rows: pl.DataFrame
-
-
-def explained(failed: Iterable[Failed]) -> pl.DataFrame:
-    """Return the defects of rows that failed a check, in no order. Raises `InternalError` for a row without a reason.
-
-    Rows of all pieces together: the same few reasons asked of many small frames would cost more than all the rest.
-    """
-    groups: dict[tuple[str, ColumnCheck], list[pl.DataFrame]] = defaultdict(list)
-    for one in failed:
-        groups[one.country, one.check].append(one.rows)
-    return pl.concat(
-        [
-            no_defects(),
-            *(part for (_, check), group in groups.items() for part in _defects(pl.concat(group).rechunk(), check)),
-        ]
-    )
-
-
-def _defects(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[pl.DataFrame]:
-    first = pl.coalesce(pl.when(reason.applies).then(pl.lit(at)) for at, reason in enumerate(check.reasons))
-    places = rows.select(first).to_series()
-    if places.null_count():
-        raise InternalError(f"{places.null_count()} rows are wrong in {check.column}, and no reason for it applies")
-    for at in places.unique().sort():
-        reason = check.reasons[at]
-        yield defects_of(rows_of(rows, places == at), check.column, reason.code, reason.message)
+    failed: Sequence[Failed]
+    doubtful: Sequence[Failed]
 
 
 class Judge:
@@ -131,7 +96,7 @@ class Judge:
             (self._country(codes[place] if place < len(codes) else NO_COUNTRY), start, height)
             for place, start, height in zip(runs["value"], starts, runs["len"], strict=True)
         ]
-        rows = raw.select("row", *(name for name in self._columns if name in raw.columns))
+        rows = raw.select("row", *(name for name in self._columns if name in raw.columns and _holds(raw[name])))
         if order is None:
             return _Grouped(rows, parts, None)
         places = pl.zeros(order.len(), pl.UInt32, eager=True)
@@ -160,6 +125,8 @@ class _Grouped:
         """Return a column of the grouped rows in the order of `raw`; one that is as in `raw` shares its memory."""
         if column.name in self.rows.columns and column.equals(self.rows[column.name], null_equal=True):
             return raw[column.name]
+        if not _holds(column):
+            return column
         return column if self.places is None else column[self.places]
 
 
@@ -170,6 +137,11 @@ class _CountryPart:
     lines: pl.DataFrame
     failed: Sequence[Failed]
     doubtful: Sequence[Failed]
+
+
+def _holds(column: pl.Series) -> bool:
+    """Return whether any row has a value in a column."""
+    return column.null_count() < column.len()
 
 
 def _roots(expressions: Iterable[pl.Expr]) -> set[str]:
@@ -246,14 +218,12 @@ class _CountryJudge:
         """Return which rows pass all checks, and check by check those (`among` some) that do not."""
         every = pl.Series([True]).new_from_index(0, part.height)
         failed = []
-        for check, passes in zip(
-            checks, part.select(c.passes.alias(str(at)) for at, c in enumerate(checks)), strict=True
-        ):
+        asked = part.select(check.passes.alias(str(place)) for place, check in enumerate(checks))
+        for place, (check, passes) in enumerate(zip(checks, asked, strict=True)):
             right = passes if among is None else passes | ~among
             if not right.all():
                 wrong = ~right
-                failed.append(
-                    Failed(self.code, check, copied(pl.DataFrame([part[name].filter(wrong) for name in check.needs])))
-                )
+                rows = copied(pl.DataFrame([part[name].filter(wrong) for name in check.needs]))
+                failed.append(Failed(self.code, place, check, rows))
                 every &= right
         return every, failed

@@ -13,7 +13,8 @@ import polars as pl
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import CONTROL
-from paygw_batch.sheet.model import DEFECT_SCHEMA, Deferred, Sheet, as_defects
+from paygw_batch.sheet.deferred import Deferred
+from paygw_batch.sheet.model import DEFECT_SCHEMA, Sheet, as_defects
 
 LEFT_OUT = "row.left_out"
 """The code of a row that a person left out: it is not paid, and repeats no other row."""

@@ -12,10 +12,12 @@ import polars as pl
 from paygw_batch.language import say
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.check.contract import NO_COUNTRY
-from paygw_batch.sheet.check.judge import Failed, Judged, explained
+from paygw_batch.sheet.check.failed_tally import Failed, FailedTally, explained, rows_failed
+from paygw_batch.sheet.check.judge import Judged
 from paygw_batch.sheet.check.repeats import occurring_twice, payee_hashes, worth_comparing
 from paygw_batch.sheet.check.same_spelling import in_one_spelling
 from paygw_batch.sheet.columns import known_columns
+from paygw_batch.sheet.findings import Findings
 from paygw_batch.sheet.instructions.batch_id import BatchDigest
 from paygw_batch.sheet.model import COUNT_KEYS, defects_of
 from paygw_batch.sheet.pieces import Piece, SheetSource, each, held_in
@@ -27,7 +29,8 @@ _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|s
 class _PieceTally:
     """Holds the sums of a piece of a sheet. `ids`: the `row` and the `hash` of each order id; `payees`: `payee_hashes`.
 
-    Order ids that differ only in their spelling have one hash.
+    Order ids that differ only in their spelling have one hash. `defects` are those that no check finds; `wrong` are the
+    rows that have a defect, and `doubted` those with a warning.
     """
 
     frame: pl.DataFrame
@@ -39,12 +42,15 @@ class _PieceTally:
     defects: pl.DataFrame
     failed: Sequence[Failed]
     doubtful: Sequence[Failed]
+    wrong: pl.Series
+    doubted: pl.Series
 
     @classmethod
     def of(cls, piece: Piece, judged: Judged) -> "_PieceTally":
         lines = judged.lines
         given = lines["client_orderid"]
         ids = lines.select("row", hash=in_one_spelling(given).hash()).filter(given.is_not_null())
+        defects = _defects_of_rows(piece, judged)
         return cls(
             frame=piece.frame,
             lines=lines,
@@ -52,14 +58,16 @@ class _PieceTally:
             ids=ids,
             payees=payee_hashes(lines),
             counts=counted(lines),
-            defects=pl.concat([piece.defects, _total_rows(piece.frame, judged.failed)]),
+            defects=defects,
             failed=judged.failed,
             doubtful=judged.doubtful,
+            wrong=pl.concat([defects["row"], rows_failed(judged.failed)]),
+            doubted=rows_failed(judged.doubtful),
         )
 
     def without_rows(self) -> "_PieceTally":
         """Return the sums alone."""
-        return replace(self, frame=self.frame.clear(), lines=self.lines.clear())
+        return replace(self, frame=self.frame.clear(), lines=self.lines.clear(), failed=(), doubtful=())
 
 
 class SheetTally:
@@ -75,6 +83,7 @@ class SheetTally:
         self._digest: BatchDigest | None = None
         self._held: set[str] = set()
         self._pieces: list[_PieceTally] = []
+        self._failures, self._doubts = FailedTally(), FailedTally()
         self.lines: pl.DataFrame | None = None
         """As `Judged.lines`, while there is one piece alone."""
 
@@ -89,6 +98,8 @@ class SheetTally:
             unknown = [name for name in self._source.unknown if name not in hollow]
             self._digest = BatchDigest(self._source.operation, unknown, self._assumed)
         self._digest.add(piece.lines, frame)
+        self._failures.add(piece.failed)
+        self._doubts.add(piece.doubtful)
         self.lines = None if self._pieces else piece.lines
         self._pieces.append(piece.without_rows())
 
@@ -126,14 +137,23 @@ class SheetTally:
         """The numbers of all valid rows whose payees may be doubtful for being paid twice."""
         return worth_comparing(pl.concat(piece.payees for piece in self._pieces))
 
-    def defects(self) -> pl.DataFrame:
-        """Return those that the file, single values and rows of totals show, in no order."""
-        failed = explained(one for piece in self._pieces for one in piece.failed)
-        return pl.concat([failed, *(piece.defects for piece in self._pieces)])
+    @property
+    def keeps_failed(self) -> bool:
+        """Whether the values that failed checks are few, and kept."""
+        return self._failures.is_whole
 
-    def warnings(self) -> pl.DataFrame:
-        """Return the warnings about single values of valid rows, in no order."""
-        return explained(one for piece in self._pieces for one in piece.doubtful)
+    def defects(self, again: Callable[[], pl.DataFrame]) -> Findings:
+        """Return those that the file, single values and rows of totals show.
+
+        `again` goes through the sheet once more and returns those that checks find.
+        """
+        wrong = pl.concat(piece.wrong for piece in self._pieces).unique()
+        found = self._failures.findings(wrong, again)
+        return found.joined(pl.concat(piece.defects for piece in self._pieces))
+
+    def warnings(self, again: Callable[[], pl.DataFrame]) -> Findings:
+        """Return the warnings about single values of valid rows. `again` as in `defects`."""
+        return self._doubts.findings(pl.concat(piece.doubted for piece in self._pieces), again)
 
 
 def tallied(source: SheetSource, judge: Callable[[Piece], Judged], held: Collection[str] | None = None) -> SheetTally:
@@ -150,6 +170,16 @@ def counted(lines: pl.DataFrame) -> pl.DataFrame:
     # The amounts of valid rows can be read, and are not asked.
     value = pl.col("amount").cast(pl.Decimal(38, 4)) if is_valid.all() else readable_amount("amount")
     return lines.select(*COUNT_KEYS, value=value).group_by(COUNT_KEYS).agg(count=pl.len(), sum=pl.col("value").sum())
+
+
+def _defects_of_rows(piece: Piece, judged: Judged) -> pl.DataFrame:
+    """Return the defects of a piece that no check finds: those that the file shows, and rows of totals."""
+    return pl.concat([piece.defects, _total_rows(piece.frame, judged.failed)])
+
+
+def defects_of_piece(piece: Piece, judged: Judged) -> pl.DataFrame:
+    """Return the defects of a piece, in no order."""
+    return pl.concat([explained(judged.failed), _defects_of_rows(piece, judged)])
 
 
 def _total_rows(frame: pl.DataFrame, failed: Sequence[Failed]) -> pl.DataFrame:

@@ -6,7 +6,7 @@ holds something after all), the sheet is read once more.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
@@ -18,24 +18,18 @@ from paygw_batch.countries.kinds import KINDS
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError
 from paygw_batch.language import say
+from paygw_batch.sheet.check.failed_tally import explained
 from paygw_batch.sheet.check.judge import Judge, Judged
 from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.check.repeats import doubtful_payees, repeated_ids
 from paygw_batch.sheet.check.same_spelling import ids_spelled_alike
-from paygw_batch.sheet.check.tally import SheetTally, counted, tallied
-from paygw_batch.sheet.columns import known_columns, reconciled_columns
+from paygw_batch.sheet.check.tally import SheetTally, counted, defects_of_piece, tallied
+from paygw_batch.sheet.columns import reconciled_columns
+from paygw_batch.sheet.deferred import Deferred
+from paygw_batch.sheet.findings import Findings, in_order
 from paygw_batch.sheet.instructions.batch_id import BatchDigest
 from paygw_batch.sheet.instructions.order_ids import content_digests, derived_ids
-from paygw_batch.sheet.model import (
-    COUNT_KEYS,
-    DEFECT_SCHEMA,
-    LINE_COLUMNS,
-    Deferred,
-    Sheet,
-    Validated,
-    ValidatedPart,
-    no_defects,
-)
+from paygw_batch.sheet.model import COUNT_KEYS, DEFECT_SCHEMA, LINE_COLUMNS, Sheet, Validated, ValidatedPart, no_defects
 from paygw_batch.sheet.pieces import InMemory, NotPlain, Piece, SheetSource, changed_since_read, each
 from paygw_batch.sheet.read.frame import copied, rows_of
 from paygw_batch.sheet.read.headings import fold
@@ -97,32 +91,35 @@ def _validated(
     source: SheetSource, rules: Rules, passing: "_Passing", tally: SheetTally, repeated: pl.DataFrame
 ) -> Validated:
     sheet = source.sheet(tally.held)
-    defects = _ordered(pl.concat([repeated, tally.defects()]))
-    if tally.batch is None or not defects["row"].unique().sort().equals(tally.invalid):
+    defects = tally.defects(lambda: passing.failed(source)).joined(repeated, first=True)
+    if tally.batch is None or not defects.rows.sort().equals(tally.invalid):
         raise InternalError("the rows with a defect are not the rows that are not valid")
     # A row with a defect is not paid: what is doubtful about it can wait until it is mended.
-    of_file = sheet.warnings.filter(~pl.col("row").is_in(defects["row"].implode()))
+    of_file = sheet.warnings.filter(~pl.col("row").is_in(tally.invalid.implode()))
     suspects = tally.same_payees
     payees = doubtful_payees(passing.lines_of(source, suspects)) if suspects.len() else no_defects()
+    warnings = tally.warnings(lambda: passing.doubtful(source)).joined(of_file, first=True).joined(payees)
     # Most commands show no row beside its defects: of a sheet that is bad throughout, this is much.
-    only_piece, reasons = tally.lines, Deferred(lambda: _reasons(defects))
+    only_piece, every = tally.lines, Deferred(lambda: _reasons(defects.every.frame))
     if only_piece is None:
         # What is opened passes the contract's gate: until then nothing has to be asked again.
         judge = Judge(source.operation, rules, derive=passing.ids is not None, checked=True)
+        kept, again = partial(_reasons_kept, every), partial(_reasons_again, passing, repeated)
+        reasons = kept if tally.keeps_failed else again
         streamed = partial(_parts, source, sheet, replace(passing, judge=judge), reasons)
         lines = Deferred(lambda: pl.concat(part.rows for part in streamed()))
         made = Deferred(lambda: pl.concat(part.instructions for part in streamed()))
     else:
         streamed = None
-        lines = Deferred(lambda: _shown(only_piece, reasons.frame, _own_columns(sheet.frame, sheet)))
+        lines = Deferred(lambda: _shown(only_piece, every.frame, _own_columns(sheet.frame, sheet)))
         made = Deferred(lambda: passing.judge.instructions(sheet.frame, only_piece))
     return Validated(
         sheet=sheet,
         batch=tally.batch,
         lines=lines,
         made=made,
-        defects=defects,
-        warnings=_ordered(pl.concat([of_file, tally.warnings(), payees])),
+        defects_found=defects,
+        warnings_found=warnings,
         totals=_totals(tally.counts, rules),
         counts=tally.counts,
         held=tally.held,
@@ -157,6 +154,24 @@ class _Passing:
 
         return pl.concat(found for found in each(source, lines) if found is not None)
 
+    def failed(self, source: SheetSource) -> pl.DataFrame:
+        """Go through a validated sheet once more, and return the defects that checks find."""
+        return explained(one for judged in self._again(source) for one in judged.failed)
+
+    def doubtful(self, source: SheetSource) -> pl.DataFrame:
+        """Go through a validated sheet once more, and return the warnings about single values."""
+        return explained(one for judged in self._again(source) for one in judged.doubtful)
+
+    def _again(self, source: SheetSource) -> Iterator[Judged]:
+        def judged(piece: Piece) -> Judged:
+            found = self.judged(piece)
+            return replace(found, lines=found.lines.clear())
+
+        try:
+            yield from each(source, judged)
+        except NotPlain:  # it was plain when it was validated
+            raise changed_since_read(source.name) from None
+
 
 def _derived(source: SheetSource, passing: _Passing, reference: str) -> pl.DataFrame:
     """Return the derived order ids of all valid rows: `row`, `client_orderid`."""
@@ -169,11 +184,28 @@ def _derived(source: SheetSource, passing: _Passing, reference: str) -> pl.DataF
     return found.select("row").with_columns(client_orderid=derived_ids(found["digest"], reference))
 
 
-def _parts(source: SheetSource, sheet: Sheet, passing: _Passing, reasons: Deferred) -> Iterator[ValidatedPart]:
+def _of_piece(piece: Piece) -> pl.Expr:
+    return pl.col("row").is_between(piece.frame["row"][0], piece.frame["row"][-1])
+
+
+def _reasons_kept(reasons: Deferred, piece: Piece) -> pl.DataFrame:
+    """Return the reasons of a piece from those of all rows."""
+    return reasons.frame.filter(_of_piece(piece))
+
+
+def _reasons_again(passing: "_Passing", repeated: pl.DataFrame, piece: Piece) -> pl.DataFrame:
+    """Return the reasons of a piece by checking it once more."""
+    found = defects_of_piece(piece, passing.judged(piece))
+    return _reasons(in_order(pl.concat([repeated.filter(_of_piece(piece)), found])))
+
+
+def _parts(
+    source: SheetSource, sheet: Sheet, passing: _Passing, reasons: Callable[[Piece], pl.DataFrame]
+) -> Iterator[ValidatedPart]:
     """Go through a validated sheet once more: yield its rows and instructions, piece by piece."""
 
     def part(piece: Piece) -> ValidatedPart:
-        in_piece = reasons.frame.filter(pl.col("row").is_between(piece.frame["row"][0], piece.frame["row"][-1]))
+        in_piece = reasons(piece)
         lines = replace(passing, refused=in_piece["row"]).judged(piece).lines
         rows = _shown(lines, in_piece, _own_columns(piece.frame, sheet))
         return ValidatedPart(piece.frame, rows, passing.judge.instructions(piece.frame, lines))
@@ -192,9 +224,9 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
     The batch is another one then, because fewer rows are to be paid; the rows themselves are shown as before.
     """
     sheet = validated.sheet
-    every = _ordered(pl.concat([validated.defects, defects.match_to_schema(DEFECT_SCHEMA)]))
+    every = validated.defects_found.joined(defects.match_to_schema(DEFECT_SCHEMA))
     is_refused = pl.col("row").is_in(defects["row"].unique().implode())
-    reasons = _reasons(every)
+    reasons = _reasons(every.every.frame)
 
     def refused(part: ValidatedPart) -> ValidatedPart:
         lines = part.rows.select(LINE_COLUMNS).with_columns(pl.col("valid") & ~is_refused)
@@ -217,8 +249,8 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
         batch=digest.batch,
         lines=Deferred(lambda: pl.concat(part.rows for part in parts())),
         made=Deferred(lambda: pl.concat(part.instructions for part in parts())),
-        defects=every,
-        warnings=validated.warnings.filter(~is_refused),
+        defects_found=every,
+        warnings_found=Findings.of(validated.warnings.filter(~is_refused)),
         counts=summed,
         streamed=parts if validated.streamed is not None else None,
     )
@@ -226,14 +258,12 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
 
 def with_warnings(validated: Validated, warnings: pl.DataFrame) -> Validated:
     """Return `validated` with further `warnings` (columns as `DEFECT_SCHEMA`)."""
-    return replace(
-        validated, warnings=_ordered(pl.concat([validated.warnings, warnings.match_to_schema(DEFECT_SCHEMA)]))
-    )
+    return replace(validated, warnings_found=validated.warnings_found.joined(warnings.match_to_schema(DEFECT_SCHEMA)))
 
 
 def warnings_as_defects(validated: Validated) -> Validated:
     """Return `validated` with every warning as a defect, under the same code."""
-    return with_defects(validated, validated.warnings) if validated.warnings.height else validated
+    return validated if validated.warnings_found.is_empty else with_defects(validated, validated.warnings)
 
 
 def _demand_columns(source: SheetSource, rules: Rules, countries: pl.Series) -> None:
@@ -271,13 +301,6 @@ def _profile_that_has(missing: Collection[str], source: SheetSource) -> str:
                     profile=profile,
                 )
     return ""
-
-
-def _ordered(defects: pl.DataFrame) -> pl.DataFrame:
-    """Return defects by row, then in the order of columns; a defect of the whole row is first."""
-    ranks = {name: rank for rank, name in enumerate(known_columns())}
-    rank = pl.col("column").replace_strict(ranks, default=-1, return_dtype=pl.Int32)
-    return defects.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
 
 
 def _reasons(defects: pl.DataFrame) -> pl.DataFrame:

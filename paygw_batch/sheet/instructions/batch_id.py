@@ -3,6 +3,7 @@
 import hashlib
 import io
 from collections.abc import Collection
+from typing import IO, TYPE_CHECKING, cast
 
 import polars as pl
 
@@ -10,8 +11,27 @@ from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.sheet.model import LINE_COLUMNS
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 _NOT_SAID = "purpose"
 _DIGITS = 16
+
+
+class _HashedText(io.RawIOBase):
+    """Hashes the bytes that are written to it, and keeps none of them."""
+
+    def __init__(self, digest: "hashlib._Hash") -> None:
+        self._digest = digest
+
+    def writable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def write(self, text: "ReadableBuffer", /) -> int:
+        """Hash the next bytes."""
+        self._digest.update(text)
+        return memoryview(text).nbytes
 
 
 class BatchDigest:
@@ -31,13 +51,12 @@ class BatchDigest:
         self._digest = hashlib.sha256(b"" if operation == "payout" else f"{operation}:".encode())
         columns = [*self._lines, *unknown, *(f"sheet:{name}" for name in further)]
         self._digest.update(repr(columns).encode())
+        self._text = cast("IO[bytes]", _HashedText(self._digest))
 
     def add(self, lines: pl.DataFrame, raw: pl.DataFrame) -> None:
         """Count in the next rows: `lines` (`LINE_COLUMNS`), and the same rows as the sheet has them."""
-        text = io.BytesIO()
         content = lines.select(self._lines).hstack(raw.select(self._raw).get_columns())
-        content.write_csv(text, include_header=False, separator="\x1f", quote_style="never")
-        self._digest.update(text.getbuffer())
+        content.write_csv(self._text, include_header=False, separator="\x1f", quote_style="never")
 
     @property
     def batch(self) -> str:

@@ -26,6 +26,7 @@ from paygw_batch.sheet.read.headings import (
     no_header,
     require_columns,
 )
+from paygw_batch.sheet.read.text import Marks
 
 DELIMITERS = (",", ";", "\t", "|")
 _FEW_QUOTED = 8
@@ -56,22 +57,17 @@ def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
     of that row (`row.fields`).
     """
     start = find_header(data, vocabulary, file)
-    return read_rows(data, start, count_lines(data, start.offset, len(data)), file)
+    return read_rows(data, start, Marks.of(data, start.delimiter.encode(), start.offset), file)
 
 
-def count_lines(data: bytes, begin: int, end: int) -> int:
-    """Count the lines between two places, the last one with an end or without."""
-    return data.count(b"\n", begin, end) + (end > begin and data[end - 1 : end] != b"\n")
-
-
-def read_rows(data: bytes, start: Start, lines: int, file: str) -> Table:
-    """Return the rows of `data` below its header: `lines` of them, from where `start` says.
+def read_rows(data: bytes, start: Start, marks: Marks, file: str) -> Table:
+    """Return the rows of `data` below its header, from where `start` says; `marks` are those of these lines.
 
     Raises `SheetError` as `read_delimited` does.
     """
-    headings = start.headings
+    headings, lines = start.headings, marks.lines
     ragged = None
-    frame = _parse(data, start, headings) if _counts_agree(data, start, lines) else None
+    frame = _parse(data, start, headings) if _counts_agree(data, start, marks) else None
     if frame is None:
         ragged = _ragged_lines(data, start, file)
         frame = _parse(_without_lines(data, start, ragged), start, headings)
@@ -84,7 +80,7 @@ def read_rows(data: bytes, start: Start, lines: int, file: str) -> Table:
         frame = frame.with_columns(unguarded(column) for column in frame.iter_columns())
     frame = frame.with_row_index("row", offset=start.row + 1)
     if ragged is None:
-        return Table(frame, headings)
+        return Table(frame, headings, has_empty=b'""' in marks.found)
     frame, defects = _with_ragged(frame, ragged, start, headings)
     return Table(frame, headings, defects=defects)
 
@@ -156,19 +152,21 @@ def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None
         return None
 
 
-def _counts_agree(data: bytes, start: Start, lines: int) -> bool:
+def _counts_agree(data: bytes, start: Start, marks: Marks) -> bool:
     """Return whether counting alone proves that no line has a field too few: no line is then read by itself.
 
     Lines with quotation marks are few, and are looked at one by one. polars refuses a line with a field too many, so
     that the right number of delimiters in all the others leaves no room for a line with one too few, nor for a blank
     one.
     """
-    quoted = _quoted_lines(data, start.offset, most=lines // _FEW_QUOTED)
+    needed = len(start.cells) - 1
+    if marks.are_alike(needed):
+        return True
+    quoted = _quoted_lines(data, start.offset, most=marks.lines // _FEW_QUOTED)
     if quoted is None:
         return False
-    delimiter, needed = start.delimiter.encode(), len(start.cells) - 1
-    of_quoted = sum(line.count(delimiter) for line in quoted)
-    if data.count(delimiter, start.offset) - of_quoted != needed * (lines - len(quoted)):
+    of_quoted = sum(line.count(marks.delimiter) for line in quoted)
+    if marks.found.count(marks.delimiter) - of_quoted != needed * (marks.lines - len(quoted)):
         return False
     texts = pl.Series("line", [line.decode().removesuffix("\r") for line in quoted], pl.String).to_frame()
     sound = pl.col("line").str.contains(_line_pattern(start)) & (_delimiters_outside(start) == needed)

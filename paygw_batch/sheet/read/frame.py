@@ -8,7 +8,8 @@ import polars as pl
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
-from paygw_batch.sheet.model import Deferred, Sheet, no_defects
+from paygw_batch.sheet.deferred import Deferred
+from paygw_batch.sheet.model import Sheet, no_defects
 from paygw_batch.sheet.read.headings import Headings
 from paygw_batch.sheet.read.other_digits import with_our_digits
 
@@ -20,6 +21,7 @@ class Table:
     """A file's rows below its header. `frame`: `row` (UInt32), then columns as `headings.names`, all String.
 
     `worksheet` is the name of the one that was read, where the file has several that could have been meant.
+    Without `has_empty`, no text of the frame is empty.
     """
 
     frame: pl.DataFrame
@@ -28,6 +30,7 @@ class Table:
     defects: pl.DataFrame = field(default_factory=no_defects)
     warnings: pl.DataFrame = field(default_factory=no_defects)
     worksheet: str | None = None
+    has_empty: bool = True
 
 
 def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: int) -> Sheet:
@@ -108,7 +111,8 @@ def notes_of(headings: Headings) -> tuple[str, ...]:
 def rows_said(table: Table) -> pl.DataFrame:
     """Return the table's frame without blank rows and the columns of a rejects file; blank texts as nulls."""
     frame = table.frame.drop(table.headings.ours)
-    frame = frame.with_columns(_empty_as_null(frame, name) for name in frame.columns[1:])
+    if table.has_empty:
+        frame = frame.with_columns(_empty_as_null(frame, name) for name in frame.columns[1:])
     blank = _blank_rows(frame)
     return rows_of(frame, ~blank) if blank.any() else frame  # a copy of every text, so only where it must be
 

@@ -10,7 +10,7 @@ import polars as pl
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.model import Sheet, defects_of, no_defects, worded
-from paygw_batch.sheet.pieces import NotPlain, Piece, changed_since_read, held_in
+from paygw_batch.sheet.pieces import NotPlain, Piece, frame_read_again, held_in
 from paygw_batch.sheet.read.frame import (
     Table,
     found_in,
@@ -120,18 +120,12 @@ class ParquetStream:
             file=self.name,
             operation=self.operation,
             sha256=self._sha256,
-            frame=self._frame,
+            frame=partial(frame_read_again, self._whole, self.name, self._sha256),
         )
 
     def whole(self) -> Sheet:
         """As in `SheetSource`."""
         return self._whole()
-
-    def _frame(self) -> pl.DataFrame:
-        sheet = self._whole()
-        if sheet.sha256 != self._sha256:
-            raise changed_since_read(self.name)
-        return sheet.frame
 
     def _table(self, at: int, rows: int) -> Table:
         # A slice decodes little more than its own rows, however large the groups of rows in the file are.

@@ -2,12 +2,13 @@
 
 import codecs
 import re
+from dataclasses import dataclass
 
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.language import say
 
 UTF8_MARK = codecs.BOM_UTF8
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 17
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it starts with
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -18,6 +19,7 @@ _CONTROL_BYTES = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
 _FIND_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _FURTHER_CONTROLS = ((b"\xc2", re.compile(rb"\xc2[\x80-\x9f]")), (b"\xe2", re.compile(rb"\xe2\x80[\xa8\xa9]")))
 """U+0080 to U+009F, and U+2028 and U+2029: their first byte, which is found at once or not at all, and all of them."""
+_EVERY_BYTE = bytes(range(0x100))
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 
@@ -37,13 +39,44 @@ def to_utf8(data: bytes, *, code_page: str | None, file: str) -> bytes:
 
 def is_plain_utf8(text: bytes) -> bool:
     """Return whether whole lines of a text need no conversion: UTF-8, LF or CR LF, no control character."""
+    return _near_control(text) is None and _is_plain_without_controls(text)
+
+
+def _is_plain_without_controls(text: bytes) -> bool:
     has_lone_return = text.find(b"\r") >= 0 and text.count(b"\r") != text.count(b"\r\n")
-    return (
-        not has_lone_return
-        and _near_control(text) is None
-        and _not_utf8_at(text) is None
-        and not has_further_controls(text)
-    )
+    return not has_lone_return and _not_utf8_at(text) is None and not has_further_controls(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The bytes that divide whole lines of a text, in their order, found in one pass over it.
+
+    `found` has every `delimiter`, quotation mark and line end, and the control characters of ASCII. `lines` is how many
+    lines there are, the last one with an end or without.
+    """
+
+    delimiter: bytes
+    found: bytes
+    lines: int
+
+    @classmethod
+    def of(cls, text: bytes, delimiter: bytes, begin: int = 0) -> "Marks":
+        """Find the marks of a text from a place on."""
+        others = _EVERY_BYTE.translate(None, _CONTROL_BYTES + delimiter + b'"\r\n')
+        places = range(begin, len(text), _CHUNK_BYTES)
+        found = b"".join(text[at : at + _CHUNK_BYTES].translate(None, others) for at in places)
+        has_open_line = len(text) > begin and not text.endswith(b"\n")
+        return cls(delimiter, found, found.count(b"\n") + has_open_line)
+
+    def are_alike(self, delimiters: int) -> bool:
+        """Return whether each line has so many delimiters, and nothing else that is marked."""
+        line_end = b"\r\n" if self.found[delimiters : delimiters + 1] == b"\r" else b"\n"
+        alike = (self.delimiter * delimiters + line_end) * self.lines
+        return self.found in (alike, alike.removesuffix(line_end))
+
+    def is_plain_utf8(self, text: bytes) -> bool:
+        """Return `is_plain_utf8` of the text whose marks these are, or of one with a plain line before it."""
+        return not self.found.translate(None, self.delimiter + b'"\r\n') and _is_plain_without_controls(text)
 
 
 def _near_control(text: bytes) -> int | None:

@@ -18,16 +18,18 @@ import polars as pl
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.model import Sheet
-from paygw_batch.sheet.pieces import NotPlain, Piece, changed_since_read, held_in
-from paygw_batch.sheet.read.delimited import Start, count_lines, find_header, read_rows
+from paygw_batch.sheet.pieces import NotPlain, Piece, changed_since_read, frame_read_again, held_in
+from paygw_batch.sheet.read.delimited import Start, find_header, read_rows
 from paygw_batch.sheet.read.format import Kind, check_first_bytes
 from paygw_batch.sheet.read.frame import Table, found_in, headers_of, rows_said, sheet_gone_through
 from paygw_batch.sheet.read.headings import Vocabulary
 from paygw_batch.sheet.read.other_digits import has_other_digits
-from paygw_batch.sheet.read.text import UTF8_MARK, is_plain_utf8
+from paygw_batch.sheet.read.text import UTF8_MARK, Marks, is_plain_utf8
 
 BLOCK_BYTES = 8 * 1024 * 1024
 """How much of a file is looked at at a time. A file of one block is read as a whole."""
+_HEAD_BYTES = 256 * 1024
+"""How much of a file is looked at for its header."""
 _LOOKS = 32
 LOOK_BYTES = 16 * 1024
 """How many places of a file are looked at before it is read, and how much of each."""
@@ -50,8 +52,9 @@ class TextStream:
         self.operation = vocabulary.operation
         self.name = path.name
         with self._opened() as file:
-            block, end = next(_blocks(file))
-            self._start, self._header = _header(block[:end], vocabulary, path.name)
+            block = os.pread(file.fileno(), min(_HEAD_BYTES, BLOCK_BYTES), 0)
+            self._start, self._header = _header(block[: block.rfind(b"\n") + 1], vocabulary, path.name)
+        self._delimiter = self._start.delimiter.encode()
         self._headings = self._start.headings
         self.headers: Mapping[str, str] = headers_of(self._headings)
         self.unknown: Sequence[str] = self._headings.unknown
@@ -70,10 +73,11 @@ class TextStream:
             begin = self._start.offset
             for block, end in _blocks(file):
                 digest.update(memoryview(block)[:end])
-                if lines := count_lines(block, begin, end):
-                    text = b"".join((self._header, memoryview(block)[begin:end]))
-                    yield partial(self._piece, text, lines, lines_before)
-                lines_before += lines
+                text = b"".join((self._header, memoryview(block)[begin:end]))
+                marks = Marks.of(text, self._delimiter, len(self._header))
+                if marks.lines:
+                    yield partial(self._piece, text, marks, lines_before)
+                lines_before += marks.lines
                 begin = 0
                 if lines_before > self._max_rows:
                     raise NotPlain
@@ -91,8 +95,8 @@ class TextStream:
             places = range(self._start.offset, size, max(LOOK_BYTES, size // _LOOKS))
             blocks = [os.pread(file.fileno(), LOOK_BYTES, at) for at in places]
         text = b"".join(block[block.find(b"\n") + 1 : block.rfind(b"\n") + 1] for block in blocks)
-        lines = count_lines(text, 0, len(text))
-        return held_in(rows_said(self._table(self._header + text, lines, 0))) if lines else ()
+        marks = Marks.of(text, self._delimiter)
+        return held_in(rows_said(self._table(self._header + text, marks, 0))) if marks.lines else ()
 
     def sheet(self, held: Collection[str]) -> Sheet:
         """As in `Source`."""
@@ -103,33 +107,27 @@ class TextStream:
             file=self.name,
             operation=self.operation,
             sha256=self._sha256 or "",
-            frame=self._frame,
+            frame=partial(frame_read_again, self._whole, self.name, self._sha256),
         )
 
     def whole(self) -> Sheet:
         """As in `Source`."""
         return self._whole()
 
-    def _frame(self) -> pl.DataFrame:
-        sheet = self._whole()
-        if sheet.sha256 != self._sha256:
-            raise changed_since_read(self.name)
-        return sheet.frame
-
-    def _piece(self, text: bytes, lines: int, lines_before: int) -> Piece:
-        table = self._table(text, lines, lines_before)
+    def _piece(self, text: bytes, marks: Marks, lines_before: int) -> Piece:
+        table = self._table(text, marks, lines_before)
         frame = rows_said(table).rechunk()
         if not frame.height or has_other_digits(frame, text):
             raise NotPlain
         self._defects[lines_before] = found_in(table.defects, frame)
         return Piece(frame, self._defects[lines_before])
 
-    def _table(self, text: bytes, lines: int, lines_before: int) -> Table:
-        if not is_plain_utf8(text):
+    def _table(self, text: bytes, marks: Marks, lines_before: int) -> Table:
+        if not marks.is_plain_utf8(text):
             raise NotPlain
         start = self._start.of_part(self._header, lines_before)
         try:
-            return read_rows(text, start, lines, self.name)
+            return read_rows(text, start, marks, self.name)
         except SheetError as error:
             raise NotPlain from error
 
@@ -140,12 +138,13 @@ class TextStream:
             raise NotPlain from error
 
 
-def _blocks(file: io.FileIO) -> Iterator[tuple[bytes, int]]:
-    """Yield the file in blocks of whole lines: bytes, and how many of them are the block."""
+def _blocks(file: io.FileIO) -> Iterator[tuple[bytearray, int]]:
+    """Yield the file in blocks of whole lines: bytes, and how many of them are the block. Each overwrites the last."""
     at = 0
-    while block := os.pread(file.fileno(), BLOCK_BYTES, at):
-        is_last = not os.pread(file.fileno(), 1, at + len(block))
-        end = len(block) if is_last else block.rfind(b"\n") + 1
+    block = bytearray(BLOCK_BYTES)
+    while size := os.preadv(file.fileno(), [block], at):
+        is_last = not os.pread(file.fileno(), 1, at + size)
+        end = size if is_last else block.rfind(b"\n", 0, size) + 1
         if not end:
             raise NotPlain
         yield block, end

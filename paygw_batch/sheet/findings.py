@@ -1,0 +1,105 @@
+"""Holds the defects, or the warnings, of a sheet: counted, the first of them made, and all of them when asked for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+
+from paygw_batch.sheet.columns import known_columns
+from paygw_batch.sheet.deferred import Deferred
+
+LISTED = 1000
+"""How many of the first are at hand."""
+EXAMPLES = 3
+"""How many of each code are at hand."""
+
+KIND_SCHEMA = {"code": pl.String(), "count": pl.UInt32(), "is_of_rows": pl.Boolean()}
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The defects, or the warnings, of a sheet (`DEFECT_SCHEMA`), ordered by row.
+
+    - `counts`: how many of each code there are (`KIND_SCHEMA`), and whether any is of a row, not of the whole sheet.
+    - `rows`: the numbers of the rows that have any.
+    - `few`: the first `LISTED` of all, and the first `EXAMPLES` of each code, made when they are asked for.
+    - `every`: all of them. Of a large sheet, this goes through the sheet once more.
+    """
+
+    counts: pl.DataFrame
+    rows: pl.Series
+    few: Deferred
+    every: Deferred
+
+    @classmethod
+    def of(cls, found: pl.DataFrame) -> "Findings":
+        """Return the findings of a frame that has all of them, in their order."""
+        rows = found["row"].unique(maintain_order=True)
+        return cls(_counts(found), rows, Deferred(lambda: few_of(found)), Deferred.of(found))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are none."""
+        return self.counts.is_empty()
+
+    @property
+    def first(self) -> pl.DataFrame:
+        """The first `LISTED` of all."""
+        return self.few.frame.head(LISTED)
+
+    def kinds(self) -> pl.DataFrame:
+        """Return `counts`, frequent codes first, and those that are as frequent as they first occur."""
+        occurring = self.few.frame.select(pl.col("code").unique(maintain_order=True))
+        ordered = occurring.join(self.counts, on="code", how="left", maintain_order="left")
+        return ordered.sort("count", descending=True, maintain_order=True)
+
+    def examples(self, code: str) -> pl.DataFrame:
+        """Return the first `EXAMPLES` with a code."""
+        return self.few.frame.filter(pl.col("code") == code).head(EXAMPLES)
+
+    def joined(self, found: pl.DataFrame, *, first: bool = False) -> "Findings":
+        """Return these and further ones, which come behind these of the same value, or `first`."""
+        return self._with(found, lambda these: in_order(pl.concat([found, these] if first else [these, found])))
+
+    def after(self, found: pl.DataFrame) -> "Findings":
+        """Return these behind those of the whole sheet."""
+        return self._with(found, lambda these: pl.concat([found, these]))
+
+    def _with(self, found: pl.DataFrame, put: Callable[[pl.DataFrame], pl.DataFrame]) -> "Findings":
+        if found.is_empty():
+            return self
+        few, every = self.few, self.every
+        return Findings(
+            summed([self.counts, _counts(found)]),
+            pl.concat([self.rows, found["row"]]).unique(),
+            Deferred(lambda: few_of(put(few.frame))),
+            Deferred(lambda: put(every.frame)),
+        )
+
+
+def few_of(found: pl.DataFrame) -> pl.DataFrame:
+    """Return the first `LISTED` of ordered findings, and the first `EXAMPLES` of each code."""
+    if found.height <= LISTED:
+        return found
+    is_example = pl.int_range(pl.len()).over("code") < EXAMPLES
+    return found.filter((pl.int_range(pl.len()) < LISTED) | is_example)
+
+
+def summed(counts: list[pl.DataFrame]) -> pl.DataFrame:
+    """Return the sums of several `counts`."""
+    return (
+        pl.concat([pl.DataFrame(schema=KIND_SCHEMA), *counts])
+        .group_by("code", maintain_order=True)
+        .agg(pl.col("count").sum(), pl.col("is_of_rows").any())
+    )
+
+
+def _counts(found: pl.DataFrame) -> pl.DataFrame:
+    return found.group_by("code", maintain_order=True).agg(count=pl.len(), is_of_rows=(pl.col("row") > 0).any())
+
+
+def in_order(found: pl.DataFrame) -> pl.DataFrame:
+    """Return defects by row, then in the order of columns; a defect of the whole row is first."""
+    ranks = {name: rank for rank, name in enumerate(known_columns())}
+    rank = pl.col("column").replace_strict(ranks, default=-1, return_dtype=pl.Int32)
+    return found.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
