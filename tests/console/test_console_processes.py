@@ -185,11 +185,15 @@ def polled(tmp_path: Path) -> Iterator[tuple[Program, Callable[[], int]]]:
             told[0] += 1
 
     async def poll_all(cookie: str) -> None:
-        origin, limits = f"http://127.0.0.1:{port}", httpx.Limits(max_connections=TABS)
-        async with (
-            httpx.AsyncClient(base_url=origin, cookies={"payouts": cookie}, timeout=90, limits=limits) as client,
-            asyncio.TaskGroup() as tabs,
-        ):
+        # One request a connection: one that was kept could be closed by the console just as it is used again.
+        once = httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}",
+            cookies={"payouts": cookie},
+            headers={"connection": "close"},
+            timeout=90,
+            limits=httpx.Limits(max_connections=TABS),
+        )
+        async with once as client, asyncio.TaskGroup() as tabs:
             for number in range(TABS):
                 path = "/" if number % 10 == 9 else f"/payouts/{batch}/progress?seen={number}"
                 tabs.create_task(poll(client, path))
