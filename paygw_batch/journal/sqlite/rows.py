@@ -85,7 +85,7 @@ def known_lines(batch: int, known: Iterable[Known], digests: OpeningDigests) -> 
         yield batch, line.row, line.instruction
 
 
-def _progress_line(number: int, after: RowProgress, before: RowProgress) -> tuple[object, ...]:
+def _progress_line(number: int, after: RowProgress, before: RowProgress) -> tuple[str | int | None, ...]:
     """Return an instruction's progress as it is stored, and after it the state and attempt it must have come from."""
     standing = after.standing
     return (
