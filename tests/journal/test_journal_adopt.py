@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +18,7 @@ from paygw_batch.journal.opening.adopt import Adoption
 from paygw_batch.journal.opening.examine import stands_at
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, told
 from tests.journal.journal_rows import AT, ENDPOINT, at, journal_path, make_at, open_at, open_sheet, send
-from tests.journal.test_journal_recorded import RECORDED
+from tests.journal.test_journal_recorded import put_recorded
 
 RENAMED = EndpointIdentity.of("pay.example", "1234", "merchant")
 """The same endpoint and consumer key under another host."""
@@ -259,11 +258,7 @@ def test_a_copy_that_any_witness_of_this_machine_is_ahead_of_is_not_adopted(plac
 
 
 def test_a_journal_of_an_older_version_is_brought_up_by_the_word_and_not_before(place: Path) -> None:
-    path = journal_path(place)
-    path.parent.mkdir(mode=0o700)
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript(RECORDED.read_text(encoding="utf-8"))
+    path = put_recorded(place)
     (version,) = column(path, "PRAGMA user_version")
     adoption(place).close()
     assert column(path, "PRAGMA user_version") == [version]

@@ -30,13 +30,19 @@ STANDS = [
 ]
 
 
-@pytest.fixture
-def recorded(place: Path) -> SqliteJournal:
+def put_recorded(place: Path) -> Path:
+    """Put the journal of the older version where that of the place is, and return its path."""
     path = journal_path(place)
     path.parent.mkdir(mode=0o700)
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     with closing(sqlite3.connect(path)) as database:
         database.executescript(RECORDED.read_text(encoding="utf-8"))
+    return path
+
+
+@pytest.fixture
+def recorded(place: Path) -> SqliteJournal:
+    put_recorded(place)
     adopt_at(place)
     return open_at(place)
 
