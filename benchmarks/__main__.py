@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.commands import ROOT
+from benchmarks.commands import WORKPLACE
 from benchmarks.figures import goals_table
 from benchmarks.machine import machine
 from benchmarks.machine_speed import contenders, section, times_slower
@@ -26,6 +26,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 @contextmanager
 def prepared(told: argparse.Namespace) -> Iterator[Bench]:
     """Yield a bench with a merchant and gateways that run."""
+    told.directory.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=told.directory) as name:
         directory = Path(name)
         merchant = Merchant.settled_in(directory)
@@ -52,7 +53,9 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, help="draw pictures into this folder (group `bench`)")
     parser.add_argument("--scale", type=float, default=1.0, help="a fraction, to try the machinery itself")
     parser.add_argument("--bare", action="store_true", help="use our own null gateway even where there is nginx")
-    parser.add_argument("--directory", type=Path, default=ROOT, help="on the disk to measure (default: the checkout)")
+    parser.add_argument(
+        "--directory", type=Path, default=WORKPLACE, help="on the disk to measure (default: %(default)s)"
+    )
     parser.add_argument("--write", type=Path, help="put the figures between the marks in this document")
     told = parser.parse_args()
     if told.pictures is not None and not can_draw():

@@ -17,6 +17,8 @@ from benchmarks.null_gateway import NullGateway
 from paygw_batch.countries.load import config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
+WORKPLACE = ROOT / "sandbox-state"
+"""Where a benchmark works if it isn't told otherwise: git ignores it, and what a killed one leaves there."""
 JOURNAL = "journal.sqlite3"
 WATCHED_EVERY_S = 0.05
 _MEMORY = ("VmRSS", "VmHWM")

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.journal import open_to_write
-from paygw_batch.compose.operations import rules_of
-from paygw_batch.compose.sheet import validated_sheet
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.countries.load import config_dir
 from paygw_batch.journal.values import Due, Entry
 from paygw_batch.run.submit import open_planned_batch, plan_submission
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.wiring.journal import file_of
+from paygw_batch.wiring.operations import rules_of
+from paygw_batch.wiring.sheet import validated_sheet
 
 LEFT_PERCENT = 1
 _AT_ONCE = 512
@@ -33,8 +33,8 @@ def open_sent(sheet: Path, journal: Path, environment: Mapping[str, str]) -> int
         config_dir() / "sandbox.toml", environ=environment, flags={("journal", "path"): str(journal)}
     )
     rules = rules_of(settings, "payout")
-    validated = validated_sheet(settings, rules, sheet, reference=None)
-    held = open_to_write(settings, "a benchmark")
+    validated = validated_sheet(settings, rules, sheet)
+    held = file_of(settings).open_to_write("a benchmark")
     try:
         plan = plan_submission(validated, held, operation="payout", amend=False, now=utc_now, quarantine_h=24)
         batch = open_planned_batch(plan, held, rules, operation="payout", sheet_path=sheet, now=utc_now)

@@ -20,13 +20,13 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.commands import ROOT, Office, memory_mib
-from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.console.access.kept_sessions import KeptSessions
 from paygw_batch.console.members import members_of
 from paygw_batch.console.web_sessions import SignedInKey, SignInWay, WebSessions
 from paygw_batch.countries.load import config_dir
 from paygw_batch.run.approval_keys import PublicKey, public_key_of
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.wiring.journal import journal_to_read
 from tests.ports import free_port, wait_until_there
 
 MAKER, APPROVER = "Ada", "Ben"

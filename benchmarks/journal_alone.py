@@ -8,8 +8,8 @@ from benchmarks.commands_resumed import accepted, intent
 from benchmarks.figures import Sample
 from benchmarks.merchant import open_batch
 from benchmarks.payouts import journal_on_disk
-from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.journal.values import Due
+from paygw_batch.processes import gc_paused
 
 
 def payouts_noted_per_s(directory: Path, rows: int, facts_a_commit: int) -> Sample:

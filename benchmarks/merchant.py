@@ -10,16 +10,15 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from paygw_batch.clock import timestamp
-from paygw_batch.core.instruction import Instruction
+from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.load import config_dir, load_operation, load_rules
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.encode import Supplies
-from paygw_batch.gateway.prepare import Signer
-from paygw_batch.gateway.sign import SignatureProfile
+from paygw_batch.gateway.sign import SignatureProfile, Signer
 from paygw_batch.gateway.signing.key import load_private_key
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows
-from paygw_batch.journal.port import Journal
+from paygw_batch.journal.journal import Journal
 from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
 from paygw_batch.settings.configuration import Settings, load_settings
 

@@ -19,7 +19,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
-from benchmarks.commands import ROOT, Office, office, own_peak_mib
+from benchmarks.commands import ROOT, WORKPLACE, Office, office, own_peak_mib
 from benchmarks.figures import readable
 from benchmarks.merchant import Merchant
 from benchmarks.null_gateway import NullGateway
@@ -29,7 +29,7 @@ NOBODY = NullGateway("nobody", "http://127.0.0.1:9", "http://localhost:9", "http
 STEPS = (
     ("start", "paygw_batch.cli.commands.submit.validated_sheet", "before"),
     ("read and validate", "paygw_batch.cli.commands.submit.validated_sheet", "after"),
-    ("plan", "paygw_batch.compose.actions.submit_sheet.plan_sheet", "after"),
+    ("plan", "paygw_batch.actions.submit_sheet.plan_sheet", "after"),
     ("read and judge again, insert", "paygw_batch.journal.sqlite.writer.store_batch", "after"),
     ("spellings", "paygw_batch.journal.sqlite.spellings.add_batch", "after"),
     ("totals, opening fact", "paygw_batch.journal.sqlite.writer.SqliteJournal._add", "after"),
@@ -39,7 +39,7 @@ STEPS = (
 """The steps in their order: each ends where a function is entered or left. Work beside it is counted in it."""
 BESIDE = {
     "contract": "paygw_batch.sheet.check.contract.ContractGate.hold",
-    "pages": "paygw_batch.sheet.instructions.pages.Pager.take",
+    "pages": "paygw_batch.sheet.instructions.Pager.take",
     "digest": "paygw_batch.journal.facts.digest.OpeningDigests.instructions",
 }
 """Parts of steps: the processor time of the threads that do them, without that of polars beside them."""
@@ -143,7 +143,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.opening", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--directory", type=Path, default=ROOT, help="on the disk to measure (default: the checkout)")
+    parser.add_argument(
+        "--directory", type=Path, default=WORKPLACE, help="on the disk to measure (default: %(default)s)"
+    )
     told = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=told.directory) as name:
         merchant = Merchant.settled_in(Path(name))

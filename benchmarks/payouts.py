@@ -7,36 +7,36 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from benchmarks.figures import Sample
+from benchmarks.keys_elsewhere import KeyElsewhere
 from benchmarks.loops import loop_factory
 from benchmarks.merchant import Merchant, open_batch
 from benchmarks.silent_progress import Silent
 from benchmarks.slow_disk import slow_flushes
-from paygw_batch.clock import timestamp
+from paygw_batch.clock import elapsed_s, timestamp
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import Outcome
 from paygw_batch.engine.engine import Engine
-from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.engine.pacing import Pace
 from paygw_batch.engine.ports import World
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import Connections, TransportSettings
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http.transport import PayoutTransport
-from paygw_batch.gateway.prepare import Preparer
-from paygw_batch.gateway.signing.signers import signers_for
-from paygw_batch.journal.opening.create import new_journal
+from paygw_batch.gateway.sign import Preparer
+from paygw_batch.gateway.signing.signers import signed_ahead, signers_for
+from paygw_batch.journal.journal import Journal
+from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.opening.open import open_journal
-from paygw_batch.journal.port import Journal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Due
+from paygw_batch.processes import gc_paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,8 @@ class Trial:
     connections: Literal["fresh", "reuse"] = "reuse"
     journal: Literal["disk", "memory"] = "disk"
     ca_bundle: Path | None = None
+    key: KeyElsewhere | None = None
+    """The key that signs; None: the merchant's file."""
     flush_s: float = 0.0
     """How much longer each flush of the journal takes than the disk needs."""
 
@@ -81,11 +83,14 @@ def journal_on_disk(directory: Path) -> Iterator[SqliteJournal]:
     """Yield a new journal on the disk of `directory`."""
     with tempfile.TemporaryDirectory(dir=directory) as name:
         place = Path(name)
-        now = timestamp(datetime.now(UTC))
-        path, endpoint = place / "journal.sqlite3", EndpointIdentity("benchmark", "1000")
-        witness_dir = place / "witness"
-        new_journal(path, witness_dir=witness_dir, registry_dir=None, endpoint=endpoint, now=now, holder="benchmark")
-        journal = open_journal(path, witness_dir=witness_dir, endpoint=endpoint, now=now, holder="benchmark")
+        at = FilePlace(
+            place / "journal.sqlite3",
+            endpoint=EndpointIdentity("benchmark", "1000"),
+            witness_dir=place / "witness",
+            now=lambda: timestamp(datetime.now(UTC)),
+        )
+        at.make("benchmark")
+        journal = at.open_to_write("benchmark")
         try:
             yield journal
         finally:
@@ -116,6 +121,8 @@ class _Noted(Silent):
 async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -> Sample:
     reached = TransportSettings(trial.base_url, connections=Connections(trial.connections), ca_bundle=trial.ca_bundle)
     signer, noted = merchant.signer(trial.base_url), _Noted()
+    if trial.key is not None:
+        signer = replace(signer, key=trial.key.load())
     with gc_paused(), journal.for_engine() as given:
         async with signers_for(signer.key, trial.rows) as signers, PayoutTransport(reached) as transport:
             engine = Engine(
@@ -124,13 +131,15 @@ async def _run(trial: Trial, merchant: Merchant, journal: Journal, batch: int) -
                 prepare=Preparer(merchant.rules, signer, signers),
                 judge=partial(classify, words=merchant.settings.words(), operation=merchant.operation),
                 pace=Pace(trial.concurrency),
-                world=World(lambda: datetime.now(UTC), partial(secrets.token_hex, 16), random.random),
+                world=World(lambda: datetime.now(UTC), elapsed_s, partial(secrets.token_hex, 16), random.random),
                 progress=noted,
+                departs_within_s=reached.connect_timeout_s + reached.total_timeout_s,
+                signed_ahead=signed_ahead(signer.key),
             )
             started_s, cpu_s = time.perf_counter(), time.process_time()
             end = await engine.run(batch)
-            elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_s
+            took_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_s
     if end.sent != trial.rows or end.stop_reason is not None or end.failure is not None:
         raise InternalError(f"the run ended early: {end}")
-    per_s = trial.rows / elapsed_s
+    per_s = trial.rows / took_s
     return Sample(per_s, 1e6 * cpu_s / trial.rows, noted.steady_per_s(trial.concurrency) or per_s)

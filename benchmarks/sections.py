@@ -3,8 +3,10 @@
 import importlib.util
 import statistics
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from benchmarks.console_pages import TABS, page_times, polling_tabs, served_page
 from benchmarks.figures import Figure, Goal, Ratio, Sample, apart, readable, side_by_side, table
 from benchmarks.first_byte import until_first_byte
 from benchmarks.journal_alone import payouts_noted_per_s
+from benchmarks.keys_elsewhere import alone_per_s, in_slow_kms, in_token
 from benchmarks.machine import sync_ms
 from benchmarks.merchant import Merchant
 from benchmarks.null_gateway import NullGateway, answer_s
@@ -28,6 +31,7 @@ from benchmarks.signatures import signatures_per_s
 from benchmarks.validation import contenders as validations
 from benchmarks.validation import cpu_ratio, peak_mib
 from tests.journal.postgres_server import PostgresServer
+from tests.tokens import HOW_TO_GET_IT, softhsm
 
 SLOW_GATEWAYS_S = (0.05, 1.0)
 GROUPS_FACTS = (16, 64, 128)
@@ -41,8 +45,11 @@ PAGE_TIMES = 40
 UPLOADED_ROWS = 100_000
 SHARED_RATE_PER_S, SHARED_RATE_S = 200, 60
 """The rate that four workers keep together, and for how long they are watched."""
-MOST_SENT_ROWS = 1_000_000
+MAX_SENT_ROWS = 1_000_000
 """Larger sheets are validated and held against the journal, but not sent: that takes an hour and shows no more."""
+
+KMS_CALLS = 4
+"""How many calls are under way at once, by default."""
 
 Measure = Callable[[], Sample]
 
@@ -265,7 +272,7 @@ def opening(bench: Bench) -> str:
         spread = f"{readable(min(seconds))} to {readable(max(seconds))} s"
         middle = [readable(statistics.median(some)) for some in (seconds, cpu_s, peaks)]
         lines.append(f"| {rows:,} | {middle[0]} s | {spread} | {middle[1]} s | {middle[2]} MiB |")
-        if rows == MOST_SENT_ROWS:
+        if rows == MAX_SENT_ROWS:
             bench.goals.append(Goal("a million rows: from Enter to the first byte", "s", seconds, 6, 3, at_most=True))
     return "\n".join([*lines, ""])
 
@@ -290,7 +297,7 @@ def commands(bench: Bench) -> str:
                 bench.goals.append(
                     Goal(f"peak memory of `submit`, {rows:,} rows", "MiB", (ended.peak_mib,), *marks, at_most=True)
                 )
-            if command == "verify" and rows == MOST_SENT_ROWS:
+            if command == "verify" and rows == MAX_SENT_ROWS:
                 bench.goals.append(Goal("`verify`, a row", "us", (1e6 * ended.seconds / rows,), 20, 10, at_most=True))
     parts.append("")
     parts += bench.picture("What a row costs", "rows", "us a row", costs, is_log=True)
@@ -304,7 +311,7 @@ def _day(bench: Bench, rows: int, parts: list[str]) -> Iterator[tuple[str, Ended
     """Run every command on a sheet of `rows` rows and a journal that begins empty."""
     with office(bench.directory, bench.merchant.key, bench.gateway) as place:
         sheet = place.make_sheet(rows)
-        if rows > MOST_SENT_ROWS:
+        if rows > MAX_SENT_ROWS:
             for command, words in {"validate": ("validate",), "submit": ("submit", "--dry-run")}.items():
                 ended = place.call(*words, str(sheet))
                 parts.append(_command_line(rows, " ".join(words), ended))
@@ -334,7 +341,7 @@ def _command_line(rows: int, command: str, ended: Ended) -> str:
 
 def resumed(bench: Bench) -> str:
     """Measure commands on a batch of which nearly all was sent."""
-    rows = bench.rows(min(bench.most_rows, MOST_SENT_ROWS))
+    rows = bench.rows(min(bench.most_rows, MAX_SENT_ROWS))
     parts = [
         "### A batch of which 1 % is left",
         "",
@@ -355,7 +362,7 @@ def resumed(bench: Bench) -> str:
             ended = place.call(*words)
             parts.append(_command_line(rows, " ".join(word for word in words if word != str(sheet)), ended))
             tell(parts[-1])
-            if "--row" in words and rows == MOST_SENT_ROWS:
+            if "--row" in words and rows == MAX_SENT_ROWS:
                 bench.goals.append(
                     Goal("`status --row`, a million rows", "s", (ended.seconds,), 0.7, 0.4, at_most=True)
                 )
@@ -386,7 +393,7 @@ def start(bench: Bench) -> str:
 
 def console(bench: Bench) -> str:
     """Measure the console: its pages over a long journal, an upload, and what tabs that ask cost a run."""
-    rows, uploaded = bench.rows(min(bench.most_rows, MOST_SENT_ROWS)), bench.rows(UPLOADED_ROWS)
+    rows, uploaded = bench.rows(min(bench.most_rows, MAX_SENT_ROWS)), bench.rows(UPLOADED_ROWS)
     parts = [
         "### The console",
         "",
@@ -435,8 +442,8 @@ def several(bench: Bench) -> str:
     """Measure a sheet that workers pay from one journal in PostgreSQL, beside a journal in a file; and their rate."""
     parts = []
     with server_on_disk() as server:
-        for rows in (bench.rows(20_000), *(size for size in SIZES if MOST_SENT_ROWS <= size <= bench.most_rows)):
-            repetitions = bench.repetitions if rows < MOST_SENT_ROWS else 1
+        for rows in (bench.rows(20_000), *(size for size in SIZES if MAX_SENT_ROWS <= size <= bench.most_rows)):
+            repetitions = bench.repetitions if rows < MAX_SENT_ROWS else 1
             parts.append(_several(replace(bench, repetitions=repetitions), server, rows))
         parts.append(_shared_rate(bench, server))
     return "\n".join(parts)
@@ -492,6 +499,27 @@ def _shared_rate(bench: Bench, server: PostgresServer) -> str:
     )
 
 
+def keys(bench: Bench) -> str:
+    """Measure payouts with a key in a token and in a KMS of 20 ms, against what the key makes by itself."""
+    measures: dict[str, Measure] = {}
+    with ExitStack() as stack:
+        places = [(f"a KMS of 20 ms, {KMS_CALLS} calls at once", stack.enter_context(in_slow_kms(KMS_CALLS)))]
+        if softhsm() is not None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=bench.directory))
+            places.append(("a token (SoftHSM, RSA-2048, one session)", in_token(Path(folder), bench.merchant.key, 1)))
+        else:
+            tell(HOW_TO_GET_IT)
+        rows = bench.rows(3_000)
+        for name, key in places:
+            measures[f"{name}: signatures alone"] = partial(apart, alone_per_s, key, rows)
+            measures[f"{name}: payouts"] = run_of(replace(bench.trial(), rows=rows, key=key))
+        found = bench.side_by_side(measures, "/s")
+    alone, runs = list(found.values())[::2], list(found.values())[1::2]
+    named = [(name, run, own) for (name, _), run, own in zip(places, runs, alone, strict=True)]
+    ratios = [Ratio.of(f"{name}: payouts : signatures", run, own, 0.95) for name, run, own in named]
+    return bench.table("Payouts with a key that is not a file", found, ratios)
+
+
 SECTIONS: Mapping[str, Callable[[Bench], str]] = {
     "engine": engine,
     "plain": plain,
@@ -504,4 +532,5 @@ SECTIONS: Mapping[str, Callable[[Bench], str]] = {
     "start": start,
     "console": console,
     "several": several,
+    "keys": keys,
 }

@@ -6,28 +6,34 @@ names in `__all__` is public. docs/python-api.md shows how it is used.
 
 import os
 import signal
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import polars as pl
 
-from paygw_batch.compose.actions.background_run import BackgroundRun, RowOutcome, RunHandle
-from paygw_batch.compose.actions.continue_batch import continued_batch
-from paygw_batch.compose.actions.send import Standings, Task, send, standings
-from paygw_batch.compose.actions.submit_sheet import RefusedSheet, Submission, Surface, submit_sheet
-from paygw_batch.compose.approvals import default_plan
-from paygw_batch.compose.gateway import gateway_of
-from paygw_batch.compose.journal import find_batch, journal_to_read
-from paygw_batch.compose.operations import require_complete, rules_of
-from paygw_batch.compose.operator import in_words, person
-from paygw_batch.compose.run_journal import run_journal
-from paygw_batch.compose.sheet import require_as_stated, validated_frame, validated_sheet
+from paygw_batch.actions.approvals import require_in_force, share_plan
+from paygw_batch.actions.background_run import BackgroundRun, RowOutcome, RunHandle
+from paygw_batch.actions.batch_status import batch_status
+from paygw_batch.actions.continue_batch import continued_batch, release_rejected
+from paygw_batch.actions.find_payments import MAX_FOUND, payment_search
+from paygw_batch.actions.plan_document import prepare_plan
+from paygw_batch.actions.plan_sheet import RefusedSheet, SheetOptions, Submission, Surface
+from paygw_batch.actions.refresh_run import refresh, require_enquiry
+from paygw_batch.actions.results import Standings, standings
+from paygw_batch.actions.send import Task, send
+from paygw_batch.actions.settle_rows import settle_by_word
+from paygw_batch.actions.submit_sheet import submit_sheet
+from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT, ControlTotals
+from paygw_batch.core.lifecycle import Resolution
+from paygw_batch.core.money import from_minor
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.core.sheet_answers import SheetAnswers
+from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, shown_state
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import (
     ApprovalError,
@@ -40,19 +46,34 @@ from paygw_batch.errors import (
     SheetError,
     UsageError,
 )
-from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowStanding
 from paygw_batch.processes import forbid_core_dumps
+from paygw_batch.run.approval import PlanDocument, needs_approval
+from paygw_batch.run.approval_keys import load_approval_key
+from paygw_batch.run.resolve import Settlement
+from paygw_batch.run.signed_document import ApprovalPolicy, approve, read_document, write_document
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.sheet.check.validate import warnings_as_defects
 from paygw_batch.sheet.model import Validated, no_defects
+from paygw_batch.wiring.approvals import default_plan, known_maker, person, required_line, required_policy
+from paygw_batch.wiring.gateway import gateway_of
+from paygw_batch.wiring.journal import find_batch, journal_for_document, journal_to_read, run_journal
+from paygw_batch.wiring.operations import minor_units_of, require_complete, rules_of
+from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
+from paygw_batch.wiring.sheet import require_as_stated, validated_frame, validated_sheet
 
 __all__ = [
     "ApprovalError",
+    "ArrowTable",
     "BatchRecord",
+    "BatchState",
+    "Checked",
     "Conclusion",
     "ConfigurationError",
     "ControlTotals",
     "Finished",
+    "FoundPayment",
     "JournalError",
     "JournalHeld",
     "JournalMissing",
@@ -61,12 +82,15 @@ __all__ = [
     "OutcomeKind",
     "PaygwError",
     "Payouts",
+    "Planned",
     "Refused",
+    "Resolution",
     "Result",
     "RowOutcome",
     "Run",
     "SheetError",
     "UsageError",
+    "WaitingRow",
 ]
 
 _HOLDER = "a Python program"
@@ -99,6 +123,10 @@ class Refused:
     defects: pl.DataFrame
     warnings: pl.DataFrame
 
+    def to_dict(self) -> dict[str, object]:
+        """Return the values under their names, for JSON; frames as lists of rows."""
+        return _as_dict(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -108,7 +136,7 @@ class Finished:
     - `states`: how many rows stand in each state; `totals`: currency -> state -> exact sum as text.
     - `known`: the rows that the journal had before; `sent`: those for which a byte may have left in this run.
     - `reconciliation`: one line for every row of the sheet, with the columns of the reconciliation file.
-    - `warnings`: as in `Refused`; empty where no sheet was read.
+    - `warnings`: as in `Refused`; empty if no sheet was read.
     - `notes`: sentences about the run that a person should read.
     """
 
@@ -123,6 +151,98 @@ class Finished:
     warnings: pl.DataFrame
     notes: tuple[str, ...] = ()
 
+    def to_dict(self) -> dict[str, object]:
+        """Return the values under their names, for JSON; frames as lists of rows."""
+        return _as_dict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A sheet that was read and validated. Nothing was sent, and no journal was looked at.
+
+    - `payable`: the rows without a defect, of all `rows`; `totals`: currency -> sum of every readable amount.
+    - `defects` and `warnings`: as in `Refused`.
+    - `headings`: our column -> the sheet's own heading.
+    - `batch`: the id that its batch would have.
+    """
+
+    batch: str
+    rows: int
+    payable: int
+    totals: Mapping[str, str]
+    defects: pl.DataFrame
+    warnings: pl.DataFrame
+    headings: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the values under their names, for JSON; frames as lists of rows."""
+        return _as_dict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """A row that needs a person: its state, the code of the reason, and since when.
+
+    `order_id` is the one that it was sent under last, if any.
+    """
+
+    row: int
+    client_orderid: str
+    order_id: str | None
+    state: str
+    error_code: str | None
+    amount: str
+    currency: str
+    since: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchState:
+    """The state of a batch as the journal has it now; `needs_person` are all rows that need a person."""
+
+    conclusion: Conclusion
+    message: str
+    batch: str
+    sheet: str
+    opened_at: str
+    rows: int
+    states: Mapping[str, int]
+    totals: Mapping[str, Mapping[str, str]]
+    needs_person: tuple[WaitingRow, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the values under their names, for JSON."""
+        return _as_dict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan in the file `path`. `approvals`: how many it has, of those that are `needed`."""
+
+    path: Path
+    batch: str
+    sheet: str
+    rows: int
+    totals: Mapping[str, str]
+    approvals: int
+    needed: int
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the values under their names, for JSON."""
+        return _as_dict(self)
+
+
+@runtime_checkable
+class ArrowTable(Protocol):
+    """Describes a frame of any library that speaks Arrow's PyCapsule interface: pandas, pyarrow, DuckDB."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Export the frame as a stream."""
+
+
+SheetLike: TypeAlias = pl.DataFrame | ArrowTable | Path | str
+"""A frame, or the path of a file."""
 
 Result: TypeAlias = Refused | Finished
 """The result of a run: refused or finished. An error that stops a run is raised, as a `PaygwError`."""
@@ -154,16 +274,19 @@ class Payouts:
         if not allow_core_dumps:
             forbid_core_dumps(for_good=False)
         self._environ = dict(os.environ if environ is None else environ)
-        flags = {} if journal is None else {("journal", "path"): str(Path(journal).absolute())}
-        self._settings = load_settings(Path(config), environ=self._environ, flags=flags)
+        flags = {} if journal is None else {("journal", "path"): str(_named(journal, "journal").absolute())}
+        self._config = _named(config, "config")
+        self._settings = load_settings(self._config, environ=self._environ, flags=flags)
         self._rules = rules_of(self._settings, PAYOUT)
 
     def submit(
         self,
-        sheet: pl.DataFrame | Path | str,
+        sheet: SheetLike,
         *,
         name: str | None = None,
         reference: str | None = None,
+        worksheet: str | None = None,
+        encoding: str | None = None,
         skip_invalid: bool = False,
         amend: bool = False,
         strict: bool = False,
@@ -171,53 +294,183 @@ class Payouts:
         expected: ControlTotals | None = None,
         plan: Path | str | None = None,
         by: str | None = None,
+        wait: bool = False,
         stop_on: Iterable[signal.Signals] = (),
     ) -> Run:
         """Return a run that starts the sheet's batch, or continues it, once it is entered.
 
-        A frame needs a `name`, the file name that its sheet would have. `expected` are control totals that the sheet
-        must come to. `repeats_meant` says that the sheet is meant to repeat a batch of the last days under other order
-        ids: without it such a sheet is refused. `plan` is the approved plan, where the configuration asks for approval.
-        `by` says who decides, beside the login. `stop_on` names signals that stop the run while it is entered; none is
-        touched otherwise.
+        A frame needs a `name`, the file name that its sheet would have. `expected` are the control totals of the sheet.
+        `repeats_meant` allows a repeat of a recent batch under other ids. `plan` is the approved plan, if required.
+        `worksheet` and `encoding` answer what a file leaves open. `by` is the person who decides, beside the login.
+        `wait` waits for another run that holds the journal. `stop_on` names signals that stop the run.
 
-        Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` (nobody has
-        made a journal) and their like: nothing was sent by then.
+        Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and their
+        like: nothing was sent by then.
         """
-        path = _path_of(sheet, name)
-        decider = person(by)
+        path, answers = _path_of(sheet, name), SheetAnswers(reference, worksheet, encoding)
+        plan_file = None if plan is None else _named(plan, "plan")
+        options = SheetOptions(
+            skip_invalid=skip_invalid,
+            amend=amend,
+            strict=strict,
+            repeats_meant=repeats_meant,
+            is_plan_named=plan is not None,
+        )
 
         def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
-            validated = self._read(sheet, path, reference)
+            validated = self._read(sheet, path, answers)
             for note in validated.sheet.notes:
                 parts.note(note)
             require_as_stated(self._settings, self._rules, validated, expected)
-            file = default_plan(path) if plan is None else Path(plan)
-            asked = Submission(validated, path, file, decider, skip_invalid, amend, strict, repeats_meant)
+            again = partial(self._read, sheet, path, answers)
+            asked = Submission(validated, path, plan_file or default_plan(path), person(by), options, read=again)
 
             def send_planned(task: Task, plan: Plan) -> Finished:
                 return _sent(task, parts, plan.warnings)
 
             with (
                 gateway_of(self._settings, self._rules, self._environ) as gateway,
-                run_journal(self._settings, _HOLDER, parts.note) as journal,
+                run_journal(self._settings, _HOLDER, parts.note, wait=wait) as journal,
             ):
                 result = submit_sheet(asked, self._settings, self._rules, gateway, journal, Surface(), send_planned)
             return _refused(result) if isinstance(result, RefusedSheet) else result
 
         return BackgroundRun(work, stop_on=stop_on)
 
-    def resume(self, batch: str, *, stop_on: Iterable[signal.Signals] = ()) -> Run:
+    def validate(
+        self,
+        sheet: SheetLike,
+        *,
+        name: str | None = None,
+        reference: str | None = None,
+        worksheet: str | None = None,
+        encoding: str | None = None,
+        strict: bool = False,
+    ) -> Checked:
+        """Read and validate a sheet, as `submit` would. Raises `SheetError` for one that cannot be read at all."""
+        answers = SheetAnswers(reference, worksheet, encoding)
+        found = self._read(sheet, _path_of(sheet, name), answers)
+        if strict:
+            found = warnings_as_defects(found)
+        return Checked(
+            batch=found.batch,
+            rows=found.height,
+            payable=found.payable,
+            totals={currency: f"{amount:f}" for currency, amount in (found.totals.sums or {}).items()},
+            defects=found.defects,
+            warnings=found.warnings,
+            headings=dict(found.sheet.headers),
+            notes=tuple(found.sheet.notes),
+        )
+
+    def resume(self, batch: str, *, wait: bool = False, stop_on: Iterable[signal.Signals] = ()) -> Run:
         """Return a run that continues a batch from the journal alone. `batch`: its id, or a prefix of it."""
+        return self._continued(batch, lambda _task: None, wait=wait, stop_on=stop_on)
 
-        def work(parts: RunHandle) -> Result:
-            require_complete(self._settings, self._rules, set())
-            find = partial(self._found, batch=batch)
-            with continued_batch(self._settings, _HOLDER, find, self._environ, parts.note) as task:
-                return _sent(task, parts, no_defects())
+    def retry(
+        self,
+        batch: str,
+        *,
+        rows: Sequence[int] = (),
+        by: str | None = None,
+        wait: bool = False,
+        stop_on: Iterable[signal.Signals] = (),
+    ) -> Run:
+        """Return a run that releases the rejected rows of a batch (all, or `rows`), and sends all due rows.
 
-        return BackgroundRun(work, stop_on=stop_on)
+        Entering raises `UsageError` where a named row may not be released: then none is.
+        """
+        who = person(by)
+
+        def release(task: Task) -> None:
+            release_rejected(task, rows, who)
+
+        return self._continued(batch, release, wait=wait, stop_on=stop_on)
+
+    def resolve(
+        self, batch: str, rows: Sequence[int], resolution: Resolution, evidence: str, *, by: str | None = None
+    ) -> BatchState:
+        """Settle rows on the word of one person, and return the state of the batch.
+
+        Raises `UsageError` where a row may not be settled so (then none is), and `ApprovalError` where it takes two.
+        """
+        who, words = person(by), required_line(evidence, "evidence")
+        settlements = [Settlement(row, resolution, words) for row in rows]
+        with run_journal(self._settings, _HOLDER, _unheard) as journal:
+            record = self._found(journal, batch)
+            settle_by_word(self._settings, journal, record, settlements, who)
+            return self._state(journal, record)
+
+    def refresh(self, batch: str, *, wait: bool = False) -> BatchState:
+        """Ask the gateway what became of rows that are accepted or in doubt, and return the state of the batch.
+
+        Not inside a running event loop. Raises `ConfigurationError` unless `[status_enquiry]` is configured.
+        """
+        require_enquiry(self._settings)
+        find = partial(self._found, batch=batch)
+        with continued_batch(self._settings, _HOLDER, find, self._environ, _unheard, wait=wait) as task:
+            refresh(task, _unheard, lambda _refresh: None)
+            return self._state(task.journal, task.batch)
+
+    def status(self, batch: str) -> BatchState:
+        """Return the state of a batch, also while a run is on. Sends and writes nothing."""
+        with journal_to_read(self._settings) as journal:
+            return self._state(journal, self._found(journal, batch))
+
+    def find(self, text: str, *, limit: int = MAX_FOUND) -> Sequence[FoundPayment]:
+        """Return payments of all batches by a payee's name, an account or phone number, or an order id."""
+        search = payment_search(required_line(text, "text"), [rule.numbers for rule in self._rules.values()])
+        with journal_to_read(self._settings) as journal:
+            return journal.find_payments(search, limit=limit)
+
+    def plan(
+        self,
+        sheet: SheetLike,
+        out: Path | str,
+        key: Path | str,
+        *,
+        passphrase: bytes | None = None,
+        name: str | None = None,
+        reference: str | None = None,
+        worksheet: str | None = None,
+        encoding: str | None = None,
+        skip_invalid: bool = False,
+        amend: bool = False,
+        strict: bool = False,
+        repeats_meant: bool = False,
+    ) -> Planned | Refused:
+        """Write the plan of a sheet to `out`, signed by its maker's `key`, for others to approve. Nothing is sent."""
+        path, file, policy = _path_of(sheet, name), _named(out, "out"), required_policy(self._settings)
+        maker = load_approval_key(_named(key, "key"), passphrase)
+        known_maker(maker.public, policy, "No plan was made.")
+        validated = self._read(sheet, path, SheetAnswers(reference, worksheet, encoding))
+        options = SheetOptions(skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant)
+        asked = Submission(validated, path, file, "", options)
+        OutputGuard(self._settings, self._config).check(
+            RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": path, "a key": Path(key)}
+        )
+        with journal_for_document(self._settings, "plan") as journal:
+            prepared = prepare_plan(asked, self._settings, self._rules, journal, Surface(), maker, against=None)
+        if isinstance(prepared, RefusedSheet):
+            return _refused(prepared)
+        write_document(prepared.document, file)
+        share_plan(self._settings, prepared.document)
+        return _planned(prepared.document, file, policy)
+
+    def approve(self, plan: Path | str, key: Path | str, *, passphrase: bytes | None = None) -> Planned:
+        """Approve a plan in its file with a `key` that is not its maker's.
+
+        Whoever calls this has shown the plan to the person whose key it is. Raises `ApprovalError` for a plan that
+        was changed, withdrawn or approved by this person before.
+        """
+        file, policy = _named(plan, "plan"), required_policy(self._settings)
+        found = read_document(file, PlanDocument)
+        require_in_force(self._settings, found)
+        approved = approve(found, load_approval_key(_named(key, "key"), passphrase), policy, utc_now())
+        write_document(approved, file)
+        share_plan(self._settings, approved)
+        return _planned(approved, file, policy)
 
     def reconcile(self, batch: str) -> Finished:
         """Return the state of every row of a batch, also while a run is on. Sends and writes nothing."""
@@ -231,19 +484,54 @@ class Payouts:
         with journal_to_read(self._settings) as journal:
             return journal.batches()
 
+    def _continued(
+        self,
+        batch: str,
+        before: Callable[[Task], None],
+        *,
+        wait: bool,
+        stop_on: Iterable[signal.Signals],
+    ) -> Run:
+        def work(parts: RunHandle) -> Result:
+            require_complete(self._settings, self._rules, set())
+            find = partial(self._found, batch=batch)
+            with continued_batch(self._settings, _HOLDER, find, self._environ, parts.note, wait=wait) as task:
+                before(task)
+                return _sent(task, parts, no_defects())
+
+        return BackgroundRun(work, stop_on=stop_on)
+
+    def _state(self, journal: JournalReader, record: BatchRecord) -> BatchState:
+        found = batch_status(self._settings, journal, record)
+        units = minor_units_of(self._rules)
+        summary = found.summary
+        return BatchState(
+            conclusion=Conclusion[summary.exit_code.name],
+            message=summary.message,
+            batch=record.batch,
+            sheet=record.sheet_name,
+            opened_at=record.opened_at,
+            rows=record.rows,
+            states=summary.states,
+            totals=summary.totals,
+            needs_person=tuple(_waiting(one.row, units) for one in found.rows),
+        )
+
     def _found(self, journal: JournalReader, batch: str) -> BatchRecord:
         record = find_batch(journal, batch)
         if record.operation != PAYOUT:
             raise UsageError(f"Batch {record.batch} is a batch of another operation ({record.operation}).")
         return record
 
-    def _read(self, sheet: pl.DataFrame | Path | str, path: Path, reference: str | None) -> Validated:
-        if isinstance(sheet, pl.DataFrame):
-            return validated_frame(self._settings, self._rules, sheet, name=path.name, reference=reference)
-        return validated_sheet(self._settings, self._rules, path, reference=reference)
+    def _read(self, sheet: SheetLike, path: Path, answers: SheetAnswers) -> Validated:
+        if isinstance(sheet, Path | str):
+            return validated_sheet(self._settings, self._rules, path, answers)
+        frame = sheet if isinstance(sheet, pl.DataFrame) else pl.DataFrame(sheet)
+        return validated_frame(self._settings, self._rules, frame, name=path.name, reference=answers.reference)
 
 
 def _sent(task: Task, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
+    parts.opened(task.batch.batch)
     end = send(task, parts, parts.watch, wait_for_room=parts.wait_for_room)
     found = standings(task.journal, task.batch, task.rules, end, known=task.known)
     return _finished(found, warnings, parts.notes())
@@ -274,12 +562,65 @@ def _refused(refused: RefusedSheet) -> Refused:
     return Refused(f"{found}: nothing was sent.", defects, warnings)
 
 
-def _path_of(sheet: pl.DataFrame | Path | str, name: str | None) -> Path:
+def _unheard(_sentence: str) -> None:
+    """Take a sentence for a person, where nobody reads along."""
+
+
+def _waiting(row: RowStanding, minor_units: Mapping[str, int]) -> WaitingRow:
+    amount = from_minor(row.minor, minor_units=minor_units[row.currency])
+    since = row.intended_at if row.state in SHOWN_IN_DOUBT else row.updated_at
+    return WaitingRow(
+        row.row,
+        row.client_orderid,
+        row.sent_orderid,
+        shown_state(row.state),
+        row.error_code,
+        amount,
+        row.currency,
+        since or row.updated_at,
+    )
+
+
+def _planned(document: PlanDocument, path: Path, policy: ApprovalPolicy) -> Planned:
+    content = document.content
+    needed = policy.needed if needs_approval(content, policy) else 0
+    return Planned(
+        path, content.batch, content.sheet, content.rows, dict(content.totals), len(document.approvals), needed
+    )
+
+
+def _as_dict(found: Any) -> dict[str, object]:
+    """Return a value's fields by their names, with what JSON can say in place of frames, paths and tuples."""
+    return {one.name: _plain(getattr(found, one.name)) for one in fields(found)}
+
+
+def _plain(value: object) -> object:
+    match value:
+        case pl.DataFrame():
+            return value.to_dicts()
+        case StrEnum():
+            return value.value
+        case Path():
+            return str(value)
+        case tuple():
+            return [_as_dict(one) if is_dataclass(one) else one for one in value]
+        case _:
+            return value
+
+
+def _path_of(sheet: SheetLike, name: str | None) -> Path:
     """Return the path of a sheet; a frame has none, and counts as a file of its name in this directory."""
-    if not isinstance(sheet, pl.DataFrame):
+    if isinstance(sheet, Path | str):
         if name is not None:
             raise UsageError("A file has its own name: leave name out.")
-        return Path(sheet)
-    if name is None or Path(name).name != in_words(name, "The name of a frame"):
+        return _named(sheet, "sheet")
+    if name is None or Path(name).name != required_line(name, "The name of a frame"):
         raise UsageError("A frame needs a name, as of a file: name='payroll-2026-11'.")
     return Path(name)
+
+
+def _named(path: Path | str, what: str) -> Path:
+    """Return a path that the caller named. To Python an empty text is the current directory, of which nobody spoke."""
+    if not str(path).strip() or "\0" in str(path):
+        raise UsageError(f"{what} is no path: {str(path)!r}.", hint="Name the file.")
+    return Path(path)

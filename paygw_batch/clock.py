@@ -1,16 +1,30 @@
-"""Reads the wall clock, and formats times. Code that decides takes the clock as an argument (`Now`)."""
+"""Reads the clocks, and formats times. Code that decides takes its clock as an argument (`Now`, `ElapsedS`)."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 Now = Callable[[], datetime]
 """The wall clock, in UTC."""
+ElapsedS = Callable[[], float]
+"""Seconds that nobody can set back, and that go on while the machine sleeps."""
+
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def timestamp(now: datetime) -> str:
     """Return a time as facts and files show it: UTC, ISO 8601, milliseconds, `Z`."""
     in_utc = now if now.tzinfo is UTC else now.astimezone(UTC)
     return in_utc.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def elapsed_s() -> float:
+    """Return the seconds since some fixed moment, those that the machine slept included.
+
+    `time.monotonic` stands still while Linux sleeps: a lease that ended meanwhile would look good. On macOS, which has
+    no CLOCK_BOOTTIME, CLOCK_MONOTONIC goes on during sleep. Where a system has neither, sleep is not seen.
+    """
+    return time.clock_gettime(_ELAPSED)
 
 
 def utc_now() -> datetime:

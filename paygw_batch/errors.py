@@ -5,6 +5,7 @@ ends with. What can be expected and carried on from (a defect of a row, the outc
 transport) is a value and never one of these. No message may carry a secret or a payee's data.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ _SYSTEM_REASONS = mark_all(
     "Operation not permitted",
     "Is a directory",
     "Not a directory",
+    "Not a regular file",
     "File exists",
     "File name too long",
     "No space left on device",
@@ -32,10 +34,25 @@ class PaygwError(Exception):
     default_hint: ClassVar[str] = ""
     code: ClassVar[str] = ""
     """The stable code of the defect, where it is one of a whole sheet."""
+    for_terminal: ClassVar[bool] = False
+    """Whether its hints name commands, files or settings: the pages of the console show none of them."""
+    default_page_hint: ClassVar[str] = ""
 
-    def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        hint: str | None = None,
+        option: str = "",
+        for_terminal: bool | None = None,
+    ) -> None:
+        self.option = option
+        """The option of `submit` that lets the sheet through, if there is one: a cover note may give it."""
         self.message = message or say((type(self).__doc__ or "").strip().splitlines()[0])
         self.hint = say(self.default_hint) if hint is None else hint
+        is_for_terminal = bool(option) or (self.for_terminal if for_terminal is None else for_terminal)
+        self.page_hint = say(self.default_page_hint) if hint is None else "" if is_for_terminal else hint
+        """The hint for a person at a page."""
         super().__init__(self.message)
 
 
@@ -46,8 +63,10 @@ class InternalError(PaygwError):
 
 
 class SigningFailed(PaygwError):
-    """The signing process has ended; no new row was started."""
+    """The signing process has ended."""
 
+    exit_code = 6
+    for_terminal = True
     default_hint = "Nothing was lost: run the same command again. The system may have run out of memory."
 
 
@@ -58,10 +77,18 @@ class UsageError(PaygwError):
     default_hint = "`paygw-batch COMMAND --help` shows how it is written."
 
 
+class PeopleForgotten(UsageError):
+    """People of this batch were forgotten: its sheet, and their names and numbers, are gone."""
+
+    for_terminal = True
+    default_hint = "Nothing was sent or written. `paygw-batch status BATCH --history` shows who forgot them, and when."
+
+
 class ConfigurationError(PaygwError):
     """The configuration cannot be used."""
 
     exit_code = 2
+    for_terminal = True
     default_hint = "`paygw-batch doctor` lists everything that is missing or wrong."
 
 
@@ -69,7 +96,40 @@ class SheetError(PaygwError):
     """The sheet cannot be used; nothing was sent."""
 
     exit_code = 3
-    default_hint = "Nothing was sent. Mend the sheet, or name the right one, and run the command again."
+    default_hint = "Nothing was sent. Correct the sheet, or name the right one, and run the command again."
+
+
+class Asked(StrEnum):
+    """Names the questions that a sheet can leave open."""
+
+    REFERENCE = "reference"
+    """The name of the payment run, from which order ids are made."""
+    ENCODING = "encoding"
+    WORKSHEET = "worksheet"
+
+
+class SheetQuestion(SheetError):
+    """The sheet leaves open how it is to be read; nothing was sent.
+
+    `asks` says what, and `question` asks it. `choices` are the answers that fit, the likeliest first; without any, the
+    answer is free. `samples` are texts of the sheet, read as the first choice would have them.
+    """
+
+    def __init__(
+        self,
+        asks: Asked,
+        message: str,
+        *,
+        hint: str,
+        question: str,
+        choices: Sequence[str] = (),
+        samples: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, hint=hint, option=f"--{asks}")
+        self.asks = asks
+        self.question = question
+        self.choices = tuple(choices)
+        self.samples = tuple(samples)
 
 
 class ReferenceLookAlike(SheetError):
@@ -79,28 +139,37 @@ class ReferenceLookAlike(SheetError):
 
 
 class SheetRepeatsBatch(SheetError):
-    """The sheet repeats a batch under other order ids, and nobody said that this is meant; nothing was sent."""
+    """The sheet repeats a batch under other order ids, and no one has confirmed it; nothing was sent."""
 
     code = "sheet.repeats_a_batch"
 
 
 class ApprovalError(PaygwError):
-    """Approval is missing, stale or by the wrong person; nothing was sent."""
+    """The approval is missing, out of date or by the wrong person; nothing was sent."""
 
     exit_code = 8
+    for_terminal = True
+
+
+class DocumentWithdrawn(ApprovalError):
+    """The signed plan or order was withdrawn: no copy of it is valid any longer."""
+
+    default_hint = "Nothing was sent or settled. Make a new one, and have it approved."
 
 
 class OutputError(PaygwError):
     """A file cannot be written."""
 
     exit_code = 2
-    default_hint = "Nothing was half written. Choose another place with --out, or free some room, and run again."
+    for_terminal = True
+    default_hint = "Nothing was half written. Name another place, or free some room, and run again."
 
 
 class JournalError(PaygwError):
     """The journal cannot be used."""
 
     exit_code = 7
+    for_terminal = True
     default_hint = "Nothing was sent. `paygw-batch doctor` shows which journal is used; --journal names another."
 
 
@@ -120,7 +189,7 @@ class HolderKind(StrEnum):
 class JournalHeld(JournalError):
     """Another run holds this journal."""
 
-    default_hint = "Wait until it has ended, then run again."
+    default_hint = default_page_hint = "Wait until it finishes, then run again."
     holder: HolderKind = HolderKind.RUN
 
 
@@ -137,9 +206,9 @@ class RowsMoved(JournalError):
 
 
 class JournalMissing(JournalError):
-    """There is no journal, and none is made by the way."""
+    """There is no journal, and this command doesn't create one."""
 
-    default_hint = "`paygw-batch journal new` makes one."
+    default_hint = "`paygw-batch journal new` creates one."
 
 
 class JournalOutdated(JournalError):
@@ -167,8 +236,12 @@ class JournalWentBack(JournalError):
     default_hint = "Put the newest journal file back. Sending from this one could pay rows twice."
 
 
+class WitnessDamaged(JournalError):
+    """The witness of a journal is damaged: the rows that this machine sent last are not known."""
+
+
 class RollCallOpen(JournalError):
-    """The database is another one than before, and not every host has looked whether its rows are there."""
+    """The database is not the same as before, and not every host has checked that its rows are there."""
 
     default_hint = (
         "Run `paygw-batch journal roll-call` on each of these hosts. One that is gone for good is retired by "
@@ -179,15 +252,15 @@ class RollCallOpen(JournalError):
 class JournalUnwritable(JournalError):
     """The journal can no longer be written; nothing more was sent."""
 
-    default_hint = "Mend the disk (room, permissions), then run again: what was in flight will be in doubt."
+    default_hint = "Fix the disk (space, permissions), then run again. Rows in flight will be in doubt."
 
 
 class InboxDamaged(JournalError):
     """The inbox of notifications is damaged."""
 
     default_hint = (
-        "Keep the file, and move it away, with -wal and -shm where they are, to receive notifications again. What it "
-        "held and the journal has not taken in must be asked after at the gateway."
+        "To receive notifications again, move the file away and keep it, with its -wal and -shm files if there are "
+        "any. Ask the gateway about notifications that the journal had not recorded."
     )
 
 
@@ -195,27 +268,27 @@ class AuditDamaged(JournalError):
     """The audit trail of the console is damaged."""
 
     default_hint = (
-        "Keep the file, and move it away, with -wal and -shm where they are: the console then begins a new trail. What "
-        "was paid is in the journal, and is not concerned."
+        "Move the file away and keep it, with its -wal and -shm files if there are any. The console then starts a "
+        "new trail. Payments are in the journal and are not affected."
     )
 
 
 class AuditUnwritable(JournalError):
     """The audit trail of the console can no longer be written."""
 
-    default_hint = "Mend the disk (room, permissions). Without a trail the console does nothing."
+    default_hint = "Fix the disk (space, permissions). The console does nothing without a trail."
 
 
 class SessionsBroken(JournalError):
     """The file of sessions of the console cannot be read or written."""
 
     default_hint = (
-        "Mend the disk (room, permissions). While the console is off a damaged file can be removed, with -wal and -shm "
-        "where they are: then everybody signs in again."
+        "Fix the disk (space, permissions). While the console is off, you can remove a damaged file, with its -wal "
+        "and -shm files if there are any. Everyone then signs in again."
     )
 
 
 class InboxUnwritable(JournalError):
     """The inbox of notifications can no longer be written."""
 
-    default_hint = "Mend the disk (room, permissions), then start the listener again."
+    default_hint = "Fix the disk (space, permissions), then start the listener again."

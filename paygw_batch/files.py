@@ -4,7 +4,9 @@ Every file that a command writes for a person goes through `check_outputs` befor
 and through `appearing` when it is written.
 """
 
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,7 +32,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ProtectedFile:
     """A file that no output may take the place of, said in words (`the sheet`).
 
     `has_neighbours`: neither may a file beside it whose name goes on from its own (`-wal`, `.lock`). `is_directory`:
@@ -59,7 +61,7 @@ class Kept:
         return self.has_neighbours and goes_on
 
 
-def check_outputs(outputs: Sequence[Output], kept: Sequence[Kept], *, force: bool = False) -> None:
+def check_outputs(outputs: Sequence[Output], kept: Sequence[ProtectedFile], *, force: bool = False) -> None:
     """Raise `OutputError` unless every one of `outputs` can be written and takes no other file's place.
 
     A file that is there is replaced where it is empty, where it is one of ours, or where `force` says so; what is
@@ -70,7 +72,7 @@ def check_outputs(outputs: Sequence[Output], kept: Sequence[Kept], *, force: boo
             if one.is_hit_by(output.path):
                 raise OutputError(
                     say(
-                        "{named} {path} would take the place of {what}.",
+                        "{named} {path} would overwrite {what}.",
                         named=output.named,
                         path=output.path,
                         what=say(one.what),
@@ -78,7 +80,7 @@ def check_outputs(outputs: Sequence[Output], kept: Sequence[Kept], *, force: boo
                     hint=say("Nothing was read or sent. Name another file."),
                 )
         for other in outputs[:at]:
-            if Kept("", other.path).is_hit_by(output.path):
+            if ProtectedFile("", other.path).is_hit_by(output.path):
                 raise OutputError(
                     say(
                         "{named} and {other} both name {path}.", named=output.named, other=other.named, path=output.path
@@ -114,12 +116,18 @@ def check_writable(path: Path) -> None:
         raise cannot_write(path, error) from error
 
 
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Return the first bytes of a regular file. Raises `OSError`, also for anything else that has a name there."""
+    with open(path, "rb", opener=open_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file")
+        return file.read(most_bytes)
+
+
 def head_of(path: Path, most_bytes: int) -> bytes:
-    """Return how a file begins, empty where it cannot be read."""
+    """Return the beginning of a file, empty if it cannot be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor)
-            return file.read(most_bytes)
+        return read_regular(path, most_bytes)
     except OSError:
         return b""
 
@@ -137,24 +145,41 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
 
     It is on stable storage on return; an older file of that name stays until then. Raises `OutputError`.
     """
-    temporary: Path | None = None
     try:
         _refuse_special(path)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".paygw-", suffix=".part")
-        temporary = Path(name)
+        with replacing(path) as file:
+            yield file
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """As `appearing`, for a file that no person named. Raises `OSError`."""
+    descriptor, temporary = _begin(path)
+    try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor, whose mode is 0600)
             yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        temporary = None
-        sync_names(path.parent)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    finally:
-        if temporary is not None:
-            with suppress(OSError):
-                temporary.unlink()
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def unfinished(path: Path) -> Path:
+    """Make an empty file (mode 0600) beside `path`, to be given its name when it is whole. Raises `OSError`."""
+    descriptor, temporary = _begin(path)
+    os.close(descriptor)
+    return temporary
+
+
+def _begin(path: Path) -> tuple[int, Path]:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".paygw-", suffix=".part")  # mode 0600
+    return descriptor, Path(name)
 
 
 def create_once(path: Path, content: bytes) -> None:
@@ -165,22 +190,22 @@ def create_once(path: Path, content: bytes) -> None:
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, unfinished = tempfile.mkstemp(prefix=".paygw-", dir=path.parent)  # mode 0600
+    descriptor, temporary = _begin(path)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 (as above)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a rename, a link never replaces what is there.
+        # Unlike a rename, a link never replaces an existing file.
         with suppress(FileExistsError):
-            os.link(unfinished, path)
+            os.link(temporary, path)
     finally:
-        Path(unfinished).unlink()
-    sync_names(path.parent)
+        temporary.unlink()
+    sync_directory(path.parent)
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a line to the file at `path`, made (mode 0600) where it is missing, never through a link.
+    """Append a line to the file at `path`, created (mode 0600) if it is missing, never through a link.
 
     Raises `OSError`.
     """
@@ -191,7 +216,7 @@ def append_line(path: Path, line: bytes) -> None:
         os.close(descriptor)
 
 
-def sync_names(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     """Make the names in `directory` durable. Raises `OSError`."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -206,6 +231,11 @@ def cannot_write(path: Path, error: Exception) -> OutputError:
     return OutputError(say("{path} cannot be written: {reason}.", path=path, reason=reason))
 
 
+def open_without_waiting(path: str, flags: int) -> int:
+    """Open a file for `open(..., opener=...)`: a pipe without a writer would block the program forever."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def _may_be_replaced(output: Output) -> bool:
     try:
         found = output.path.stat()
@@ -216,7 +246,7 @@ def _may_be_replaced(output: Output) -> bool:
 
 def _refuse_special(path: Path) -> None:
     if path.exists() and not path.is_file():
-        raise OutputError(say("{path} is no regular file.", path=path), hint=say("Name a file of your own."))
+        raise OutputError(say("{path} is not a regular file.", path=path), hint=say("Name a file of your own."))
 
 
 def _is_same(one: Path, other: Path) -> bool:

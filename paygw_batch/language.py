@@ -61,7 +61,7 @@ def say(template: str, /, **values: object) -> str:
 
 
 def say_count(count: int, one: str, many: str | None = None, /, **values: object) -> str:
-    """Return the sentence for so many things: `{count}` is their number, and `values` fill the rest.
+    """Return the sentence for `count` things: `{count}` is their number, and `values` fill the rest.
 
     Without `many`, English says the same for one and for many; another language may not.
     """
@@ -76,11 +76,6 @@ def say_all(*templates: str) -> tuple[str, ...]:
 def mark(template: str) -> str:
     """Return a template as it is, for the catalogue: it is a constant, and `say` translates it where it is shown."""
     return template
-
-
-def in_all_languages(message: str) -> tuple[str, ...]:
-    """Return a message in every language, as a file may have it that another person's run wrote."""
-    return tuple(dict.fromkeys(_catalogue(name).gettext(message) for name in languages()))
 
 
 def mark_count(template: str) -> str:
@@ -99,7 +94,7 @@ def gettext(message: str) -> str:
 
 
 def ngettext(one: str, many: str, count: int) -> str:
-    """Return the translation for so many things, with its placeholders (as `gettext`)."""
+    """Return the translation for `count` things, with its placeholders (as `gettext`)."""
     return _catalogue(language()).ngettext(one, many, count)
 
 

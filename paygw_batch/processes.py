@@ -4,10 +4,12 @@ Secrets are in memory and in the environment. Neither a crash nor a child may ca
 """
 
 import ctypes
+import gc
 import os
 import resource
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 HANDED_ON = frozenset(
@@ -41,7 +43,7 @@ def child_environment(environ: Mapping[str, str], *, secret: Iterable[str] = ())
 def python_command(program: str) -> list[str] | None:
     """Return the command that runs `program`, a text, in a Python that finds modules where this one does.
 
-    Returns None where this process is no plain Python: a frozen program, or one that embeds an interpreter, would start
+    Returns None if this process is no plain Python: a frozen program, or one that embeds an interpreter, would start
     itself instead.
     """
     name = Path(sys.executable or "").name
@@ -62,3 +64,18 @@ def forbid_core_dumps(*, for_good: bool) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else hard))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+YOUNG_OBJECTS = 50_000
+"""More new objects than a run holds at a time: it looks when something else makes as many, and then as ever."""
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Have the collector look only after `YOUNG_OBJECTS` new objects, for as long as the block lasts."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(YOUNG_OBJECTS, before[0]), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

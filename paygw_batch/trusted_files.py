@@ -8,7 +8,10 @@ from enum import Enum
 from pathlib import Path
 
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.files import open_without_waiting
 from paygw_batch.language import say
+
+_MAX_SECRET_BYTES = 64 * 1024
 
 
 class Others(Enum):
@@ -30,15 +33,18 @@ def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) ->
     """Return the first `most_bytes` of a file, and whether someone else than its owner may touch it.
 
     Its owner must be this user or root: someone else who may write to its directory can replace it, but not with a file
-    of these owners. Raises `ConfigurationError`, calling the file `name`, where it cannot be read or is no file.
+    of these owners. Raises `ConfigurationError`, calling the file `name`, if it cannot be read or is no file.
     """
     try:
-        with open(path, "rb", opener=_open_without_waiting) as stream:
+        with open(path, "rb", opener=open_without_waiting) as stream:
             about = os.fstat(stream.fileno())
             content = stream.read(most_bytes) if stat.S_ISREG(about.st_mode) else None
+    except IsADirectoryError:
+        content = None
     except OSError as error:
         raise ConfigurationError(
-            say("{name}: {reason}.", name=name, reason=say(error.strerror or "cannot be read").lower())
+            say("{name}: {reason}.", name=name, reason=say(error.strerror or "cannot be read").lower()),
+            hint=say("Check the path."),
         ) from None
     if content is None:
         raise ConfigurationError(say("{name} is not a file.", name=name))
@@ -58,5 +64,36 @@ def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) ->
     return TrustedFile(content, distrust)
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+def read_trusted(path: Path, name: str, others: Others) -> bytes:
+    """Return the content of a file with a key or a secret. Raises `ConfigurationError` for one not to be trusted."""
+    found = read_with_mode(path, name, others, most_bytes=_MAX_SECRET_BYTES + 1)
+    if found.distrust is not None:
+        raise found.distrust
+    if len(found.content) > _MAX_SECRET_BYTES:
+        raise ConfigurationError(say("{name} is too large to be a key.", name=name))
+    return found.content
+
+
+def check_directory(path: Path) -> None:
+    """Raise `ConfigurationError` unless a directory is a real one of this user or root that no one else may write to.
+
+    What is moved into another one can be taken, or put back, by somebody else.
+    """
+    try:
+        about = path.lstat()
+    except OSError as error:
+        raise ConfigurationError(
+            say("{name}: {reason}.", name=path, reason=say(error.strerror or "cannot be read").lower())
+        ) from None
+    if stat.S_ISLNK(about.st_mode) or not stat.S_ISDIR(about.st_mode):
+        raise ConfigurationError(
+            say("{name} is not a folder but a link or a file.", name=path), hint=say("Remove it, or move it away.")
+        )
+    if about.st_uid not in {os.geteuid(), 0}:
+        raise ConfigurationError(
+            say("{name} belongs to another user.", name=path), hint=f"chown {os.geteuid()} {shlex.quote(str(path))}"
+        )
+    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigurationError(
+            say("{name} can be written by others.", name=path), hint=f"chmod go-w {shlex.quote(str(path))}"
+        )

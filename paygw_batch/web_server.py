@@ -6,9 +6,10 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from paygw_batch.errors import ConfigurationError
 
@@ -18,7 +19,9 @@ LOOPBACK = "127.0.0.1"
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
-def listen_on_loopback(port: int, *, backlog: int, hint: str, who: str = "") -> socket.socket:
+def listen_on_loopback(
+    port: int, *, backlog: int, hint: str = "Choose another port: --port N.", who: str = ""
+) -> socket.socket:
     """Return a socket on loopback; 0 asks for any free port. Raises `ConfigurationError` with `hint` for one in use."""
     try:
         return socket.create_server((LOOPBACK, port), backlog=backlog)
@@ -69,3 +72,41 @@ class LocalServer(uvicorn.Server):
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+
+def bounded(limit_s: float, *, heads_alone: bool = False) -> type[asyncio.Protocol]:
+    """Return a protocol that cuts a connection after `limit_s`, also while bytes still arrive.
+
+    With `heads_alone` the time runs only while a request's head is awaited: a client that never finishes one does not
+    keep its place. Bodies and answers have limits of their own.
+    """
+
+    class _BoundedProtocol(H11Protocol):
+        _deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base
+            super().connection_made(transport)
+            self._start()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if heads_alone:
+                cycle = cast("RequestResponseCycle | None", self.cycle)  # there is none before the first request
+                if cycle is not None and not cycle.response_complete:
+                    self._stop()
+                elif self._deadline is None:
+                    self._start()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(exc)
+
+        def _start(self) -> None:
+            self._deadline = self.loop.call_later(limit_s, self.transport.abort)
+
+        def _stop(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+    return _BoundedProtocol

@@ -54,5 +54,5 @@ def test_the_sentences_of_the_source_are_found_by_all_ways_of_marking_them() -> 
     assert "in flight" in found  # mark_all
     assert "unknown country" in found  # the meaning of a code
     assert "The journal is damaged." in found  # the docstring of an error
-    assert "Wait until it has ended, then run again." in found  # its hint
+    assert "Wait until it finishes, then run again." in found  # its hint
     assert "Kenya" in found  # the data of countries

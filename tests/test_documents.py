@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,20 +11,20 @@ import pytest
 from paygw_batch.cli.main import COMMANDS
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.report.summary import ExitCode
-from paygw_batch.settings.sections import StatusEnquirySection
-from paygw_batch.settings.tables import (
+from paygw_batch.settings.sections import (
     GatewaySection,
     JournalSection,
     LimitsSection,
     RetrySection,
     SandboxSection,
     SheetSection,
+    StatusEnquirySection,
     SubmissionSection,
 )
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
+from tests.checkout import ROOT, copy_versioned, versioned_files
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "samples").glob("*.md")])
+DOCUMENTS = [path for path in versioned_files(pattern="*.md") if path.relative_to(ROOT).parts[0] != "tests"]
 README = (ROOT / "README.md").read_text()
 
 
@@ -37,9 +36,7 @@ def shell_lines(text: str) -> list[str]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """What a command of the README finds around it."""
-    for folder in ("config", "samples"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.reconciliation.csv"))
-    return tmp_path
+    return copy_versioned(tmp_path, "config", "samples", "tooling/demo")
 
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -68,22 +65,24 @@ def test_the_readmes_commands_run_as_they_stand(checkout: Path) -> None:
     assert ran >= 5
 
 
-def test_the_readmes_picture_of_a_run_is_what_a_run_shows(checkout: Path) -> None:
+def test_the_demo_shows_the_readmes_picture_and_writes_only_beside_its_state(checkout: Path) -> None:
     picture = re.search(r"```text\n(Sending.*?)```", README, flags=re.DOTALL)
     assert picture
-    environ = {"HOME": str(checkout), "PATH": "/usr/bin:/bin"}
-    command = [
-        sys.executable,
-        "-m",
-        "paygw_batch",
-        "--config",
-        "config/sandbox.toml",
-        "submit",
-        "samples/payroll-mixed.csv",
-    ]
-    done = subprocess.run(command, cwd=checkout, env=environ, capture_output=True, text=True, check=True)
+    for name, does in (
+        (".venv/bin/paygw-batch", f'exec {shlex.quote(sys.executable)} -m paygw_batch "$@"'),
+        ("tooling/environment", "exit 0"),  # this interpreter has all that it would install
+    ):
+        program = checkout / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{does}\n")
+        program.chmod(0o755)
+    before = {path for path in checkout.rglob("*") if path.is_file()}
+    environ = {"HOME": str(checkout / "home"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["tooling/demo"], cwd=checkout, env=environ, capture_output=True, text=True, check=True)
     shown = [line.rstrip() for line in (done.stderr + done.stdout).splitlines()]
     assert shown == picture[1].splitlines()
+    new = {path for path in checkout.rglob("*") if path.is_file()} - before
+    assert {path.relative_to(checkout).parts[0] for path in new} == {"sandbox-state"}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -91,6 +90,26 @@ def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
         if not target.startswith("http"):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+NO_OFFICERS_WORDS = re.compile(
+    r"```|--\w|paygw-batch|\.toml|\bexit\b"
+    r"|\[[a-z_.]+\](?!\()|\b[a-z]+_[a-z_]+\b|\b(?!JavaScript|PostgreSQL)[A-Z][a-z]+[A-Z]\w+|\b(?=\d*[a-f])[0-9a-f]{12,}\b"
+)
+"""Commands and options; tables and keys of the configuration; names of classes; digests."""
+
+
+@pytest.mark.parametrize("words", ["`[approval]`", "--amend", "quarantine_h", "a SheetError", "3f9c2a17be00d1"])
+def test_a_word_that_is_none_of_an_officers_is_found(words: str) -> None:
+    assert NO_OFFICERS_WORDS.search(f"Then look at {words} once more.")
+
+
+def test_a_page_for_the_finance_team_begins_without_commands_settings_or_names_of_code() -> None:
+    (group,) = re.findall(r'"The finance team" = \[(.*?)\]', (ROOT / "zensical.toml").read_text(), flags=re.DOTALL)
+    for name in re.findall(r'"([\w-]+\.md)"', group):
+        page = (ROOT / "docs" / name).read_text()
+        for_people = re.split(r"^## (?:Setting it up|On the command line)$", page, flags=re.MULTILINE)[0]
+        assert NO_OFFICERS_WORDS.findall(for_people) == [], name
 
 
 def test_every_command_is_documented() -> None:

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.checkout import ROOT, versioned_files
+
 PACKAGE = ROOT / "paygw_batch"
 ARCHITECTURE = ROOT / "docs/architecture.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 GLOSSARY = ROOT / "docs/glossary.md"
-DOCUMENTS = sorted([ROOT / "README.md", CONTRIBUTING, *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = [ROOT / "README.md", CONTRIBUTING, *versioned_files("docs", "*.md")]
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.stem.startswith("__"))
 WHOLE_PATH = re.compile(r"(?<![\w./-])(?:paygw_batch|tests|tooling|samples|benchmarks|config)(?:/[\w.-]+)+")
 SHORT_PATH = re.compile(r"`([\w/-]+(?:\.py|/))`")
 PLACE_HOLDERS = re.compile(r"\b(XX|NAME|FORM|OP|PROFILE|FILE)\b")
 MADE_WHEN_RUN = re.compile(r"\.reconciliation\.|^samples/(payroll|out|results)|rejects|\.plan$")
-ENDINGS = ("", "s", "es", "d", "ed", "ing", "r", "er", "or", "ers", "ors", "ion", "ions", "al", "als")
 
 QUESTIONS = {
     "a country": ("config/countries/KE.toml", "currency"),
@@ -122,13 +122,6 @@ def test_the_guide_says_how_to_add_each_thing() -> None:
         assert re.search(r"^1\. ", section(text, heading), re.MULTILINE), heading
 
 
-def vocabulary() -> set[str]:
-    """Return the words that names are made of: the glossary's first column, and its list of plain words."""
-    text = GLOSSARY.read_text(encoding="utf-8")
-    words = " ".join(re.findall(r"^\| (.*?) \|", text.partition("\n## ")[0], re.MULTILINE))
-    return set(re.findall(r"[a-z0-9]+", f"{words} {section(text, 'Plain words in names')}".lower()))
-
-
 def not_said() -> set[str]:
     """Return the words that no name has: the first column of the glossary's table of them."""
     rows = re.findall(r"^\| (.*?) \|", section(GLOSSARY.read_text(encoding="utf-8"), "Not in names"), re.MULTILINE)
@@ -145,31 +138,8 @@ def names() -> Iterator[tuple[str, list[str]]]:
                 yield f"{path.relative_to(PACKAGE)}: {node.name}", [word.lower() for word in words]
 
 
-def stems(word: str) -> Iterator[str]:
-    """Yield what a word may be a form of: plural, past, or who does it."""
-    for ending in ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= 2:
-            stem = word.removesuffix(ending) if ending else word
-            yield from (stem, f"{stem}e")
-            if stem.endswith("i"):
-                yield f"{stem[:-1]}y"
-            if len(stem) > 2 and stem[-1] == stem[-2]:
-                yield stem[:-1]
-
-
-def test_names_are_made_of_words_of_the_glossary() -> None:
-    known = vocabulary()
-    unknown = {name: word for name, words in names() for word in words if known.isdisjoint(stems(word))}
-    assert unknown == {}, "say it in a word of docs/glossary.md, or put the word there"
-
-
 def test_no_name_has_a_word_that_the_glossary_rules_out() -> None:
     ruled_out = not_said()
     assert {"utils", "spool"} <= ruled_out
     found = {name: word for name, words in names() for word in words if not ruled_out.isdisjoint({word, f"{word}s"})}
     assert found == {}
-
-
-@pytest.mark.parametrize(("word", "stem"), [("planning", "plan"), ("enquiries", "enquiry"), ("resolved", "resolve")])
-def test_forms_of_a_word_are_found(word: str, stem: str) -> None:
-    assert stem in set(stems(word))

@@ -5,13 +5,20 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
+from playwright.sync_api import Route, sync_playwright
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.checkout import ROOT, copy_versioned, versioned_files
+from tests.console.browsers import HOW_TO_GET_IT, PATIENCE_MS, chromium
+
 DOCS = ROOT / "docs"
 SHOWN = frozenset({"li", "table", "tr", "td", "pre", "h2", "h3", "strong", "code"})
 
@@ -30,21 +37,28 @@ class Shown(HTMLParser):
             self.elements[tag] += 1
 
 
+class Silent(SimpleHTTPRequestHandler):
+    """A server of files that writes no log."""
+
+    def log_message(self, *_: Any) -> None:
+        """Write nothing."""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("site")
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(made)]
-    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    source = copy_versioned(tmp_path_factory.mktemp("source"), "docs", "zensical.toml")
+    build = [sys.executable, "-m", "zensical", "build", "--strict"]
+    done = subprocess.run(build, cwd=source, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return made
+    return source / "site"
 
 
 def pages(site: Path) -> Iterator[tuple[Path, str]]:
     """Yield each page of docs/, and what the site has of it without the frame around it."""
-    for page in sorted(DOCS.rglob("*.md")):
+    for page in versioned_files("docs", "*.md"):
         html = (site / page.relative_to(DOCS)).with_suffix(".html").read_text(encoding="utf-8")
-        _, _, begun = html.partition('itemprop="articleBody">')
-        yield page, begun.partition("<footer>")[0]
+        _, _, begun = html.partition("<article")
+        yield page, begun.partition("</article>")[0]
 
 
 def test_a_page_of_the_site_shows_what_its_file_shows(site: Path) -> None:
@@ -54,10 +68,11 @@ def test_a_page_of_the_site_shows_what_its_file_shows(site: Path) -> None:
         assert Shown(shown).elements == as_file.elements, page
 
 
-def test_a_diagram_is_called_text_and_a_bar_in_a_command_has_no_backslash(site: Path) -> None:
+def test_a_diagram_stays_text_and_a_bar_in_a_command_has_no_backslash(site: Path) -> None:
+    """A drawn diagram would load its script from elsewhere."""
     found = dict(pages(site))
-    assert "as text in the language Mermaid" in found[DOCS / "lifecycle.md"]
-    assert not [page for page, shown in found.items() if "language-mermaid" in shown or r"\|" in shown]
+    assert "stateDiagram" in found[DOCS / "lifecycle.md"]
+    assert not [page for page, shown in found.items() if 'class="mermaid"' in shown or r"\|" in shown]
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
@@ -65,10 +80,39 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
         r"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//|url\(["']?(?:https?:)?//"""
     )
     sources = [path for path in site.rglob("*") if path.suffix in {".html", ".css"}]
-    assert len(sources) > 100
+    assert len(sources) > len(versioned_files("docs", "*.md"))
     assert not [path for path in sources if loads.search(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.long
+def test_a_word_is_found_without_a_network(site: Path) -> None:
+    """The search of the site needs a server, and no other one."""
+    if (program := chromium()) is None:
+        pytest.skip(HOW_TO_GET_IT)
+    asked: list[str] = []
+
+    def only_ours(route: Route) -> None:
+        asked.append(route.request.url)
+        route.continue_() if route.request.url.startswith(address) else route.abort()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(site))) as server:
+        address = f"http://127.0.0.1:{server.server_port}/"
+        Thread(target=server.serve_forever, daemon=True).start()
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=program, headless=True, args=["--no-sandbox"])
+            page = browser.new_page()
+            page.set_default_timeout(PATIENCE_MS)
+            page.route("**/*", only_ours)
+            page.goto(f"{address}index.html")
+            page.get_by_role("button", name="Search").first.click()
+            page.keyboard.type("quarantine")
+            page.get_by_text(re.compile(r"^\d+ results$")).wait_for()
+            browser.close()
+        server.shutdown()
+    assert asked
+    assert all(one.startswith(address) for one in asked), asked
 
 
 def test_the_first_page_leads_to_every_page() -> None:
     named = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "index.md").read_text(encoding="utf-8")))
-    assert named == {page.name for page in DOCS.glob("*.md")} - {"index.md"}
+    assert named == {page.name for page in versioned_files("docs", "*.md") if page.parent == DOCS} - {"index.md"}

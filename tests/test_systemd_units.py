@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+from tests.checkout import ROOT, versioned_files
+
+DOCS = ROOT / "docs"
 UNITS = DOCS / "systemd"
-SERVICES = sorted(UNITS.glob("*.service"))
-MOST_EXPOSURE = 3.0
+SERVICES = versioned_files("docs/systemd", "*.service")
+MAX_EXPOSURE = 3.0
 NEEDED = {
     *("NoNewPrivileges", "PrivateDevices", "PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups"),
     *("ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "RestrictNamespaces"),
@@ -92,11 +94,11 @@ def test_the_exposure_is_low(unit: Path) -> None:
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", said.stdout)
     assert found is not None, said.stdout + said.stderr
-    assert float(found[1]) < MOST_EXPOSURE
+    assert float(found[1]) < MAX_EXPOSURE
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
-@pytest.mark.parametrize("unit", sorted(UNITS.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize("unit", versioned_files("docs/systemd"), ids=lambda path: path.name)
 def test_systemd_reads_every_line_of_a_unit(unit: Path) -> None:
     """It checks names and values of the settings. That the program is not installed there is no fault of the unit."""
     said = subprocess.run(

@@ -17,6 +17,8 @@ from babel.messages.extract import extract_from_file
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
+from paygw_batch.cli.help_texts import paragraphs
+from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.load import load_rules, operation_names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,6 +32,9 @@ COUNTED = {"say_count": 1, "mark_count": 0}
 TEMPLATE_KEYWORDS = {"say": None, "say_count": (2, 3), "gettext": None, "ngettext": (1, 2), "_": None}
 """The same in the templates of the console, for Babel."""
 
+OF_HELP = {"option", "argument", "command", "group"}
+"""Functions of click that take the help of an option or a command; the long help of a command is its docstring."""
+
 HEAD = "# Translations. tooling/catalogue.py adds new sentences and compiles this file: docs/translating.md."
 Message = str | tuple[str, str]
 
@@ -39,7 +44,7 @@ def messages() -> Iterator[tuple[Message, str]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         place = str(path.relative_to(ROOT))
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        for message in _of_source(tree):
+        for message in (*_of_source(tree), *_of_help(tree)):
             yield message, place
         if path == PACKAGE / "errors.py":
             for message in _of_errors(tree):
@@ -47,8 +52,8 @@ def messages() -> Iterator[tuple[Message, str]]:
     for path in sorted(PACKAGE.rglob("*.html")):
         for _, found, _, _ in extract_from_file("jinja2.ext:babel_extract", path, keywords=TEMPLATE_KEYWORDS):
             yield (found if isinstance(found, str) else (found[0], found[1])), str(path.relative_to(ROOT))
-    for message in _of_countries():
-        yield message, "config/countries"
+    for message in _of_config():
+        yield message, "config"
 
 
 def _of_source(tree: ast.Module) -> Iterator[Message]:
@@ -67,6 +72,20 @@ def _of_source(tree: ast.Module) -> Iterator[Message]:
             yield from (text for text in texts if text)
 
 
+def _of_help(tree: ast.Module) -> Iterator[Message]:
+    """Yield the help of commands and options, as `cli/help_texts.py` translates it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any(_is_of_click(decorator) for decorator in node.decorator_list):
+            yield from paragraphs(ast.get_docstring(node))
+        elif isinstance(node, ast.Call) and _is_of_click(node):
+            texts = [_text(keyword.value) for keyword in node.keywords if keyword.arg in {"help", "short_help"}]
+            yield from (text for text in texts if text)
+
+
+def _is_of_click(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in OF_HELP
+
+
 def _text(node: ast.expr) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
@@ -74,7 +93,7 @@ def _text(node: ast.expr) -> str | None:
 def _of_errors(tree: ast.Module) -> Iterator[Message]:
     """Yield the general messages of exceptions, which are their docstrings, and their hints."""
     for node in tree.body:
-        if not isinstance(node, ast.ClassDef) or node.name == "HolderKind":
+        if not isinstance(node, ast.ClassDef) or any("Enum" in ast.unparse(base) for base in node.bases):
             continue
         yield (ast.get_docstring(node) or "").splitlines()[0]
         for part in node.body:
@@ -84,11 +103,12 @@ def _of_errors(tree: ast.Module) -> Iterator[Message]:
                 yield hint
 
 
-def _of_countries() -> Iterator[Message]:
+def _of_config() -> Iterator[Message]:
     for operation in operation_names():
         for rule in load_rules(operation, {}).values():
             yield from (rule.name, rule.demonym, *rule.notes, *rule.confused_codes.values())
             yield from [rule.unusable] if rule.unusable else []
+    yield from sheet_columns().labels.values()
 
 
 def fresh(language: str) -> Catalog:

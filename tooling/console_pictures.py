@@ -1,7 +1,9 @@
-"""Write docs/pictures/console-*.jpg again: two people, from a sheet with defects to rejected rows tried again.
+"""Take pictures of the console: two people, from a sheet with defects to rejected rows tried again.
 
-python -m tooling.console_pictures            # needs Chromium: PAYGW_CHROMIUM names one that is not in PATH
-python -m tooling.console_pictures FOLDER     # into FOLDER instead
+python -m tooling.console_pictures                  # into sandbox-state/pictures
+python -m tooling.console_pictures docs/pictures    # those of the documents again
+
+It needs Chromium: PAYGW_CHROMIUM names one that is not in PATH.
 """
 
 import csv
@@ -28,8 +30,9 @@ PATIENCE_MS = 60_000
 
 def main() -> None:
     """Take all pictures."""
-    target = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs/pictures"
-    target.mkdir(parents=True, exist_ok=True)
+    target = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "sandbox-state/pictures"
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="paygw-pictures-") as name:
         folder = Path(name)
         config = set_up(folder)
@@ -76,7 +79,7 @@ def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> Non
     _mend(ada)
     ada.get_by_role("link", name="Check what will be paid").click()
     ada.get_by_role("button", name="Sign and send for approval").click()
-    ada.get_by_text("another person has to approve it").wait_for()
+    ada.get_by_text("another person must approve it").wait_for()
     ben.goto("/")
     ben.get_by_role("link", name="payroll-november.csv").first.click()
     take(ben, "approve")
@@ -102,7 +105,7 @@ def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> Non
     take(ada, "retry")
     ada.get_by_role("button", name="Go on").click()
     ada.get_by_role("button", name="Sign and ask a second person").click()
-    ada.get_by_text("another person has to agree").wait_for()
+    ada.get_by_text("another person must agree").wait_for()
     ben.goto("/")
     ben.locator(".note", has_text="asks you to agree").get_by_role("link").click()
     take(ben, "agree")

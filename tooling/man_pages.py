@@ -13,7 +13,8 @@ from pathlib import Path
 import click
 from click_man.man import ManPage
 
-from paygw_batch.cli.help_texts import EXIT_CODES
+from paygw_batch.cli.help_examples import EXAMPLES
+from paygw_batch.cli.help_texts import EXIT_CODES, name_of
 from paygw_batch.cli.main import COMMANDS, cli
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +54,9 @@ def _page(context: click.Context) -> str:
     page.description = _roff(cleandoc(command.help or ""))
     options = (one for one in command.get_params(context) if isinstance(one, click.Option))
     page.options = [(one[0], _roff(one[1])) for option in options if (one := option.get_help_record(context))]
-    sections = (_commands(context), _environment(command), _exit_status(), _see_also(context))
+    sections = (
+        _commands(context), _environment(command), _examples(context), _exit_status(), _see_also(context),
+    )  # fmt: skip
     return str(page) + "".join(f"{line}\n" for section in sections for line in section)
 
 
@@ -79,6 +82,14 @@ def _commands(context: click.Context) -> Iterator[str]:
         yield ".SH COMMANDS"
     for name, command in below:
         yield from (".TP", rf"\fB{_roff(f'{_name(context)}-{name}')}\fP(1)", _roff(_short(name, command)))
+
+
+def _examples(context: click.Context) -> Iterator[str]:
+    examples = EXAMPLES.get(name_of(context), ())
+    if examples:
+        yield ".SH EXAMPLES"
+    for purpose, line in examples:
+        yield from (".TP", _roff(purpose), _roff(line))
 
 
 def _exit_status() -> Iterator[str]:

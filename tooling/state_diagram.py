@@ -53,9 +53,9 @@ is what the next run makes of an intent without an outcome. The only ways back t
 A row that is `ready` can be resolved only while evidence holds it ([notifications.md](notifications.md)); no run sends
 such a row.
 
-`resolved_not_received` leaves the mark of a possible duplicate for ever, and so does `resolved_rejected` on a person's
-word alone (`basis` in the fact). A row that is rejected and has that mark on its latest attempt is released or replaced
-only when the attempt left `quarantine_h` ago. Facts without a basis, of earlier versions, keep the meaning they had.
+`resolved_not_received` leaves the mark of a possible duplicate for ever, and so does `resolved_rejected`. A row that is
+rejected and has that mark on its latest attempt is released or replaced only when the attempt left `quarantine_h` ago,
+unless a proven statement says it (`basis` in the fact, `proven_statement` as error code).
 """
 
 

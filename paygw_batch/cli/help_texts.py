@@ -1,57 +1,142 @@
-"""Adds the exit codes of every command, and groups of options, to click's help."""
+"""Shows the help of every command in the chosen language, with an example for each option and the exit codes.
 
-from collections.abc import Mapping
+The English texts stay beside the commands, in docstrings and `help=`. They are the keys of the catalogue, and are
+translated when help is shown: only then is `--lang` known.
+"""
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import click
 
+from paygw_batch.language import mark, mark_all, say
+
 EXIT_CODES: Mapping[int, str] = MappingProxyType(
     {
-        0: "done: every row is accepted or paid",
-        1: "unexpected error",
-        2: "usage or configuration",
-        3: "the sheet was refused, and nothing of it was sent",
-        4: "finished, but some rows are rejected, or left out",
-        5: "a person is needed: a row is in doubt, or there is contradicting evidence",
-        6: "stopped early, rows are still ready: run again later",
-        7: "the journal is missing, held, damaged or not to be trusted",
-        8: "approval missing, stale or by the wrong person",
-        130: "interrupted: run again to continue",
+        0: mark("done: every row is accepted or paid"),
+        1: mark("unexpected error"),
+        2: mark("usage or configuration"),
+        3: mark("the sheet was refused, and nothing of it was sent"),
+        4: mark("finished, but some rows are rejected, or left out"),
+        5: mark("a person is needed: a row is in doubt, or there is contradicting evidence"),
+        6: mark("stopped early, rows are still ready: run again later"),
+        7: mark("the journal is missing, held, damaged or not to be trusted"),
+        8: mark("approval missing, stale or by the wrong person"),
+        130: mark("interrupted: run again to continue"),
     }
 )
-_KEPT_LINES = "\b\n"
-"""Keeps click from joining the lines of a paragraph."""
+_OF_CLICK = mark_all("Show this message and exit.", "Show the version and exit.")
+"""The sentences that click adds to the help of commands."""
 
 SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "The sheet": ("worksheet", "column_profile", "reference", "mended", "expect_rows", "expect_total"),
-        "What is refused": ("strict", "skip_invalid", "amend", "repeats_meant", "plan"),
-        "Sending": ("dry_run", "first", "detach", "concurrency", "rate_per_s", "wait", "by"),
-        "Files": ("out", "force"),
+        mark("The sheet"): (
+            "reference",
+            "worksheet",
+            "encoding",
+            "column_profile",
+            "mended",
+            "expect_rows",
+            "expect_total",
+        ),
+        mark("What is refused"): ("strict", "skip_invalid", "amend", "repeats_meant", "plan"),
+        mark("Sending"): ("dry_run", "first", "detach", "urgent", "concurrency", "rate_per_s", "wait", "by"),
+        mark("Files"): ("out", "force"),
     }
 )
 """The groups of the options by which a sheet is run, and the parameters of each."""
 
 
-class SheetCommand(click.Command):
+def paragraphs(text: str | None) -> tuple[str, ...]:
+    """Return the paragraphs of a docstring, each on one line: these are the keys of the catalogue."""
+    return tuple(" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n") if part.strip())
+
+
+class HelpCommand(click.Command):
+    """A command whose help is in the chosen language, and ends with examples and the exit codes."""
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the line of usage; its words are typed, and are not translated."""
+        formatter.write_usage(ctx.command_path, " ".join(self.collect_usage_pieces(ctx)), say("Usage: "))
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
+        """Write the paragraphs of the command's docstring."""
+        for paragraph in paragraphs(self.help):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(say(paragraph))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one line for each option."""
+        with formatter.section(say("Options")):
+            formatter.write_dl(list(self.option_lines(ctx).values()))
+
+    def option_lines(self, ctx: click.Context) -> dict[str | None, tuple[str, str]]:
+        """Return the words and the help of each option by the name of its parameter."""
+        return dict(self._option_lines(ctx))
+
+    def _option_lines(self, ctx: click.Context) -> Iterator[tuple[str | None, tuple[str, str]]]:
+        for option in self.get_params(ctx):
+            if not isinstance(option, click.Option):
+                continue
+            shown = copy.copy(option)
+            sentences = [say(option.help or "")]
+            if option.required:
+                sentences.append(say("Required."))
+            if option.show_default:
+                sentences.append(say("Default: {value}.", value=option.get_default(ctx)))
+            shown.help, shown.required, shown.show_default = " ".join(sentences), False, False
+            if (line := shown.get_help_record(ctx)) is not None:
+                yield option.name, line
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples of the command, and the exit codes."""
+        # Loaded with the first help that is shown, not with each command.
+        from paygw_batch.cli.help_examples import EXAMPLES  # noqa: PLC0415
+
+        if examples := EXAMPLES.get(name_of(ctx)):
+            with formatter.section(say("Examples")):
+                for example in examples:
+                    formatter.write_text(say(example.purpose))
+                    with formatter.indentation():
+                        formatter.write(f"{'':>{formatter.current_indent}}{example.line}\n")
+        with formatter.section(say("Exit codes")):
+            formatter.write_dl([(f"{code:>3}", say(meaning)) for code, meaning in EXIT_CODES.items()])
+
+
+class HelpGroup(HelpCommand, click.Group):
+    """A command with commands below it, whose help is in the chosen language."""
+
+    command_class = HelpCommand
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one line for each option and for each command."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
+        """Write one line for each command."""
+        with formatter.section(say("Commands")):
+            formatter.write_dl([(name, say(below.short_help or "")) for name, below in self.commands.items()])
+
+
+class SheetCommand(HelpCommand):
     """A command that runs a sheet: its options are many, and are shown in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options group by group; options without a group are last."""
-        options = (one for one in self.get_params(ctx) if isinstance(one, click.Option))
-        told = {one.name: line for one in options if (line := one.get_help_record(ctx)) is not None}
+        lines = self.option_lines(ctx)
         for title, names in SHEET_OPTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([told.pop(name) for name in names if name in told])
-        with formatter.section("Further options"):
-            formatter.write_dl(list(told.values()))
+            with formatter.section(say(title)):
+                formatter.write_dl([lines.pop(name) for name in names if name in lines])
+        with formatter.section(say("Further options")):
+            formatter.write_dl(list(lines.values()))
 
 
-def with_exit_codes(command: click.Command) -> click.Command:
-    """Have a command, and those below it, end their help with the exit codes."""
-    lines = [f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES.items()]
-    command.epilog = f"{_KEPT_LINES}Exit codes:\n" + "\n".join(lines)
-    if isinstance(command, click.Group):
-        for below in command.commands.values():
-            with_exit_codes(below)
-    return command
+def name_of(ctx: click.Context) -> str:
+    """Return the words of a command without the program's: `resolve row`; empty for the program itself."""
+    if ctx.parent is None:
+        return ""
+    return f"{name_of(ctx.parent)} {ctx.info_name}".strip()

@@ -10,52 +10,55 @@ from typing import Any, NoReturn
 
 import click
 
-from paygw_batch.cli.help_texts import with_exit_codes
-from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.help_texts import HelpGroup
+from paygw_batch.cli.invocation import Invocation, also_after, program_options
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import AGAIN, EXIT_CODE, interruption
-from paygw_batch.core.terminal_text import fit_for_terminal
-from paygw_batch.errors import PaygwError
-from paygw_batch.language import ENGLISH, languages, say, use
+from paygw_batch.core.text import fit_for_terminal
+from paygw_batch.errors import ConfigurationError, PaygwError
+from paygw_batch.language import mark, say
 from paygw_batch.processes import forbid_core_dumps
 
 POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
 """The times for which polars' allocator keeps freed memory, in milliseconds (jemalloc's `MALLOC_CONF`)."""
 
+_JSON_ASKED = "paygw_batch.json_asked"
+"""Whether --json is among the words of the command line, though they may not be understood."""
 COMMANDS = {
-    "init": "Set up a new endpoint, or the sandbox.",
-    "template": "Write an empty sheet to fill in.",
-    "validate": "Read and validate a sheet; send nothing.",
-    "plan": "Prepare a sheet for approval by others.",
-    "approve": "Look at a plan, and approve it.",
-    "submit": "Pay a sheet: start its batch, or continue it.",
-    "collect": "Collect from the customers on a sheet.",
-    "resume": "Continue a batch from the journal alone.",
-    "retry": "Release rejected rows for another attempt, and send them.",
-    "run-folder": "Submit the settled sheets of a folder.",
-    "resolve": "Settle rows in doubt, with evidence.",
-    "status": "Show what the journal knows.",
-    "find": "Find a person's payments over all batches.",
-    "reconcile": "Write the reconciliation file again.",
-    "refresh": "Ask the gateway what became of rows.",
-    "listen": "Receive the gateway's notifications.",
-    "limits": "Show or set the limits over all workers.",
-    "verify": "Replay and check the whole journal.",
-    "journal": "Make the journal of an endpoint, move it, or adopt a copy.",
-    "backup": "Copy the journal, also while a run is on.",
-    "console": "Serve the pages for a browser.",
-    "invite": "Invite a person to make a passkey for the console.",
-    "work": "Send rows that are handed over, together with other hosts.",
-    "workers": "List the workers of all hosts.",
-    "sandbox": "Run the built-in gateway on loopback.",
-    "sign": "Show how a row is signed, step by step.",
-    "config": "Show every setting and where it comes from.",
-    "completion": "Complete commands, batches and countries in a shell.",
-    "doctor": "Check configuration, key, clock, journal and reachability.",
+    "init": mark("Set up an endpoint, or the sandbox."),
+    "template": mark("Write an empty sheet to fill in."),
+    "validate": mark("Check a sheet; send nothing."),
+    "plan": mark("Prepare a sheet for approval by others."),
+    "approve": mark("Approve a plan or an order, or withdraw it."),
+    "submit": mark("Pay a sheet: start its batch, or continue it."),
+    "collect": mark("Collect from the customers on a sheet."),
+    "resume": mark("Continue a batch from the journal alone."),
+    "retry": mark("Send rejected rows again."),
+    "run-folder": mark("Submit the sheets of a drop folder."),
+    "resolve": mark("Settle rows in doubt, with evidence."),
+    "status": mark("Show batches and the states of their rows."),
+    "find": mark("Find a person's payments in all batches."),
+    "reconcile": mark("Write the reconciliation file again."),
+    "refresh": mark("Ask the gateway what happened to rows."),
+    "listen": mark("Receive the gateway's notifications."),
+    "limits": mark("Show or set the limits that workers share."),
+    "verify": mark("Replay and check the whole journal."),
+    "journal": mark("Create, move or adopt a journal; list its hosts."),
+    "forget": mark("Forget people, and keep the books."),
+    "backup": mark("Copy the journal, also during a run."),
+    "console": mark("Serve the pages for a browser."),
+    "invite": mark("Invite a person to make a passkey for the console."),
+    "work": mark("Send rows together with other hosts."),
+    "workers": mark("List the workers of all hosts."),
+    "sandbox": mark("Run the built-in gateway on loopback."),
+    "sign": mark("Show how a row is signed, step by step."),
+    "config": mark("Show every setting and where it comes from."),
+    "completion": mark("Complete commands, batches and countries in a shell."),
+    "doctor": mark("Check configuration, key, clock, journal and connection."),
 }
 
 
-class _CommandGroup(click.Group):
+class _CommandGroup(HelpGroup):
     """Loads a command's module when it is called, and turns errors into a sentence and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
@@ -66,11 +69,18 @@ class _CommandGroup(click.Group):
             return None
         module = importlib.import_module(f"paygw_batch.cli.commands.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
-        return with_exit_codes(command)
+        command.short_help = COMMANDS[cmd_name]
+        return also_after(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (as above)
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        with formatter.section(say("Commands")):
+            formatter.write_dl([(name, say(purpose)) for name, purpose in COMMANDS.items()])
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.is_eager = False  # `--lang` and PAYGW_LANG are read first: help is in that language
+        return option
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -84,15 +94,17 @@ class _CommandGroup(click.Group):
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
         is_json = "--json" in args
         try:
-            return super().make_context(info_name, args, *rest, **extra)
+            context = super().make_context(info_name, args, *rest, **extra)
         except click.UsageError as error:
             raise _fit(error, is_json=is_json) from None
+        context.meta[_JSON_ASKED] = is_json
+        return context
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            raise _fit(error, is_json=bool(ctx.params.get("as_json"))) from None
+            raise _fit(error, is_json=bool(ctx.params.get("as_json")) or ctx.meta.get(_JSON_ASKED, False)) from None
         except PaygwError as error:
             _fail(ctx, error.message, error.hint, error.exit_code, code=error.code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -160,21 +172,7 @@ def _bare_trace(error: BaseException) -> str:
 
 
 @click.group(cls=_CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--config", type=click.Path(path_type=Path), envvar="PAYGW_CONFIG", help="Configuration file (TOML).")
-@click.option("--journal", type=click.Path(path_type=Path), envvar="PAYGW_JOURNAL", help="Journal file.")
-@click.option(
-    "--lang",
-    envvar="PAYGW_LANG",
-    type=click.Choice(languages()),
-    default=ENGLISH,
-    callback=lambda _context, _parameter, name: use(name),
-    expose_value=False,
-    is_eager=True,
-    help="The language of sentences for people.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, the summary, on standard output.")
-@click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
-@click.option("-v", "--verbose", is_flag=True, help="Say more.")
+@program_options
 @click.version_option(package_name="paygw-batch")
 @click.pass_context
 def cli(
@@ -182,15 +180,15 @@ def cli(
 ) -> None:
     """Pay a sheet of people through a payment gateway: no row twice, no row lost.
 
-    Running the same command again is always safe.
+    Running the same command again is always safe. These options can also be written after the command.
     """
     os.umask(0o077)
     from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (not for `--help`)
 
+    # click takes an empty variable for one that is not set: another configuration would be used than was meant.
+    if config is None and os.environ.get("PAYGW_CONFIG") is not None:
+        raise ConfigurationError(say("PAYGW_CONFIG is empty."), hint=say("Set it to a path, or unset it."))
     ctx.obj = Invocation(config or own_configuration(), journal, as_json, quiet, verbose)
-
-
-with_exit_codes(cli)
 
 
 def run() -> None:

@@ -1,45 +1,82 @@
-"""Defines the options that commands share, and builds settings from them."""
+"""Defines the options that commands share, builds settings from them, and completes words in a shell."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from paygw_batch.cli.invocation import Invocation
-from paygw_batch.compose.outputs import OutputGuard
+from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.core.batch import PAYIN, PAYOUT, ControlTotals
 from paygw_batch.core.money import parse_amount
-from paygw_batch.errors import ConfigurationError, UsageError
+from paygw_batch.core.sheet_answers import SheetAnswers
+from paygw_batch.core.text import is_encoding
+from paygw_batch.errors import Asked, ConfigurationError, PaygwError, UsageError
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings, load_settings
+from paygw_batch.wiring.outputs import OutputGuard
 
-wait_option = click.option("--wait", is_flag=True, help="Wait for a run that holds the journal, and do not refuse.")
-worksheet_option = click.option("--sheet", "worksheet", metavar="NAME", help="The worksheet of a workbook to read.")
+wait_option = click.option(
+    "--wait", is_flag=True, help="If another run is using the journal, wait for it instead of failing."
+)
+
+
+def _encoding(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    if name is not None and not is_encoding(name):
+        raise click.BadParameter(say("{name!r} is not a text encoding. Write, for example, cp1252.", name=name))
+    return name
+
+
+def answers_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that answer the open questions of a sheet: see `answers_of`."""
+    for option in reversed(_ANSWERS):
+        command = option(command)
+    return command
+
+
+_ANSWERS = (
+    click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it."),
+    click.option("--worksheet", metavar="NAME", help="The worksheet of a workbook to read."),
+    click.option(
+        "--encoding",
+        metavar="NAME",
+        callback=_encoding,
+        help="Encoding of a text file that is not UTF-8; a French Excel writes cp1252.",
+    ),
+)
+
+
+def answers_of(given: dict[str, Any]) -> SheetAnswers:
+    """Take the values of `answers_options` out of the values of a command's options."""
+    return SheetAnswers(**{asked.value: given.pop(asked.value) for asked in Asked})
+
+
 profile_option = click.option(
     "--column-profile",
     metavar="NAME",
     callback=lambda _context, _parameter, name: str(Path(name).absolute()) if (name or "").endswith(".toml") else name,
     help="The headings of the sheet: a column profile, or a file that `validate --map` wrote.",
 )
-strict_option = click.option("--strict", is_flag=True, help="Refuse what is only doubtful: warnings are defects.")
+strict_option = click.option("--strict", is_flag=True, help="Treat warnings as defects.")
 repeats_option = click.option(
-    "--repeats-meant", is_flag=True, help="The sheet is meant to repeat a batch of the last days; do not ask."
+    "--repeats-meant", is_flag=True, help="Don't ask: the sheet is meant to repeat a recent batch."
 )
 collect_option = click.option(
     "--collect",
     "operation",
     is_flag=True,
     callback=lambda _context, _parameter, chosen: PAYIN if chosen else PAYOUT,
-    help="The sheet is of customers to collect from, and not of people to pay.",
+    help="The sheet lists customers to collect from, not people to pay.",
 )
-force_option = click.option(
-    "--force", is_flag=True, help="Replace a file that is there, although this program did not write it."
-)
+force_option = click.option("--force", is_flag=True, help="Overwrite an existing file that this program did not write.")
 plan_page_option = click.option(
-    "--report", type=click.Path(path_type=Path), metavar="FILE.html", help="Also write the plan as a page to look at."
+    "--report", type=NamedFile(), metavar="FILE.html", help="Also write the plan as an HTML page."
 )
-by_option = click.option("--by", metavar="NAME", help="Who decides this. Default: the login; it is noted in any case.")
+by_option = click.option("--by", metavar="NAME", help="Your name, for the record. Your login is always recorded.")
 
 
 def settings_of(
@@ -65,11 +102,59 @@ def guard_of(invocation: Invocation, settings: Settings, *, force: bool = False)
 
 def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
     """Return the control totals that a person stated as `--expect-rows N` and `--expect-total CUR=AMOUNT`."""
-    amounts = {}
+    amounts: dict[str, Decimal] = {}
     for text in sums:
         currency, equals, amount_text = text.partition("=")
         amount = parse_amount(amount_text, minor_units=4)
-        if not equals or amount is None:
-            raise UsageError(say("--expect-total {text}: write it as KES=125000.50.", text=text))
-        amounts[currency.strip().upper()] = amount
+        if "," in amount_text or "\N{NO-BREAK SPACE}" in amount_text or " " in amount_text.strip():
+            raise UsageError(
+                say("--expect-total {text}: write the amount without a sign between thousands.", text=text),
+                hint=say("The decimals follow a point: KES=125000.50."),
+            )
+        if not equals or amount is None or not currency.strip():
+            raise UsageError(
+                say("--expect-total {text} does not say a currency and an amount.", text=text),
+                hint=say("Write it as KES=125000.50."),
+            )
+        name = currency.strip().upper()
+        if amounts.setdefault(name, amount) != amount:
+            raise UsageError(
+                say("--expect-total says two totals for {currency}.", currency=name),
+                hint=say("A sheet has one total in each currency: name each currency once."),
+            )
     return ControlTotals(rows, amounts)
+
+
+def complete_batches(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Return the batches whose id begins so, the newest first; else files, because a batch has its sheet's name too.
+
+    A shell shows no error, so if there is no journal, nothing is completed.
+    """
+    found: list[CompletionItem[str]] = []
+    with suppress(PaygwError):
+        found = [
+            CompletionItem(batch, help=sheet_name)
+            for batch, sheet_name in _batches(ctx.find_root().params)
+            if batch.startswith(incomplete)
+        ]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
+def complete_countries(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Return the codes of the countries that begin so."""
+    from paygw_batch.countries.load import config_dir  # noqa: PLC0415 (not before a shell asks)
+
+    codes = sorted(file.stem for file in (config_dir() / "countries").glob("*.toml"))
+    return [CompletionItem(code) for code in codes if code.startswith(incomplete.upper())]
+
+
+def _batches(shared: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return id and sheet of every batch, the newest first. `shared` are the options before the command."""
+    from paygw_batch.cli.invocation import Invocation  # noqa: PLC0415 (not before a shell asks)
+    from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (as above)
+    from paygw_batch.wiring.journal import journal_to_read  # noqa: PLC0415 (as above)
+
+    config: Path | None = shared.get("config") or own_configuration()
+    settings = settings_of(Invocation(config, shared.get("journal"), as_json=False, quiet=True, verbose=False))
+    with journal_to_read(settings) as journal:
+        return [(record.batch, record.sheet_name) for record in reversed(journal.batches())]

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,6 +17,21 @@ HEEDED = (signal.SIGINT, signal.SIGTERM)
 EXIT_CODE = 130
 
 AGAIN = mark("Run the same command again to continue.")
+
+
+_TAKE_A_VALUE = frozenset({"--config", "--journal", "--lang"})
+"""The options before a command that are followed by a value. A test compares them with those that there are."""
+
+
+def command_in(words: Iterable[str]) -> str:
+    """Return the command that these words of a command line name; an empty text where they name none."""
+    left = iter(words)
+    for word in left:
+        if word in _TAKE_A_VALUE:
+            next(left, None)
+        elif not word.startswith("-"):
+            return word
+    return ""
 
 
 class Interruption:
@@ -55,7 +70,7 @@ class Interruption:
         for each in HEEDED:
             signal.signal(each, pass_on)
 
-    def heed_the_second(self) -> None:
+    def raise_on_second_signal(self) -> None:
         """Take the signals back after a run: one is only kept, so that results are written; the next one raises.
 
         What the run did is known by then, and its exit code has to say it, rows in doubt before an interruption.

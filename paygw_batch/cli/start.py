@@ -1,16 +1,20 @@
 """The start of the program: hears signals before anything heavy is imported, and until the command's end.
 
 Until a run starts its rows, SIGINT and SIGTERM raise `KeyboardInterrupt`, so that files are closed and the journal is
-let go. The run then has its own handlers (`cli/runs/send_batch.py`). Nothing heavy may be imported here.
+let go. The run then has its own handlers (`cli/send_batch.py`). Nothing heavy may be imported here.
 """
 
-from paygw_batch.cli.signals import AGAIN, interruption, leave
+import sys
+
+from paygw_batch.cli.signals import AGAIN, command_in, interruption, leave
 from paygw_batch.language import say
 
 
 def main() -> None:
     """Run the program, as the console script does."""
     interruption.heed()
+    if command_in(sys.argv[1:]) == "work":  # to a worker a signal is its normal end, also before it is ready
+        interruption.raise_on_second_signal()
     try:
         from paygw_batch.cli.main import run  # noqa: PLC0415 (heavy: a signal must be heard before)
 

@@ -15,13 +15,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from paygw_batch.clock import utc_now
-from paygw_batch.compose.actions.audit import open_trail
-from paygw_batch.compose.operations import rules_of
 from paygw_batch.console.access.kept_sessions import KeptSessions
 from paygw_batch.console.access.passkey_access import passkey_access
+from paygw_batch.console.check_memories import CheckMemories
 from paygw_batch.console.members import members_of
 from paygw_batch.console.pages import (
-    approval_page,
     check_page,
     invitation_page,
     language_page,
@@ -30,35 +28,43 @@ from paygw_batch.console.pages import (
     payee_page,
     payout_page,
     people_page,
+    plan_page,
     reconcile_page,
     signing_in,
 )
+from paygw_batch.console.pages.agreement import AgreementForms
 from paygw_batch.console.pages.settling import order_page, retry_page, settle_page, statement_page
+from paygw_batch.console.pages.settling.orders import OrderAgreement
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import STATIC, page_templates
-from paygw_batch.console.visit_language import language_of
+from paygw_batch.console.rendering import STATIC, language_of, page_templates
 from paygw_batch.console.visits import Console, PageNotFound, Visit, WebRoute, error_page
-from paygw_batch.console.web_guard import MOST_FORM_BYTES, AsgiApp, WebGuard
+from paygw_batch.console.web_guard import MAX_FORM_BYTES, AsgiApp, WebGuard
 from paygw_batch.console.web_sessions import SignInWay, WebSessions
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import speaking
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.journal import open_trail
+from paygw_batch.wiring.operations import rules_of
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+_PLAN, _ORDER = AgreementForms(plan_page.PlanAgreement), AgreementForms(OrderAgreement)
 ROUTES = (
     WebRoute("/sign-in", signing_in.sign_in_page, None),
-    WebRoute("/sign-in", signing_in.choose_person, None, "POST"),
+    WebRoute("/sign-in", signing_in.choose_person, None, "POST", form=""),
     WebRoute("/sign-in/passkey", signing_in.use_passkey, None, "POST"),
     WebRoute("/language", language_page.choose_language, None, "POST"),
     WebRoute("/invitation/{token}", invitation_page.invited, None),
-    WebRoute("/invitation/{token}", invitation_page.take_invitation, None, "POST"),
+    WebRoute("/invitation/{token}", invitation_page.take_invitation, None, "POST", form=""),
+    WebRoute("/session", signing_in.session_left, Act.LOOK_AFTER, is_poll=True),
+    WebRoute("/session/stay", signing_in.session_left, Act.LOOK_AFTER),
     WebRoute("/sign-out", signing_in.sign_out, Act.LOOK_AFTER, "POST"),
     WebRoute("/", overview_page.overview, Act.LOOK),
     WebRoute("/new", new_payout_page.new_payout, Act.PREPARE),
-    WebRoute("/new", new_payout_page.upload, Act.PREPARE, "POST"),
+    WebRoute("/new", new_payout_page.upload, Act.PREPARE, "POST", form=""),
     WebRoute("/new/template", new_payout_page.download_template, Act.DOWNLOAD),
+    WebRoute("/new/sample", new_payout_page.download_sample, Act.DOWNLOAD),
     WebRoute("/sheets/{sheet}", check_page.check_sheet, Act.SEE_SHEET),
     WebRoute("/sheets/{sheet}/again", new_payout_page.upload_again, Act.MEND, "POST"),
     WebRoute("/sheets/{sheet}/reading", new_payout_page.choose_reading, Act.MEND, "POST"),
@@ -69,30 +75,34 @@ ROUTES = (
     WebRoute("/sheets/{sheet}/leave-out", check_page.leave_out, Act.MEND, "POST"),
     WebRoute("/sheets/{sheet}/repeats-meant", check_page.repeats_meant, Act.MEND, "POST"),
     WebRoute("/sheets/{sheet}/remove", check_page.remove_sheet, Act.MEND, "POST"),
-    WebRoute("/sheets/{sheet}/plan", approval_page.payout_plan, Act.LOOK),
-    WebRoute("/sheets/{sheet}/sign", approval_page.sign, Act.MEND, "POST"),
-    WebRoute("/sheets/{sheet}/approve", approval_page.approve_payout, Act.APPROVE, "POST"),
-    WebRoute("/sheets/{sheet}/send-back", approval_page.send_back, Act.APPROVE, "POST"),
-    WebRoute("/sheets/{sheet}/start", approval_page.start, Act.START, "POST"),
+    WebRoute("/sheets/{sheet}/plan", plan_page.payout_plan, Act.LOOK),
+    WebRoute("/sheets/{sheet}/people", plan_page.payout_people, Act.LOOK),
+    WebRoute("/sheets/{sheet}/people.csv", plan_page.download_people, Act.DOWNLOAD),
+    WebRoute("/sheets/{sheet}/sign", _PLAN.sign, Act.MEND, "POST", form="plan"),
+    WebRoute("/sheets/{sheet}/sign-again", _PLAN.sign_again, Act.MEND, "POST", form="plan"),
+    WebRoute("/sheets/{sheet}/approve", _PLAN.approve, Act.APPROVE, "POST", form="plan", audit_action="approve payout"),
+    WebRoute("/sheets/{sheet}/send-back", _PLAN.send_back, Act.APPROVE, "POST", form="plan"),
+    WebRoute("/sheets/{sheet}/start", _PLAN.start, Act.START, "POST", form="plan"),
     WebRoute("/payouts/{batch}", payout_page.payout, Act.LOOK),
     WebRoute("/payouts/{batch}/progress", payout_page.progress, Act.LOOK, is_poll=True),
     WebRoute("/payouts/{batch}/reconciliation.{ending}", reconcile_page.download_reconciliation, Act.DOWNLOAD),
     WebRoute("/payouts/{batch}/rows/{row:int}/settle", settle_page.settle_form, Act.SETTLE),
-    WebRoute("/payouts/{batch}/rows/{row:int}/settle", settle_page.settle_row, Act.SETTLE, "POST"),
+    WebRoute("/payouts/{batch}/rows/{row:int}/settle", settle_page.settle_row, Act.SETTLE, "POST", form=""),
     WebRoute("/payouts/{batch}/retry", retry_page.rejected_form, Act.ORDER),
-    WebRoute("/payouts/{batch}/retry", retry_page.choose_rejected, Act.ORDER, "POST"),
+    WebRoute("/payouts/{batch}/retry", retry_page.choose_rejected, Act.ORDER, "POST", form=""),
     WebRoute("/payouts/{batch}/questions.{ending}", statement_page.download_questions, Act.DOWNLOAD),
     WebRoute("/payouts/{batch}/statement", statement_page.statement_form, Act.SETTLE),
-    WebRoute("/payouts/{batch}/statement", statement_page.upload_statement, Act.SETTLE, "POST"),
+    WebRoute("/payouts/{batch}/statement", statement_page.upload_statement, Act.SETTLE, "POST", form=""),
     WebRoute("/statements/{statement}", statement_page.statement_preview, Act.SETTLE),
     WebRoute("/statements/{statement}/carry-out", statement_page.use_statement, Act.SETTLE, "POST"),
     WebRoute("/statements/{statement}/remove", statement_page.remove_statement, Act.SETTLE, "POST"),
     WebRoute("/orders/{order}", order_page.show_order, Act.LOOK),
-    WebRoute("/orders/{order}/sign", order_page.sign_order, Act.ORDER, "POST"),
-    WebRoute("/orders/{order}/agree", order_page.agree_to_order, Act.AGREE, "POST"),
-    WebRoute("/orders/{order}/send-back", order_page.send_order_back, Act.AGREE, "POST"),
-    WebRoute("/orders/{order}/take-back", order_page.take_order_back, Act.ORDER, "POST"),
-    WebRoute("/orders/{order}/carry-out", order_page.carry_order_out, Act.SETTLE, "POST"),
+    WebRoute("/orders/{order}/sign", _ORDER.sign, Act.ORDER, "POST", audit_action="sign order"),
+    WebRoute("/orders/{order}/sign-again", _ORDER.sign_again, Act.ORDER, "POST", audit_action="sign order again"),
+    WebRoute("/orders/{order}/agree", _ORDER.approve, Act.AGREE, "POST", audit_action="agree to order"),
+    WebRoute("/orders/{order}/send-back", _ORDER.send_back, Act.AGREE, "POST", audit_action="send order back"),
+    WebRoute("/orders/{order}/take-back", _ORDER.take_back, Act.ORDER, "POST", audit_action="take order back"),
+    WebRoute("/orders/{order}/carry-out", _ORDER.start, Act.SETTLE, "POST", audit_action="carry order out"),
     WebRoute("/payees", payee_page.find_payee, Act.LOOK),
     WebRoute("/payees/advice", payee_page.remittance_advice, Act.DOWNLOAD),
     WebRoute("/people", people_page.people_and_health, Act.LOOK_AFTER),
@@ -106,7 +116,7 @@ _UPLOADS = ("/new", "/again", "/statement")
 
 
 def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str, str], port: int) -> Console:
-    """Return the parts that the pages work with. `port` is where browsers reach them, where no proxy is in front.
+    """Return the parts that the pages work with. `port` is where browsers reach them, if no proxy is in front.
 
     Raises `ConfigurationError` when the configuration names nobody who prepares or approves.
     """
@@ -139,6 +149,7 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
             now_s=time.time,
         ),
         counts=PayoutCounts(monotonic_s=time.monotonic),
+        memories=CheckMemories(),
         templates=page_templates(),
         program=(sys.executable, "-P", "-m", "paygw_batch", *given),
         environ=environ,
@@ -154,17 +165,18 @@ def console_app(console: Console) -> AsgiApp:
 
     def most_bytes(path: str) -> int:
         upload_bytes = settings.console.max_upload_mib * 1024 * 1024 if path.endswith(_UPLOADS) else 0
-        return upload_bytes + MOST_FORM_BYTES
+        return upload_bytes + MAX_FORM_BYTES
 
     async def missing(request: Request, _error: Exception) -> Response:
         session = await run_in_threadpool(console.sessions.session, request.cookies.get(console.cookie, ""))
         with speaking(language_of(request.cookies)):
             return error_page(Visit(console, request, session), PageNotFound())
 
+    pages = {one.path: one.handler for one in ROUTES if one.method == "GET" and not one.is_poll}
     app = Starlette(
         routes=[
-            *(Route(one.path, one.endpoint(console), methods=[one.method]) for one in ROUTES),
-            Mount("/static", StaticFiles(directory=STATIC)),
+            *(Route(one.path, one.endpoint(console, pages), methods=[one.method]) for one in ROUTES),
+            Mount("/static", StaticFiles(directory=STATIC, packages=[("paygw_batch.report", "static")])),
         ],
         exception_handlers={HTTPException: missing},
     )

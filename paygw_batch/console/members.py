@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from paygw_batch.compose.approvals import required_policy
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import mark, say
-from paygw_batch.run.people import plain_name
+from paygw_batch.run.approval_keys import plain_name
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.approvals import listed_people
 
 
 class Role(StrEnum):
@@ -39,12 +39,12 @@ class Member:
 
 def members_of(settings: Settings) -> tuple[Member, ...]:
     """Return everyone who may use the pages. Raises `ConfigurationError` where two lists contradict each other."""
-    people = required_policy(settings).people.listed
+    people = listed_people(settings).listed
     found = {
         plain_name(person.name): Member(
             person.name,
             frozenset(
-                role for role, keys in ((Role.MAKER, person.maker_keys), (Role.APPROVER, person.approver_keys)) if keys
+                role for role, is_one in ((Role.MAKER, person.is_maker), (Role.APPROVER, person.is_approver)) if is_one
             ),
         )
         for person in people

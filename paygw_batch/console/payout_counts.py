@@ -3,7 +3,7 @@
 A count reads an index over all rows in the rarer states. Of a million rows it takes a tenth of a second.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -12,6 +12,11 @@ from paygw_batch.journal import BatchRecord, JournalReader, StateTally
 
 OLD_S = 1.0
 """A tab that asks by itself may be shown a count of so long ago: it asks again in two seconds."""
+
+
+WINDOW_S = 30.0
+"""The rate is that of the last seconds: a run slows down and speeds up with the gateway."""
+_LEAST_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,32 @@ class PayoutCounts:
     def __init__(self, *, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
         self._found: dict[str, _Count] = {}
+        self._seen: dict[tuple[str, str], tuple[float, str]] = {}
+        self._answered: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
+
+    def seen(self, batch: str, words: str) -> str | None:
+        """Return the text by which tabs know a payout as it was a second ago at most; None: it was not looked at.
+
+        `words` is the language of the tabs. While one tab reads the journal, the others read nothing.
+        """
+        found = self._seen.get((batch, words))
+        return found[1] if found is not None and self._monotonic_s() - found[0] < OLD_S else None
+
+    def note_seen(self, batch: str, words: str, seen: str) -> None:
+        """Note how tabs know a payout as it is now."""
+        self._seen[batch, words] = (self._monotonic_s(), seen)
+
+    def rate(self, batch: str, answered: int) -> float:
+        """Return how many rows a second got an answer lately; 0 while that is not known. `answered` rows have one."""
+        with self._locks[batch]:
+            looks, now_s = self._answered[batch], self._monotonic_s()
+            while looks and (now_s - looks[0][0] > WINDOW_S or looks[0][1] > answered):
+                looks.popleft()
+            if not looks or now_s - looks[-1][0] >= OLD_S:
+                looks.append((now_s, answered))
+            passed_s = now_s - looks[0][0]
+            return (answered - looks[0][1]) / passed_s if passed_s >= _LEAST_S else 0.0
 
     def tallies(self, journal: JournalReader, record: BatchRecord, *, is_poll: bool) -> Sequence[StateTally]:
         """Return the counts of a payout as the journal has them now; for a poll, now or a second ago."""

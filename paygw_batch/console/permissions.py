@@ -37,7 +37,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """The subject of an act: a payout or an order that `maker` prepares or prepared; empty where nobody is noted."""
+    """The subject of an act: a payout or an order that `maker` prepares or prepared; empty if nobody is noted."""
 
     maker: str = ""
 

@@ -1,19 +1,62 @@
-"""Renders the templates: every value is escaped, every sentence goes through one function."""
+"""Renders the templates, with the words and signs of states and the language that a browser has chosen.
 
-from collections.abc import Callable
-from datetime import UTC, datetime
+Every value is escaped, every sentence goes through one function. No state is shown by colour alone.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar
+from urllib.parse import urlencode
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 
-from paygw_batch.console import state_words
+from paygw_batch.actions.follow_payout import BEING_SENT
 from paygw_batch.core.money import with_separators
 from paygw_batch.core.recorded_words import recorded
-from paygw_batch.language import gettext, language, mark_all, ngettext, say
-from paygw_batch.run.people import plain_name
+from paygw_batch.core.shown_states import INVALID
+from paygw_batch.language import language, languages, mark, mark_all, say, speaking
+from paygw_batch.report.page import page_environment
+from paygw_batch.run.approval_keys import plain_name
+from paygw_batch.sheet.columns import label_of
+
+_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "paid": ("✓", *mark_all("Paid", "the gateway confirmed the payment")),
+        "accepted": ("…", *mark_all("With the gateway", "taken; its final word is awaited")),
+        "rejected": ("✕", *mark_all("Rejected", "finally rejected by the gateway; no payment was made")),
+        "returned": ("↩", *mark_all("Came back", "paid, and the money came back")),
+        "in_doubt": ("?", *mark_all("In doubt", "may have been paid; never sent again without evidence")),
+        BEING_SENT: ("→", *mark_all("Being sent", "on the way to the gateway now")),
+        "ready": ("○", *mark_all("Not sent yet", "nothing has left for these people")),
+        INVALID: ("-", *mark_all("Left out", "not part of this payout")),
+    }
+)
+"""State -> sign, word, meaning; in the order in which they are shown."""
+STATES_SHOWN = tuple(_WORDS)
+
+
+def state_sign(state: str) -> str:
+    """Return the sign of a state."""
+    return _WORDS[state][0]
+
+
+def state_word(state: str) -> str:
+    """Return the name of a state."""
+    return say(_WORDS[state][1])
+
+
+def state_meaning(state: str) -> str:
+    """Return the meaning of a state, in a few words."""
+    return say(_WORDS[state][2])
+
 
 _HERE = Path(__file__).parent
-STATIC = _HERE / "static"
+STATIC, TEMPLATES = _HERE / "static", _HERE / "templates"
 _SHOWN_DIGITS = 3
 _DAYS = mark_all(
     "{day} Jan {year}",
@@ -31,46 +74,88 @@ _DAYS = mark_all(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The values of one page: each field has a name in its template, and no other names are there."""
+
+    template: ClassVar[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PageLink:
+    """A link to another page of a list."""
+
+    address: str
+    label: str
+
+
+def pages_after(after: int, next_after: int, anchor: str = "", /, **kept: str) -> Sequence[PageLink]:
+    """Return the links of a list that is shown after a row: to its first page, and to the next one (0: none)."""
+    labels = {say("First page"): 0 if after else None, say("Next page"): next_after or None}
+    return page_links("after", labels, anchor, **kept)
+
+
+def page_links(name: str, places: Mapping[str, int | None], anchor: str = "", /, **kept: str) -> Sequence[PageLink]:
+    """Return the links to places of a list, by their labels. `name` is the place in the address, `kept` the rest."""
+    return [
+        PageLink(f"?{urlencode({key: value for key, value in {**kept, name: place}.items() if value})}#{anchor}", label)
+        for label, place in places.items()
+        if place is not None
+    ]
+
+
 def page_templates() -> Environment:
-    """Return the environment of all templates."""
-    found = Environment(
-        loader=FileSystemLoader(_HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=["jinja2.ext.i18n"],
-    )
-    install: Callable[..., None] = found.install_gettext_callables  # type: ignore[attr-defined]  # the extension's
-    install(gettext, ngettext, newstyle=True)
-    found.globals.update(language=language)
-    found.filters.update(
-        money=with_separators, number=_number, when=when, share=_share, code=_grouped, first_name=_first_name
-    )
+    """Return the environment of the console's templates."""
+    found = page_environment(TEMPLATES)
+    found.filters.update(when=when, share=_share, code=_grouped, first_name=_first_name)
     found.filters["recorded"] = lambda sentence: recorded(sentence) if sentence else sentence
     found.tests["same_person"] = lambda one, other: plain_name(one) == plain_name(other)
-    found.globals.update(state_sign=state_words.sign, state_word=state_words.word, state_meaning=state_words.meaning)
+    found.filters.update(
+        money=lambda amount: (
+            with_narrow_spaces(with_separators(amount)) if with_separators(amount) != amount else amount
+        ),
+        number=lambda count: with_narrow_spaces(f"{count:,}"),
+    )
+    found.globals.update(column_label=label_of)
+    found.globals.update(state_sign=state_sign, state_word=state_word, state_meaning=state_meaning)
     return found
 
 
+_zone: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
+
+
+@contextmanager
+def times_in(zone: tzinfo) -> Iterator[None]:
+    """Show times in this zone."""
+    token = _zone.set(zone)
+    try:
+        yield
+    finally:
+        _zone.reset(token)
+
+
+def with_narrow_spaces(text: str) -> str:
+    """Return a number with its thousands apart, as people of every language read it: `1 234.50`."""
+    return text.replace(",", _NARROW_SPACE)
+
+
+_NARROW_SPACE = "\u202f"
+
+
 def when(at: str | None) -> str:
-    """Return a time as people read it: `22 Nov 2026, 23:26 UTC`; text that is none is returned as it is."""
+    """Return a time as people read it, in the zone of the pages: `22 Nov 2026, 23:26 EAT`; other text as it is."""
     if not at:
         return ""
     try:
-        moment = datetime.fromisoformat(at).astimezone(UTC)
+        moment = datetime.fromisoformat(at).astimezone(_zone.get())
     except ValueError:
         return at
-    return f"{say(_DAYS[moment.month - 1], day=moment.day, year=moment.year)}, {moment:%H:%M} UTC"
+    return f"{say(_DAYS[moment.month - 1], day=moment.day, year=moment.year)}, {moment:%H:%M %Z}"
 
 
 def masked(number: str) -> str:
     """Return an account as an auditor sees it: enough digits to compare, too few to pay to."""
     return f"...{number[-_SHOWN_DIGITS:]}" if number else ""
-
-
-def _number(value: int) -> str:
-    return f"{value:,}"
 
 
 def _share(part: int, whole: int) -> int:
@@ -84,3 +169,25 @@ def _grouped(digits: str) -> str:
 
 def _first_name(name: str) -> str:
     return name.split(maxsplit=1)[0] if name.split() else name
+
+
+LANGUAGE_COOKIE = "language"
+
+
+_OWN_NAME = mark("English")
+"""Each catalogue has the name of its language for it."""
+
+
+def language_of(cookies: Mapping[str, str]) -> str:
+    """Return the language that a browser has chosen; that of the process if it has chosen none that is there."""
+    chosen = cookies.get(LANGUAGE_COOKIE, "")
+    return chosen if chosen in languages() else language()
+
+
+def own_names() -> Mapping[str, str]:
+    """Return the code of each language, with its name in that language."""
+    found = {}
+    for code in languages():
+        with speaking(code):
+            found[code] = say(_OWN_NAME)
+    return found

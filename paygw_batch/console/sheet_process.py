@@ -10,9 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paygw_batch.compose.actions.check_payout import check_payout, mark_payout
-from paygw_batch.compose.actions.payout_folder import PayoutFolder
-from paygw_batch.compose.operations import rules_of
+from paygw_batch.actions.check_payout import check_payout, mark_payout
+from paygw_batch.actions.payout_folder import PayoutFolder
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import SheetError
 from paygw_batch.language import ENGLISH, language, say, use
@@ -20,11 +19,12 @@ from paygw_batch.processes import child_environment, forbid_core_dumps
 from paygw_batch.run.approval_keys import read_public_key
 from paygw_batch.settings.configuration import Settings, load_settings, secret_variables
 from paygw_batch.sheet.write.rejects import NO_MARKED_WORKBOOK
+from paygw_batch.wiring.operations import rules_of
 
-MOST_MEMORY_BYTES = 8 * 1024**3
+MAX_MEMORY_BYTES = 8 * 1024**3
 """Of addresses: libraries reserve far more than they use."""
-MOST_FILE_BYTES = 4 * 1024**3
-MOST_PROCESSOR_S = 300
+MAX_FILE_BYTES = 4 * 1024**3
+MAX_PROCESSOR_S = 300
 LIMIT_S = 600
 IN_PROCESS_BYTES = 256 * 1024
 """A sheet of this size that was checked before is checked again where the pages are: a process costs a second."""
@@ -35,7 +35,7 @@ _MARKING = "from paygw_batch.console.sheet_process import mark; mark()"
 def check_in_process(
     folder: PayoutFolder, settings: Settings, maker_key: str, *, config: Path, environ: Mapping[str, str]
 ) -> None:
-    """Check a payout in another process. Raises `SheetError` where that process does not end by itself."""
+    """Check a payout in another process. Raises `SheetError` if that process does not end by itself."""
     if not run_within_limits(_PROGRAM, [str(folder.path), maker_key], settings, config=config, environ=environ):
         raise SheetError(
             say("The sheet needs more memory or time than a check may use."),
@@ -46,11 +46,11 @@ def check_in_process(
 def mark_in_process(
     folder: PayoutFolder, settings: Settings, path: Path, *, config: Path, environ: Mapping[str, str]
 ) -> None:
-    """Write the sheet of a payout with marks to `path`, in another process. Raises `SheetError` where it cannot."""
+    """Write the sheet of a payout with marks to `path`, in another process. Raises `SheetError` if it cannot."""
     if not run_within_limits(_MARKING, [str(folder.path), str(path)], settings, config=config, environ=environ):
         raise SheetError(
             say(NO_MARKED_WORKBOOK),
-            hint=say("Mend the cells on the page, or correct the file itself and upload it again."),
+            hint=say("Correct the cells on the page, or correct the file itself and upload it again."),
         )
 
 
@@ -88,9 +88,9 @@ def limit_this_process() -> Settings:
     os.umask(0o077)
     use(os.environ.get("PAYGW_LANG", ENGLISH))
     config, journal = sys.argv[1:3]
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (MOST_PROCESSOR_S, MOST_PROCESSOR_S))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_PROCESSOR_S, MAX_PROCESSOR_S))
     return load_settings(Path(config), environ=os.environ, flags={("journal", "path"): journal} if journal else None)
 
 

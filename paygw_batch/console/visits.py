@@ -1,43 +1,57 @@
 """Answers requests in one way: who is it, may they, is the form ours; then the page, and its errors in plain words."""
 
+import importlib.util
 import logging
-import re
+import tempfile
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
 
 from jinja2 import Environment
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.console.access.passkey_access import PasskeyAccess
+from paygw_batch.console.check_memories import CheckMemories
 from paygw_batch.console.members import Member, Role
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act, Thing, may
-from paygw_batch.console.visit_language import language_of, own_names
+from paygw_batch.console.rendering import Page, language_of, masked, own_names, times_in
 from paygw_batch.console.web_guard import BodyRefused
 from paygw_batch.console.web_sessions import SignedInKey, SignInWay, WebSession, WebSessions
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import AuditUnwritable, PaygwError
-from paygw_batch.journal import AuditNote, AuditResult, AuditTrail
+from paygw_batch.errors import AuditUnwritable, PaygwError, UsageError
+from paygw_batch.journal import (
+    AuditNote,
+    AuditResult,
+    BatchRecord,
+    JournalReader,
+    make_directory,
+)
+from paygw_batch.journal.audit.audit_trail import AuditTrail
 from paygw_batch.language import language, mark, mark_all, say, speaking
 from paygw_batch.settings.configuration import Settings
 
 _log = logging.getLogger(__name__)
-_COMMAND = re.compile(r"`|--[a-z]|\.toml|\[[a-z]+\]")
-"""A hint with one of these is for a person at a terminal."""
 _OWN_SITE = frozenset({"same-origin", "none"})
-MOST_FIELDS = 2_000
-_STRANGE = mark("This form is too old, or does not come from these pages. Open the page again.")
-_GENERAL = mark_all("There is no such page.", "This is not for you to do.")
+MAX_FIELDS = 2_000
+SIGNATURE_FIELD = "signature"
+_STRANGE = mark("This form is out of date, or not from these pages. Reload the page.")
+_GENERAL = mark_all(
+    "There is no such page.",
+    "You don't have permission to do this.",
+    "This page is out of date. Reload it and check again.",
+)
 """The general messages of the errors below, for the catalogue."""
 
 
@@ -53,6 +67,7 @@ class Console:
     trail: AuditTrail
     sessions: WebSessions
     counts: PayoutCounts
+    memories: CheckMemories
     templates: Environment
     program: tuple[str, ...]
     environ: Mapping[str, str] = field(repr=False)
@@ -61,7 +76,7 @@ class Console:
     cookie: str
 
     def close(self) -> None:
-        """Let go of the files that are open."""
+        """Close the open files."""
         self.trail.close()
         self.sessions.close()
 
@@ -81,7 +96,28 @@ class PageNotFound(PaygwError):
 
 
 class ActRefused(PaygwError):
-    """This is not for you to do."""
+    """You don't have permission to do this."""
+
+
+class PageOutdated(PaygwError):
+    """This page is out of date. Reload it and check again."""
+
+
+class FieldRefused(UsageError):
+    """This cannot be used."""
+
+    def __init__(self, field: str, message: str, **further: Any) -> None:
+        super().__init__(message, **further)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a form was refused: beside the field of this name, or above the page (empty)."""
+
+    sentence: str
+    hint: str
+    field: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +129,12 @@ class Visit:
     session: WebSession | None
     form: Mapping[str, str] = field(default_factory=dict)
     upload: UploadFile | None = None
+    signature: UploadFile | None = None
+    """A detached signature of the upload, in a field of its own."""
+    form_page: str = "/"
+    """The page that has the form, where this is an answer to one."""
+    refusal: Refusal | None = None
+    """Why the form was refused: its page is shown again, with what was typed."""
 
     @property
     def member(self) -> Member:
@@ -132,35 +174,48 @@ class Visit:
         return ", ".join(f"{name} {value}" for name, value in parts.items() if name != "token")
 
     def query(self, name: str) -> str:
-        """Return a value behind the question mark; empty where there is none."""
-        return self.request.query_params.get(name, "")
+        """Return a value behind the question mark, or of the refused form; empty where there is none."""
+        return self.request.query_params.get(name) or ("" if self.refusal is None else self.form.get(name, ""))
 
     def query_number(self, name: str) -> int:
-        """Return a number behind the question mark; 0 where there is none."""
+        """Return a number behind the question mark; 0 if there is none."""
         text = self.query(name)
         return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0  # noqa: PLR2004 (no row is so far)
 
-    def page(self, template: str, *, status: int = 200, **context: Any) -> Response:
+    def page(self, page: Page, *, status: int = 200) -> Response:
         """Return a page."""
         console, member = self.console, None if self.session is None else self.session.member
-        common = {
-            "member": member,
-            "roles": [] if member is None else sorted(member.roles),
-            "csrf": "" if self.session is None else self.session.csrf_token,
-            "may": lambda act, maker=None: member is not None and self.may(Act(act), maker),
-            "is_sandbox": console.settings.uses_sandbox,
-            "gateway": console.settings.gateway.base_url or "",
-            "here": self.request.url.path,
-            "back": self._back,
-            "languages": own_names(),
-        }
-        return HTMLResponse(console.templates.get_template(template).render(common | context), status_code=status)
+        frame = PageFrame(
+            member=member,
+            roles=[] if member is None else sorted(member.roles),
+            csrf="" if self.session is None else self.session.csrf_token,
+            may=lambda act: member is not None and self.may(Act(act)),
+            is_sandbox=console.settings.uses_sandbox,
+            gateway=console.settings.gateway.base_url or "",
+            here=self.request.url.path,
+            back=self._back,
+            home="/sign-in" if member is None else first_page(member),
+            session_left_s=0 if self.session is None else int(self.session.left_s),
+            refusal=self.refusal,
+            sent={} if self.refusal is None else self.form,
+            languages=own_names(),
+        )
+        values = {field.name: getattr(one, field.name) for one in (frame, page) for field in fields(one)}
+        status = _REFUSED if self.refusal is not None and status == _SHOWN else status
+        return HTMLResponse(console.templates.get_template(page.template).render(values), status_code=status)
+
+    def gone(self, sentence: str) -> PaygwError:
+        """Return the error that a thing isn't there: a form about it was sent from a page that is out of date."""
+        return PageOutdated(sentence) if self.request.method == "POST" else PageNotFound(sentence)
 
     @property
     def _back(self) -> str:
-        """The address of this page; the first page where it is an answer to a form."""
+        """The address of this page; where it is an answer to a form, of the page that has the form."""
         url = self.request.url
-        return "/" if self.request.method == "POST" else f"{url.path}?{url.query}" if url.query else url.path
+        if self.request.method == "POST":
+            shown = {name: self.form[name] for name in ("kind", "after") if self.form.get(name)}
+            return f"{self.form_page}?{urlencode(shown)}" if shown else self.form_page
+        return f"{url.path}?{url.query}" if url.query else url.path
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -172,30 +227,87 @@ class Visit:
         return RedirectResponse(path, status_code=303)
 
 
+@dataclass(frozen=True, slots=True)
+class PageFrame:
+    """The values that every page has beside its own."""
+
+    member: Member | None
+    roles: Sequence[Role]
+    csrf: str
+    may: Callable[[str], bool]
+    """Whether the person may do an act at all, by its name."""
+    is_sandbox: bool
+    gateway: str
+    here: str
+    back: str
+    """The address of this page; of an answer to a form, that of the page with the form."""
+    home: str
+    """The first page for this person."""
+    session_left_s: int
+    """After how many seconds without a look the person is signed out; 0: nobody is signed in."""
+    refusal: Refusal | None
+    sent: Mapping[str, str]
+    """The fields of the form that was refused."""
+    languages: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPage(Page):
+    """Why something cannot be done."""
+
+    template: ClassVar[str] = "error.html"
+
+    heading: str
+    message: str = ""
+    hint: str = ""
+    can_reload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardPage(Page):
+    """A page that a link of another site leads to: the browser asks once more, from our own site."""
+
+    template: ClassVar[str] = "forward.html"
+
+    address: str
+
+
 Handler = Callable[[Visit], Response]
+_SHOWN, _REFUSED = 200, 409
 
 
 @dataclass(frozen=True, slots=True)
 class WebRoute:
-    """A path with its handler: who may ask for it (None: also who is not signed in), and with which methods."""
+    """A path with its handler: who may ask for it (None: also who is not signed in), and with which methods.
+
+    `form` is where the page with the form of a POST is: beside the path under this name, at the path (empty), or, by
+    default, one step above it.
+    """
 
     path: str
     handler: Handler
     act: Act | None
     method: str = "GET"
     is_poll: bool = False
+    form: str | None = None
+    audit_action: str = ""
+    """The words of the audit trail; empty: the handler's name."""
 
-    def endpoint(self, console: Console) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint for Starlette."""
+    def endpoint(self, console: Console, pages: Mapping[str, Handler]) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint for Starlette. `pages` are the handlers of all pages, by their paths."""
+        page_with_form = pages.get(self.form_page(self.path)) if self.method == "POST" and self.act else None
 
         async def answer(request: Request) -> Response:
-            with speaking(language_of(request.cookies)):
+            zone = ZoneInfo(console.settings.console.time_zone)  # kept by its library
+            with speaking(language_of(request.cookies)), times_in(zone):
                 return await in_language(request)
 
         async def in_language(request: Request) -> Response:
-            found = partial(console.sessions.session, _cookie(console, request), is_poll=self.is_poll)
-            visit = Visit(console, request, await run_in_threadpool(found))
+            visit = Visit(console, request, None, form_page=self.form_page(request.url.path))
             try:
+                if self.is_poll:
+                    return await run_in_threadpool(self._answer_poll, visit)
+                visit = await run_in_threadpool(_with_session, visit)
                 refused = self._refused(visit)
                 if refused is None and self.method == "POST":
                     visit = await _with_form(visit, is_signed_in=self.act is not None)
@@ -203,37 +315,61 @@ class WebRoute:
                     await run_in_threadpool(visit.note, self.deed, visit.thing, AuditResult.DONE)
                 return await run_in_threadpool(self.handler, visit) if refused is None else refused
             except PaygwError as error:
-                return await run_in_threadpool(self._answer_refused, visit, error)
+                return await run_in_threadpool(self._answer_refused, visit, error, page_with_form)
             except BodyRefused as error:
                 with suppress(AuditUnwritable):
                     await run_in_threadpool(self._note_refusal, visit, error)
                 return _too_much(visit)
             except Exception as error:  # noqa: BLE001 (the last resort: a page that tells nothing, a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _bare_trace(error))
-                return visit.page("error.html", status=500, heading=say("Something went wrong"), message="", hint="")
+                return visit.page(ErrorPage(say("Something went wrong")), status=500)
             finally:
                 await request.close()
 
         return answer
 
+    def _answer_poll(self, visit: Visit) -> Response:
+        """Answer a tab that asks by itself, in one thread: many tabs do, every two seconds."""
+        visit = _with_session(visit, is_poll=True)
+        refused = self._refused(visit)
+        return self.handler(visit) if refused is None else refused
+
+    def form_page(self, path: str) -> str:
+        """Return the address of the page that has the form which is sent to `path`."""
+        if self.form == "":
+            return path
+        above = path.rpartition("/")[0]
+        return f"{above}/{self.form}" if self.form else above or "/"
+
     @property
     def deed(self) -> str:
         """The word for this act in the audit trail."""
-        return self.handler.__name__.replace("_", " ")
+        return self.audit_action or self.handler.__name__.replace("_", " ")
 
     @property
     def is_noted(self) -> bool:
         """Whether the act is noted before it is done. Who signs in is known, and noted, afterwards."""
         return self.act is not None and (self.method == "POST" or self.act is Act.DOWNLOAD)
 
-    def _answer_refused(self, visit: Visit, error: PaygwError) -> Response:
-        """Return the page about an error, and note it where something was to be done, or was not for this person."""
+    def _answer_refused(self, visit: Visit, error: PaygwError, page_with_form: Handler | None) -> Response:
+        """Return the page about an error, and note it where something was to be done, or was not for this person.
+
+        A form that was refused comes back with what was typed, and the reason.
+        """
         if (self.method == "POST" or isinstance(error, ActRefused)) and not isinstance(error, AuditUnwritable):
             try:
                 self._note_refusal(visit, error)
             except AuditUnwritable as problem:
                 return error_page(visit, problem)
-        return error_page(visit, error)
+        if page_with_form is None or isinstance(error, PageNotFound | ActRefused | PageOutdated | AuditUnwritable):
+            return error_page(visit, error)
+        field_name = error.field if isinstance(error, FieldRefused) else ""
+        again = replace(visit, refusal=Refusal(error.message, error.page_hint, field_name))
+        try:
+            answer = page_with_form(again)
+        except PaygwError:
+            return error_page(visit, error)
+        return answer if answer.status_code == _REFUSED else error_page(visit, error)
 
     def _note_refusal(self, visit: Visit, error: Exception) -> None:
         visit.note(self.deed, visit.thing, AuditResult.REFUSED, said=type(error).__name__)
@@ -245,10 +381,39 @@ class WebRoute:
         if self.act is None:
             return None
         if visit.session is None:
-            return Response(status_code=401) if self.is_poll else visit.go_to("/sign-in")
+            return Response(status_code=401) if self.is_poll else self._to_sign_in(visit)
         if not visit.may(self.act):
             raise ActRefused
         return None
+
+    def _to_sign_in(self, visit: Visit) -> Response:
+        """Lead to the sign-in, and from there to the page that was asked for: of a form, to the page that has it."""
+        request, is_form = visit.request, self.method == "POST"
+        wanted = visit.form_page if is_form else f"{request.url.path}?{request.url.query}".rstrip("?")
+        if not is_form and request.headers.get("sec-fetch-site") == "cross-site" and not _cookie_of(visit):
+            # A link in a mail: the browser keeps the cookie of a session from what another site leads to.
+            return visit.page(ForwardPage(wanted))
+        shown = {"to": wanted if wanted != "/" else "", "ended": "yes" if _cookie_of(visit) else ""}
+        query = urlencode({name: value for name, value in shown.items() if value})
+        answer = visit.go_to(f"/sign-in?{query}" if query else "/sign-in")
+        if _cookie_of(visit):
+            _forget_cookie(visit, answer)
+        return answer
+
+
+def _with_session(visit: Visit, *, is_poll: bool = False) -> Visit:
+    """Return the visit with the session of the browser. A poll keeps none alive."""
+    return replace(visit, session=visit.console.sessions.session(_cookie_of(visit), is_poll=is_poll))
+
+
+def _cookie_of(visit: Visit) -> str:
+    return _cookie(visit.console, visit.request)
+
+
+def own_path(address: str) -> str | None:
+    """Return an address of these pages as it is; None for one that may lead elsewhere."""
+    is_own = address.startswith("/") and not address.startswith("//") and "\\" not in address
+    return address if is_own and address.isprintable() else None
 
 
 def error_page(visit: Visit, error: PaygwError) -> Response:
@@ -257,17 +422,17 @@ def error_page(visit: Visit, error: PaygwError) -> Response:
         case PageNotFound():
             status, heading = 404, say("There is no such page")
         case ActRefused():
-            status, heading = 403, say("This is not for you to do")
+            status, heading = 403, say("You don't have permission to do this")
         case _:
             status, heading = 409, say("This cannot be done now")
-    hint = "" if _COMMAND.search(error.hint) else error.hint
-    return visit.page("error.html", status=status, heading=heading, message=error.message, hint=hint)
+    is_of_form = status == 409 and visit.request.method == "POST"  # noqa: PLR2004 (as above)
+    return visit.page(ErrorPage(heading, error.message, error.page_hint, is_of_form), status=status)
 
 
 def _too_much(visit: Visit) -> Response:
     """Return the page about a body that is too long or too slow. The rest of it is not read."""
     message = say("The file is too large, or came too slowly.")
-    answer = visit.page("error.html", status=413, heading=say("This cannot be done now"), message=message, hint="")
+    answer = visit.page(ErrorPage(say("This cannot be done now"), message), status=413)
     answer.headers["connection"] = "close"
     return answer
 
@@ -282,26 +447,32 @@ def _require_own_origin(visit: Visit) -> None:
 async def _with_form(visit: Visit, *, is_signed_in: bool) -> Visit:
     """Return the visit with the values of its form. Raises `ActRefused` for one that is not of this session."""
     try:
-        found = await visit.request.form(max_files=1, max_fields=MOST_FIELDS)
+        found = await visit.request.form(max_files=2, max_fields=MAX_FIELDS)
     except HTTPException:  # too many fields, or no form at all
         raise ActRefused(say(_STRANGE)) from None
     form = {name: value for name, value in found.multi_items() if isinstance(value, str)}
     if is_signed_in and (visit.session is None or not visit.session.has_token(form.get("csrf", ""))):
         raise ActRefused(say(_STRANGE))
-    upload = next((value for _, value in found.multi_items() if isinstance(value, UploadFile)), None)
-    return Visit(visit.console, visit.request, visit.session, form, upload)
+    uploads = [(name, value) for name, value in found.multi_items() if isinstance(value, UploadFile)]
+    upload = next((value for name, value in uploads if name != SIGNATURE_FIELD), None)
+    signature = next((value for name, value in uploads if name == SIGNATURE_FIELD and value.filename), None)
+    return replace(visit, form=form, upload=upload, signature=signature)
 
 
 def _cookie(console: Console, request: Request) -> str:
     return request.cookies.get(console.cookie, "")
 
 
+def first_page(member: Member) -> str:
+    """Return the page to which a person is led after signing in."""
+    return "/people" if member.roles == {Role.ADMINISTRATOR} else "/"
+
+
 def signed_in(visit: Visit, member: Member, way: SignInWay, passkey: SignedInKey | None = None) -> Response:
     """Return the answer that signs a person in, with a new session, and leads to the first page for them."""
     console = visit.console
     session_id = console.sessions.sign_in(member, _cookie(console, visit.request), way, passkey)
-    first = "/people" if member.roles == {Role.ADMINISTRATOR} else "/"
-    answer = visit.go_to(first)
+    answer = visit.go_to(own_path(visit.form.get("to", "")) or first_page(member))
     answer.set_cookie(console.cookie, session_id, path="/", secure=console.is_secure, httponly=True, samesite="strict")
     return answer
 
@@ -310,10 +481,14 @@ def signed_out(visit: Visit) -> Response:
     """Return the answer that ends the session."""
     visit.console.sessions.sign_out(_cookie(visit.console, visit.request))
     answer = visit.go_to("/sign-in")
+    _forget_cookie(visit, answer)
+    return answer
+
+
+def _forget_cookie(visit: Visit, answer: Response) -> None:
     answer.delete_cookie(
         visit.console.cookie, path="/", secure=visit.console.is_secure, httponly=True, samesite="strict"
     )
-    return answer
 
 
 def _bare_trace(error: BaseException) -> str:
@@ -321,3 +496,48 @@ def _bare_trace(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     places = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
     return f"{places}: {type(error).__qualname__}"
+
+
+def payout_record(journal: JournalReader, batch: str) -> BatchRecord:
+    """Return the batch of an address. Raises `PageNotFound` if there is none."""
+    found = journal.batch(batch)
+    if found is None:
+        raise PageNotFound(say("There is no such payout."))
+    return found
+
+
+def account_filter(visit: Visit) -> Callable[[str], str]:
+    """Return how an account is shown to this person: whole, or its last digits."""
+    return masked if visit.member.is_masked else str
+
+
+FILE_TYPES = {
+    "csv": "text/csv; charset=utf-8",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "html": "text/html; charset=utf-8",
+}
+
+
+def file_to_take_away(visit: Visit, ending: str, write: Callable[[Path], str]) -> Response:
+    """Return the file that `write` writes, and names for the person; nothing of it is left behind."""
+    make_directory(visit.console.directory)
+    with tempfile.NamedTemporaryFile(
+        dir=visit.console.directory, prefix=".download-", suffix=f".{ending}", delete=False
+    ) as kept:
+        path = Path(kept.name)
+    try:
+        name = write(path)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return FileResponse(
+        path,
+        media_type=FILE_TYPES[ending],
+        filename=name,
+        background=BackgroundTask(path.unlink, missing_ok=True),
+    )
+
+
+def has_workbooks() -> bool:
+    """Whether workbooks can be written: that needs another extra."""
+    return importlib.util.find_spec("xlsxwriter") is not None

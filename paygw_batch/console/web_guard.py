@@ -31,7 +31,7 @@ HEADERS: Mapping[str, str] = MappingProxyType(
 )
 """On every answer. `same-origin`: with `no-referrer` a browser says no origin with a form, and forms need one."""
 _FOR_A_YEAR = "max-age=31536000"
-MOST_FORM_BYTES = 256 * 1024
+MAX_FORM_BYTES = 256 * 1024
 BODY_LIMIT_S = 300.0
 """How long a body may take to arrive. A sheet of 64 MiB needs two Mbit/s."""
 

@@ -15,7 +15,7 @@ from paygw_batch.run.approval_keys import PublicKey
 
 _BYTES = 32
 _NOTED_EVERY_S = 15.0
-"""A use is noted so often at the most: pages that are opened one after the other wait for no disk."""
+"""A use is noted so often at most: pages that are opened one after the other wait for no disk."""
 _CLOCK_STEP_S = 60.0
 """A clock that goes back by more ends the sessions: nobody can say how old they are."""
 
@@ -41,12 +41,14 @@ class SignedInKey:
 class WebSession:
     """A person who is signed in. `csrf_token` is in every form of theirs, and in nobody else's.
 
-    `passkey` is None where the person signed in another way.
+    `passkey` is None if the person signed in another way.
     """
 
     member: Member
     csrf_token: str = field(repr=False)
     passkey: SignedInKey | None = None
+    left_s: float = 0
+    """After so many seconds without a use the session ends."""
 
     def has_token(self, given: str) -> bool:
         """Whether a form came from a page of this session. No token, or an empty one, never is its own."""
@@ -88,7 +90,7 @@ class WebSessions:
         return session_id
 
     def session(self, session_id: str, *, is_poll: bool = False) -> WebSession | None:
-        """Return the session with an id, None where it has ended. A page that asks by itself keeps none alive."""
+        """Return the session with an id, None if it has ended. A page that asks by itself keeps none alive."""
         digest = _digest(session_id)
         found = self._kept.session(digest) if session_id else None
         if found is None:
@@ -102,14 +104,16 @@ class WebSessions:
                 self._kept.use(digest, now_s)
         key = self._keys.get(found.key)
         passkey = None if key is None else SignedInKey(key[0], found.credential)
-        return WebSession(self._members[found.person], _token_of(session_id), passkey)
+        idle_s = now_s - found.seen_s if is_poll else 0
+        left_s = min(self._idle_s - idle_s, self._at_most_s - (now_s - found.started_s))
+        return WebSession(self._members[found.person], _token_of(session_id), passkey, max(left_s, 0))
 
     def sign_out(self, session_id: str) -> None:
         """End a session."""
         self._kept.end(_digest(session_id))
 
     def close(self) -> None:
-        """Let go of the sessions; they go on when the pages are served again."""
+        """Close the store of sessions; they continue when the pages are served again."""
         self._kept.close()
 
     def _is_over(self, one: KeptSession, now_s: float) -> bool:

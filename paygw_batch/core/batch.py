@@ -1,8 +1,11 @@
-"""A batch: all instructions of one sheet, under an id that comes from the sheet's content."""
+"""A batch and its instructions: each is one order to pay one payee, under an id that comes from its content."""
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from types import MappingProxyType
 from typing import NamedTuple
 
 from paygw_batch.language import say
@@ -15,7 +18,7 @@ REPEAT_DAYS = 5
 LOOK_ALIKE_DAYS = 7
 """How many days back the same payee and amount under another order id is a warning, unless configured otherwise."""
 BILLION = 1_000_000_000
-"""A sum in minor units may be more than 64 bits hold: it is noted as so many times this, and a rest."""
+"""A sum in minor units may exceed 64 bits: it is stored as a multiple of this, and a rest."""
 
 
 class InstructionTotals(NamedTuple):
@@ -58,7 +61,7 @@ def differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
     """Return one plain sentence for each stated figure that differs from the sheet's."""
     found = []
     if stated.rows is not None and stated.rows != actual.rows:
-        found.append(say("{rows:,} rows were stated; the sheet has {actual:,}.", rows=stated.rows, actual=actual.rows))
+        found.append(say("You expected {rows:,} rows; the sheet has {actual:,}.", rows=stated.rows, actual=actual.rows))
     sums = actual.sums or {}
     for currency, amount in (stated.sums or {}).items():
         has = sums.get(currency)
@@ -73,10 +76,70 @@ def differences(stated: ControlTotals, actual: ControlTotals) -> list[str]:
         elif has != amount:
             found.append(
                 say(
-                    "{currency} {amount:,f} was stated; the sheet comes to {currency} {has:,f}.",
+                    "You expected {currency} {amount:,f}; the sheet's total is {currency} {has:,f}.",
                     currency=currency,
                     amount=amount,
                     has=has,
                 )
             )
     return found
+
+
+_LATER_ATTEMPT = re.compile(r"(.+)-r(?:[2-9]|[1-9][0-9]+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A complete order to pay one row: the sheet is not needed again.
+
+    `amount` keeps the sheet's own digits, because those digits go onto the wire. `fields` holds the further columns of
+    the form in the form the wire wants (`account_number`, `receiver_phone`, ...). What the operator's configuration
+    supplies (`purpose`, `server_callback_url`) is not part of it: it joins when a request is encoded, so that a mended
+    configuration reaches every row that has not left.
+    """
+
+    client_orderid: str
+    country: str
+    currency: str
+    amount: str
+    form: str
+    fields: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Freeze `fields`, so that the value is immutable all the way down."""
+        object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
+
+
+NAMES_A_PAYEE = ("name", "_number", "phone", "email")
+"""The endings of the fields that name a payee. In a journal the view `payment_text` says the same."""
+
+
+def attempt_order_id(client_orderid: str, generation: int) -> str:
+    """Return the order id an instruction is sent under in its `generation` (1, and one more with every release)."""
+    return client_orderid if generation == 1 else f"{client_orderid}-r{generation}"
+
+
+def first_order_id(order_id: str) -> str | None:
+    """Return the order id of a row's first attempt, where `order_id` is written as that of a later one; else None."""
+    found = _LATER_ATTEMPT.fullmatch(order_id)
+    return found[1] if found else None
+
+
+_DIGEST_DIGITS = 16
+_DERIVED = re.compile(rf"(.+)-([0-9a-f]{{{_DIGEST_DIGITS}}})-[1-9][0-9]*", re.DOTALL)
+
+
+def content_digest(content: str) -> str:
+    """Return the part of a derived order id that the row's own content decides."""
+    return hashlib.sha256(content.encode()).hexdigest()[:_DIGEST_DIGITS]
+
+
+def reference_of(order_id: str, content: str) -> str | None:
+    """Return the reference that an order id was derived from; None for an id that was not derived.
+
+    `content` is that of the row: an id that only looks like a derived one does not carry its digest.
+    """
+    found = _DERIVED.fullmatch(order_id)
+    if found is None or found[2] != content_digest(content):
+        return None
+    return found[1]

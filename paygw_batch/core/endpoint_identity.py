@@ -18,10 +18,11 @@ _WORDS_OF_LOOPBACK = frozenset({"localhost", "localhost.localdomain", "ip6-local
 
 @dataclass(frozen=True, slots=True)
 class EndpointIdentity:
-    """An endpoint by the host it is reached at and the id we have there. `host` is in its canonical form.
+    """An endpoint by the place it is reached at and the id we have there. `host` is in its canonical form.
 
-    The port is no part of it: a gateway that moves to another one is still the same gateway. `consumer_key_sha256` is
-    empty where the consumer key is not known.
+    `host` ends in `:PORT` unless the port is the scheme's own. Another port of a host is the same endpoint under
+    another name: a gateway may have moved, or a test gateway may answer there. `consumer_key_sha256` is empty if the
+    consumer key is not known.
     """
 
     host: str
@@ -29,30 +30,34 @@ class EndpointIdentity:
     consumer_key_sha256: str = ""
 
     @classmethod
-    def of(cls, host: str, endpoint_id: str, consumer_key: str | None) -> "EndpointIdentity":
-        """Return the identity of an endpoint as a configuration writes it."""
+    def of(
+        cls, host: str, endpoint_id: str, consumer_key: str | None, *, port: int | None = None
+    ) -> "EndpointIdentity":
+        """Return the identity of an endpoint as a configuration writes it. `port` is None for the scheme's own."""
         key = hashlib.sha256(consumer_key.encode()).hexdigest() if consumer_key else ""
-        return cls(canonical_host(host), endpoint_id, key)
+        return cls(_with_port(canonical_host(host), port), endpoint_id, key)
 
     @classmethod
     def from_name(cls, name: str) -> "EndpointIdentity":
-        """Return the identity of an endpoint from its name, `HOST/ENDPOINT_ID`, which has no consumer key."""
+        """Return the identity of an endpoint from its `name`, which has no consumer key."""
         host, _, endpoint_id = name.partition("/")
-        return cls(canonical_host(host), endpoint_id)
+        host, port = _split(host)
+        return cls(_with_port(canonical_host(host), port), endpoint_id)
 
     @property
     def name(self) -> str:
-        """The endpoint as journals name it: `HOST/ENDPOINT_ID`."""
+        """The endpoint as journals name it: `HOST[:PORT]/ENDPOINT_ID`."""
         return f"{self.host}/{self.endpoint_id}"
 
     def is_reached_like(self, other: "EndpointIdentity") -> bool:
-        """Whether both have the same host and endpoint id."""
+        """Whether both have the same host, port and endpoint id."""
         return (self.host, self.endpoint_id) == (other.host, other.endpoint_id)
 
     def is_same_as(self, other: "EndpointIdentity") -> bool:
         """Whether both are one endpoint: the same id at the same host, or the same id for the same consumer key."""
         has_same_key = bool(self.consumer_key_sha256) and self.consumer_key_sha256 == other.consumer_key_sha256
-        return self.endpoint_id == other.endpoint_id and (self.host == other.host or has_same_key)
+        has_same_host = _split(self.host)[0] == _split(other.host)[0]
+        return self.endpoint_id == other.endpoint_id and (has_same_host or has_same_key)
 
     def is_one_of(self, others: Iterable["EndpointIdentity"]) -> bool:
         """Whether it is the same endpoint as any of `others`."""
@@ -74,6 +79,19 @@ def canonical_host(host: str) -> str:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return THIS_MACHINE if address.is_loopback or address.is_unspecified else str(address)
+
+
+def _with_port(host: str, port: int | None) -> str:
+    if port is None:
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _split(place: str) -> tuple[str, int | None]:
+    """Return host and port of a place; an IPv6 address is in brackets if a port follows."""
+    host, _, port = place.rpartition(":")
+    is_host = host.endswith("]") or (host and ":" not in host)
+    return (host.strip("[]"), int(port)) if is_host and port.isdigit() else (place, None)
 
 
 def _ascii_name(text: str) -> str:

@@ -5,11 +5,11 @@ table of `lifecycle.py`. A claim that does not move a row is kept as well, under
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 
-from paygw_batch.core.instruction import attempt_order_id
+from paygw_batch.core.batch import attempt_order_id
 from paygw_batch.core.lifecycle import TRANSITIONS, Concluded, Standing, State, kind_of
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 
@@ -18,7 +18,9 @@ class Proof(StrEnum):
     """Whether the sender of evidence is proven to be the gateway."""
 
     PROVEN = "proven"
-    """It passed the configured check, answers a question that we asked the gateway, or a person vouches for it."""
+    """It passed the configured check, or answers a question that we asked the gateway."""
+    VOUCHED = "vouched"
+    """A person brings it: it can hold a row. It moves none: that takes a person's settlement."""
     UNPROVEN = "unproven"
     """No check is configured: evidence for a person, never an authority."""
     FORGED = "forged"
@@ -36,6 +38,8 @@ class EvidenceSource(StrEnum):
     """A person's word about a row that was held."""
     REPLY = "reply"
     """The head of a reply to a request of ours."""
+    WITNESS = "witness"
+    """The file of a host that sent orders by commits which the database has lost."""
 
 
 class Finding(StrEnum):
@@ -52,7 +56,7 @@ class Finding(StrEnum):
     TO_CONFIRM = "to_confirm"
     """Nothing proves it: a person has to find out whether it is true."""
     AMBIGUOUS = "ambiguous"
-    """More than one attempt, or more than one instruction, goes by this order id: a person has to find out."""
+    """More than one attempt or instruction has this order id: a person has to find out which is meant."""
     UNMATCHED = "unmatched"
     """It names our order, and another amount or currency, or none."""
     SUPERSEDED = "superseded"
@@ -75,13 +79,15 @@ class Finding(StrEnum):
     """How far our clock was from the gateway's `Date`."""
     ORDER = "order"
     """A signed order was carried out: the order itself, with its signatures."""
+    WITHDRAWN = "withdrawn"
+    """A signed plan or order was withdrawn: nothing is opened or moved by it any more, in any copy."""
 
 
-NOTES = (Finding.RESOLVED, Finding.CARRIED_OUT, Finding.CLOCK, Finding.ORDER)
+NOTES = (Finding.RESOLVED, Finding.CARRIED_OUT, Finding.CLOCK, Finding.ORDER, Finding.WITHDRAWN)
 """The findings of the journal's own notes: no message from outside, and never counted as one."""
 HOLDING = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
-"""The findings that hold a ready row, where the word says that the gateway has it: see `HAS_IT`."""
-HAS_IT = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
+"""The findings that hold a ready row, where the word says that the gateway has it: see `GATEWAY_HAS_ORDER`."""
+GATEWAY_HAS_ORDER = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
 """The meanings of words by which the gateway has an order. Sending the order again could pay it twice."""
 FOR_A_PERSON = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Finding.NOT_FOUND)
 """The findings that wait for a person as long as the instruction has not moved since."""
@@ -91,18 +97,20 @@ FOR_A_PERSON = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Findin
 class SignedOrder:
     """An order of people about rows of a batch that was carried out: the text of its document, with the signatures.
 
-    `at` is empty for one that is about to be.
+    `at` is empty for one that is about to be, and only that one has a digest.
     """
 
     batch: str
     document: str
     at: str = ""
+    sha256: str = ""
+    """The digest of the text that its maker signed."""
 
 
 class Meant(StrEnum):
     """Which attempt of an instruction a claim speaks of, by the times that it states."""
 
-    UNSAID = "unsaid"
+    UNSTATED = "unstated"
     """It states no time, or one that leaves it open."""
     LATEST = "latest"
     EARLIER = "earlier"
@@ -133,7 +141,7 @@ def meant_attempt(times: StatedTimes, intended_at: str | None) -> Meant:
     of the same day) leaves it open.
     """
     if intended_at is None:
-        return Meant.UNSAID
+        return Meant.UNSTATED
     stated = [*times.true_at, times.sent_at] if times.sent_at is not None else list(times.true_at)
     if any(span.end <= intended_at for span in stated):
         return Meant.EARLIER
@@ -141,12 +149,12 @@ def meant_attempt(times: StatedTimes, intended_at: str | None) -> Meant:
         return Meant.NONE
     is_named = times.sent_at is not None and times.sent_at.start == intended_at
     is_later = any(span.start >= intended_at for span in times.true_at)
-    return Meant.LATEST if is_named or is_later else Meant.UNSAID
+    return Meant.LATEST if is_named or is_later else Meant.UNSTATED
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A statement of the gateway about an order; None where it says nothing. `amount` is the text of a number.
+    """A statement of the gateway about an order; None if it says nothing. `amount` is the text of a number.
 
     `is_current`: it gives the state of now, as a statement does, and cannot come late.
     """
@@ -160,6 +168,8 @@ class Claim:
     is_not_found: bool = False
     is_current: bool = False
     times: StatedTimes = StatedTimes()
+    attempts: Mapping[int, int] = field(default_factory=dict)
+    """The attempts there were of an instruction when the claim was first read: it speaks of no later one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +235,7 @@ def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, Outc
     said = words.get(claim.status or "")
     candidate, *others = named
     if others:
-        proven = said if claim.proof is Proof.PROVEN else None
+        proven = said if claim.proof in {Proof.PROVEN, Proof.VOUCHED} else None
         numbers = tuple(other.number for other in others)
         return Ruling(Finding.AMBIGUOUS, candidate.number, candidate.standing.attempt, proven, others=numbers)
     standing = candidate.standing
@@ -236,7 +246,7 @@ def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, Outc
     finding, attempt = _finding(claim, said, candidate)
     outcome = None
     if finding in {Finding.MOVED, Finding.CONTRADICTING}:
-        if claim.proof is not Proof.PROVEN:
+        if claim.proof is Proof.UNPROVEN or (claim.proof is Proof.VOUCHED and finding is Finding.MOVED):
             return Ruling(Finding.TO_CONFIRM, candidate.number, attempt, said)
         outcome = Outcome(said, gateway_status=claim.status, gateway_reference=claim.reference, message=note)
     return Ruling(finding, candidate.number, attempt, said, outcome)
@@ -289,15 +299,27 @@ def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Fin
     if claim.order_id != candidate.sent_order_id:
         # After a person's word an "accepted" of the attempt before is no late message: it says that the word was wrong.
         is_telling = claim.is_current or standing.possible_duplicate_of is not None
-        has_it = said in HAS_IT if is_telling else said is OutcomeKind.PAID
+        has_it = said in GATEWAY_HAS_ORDER if is_telling else said is OutcomeKind.PAID
         return (Finding.CONTRADICTING if has_it else Finding.SUPERSEDED), max(standing.attempt - 1, 0)
-    if meant_attempt(claim.times, candidate.intended_at) is Meant.EARLIER:
-        if said not in HAS_IT:
+    if _meant(claim, candidate) is Meant.EARLIER:
+        if said not in GATEWAY_HAS_ORDER:
             return Finding.SUPERSEDED, max(standing.attempt - 1, 0)
-        if is_sole(candidate):
+        if is_only_attempt(candidate):
             return Finding.AMBIGUOUS, standing.attempt  # no earlier one left from here: whose it is, a person finds out
         return Finding.CONTRADICTING, standing.attempt - 1
     return _of_latest(claim, said, candidate), standing.attempt
+
+
+def _meant(claim: Claim, candidate: Candidate) -> Meant:
+    """Return which attempt a claim means. The journal's own order comes first: no clock can change it."""
+    if came_first(claim.attempts, candidate.number, candidate.standing.attempt):
+        return Meant.EARLIER
+    return meant_attempt(claim.times, candidate.intended_at)
+
+
+def came_first(attempts: Mapping[int, int], instruction: int, attempt: int) -> bool:
+    """Whether a claim was first read before an attempt was intended: `attempts` are those there were by then."""
+    return attempts.get(instruction, attempt) < attempt
 
 
 def _is_unheard_of(claim: Claim, candidate: Candidate) -> bool:
@@ -314,19 +336,19 @@ def _is_unheard_of(claim: Claim, candidate: Candidate) -> bool:
 
 def _of_latest(claim: Claim, said: OutcomeKind, candidate: Candidate) -> Finding:
     state = candidate.standing.state
-    is_known = meant_attempt(claim.times, candidate.intended_at) is Meant.LATEST
+    is_known = _meant(claim, candidate) is Meant.LATEST
     if state == said.value:
         return Finding.REPEATED
-    if state is State.READY and said in HAS_IT:
+    if state is State.READY and said in GATEWAY_HAS_ORDER:
         return Finding.CONTRADICTING  # whichever attempt it speaks of: to send another would pay twice
     if said is OutcomeKind.ACCEPTED and state in {State.PAID, State.REJECTED, State.RETURNED, State.REPLACED}:
-        is_telling = claim.is_current or candidate.standing.is_rejected_by_person
+        is_telling = claim.is_current or candidate.standing.is_rejected_by_word
         return Finding.CONTRADICTING if is_telling and state is State.REJECTED else Finding.LATE
     if said is OutcomeKind.PAID and state is State.RETURNED:
         return Finding.LATE
     if said is OutcomeKind.REJECTED and state in {State.READY, State.REPLACED}:
         return Finding.LATE  # it was rejected, released or called not received since
-    if not is_known and not is_sole(candidate) and (said is not OutcomeKind.PAID or claim.is_current):
+    if not is_known and not is_only_attempt(candidate) and (said is not OutcomeKind.PAID or claim.is_current):
         # "No" may be the answer to an earlier attempt under the same id, while the latest one is being paid. A line of
         # a statement is a person's to read: also its "paid" may be about either.
         return Finding.AMBIGUOUS
@@ -334,7 +356,7 @@ def _of_latest(claim: Claim, said: OutcomeKind, candidate: Candidate) -> Finding
     return Finding.MOVED if is_legal else Finding.CONTRADICTING
 
 
-def is_sole(candidate: Candidate) -> bool:
+def is_only_attempt(candidate: Candidate) -> bool:
     """Whether no other attempt than the latest can have left under the latest one's order id."""
     standing, marked = candidate.standing, candidate.standing.possible_duplicate_of
     if marked is not None and (marked == 0 or marked < standing.attempt):

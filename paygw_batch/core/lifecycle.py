@@ -28,9 +28,9 @@ class State(StrEnum):
     ACCEPTED = "accepted"
     """The gateway has it; its final word is awaited."""
     PAID = "paid"
-    """The gateway's final yes."""
+    """The gateway confirmed the payment."""
     REJECTED = "rejected"
-    """The gateway's final no. A person may release it for another attempt."""
+    """The gateway rejected it for good. A person may release it for another attempt."""
     RETURNED = "returned"
     """Paid, and the money came back."""
     REPLACED = "replaced"
@@ -88,6 +88,9 @@ TRANSITIONS: Mapping[tuple[State, FactKind], State] = MappingProxyType(
     }
 )
 
+LEADS_TO: Mapping[FactKind, State] = MappingProxyType({kind: state for (_, kind), state in TRANSITIONS.items()})
+"""Every kind of fact leads to one state, wherever it is legal."""
+
 
 # Every payout makes these of a row's facts: a tuple is made in a quarter of the time of a frozen dataclass.
 
@@ -125,22 +128,21 @@ class Basis(StrEnum):
     """The authority on which a person settled a row."""
 
     PERSON = "person"
-    """A person's own, or a file whose lines do not say when the gateway spoke."""
+    """A person's own, or a file that nothing proves to be the gateway's."""
     GATEWAY = "gateway"
-    """The gateway's own: its status word in its own statement, with a time after the attempt."""
+    """The gateway's own: its status word, with a time after the attempt, in a statement that `[evidence]` proves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A person settled the row, with evidence.
-
-    `basis` is None in the facts of earlier versions, which did not ask for it: those keep the meaning they had.
-    """
+    """A person settled the row, with evidence."""
 
     resolution: Resolution
     evidence: str
     by: str
-    basis: Basis | None = None
+    basis: Basis = Basis.PERSON
+    order: str = ""
+    """The digest of the signed order that asked for it; empty where one person was enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,8 @@ class Released:
 
     order_id: str
     by: str
+    order: str = ""
+    """The digest of the signed order that asked for it; empty where one person was enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +220,7 @@ class Standing(NamedTuple):
     """The state of one instruction, with its attempt: the result of replaying its facts.
 
     `attempt` is the number of the latest attempt (0: none yet); `generation` is 1 and grows with every release;
-    `possible_duplicate_of` is the attempt that a person called not received, or rejected, and stays for ever.
+    `possible_duplicate_of` is the attempt that a person called not received, or rejected, and stays forever.
     """
 
     state: State = State.READY
@@ -225,17 +229,9 @@ class Standing(NamedTuple):
     possible_duplicate_of: int | None = None
 
     @property
-    def is_rejected_by_person(self) -> bool:
-        """Whether the row is rejected on a person's word alone: its attempt may still be paid."""
+    def is_rejected_by_word(self) -> bool:
+        """Whether a person brought the word that the row is rejected: it did not come over the wire."""
         return self.state is State.REJECTED and self.possible_duplicate_of == self.attempt
-
-
-def is_in_quarantine(standing: Standing, intended_at: str | None, left_until: str) -> bool:
-    """Whether a rejected row may not be sent again yet: only a person says so, and its attempt left after `left_until`.
-
-    Times are UTC, ISO 8601 with `Z`. `intended_at` is that of the latest attempt, None where nothing left.
-    """
-    return standing.is_rejected_by_person and intended_at is not None and intended_at > left_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,12 +260,11 @@ def step(standing: Standing, fact: Fact, attempt: int) -> Standing | IllegalMove
 
 
 def _leaves_a_mark(fact: Fact) -> bool:
-    """Whether a fact is a person's word by which the row could be sent again although the gateway may have paid it."""
-    if not isinstance(fact, Resolved):
-        return False
-    return fact.resolution is Resolution.NOT_RECEIVED or (
-        fact.resolution is Resolution.REJECTED and fact.basis is Basis.PERSON
-    )
+    """Whether a fact is a word by which the row could be sent again, and that did not come over the wire.
+
+    Also a proven statement leaves a mark: it lifts the quarantine alone.
+    """
+    return isinstance(fact, Resolved) and fact.resolution is not Resolution.PAID
 
 
 def replay(facts: Iterable[tuple[Fact, int]], start: Standing | None = None) -> tuple[Standing, list[IllegalMove]]:

@@ -13,9 +13,9 @@ class OutcomeKind(StrEnum):
     ACCEPTED = "accepted"
     """The gateway has it; its final answer is awaited."""
     PAID = "paid"
-    """The gateway's final yes."""
+    """The gateway confirmed the payment."""
     REJECTED = "rejected"
-    """The gateway's final no."""
+    """The gateway rejected it for good."""
     UNKNOWN = "unknown"
     """A byte may have left, and nobody knows whether the gateway paid."""
 
@@ -27,7 +27,7 @@ ANSWERS = frozenset({OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTE
 
 
 class Outcome(NamedTuple):
-    """The result of an attempt, with the gateway's own words where it gave any (a tuple: every payout makes one).
+    """The result of an attempt, with the gateway's own words, if it gave any (a tuple: every payout makes one).
 
     `cause` is a stable code of ours for what is not an answer of the gateway's (`connect.refused`, `read.timeout`,
     `reply.status_missing`) and empty otherwise. `conflict` marks a reply that spoke of another payout.

@@ -1,56 +1,78 @@
-"""Translates the sentences that the journal keeps.
+"""Puts the journal's codes for people's acts and our outcomes into words, in the reader's language.
 
-Facts are hashed and replayed, so what is written down is English, whatever language its writer was shown. A person who
-looks at it reads it in the chosen language: `recorded` knows the templates of these sentences again.
+The journal keeps a code and its values, as JSON: facts are hashed and replayed, so nothing of it may depend on a
+language. Any other text is the gateway's or a person's, and is shown as it is.
 """
 
+import json
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from paygw_batch.language import ENGLISH, language, mark_all, say
+from paygw_batch.language import mark, mark_all, say
 
-RESOLVED = mark_all(
-    "Resolved as paid by {by}: {evidence}",
-    "Resolved as rejected by {by}: {evidence}",
-    "Resolved as not received by {by}: {evidence}",
+CODED = "["
+"""The beginning of a kept text that is a code and its values."""
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+_TEXT, _DUPLICATE = "text", "duplicate"
+_TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
+    {
+        (_DUPLICATE, 1): mark("possible duplicate of attempt {attempt}"),
+        (_DUPLICATE, 2): mark("{message} [possible duplicate of attempt {attempt}]"),
+        ("interrupted", 0): mark("The run ended before it recorded an answer; a request may have left."),
+        ("unknown", 0): mark("No one knows what became of the request: it may have been paid."),
+        ("unknown", 1): mark("No one knows what became of the request ({cause}): it may have been paid."),
+        ("not_sent", 0): mark("Nothing left."),
+        ("not_sent", 1): mark("Nothing left ({cause})."),
+        ("resolved_paid", 2): mark("Resolved as paid by {by}: {evidence}"),
+        ("resolved_rejected", 2): mark("Resolved as rejected by {by}: {evidence}"),
+        ("resolved_not_received", 2): mark("Resolved as not received by {by}: {evidence}"),
+        ("released", 1): mark("Released for another attempt by {by}."),
+        ("returned", 1): mark("The money came back: {evidence}"),
+        ("replaced", 2): mark("Replaced by row {row} of batch {batch}."),
+        ("one_row", 1): mark("1 row of {sheet}"),
+        ("rows", 2): mark("{rows} rows of {sheet}"),
+        ("next_attempt", 1): mark("next attempt as {order_id}"),
+        ("forgotten_before", 2): mark("the payees of {rows} rows, all from before {before}"),
+        ("forgotten_person", 1): mark("one person in {rows} rows"),
+        ("by_row", 2): mark("by row {row} of batch {batch}"),
+        ("prepared", 2): mark("prepared by {name} at {at}"),
+        ("approved", 3): mark("approved by {name} at {at} (plan {digest})"),
+    }
 )
-RELEASED = mark_all("Released for another attempt by {by}.")
-_TEMPLATES = (
-    *mark_all(
-        "{message} [possible duplicate of attempt {attempt}]",
-        "possible duplicate of attempt {attempt}",
-        "The run ended before it recorded an answer; a request may have left.",
-    ),
-    *RESOLVED,
-    *RELEASED,
-    *mark_all(
-        "The money came back: {evidence}",
-        "Replaced by row {row} of batch {batch}.",
-        "No one knows what became of the request ({cause}): it may have been paid.",
-        "No one knows what became of the request: it may have been paid.",
-        "Nothing left ({cause}).",
-        "Nothing left.",
-        "1 row of {sheet}",
-        "{rows} rows of {sheet}",
-        "next attempt as {order_id}",
-        "by row {row} of batch {batch}",
-        "prepared by {name} at {at}",
-        "approved by {name} at {at} (plan {digest})",
-    ),
-)
-"""As `journal/facts` and `run/approval` write them. A test holds them to it."""
+"""By code and number of values, which fill the placeholders in their order. PostgreSQL writes the first ones as well:
+`move_rows`."""
 
 
-def recorded(sentence: str) -> str:
-    """Return a sentence of the journal in the chosen language; one of the gateway's or of a person as it is."""
-    if language() == ENGLISH:
-        return sentence
-    for template in _TEMPLATES:
-        if found := _pattern(template).fullmatch(sentence):
-            values = found.groupdict()
-            if "message" in values:
-                values["message"] = recorded(values["message"])
-            return say(template, **values) if values else say(template)
-    return sentence
+def kept(code: str, *values: str | int | None) -> str:
+    """Return a code and its values as the journal keeps them. None is a value that is not there."""
+    plain = (value.replace("\0", "?") if isinstance(value, str) else value for value in values)
+    return _encode([code, *plain])
+
+
+def kept_text(text: str) -> str:
+    """Return a text of others as the journal keeps it: as it is, unless it could be taken for a code."""
+    return kept(_TEXT, text) if text.startswith(CODED) else text
+
+
+def with_duplicate(message: str | None, possible_duplicate_of: int | None) -> str | None:
+    """Return a stored message, marked if it is about a possible duplicate."""
+    return message if possible_duplicate_of is None else kept(_DUPLICATE, message, possible_duplicate_of)
+
+
+def recorded(text: str) -> str:
+    """Return a kept text in the chosen language."""
+    if not text.startswith(CODED):
+        return text
+    code, *values = json.loads(text)
+    values = [value for value in values if value is not None]
+    if code == _TEXT:
+        return str(values[0])
+    template = _TEMPLATES[code, len(values)]
+    names = re.findall(r"\{(\w+)\}", template)
+    if code == _DUPLICATE:
+        values[:-1] = map(recorded, values[:-1])
+    return say(template, **dict(zip(names, values, strict=True)))
 
 
 _DEEDS = mark_all(
@@ -62,6 +84,7 @@ _DEEDS = mark_all(
     "released",
     "returned",
     "replaced",
+    "forgotten",
 )
 """The words of all acts of people, for the catalogue."""
 
@@ -69,9 +92,3 @@ _DEEDS = mark_all(
 def deed_words(kind: str) -> str:
     """Return the act of a person on a batch or a row, as people say it."""
     return say(kind.replace("_", " "))
-
-
-def _pattern(template: str) -> re.Pattern[str]:
-    parts = re.split(r"\{(\w+)\}", template)  # texts, and names at the odd places
-    pattern = (f"(?P<{part}>.+?)" if at % 2 else re.escape(part) for at, part in enumerate(parts))
-    return re.compile("".join(pattern), re.DOTALL)

@@ -6,7 +6,10 @@ from paygw_batch.language import mark_all, mark_count, say, say_count
 INVALID = "invalid"
 """The state of a row with defects: it is no instruction, and the state machine does not know it."""
 
-STATES = (INVALID, "ready", "in_doubt", "accepted", "paid", "rejected", "returned")
+BEING_SENT = "in_flight"
+"""The state of a row in flight whose process lives, as its lease says."""
+
+STATES = (INVALID, "ready", BEING_SENT, "in_doubt", "accepted", "paid", "rejected", "returned")
 """The states a row can be shown in, as the interface lists them."""
 
 SHOWN_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
@@ -16,6 +19,7 @@ SHOWN_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
 _COUNTED = {
     INVALID: mark_count("{count:,} invalid"),
     "ready": mark_count("{count:,} ready"),
+    BEING_SENT: mark_count("{count:,} in flight"),
     "in_doubt": mark_count("{count:,} in doubt"),
     "accepted": mark_count("{count:,} accepted"),
     "paid": mark_count("{count:,} paid"),

@@ -44,6 +44,7 @@ class FieldData(_Data):
 
     A field that is not sent `everywhere` is sent where a country's file asks for it: as `further`.
     The reconciliation shows a field under its own name, unless it is not `reconciled`.
+    `label` names its column to people; without one its name does.
     """
 
     name: _FieldName
@@ -52,6 +53,7 @@ class FieldData(_Data):
     default: _Text | None = None
     everywhere: bool = True
     reconciled: bool = True
+    label: _Text | None = None
 
     @model_validator(mode="after")
     def _agrees_with_its_kind(self) -> Self:
@@ -99,7 +101,7 @@ class ReplyData(_Data):
 
 
 class OperationData(_Data):
-    """A file of config/operations/. `operator_supplies`: fields that each country needs where its form has them.
+    """A file of config/operations/. `operator_supplies`: fields that each country needs if its form has them.
 
     `one_purpose`: currencies all of whose countries have the same purpose.
     """

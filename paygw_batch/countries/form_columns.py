@@ -30,6 +30,7 @@ class SheetColumns:
     `codes`: the columns of the kind `country` beside the country of the row, which must not contradict it.
     `shown_otherwise`: columns whose value the reconciliation shows under another name, or that repeat the country.
     `reconciled`: operation -> the columns that the reconciliation shows under their own name, behind its own.
+    `labels`: columns -> what people call them, in English; a column that has none is called by its name.
     """
 
     of_operation: Mapping[str, tuple[str, ...]]
@@ -37,6 +38,7 @@ class SheetColumns:
     codes: frozenset[str]
     shown_otherwise: frozenset[str]
     reconciled: Mapping[str, tuple[str, ...]]
+    labels: Mapping[str, str]
 
 
 def sheet_columns(*, data: Path | None = None) -> SheetColumns:
@@ -67,6 +69,7 @@ def _read(root: Path) -> SheetColumns:
                 for name in operations
             }
         ),
+        labels=MappingProxyType({field.name: field.label for field in fields if field.label is not None}),
     )
 
 

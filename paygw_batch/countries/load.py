@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paygw_batch.countries import data as files
+from paygw_batch.countries.data import nearest
 from paygw_batch.countries.rules import (
     CountryRule,
     FieldKind,
@@ -18,10 +19,13 @@ from paygw_batch.countries.rules import (
     MobileNumbers,
     Operation,
     OperatorTerms,
+    PurposeTerms,
     ReplyNames,
     Rules,
+    fold_word,
 )
-from paygw_batch.errors import ConfigurationError
+from paygw_batch.errors import ConfigurationError, UsageError
+from paygw_batch.language import say
 
 _NO_TERMS = OperatorTerms()
 _EMAIL = re.compile(r"[!-?A-~]+@[!-?A-~]+\.[A-Za-z]{2,}")
@@ -41,7 +45,7 @@ _NEVER_OPTIONAL = frozenset(
 
 
 def config_dir() -> Path:
-    """Return the folder of the data files: inside the package where it is installed, the top folder of a checkout."""
+    """Return the folder of the data files: inside the package when installed, the top folder in a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "config"
     return installed if installed.is_dir() else package.parent / "config"
@@ -208,11 +212,12 @@ class _Case:
     def missing(self) -> tuple[str, ...]:
         """The names of the terms that are needed and absent."""
         supplies = [name for name in self.read.operator_supplies if not self.sent or name in self.sent]
-        absent = [name for name in supplies if name not in {*self.asks.relaxed, *self.terms.optional, *self.supplied}]
+        said = {*self.supplied, *(("purpose",) if self.terms.purposes else ())}
+        absent = [name for name in supplies if name not in {*self.asks.relaxed, *self.terms.optional, *said}]
         return (*([] if self.form_name else ["form"]), *absent)
 
     def check_data(self) -> None:
-        """Raise `ConfigurationError` where the country's file names a form or a field that does not exist."""
+        """Raise `ConfigurationError` if the country's file names a form or a field that does not exist."""
         form = self.documented_form
         if form is not None and form not in self.forms:
             raise ConfigurationError(f"config: no form is called {form!r}; {files.nearest(form, self.forms)}")
@@ -264,7 +269,28 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
         bank_account_pattern=None if pattern is None else f"(?:{pattern})",
         notes=(*case.country.notes, *case.asks.notes),
         confused_codes=MappingProxyType(dict(case.country.confused_codes)),
+        purposes=_purposes(case),
+        phone_as_account=_phone_as_account(case) if form is not None else "",
     )
+
+
+def _purposes(case: _Case) -> Mapping[str, PurposeTerms]:
+    """Return the purposes that a row may choose: by the senders' words, and by the codes themselves."""
+    chosen = case.terms.purposes
+    own = [] if case.terms.purpose is None else [PurposeTerms(case.terms.purpose, case.terms.operator)]
+    by_code = {fold_word(one.purpose): one for one in (*chosen.values(), *own)} if chosen else {}
+    return MappingProxyType(by_code | {fold_word(word): one for word, one in chosen.items()})
+
+
+def _phone_as_account(case: _Case) -> str:
+    """Return the field that is the account too in a sheet without accounts; empty: none is.
+
+    Where banks are paid as well, a phone may be no account at all: then only the configuration says so.
+    """
+    kinds = {field.kind: name for name, field in case.sent.items()}
+    phone = kinds.get(FieldKind.INTERNATIONAL_PHONE, "") if FieldKind.WALLET in kinds else ""
+    is_meant = case.terms.phone_is_account
+    return phone if is_meant or (is_meant is None and case.terms.bank_account_pattern is None) else ""
 
 
 def _form(case: _Case) -> Form:
@@ -288,6 +314,7 @@ def _wrong_terms(case: _Case) -> Iterator[str]:
     yield from _wrong_values(case)
     yield from _wrong_amounts(case)
     yield from _wrong_operator(case)
+    yield from _wrong_purposes(case)
     yield from _wrong_fields(case)
     pattern = case.terms.bank_account_pattern
     if pattern is not None:
@@ -373,6 +400,21 @@ def _wrong_operator(case: _Case) -> Iterator[str]:
         yield f"{case.key}.operator: no operator is called {operator!r}; {files.nearest(operator, case.operators)}"
 
 
+def _wrong_purposes(case: _Case) -> Iterator[str]:
+    """Yield a sentence for each of the senders' words for a purpose that cannot be meant."""
+    seen: dict[str, str] = {}
+    for word, one in case.terms.purposes.items():
+        key = f"{case.key}.purposes.{word}"
+        if not _is_one_line(word) or not fold_word(word) or not _is_one_line(one.purpose):
+            yield f"{key}: word and purpose must be texts of one line that neither begin nor end with a blank."
+        if (other := seen.setdefault(fold_word(word), word)) != word:
+            yield f"{key}: {other!r} is the same word, whatever its case, blanks and hyphens; remove one of the two."
+        if one.operator is not None and one.operator not in case.operators:
+            yield f"{key}: no operator is called {one.operator!r}; {files.nearest(one.operator, case.operators)}"
+    if case.terms.purposes and "purpose" in case.asks.omitted:
+        yield f"{case.key}.purposes: {case.country.name} takes no purpose; remove it."
+
+
 def _wrong_amounts(case: _Case) -> Iterator[str]:
     low, high, decimals = case.terms.min_amount, case.terms.max_amount, case.country.minor_units
     fine = True
@@ -398,3 +440,34 @@ def _is_ipv4(text: str) -> bool:
     with suppress(ValueError):
         return ipaddress.IPv4Address(text) is not None
     return False
+
+
+def chosen_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
+    """Return the rules of the countries that `words` name by code, in any case of letters; each once, in that order.
+
+    Raises `UsageError` for a word that is no country's code, telling the nearest, and for a country for which the
+    operation cannot be used.
+    """
+    chosen = {rule.code: rule for rule in (country_named(word, rules) for word in words)}
+    for rule in chosen.values():
+        if rule.form is None:
+            raise UsageError(
+                say(rule.unusable),
+                hint=say("The configuration must say {missing_terms}.", missing_terms=", ".join(rule.missing_terms)),
+            )
+    return list(chosen.values())
+
+
+def country_named(word: str, rules: Rules) -> CountryRule:
+    """Return the rule of the country that `word` names by its code. Raises `UsageError`, telling the nearest code."""
+    code = word.strip().upper()
+    if code in rules:
+        return rules[code]
+    for rule in rules.values():
+        if code in rule.confused_codes:
+            raise UsageError(say(rule.confused_codes[code]), hint=say("Write {code}.", code=rule.code))
+        if code in {rule.name.upper(), say(rule.name).upper()}:
+            raise UsageError(
+                say("{word}: write {code}.", word=word, code=rule.code), hint=say("Countries are named by their codes.")
+            )
+    raise UsageError(say("{word} is not a known country; {nearest}", word=word, nearest=nearest(code, rules)), hint="")

@@ -1,7 +1,8 @@
 """Types for the rules of a country, a form and an operation, as read from config/."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 
@@ -90,7 +91,7 @@ class ReplyNames:
     error_code: tuple[str, ...]
     message: tuple[str, ...]
     customer_url: tuple[str, ...] = ()
-    """Where a reply may say which page the customer goes to."""
+    """The names under which a reply may give the page for the customer."""
     amount_unit: AmountUnit = AmountUnit.MAJOR
     minor_units: Mapping[str, int] = field(default_factory=dict)
 
@@ -103,7 +104,7 @@ class Operation:
     The interface shows no field of a reply but `status`: `reply` has the names that may occur beside it. `command` is
     the one that runs a sheet of it, `verb` what is done to a row of it, in sentences for a person, `columns` what such
     a sheet may have, in the order of a row's defects. `amount_forms` are those that the interface shows:
-    where there are several, the operator's configuration names one.
+    if there are several, the operator's configuration names one.
     """
 
     name: str
@@ -137,6 +138,14 @@ class MobileNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class PurposeTerms:
+    """A purpose that a row of a sheet may choose, and the mobile operator whose wallets it names, if that is said."""
+
+    purpose: str
+    operator: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorTerms:
     """The operator's additions to a country: `[countries.KE.payout]`. All may be absent."""
 
@@ -147,6 +156,10 @@ class OperatorTerms:
     """Enables an operation that the interface does not document for this country."""
     operator: str | None = None
     """The mobile operator whose wallets `purpose` names, as config/mobile-operators.toml calls it."""
+    purposes: Mapping[str, PurposeTerms] = field(default_factory=dict)
+    """The words of senders in the column `purpose` (M-Pesa), and the purpose that each stands for."""
+    phone_is_account: bool | None = None
+    """Whether the phone is the account in a sheet without accounts. None: where each account is a wallet."""
     bank_account_pattern: str | None = None
     """A regular expression over the whole of `account_number`, where money also goes to banks."""
     ipaddress: str | None = None
@@ -171,7 +184,11 @@ class CountryRule:
     `required` holds the wire names that must be present; `omitted` those that are never sent for this country.
     `missing_terms` names the configuration keys without which nothing can be sent here (`purpose`).
     `defaults` fills what a sheet may leave out (`ipaddress`, `order_desc`).
-    `operator` is the mobile operator whose wallets `purpose` names, where the configuration says so.
+    `operator` is the mobile operator whose wallets `purpose` names, where the configuration says so. `purposes` are
+    those that a row may choose, by their words, folded (`fold_word`).
+    `phone_as_account` is the column that can be the account too; `account_from` is that column if the one sheet that
+    the rule is for has no column of accounts. Empty: none is.
+    `headings` are those of the one sheet that the rule is for (`for_sheet`): column -> the sender's own heading.
     `bank_account_pattern` is the operator's, grouped: it must match the whole of an account number.
     `notes` are sentences about the country that a person should know ("Egypt is paid out in cash only").
     `confused_codes` maps a code that is often written for this country by mistake to the sentence that says so.
@@ -198,6 +215,30 @@ class CountryRule:
     bank_account_pattern: str | None
     notes: tuple[str, ...] = ()
     confused_codes: Mapping[str, str] = field(default_factory=dict)
+    purposes: Mapping[str, PurposeTerms] = field(default_factory=dict)
+    phone_as_account: str = ""
+    account_from: str = ""
+    headings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def accounts(self) -> frozenset[str]:
+        """The fields that name an account."""
+        return frozenset(one.name for one in (self.form.fields if self.form else ()) if one.kind is FieldKind.WALLET)
+
+    def for_sheet(self, headers: Mapping[str, str]) -> "CountryRule":
+        """Return the rule for a sheet with these columns (column -> heading)."""
+        has_accounts = not self.accounts.isdisjoint(headers)
+        own = "" if has_accounts or self.phone_as_account not in headers else self.phone_as_account
+        return replace(self, account_from=own, headings=headers)
+
+
+WORD_SEPARATORS = r"[\s_-]+"
+"""What makes no difference in a sender's word for a purpose, beside case."""
+
+
+def fold_word(word: str) -> str:
+    """Return a sender's word for a purpose without case, blanks, hyphens and underscores."""
+    return re.sub(WORD_SEPARATORS, "", word).lower()
 
 
 Rules = Mapping[str, CountryRule]

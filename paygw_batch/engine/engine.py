@@ -10,8 +10,9 @@ A row is sent again within a run only when the transport proved that nothing lef
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import inf
 
 from paygw_batch.clock import timestamp
@@ -20,11 +21,31 @@ from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopR
 from paygw_batch.engine.group_commit import GroupCommit
 from paygw_batch.engine.pacing import TRIES, GroupLimit, LocalPacing, Pace, wait_before_try
 from paygw_batch.engine.ports import Demand, Gateway, Pacing, Prepare, Progress, World
-from paygw_batch.engine.raw_reply import kept_reply
-from paygw_batch.errors import InternalError
+from paygw_batch.errors import InternalError, SigningFailed
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal import Due, EngineJournal, Entry, KeptReply, MoveResult
 from paygw_batch.language import say
+
+HEADERS_KEPT = frozenset(
+    {
+        *("content-type", "content-length", "date", "server", "via", "location", "retry-after", "www-authenticate"),
+        *("x-request-id", "x-correlation-id", "request-id", "cf-ray", "x-amzn-requestid", "x-amzn-trace-id"),
+    }
+)
+"""The headers that say who answered, when, and under which number of theirs. No cookie is kept."""
+MAX_HEADER_CHARACTERS = 1000
+MAX_BODY_BYTES = 65_536
+
+
+def kept_reply(came_back: RawReply | TransportFault, verdict: Verdict) -> tuple[KeptReply | None, Verdict]:
+    """Return the kept part of a reply, and the verdict with its digest; None for a payout that is paid, or no reply."""
+    if isinstance(came_back, TransportFault) or verdict.outcome.kind is OutcomeKind.PAID:
+        return None, verdict
+    headers = [f"{name}: {value[:MAX_HEADER_CHARACTERS]}" for name, value in came_back.headers if name in HEADERS_KEPT]
+    head = "\n".join([f"HTTP/1.1 {came_back.http_status}", *headers])
+    kept = KeptReply(head.encode("utf-8", "backslashreplace").decode(), came_back.body[:MAX_BODY_BYTES])
+    return kept, replace(verdict, outcome=verdict.outcome._replace(reply_sha256=kept.sha256))
+
 
 PAGE_ROWS = 64
 """How many due instructions are read from the journal at a time: no more than commits can wait for."""
@@ -33,7 +54,7 @@ SIGN_AT_ONCE = 32
 SIGNED_AHEAD = 512
 """How many signed requests may wait for their turn."""
 SIGNATURE_AGE_S = 30
-"""A signed request that waited longer is signed afresh before it leaves."""
+"""A signed request that waited longer is signed again before it leaves."""
 
 _NO_TIME, _SHOWN = timedelta(), timedelta(milliseconds=1)
 """The times of facts are shown to the millisecond."""
@@ -46,8 +67,8 @@ Judge = Callable[[RawReply | TransportFault, Expected], Verdict]
 class RunEnd:
     """How a run ended. `sent` counts the rows for which a first byte may have left.
 
-    `stop_reason` says why it stopped early; `failure` is what made going on impossible (a journal
-    that cannot be written, an error of our own), and `unrecorded` names, by order id, the outcomes that came after it.
+    `stop_reason` says why it stopped early; `failure` is the error that ended it (a journal that cannot
+    be written, an error of our own), and `unrecorded` names, by order id, the outcomes that came after it.
     """
 
     sent: int
@@ -68,7 +89,7 @@ class _Row:
     intended: asyncio.Future[MoveResult] = field(init=False)
     """Done once the intent of the latest try is durable."""
     intended_s: float = 0.0
-    """When that intent was handed in, by the loop's clock."""
+    """When that intent was handed in, by the clock that goes on while the machine sleeps."""
 
 
 @dataclass(slots=True)
@@ -83,7 +104,7 @@ class _RunTally:
 
 
 def _page_rows(left: int | None) -> int:
-    """Return how many due rows are read next, where so many are `left` to take (None: all)."""
+    """Return the number of due rows to read next; `left` are still to take (None: all)."""
     return PAGE_ROWS if left is None else min(PAGE_ROWS, left)
 
 
@@ -100,9 +121,15 @@ class Engine:
         pace: Pace,
         world: World,
         progress: Progress,
+        departs_within_s: float,
         pacing: Pacing | None = None,
+        signed_ahead: int | None = None,
     ) -> None:
-        """Prepare a run. `pacing`: how several workers share the limits; None: this one is alone."""
+        """Prepare a run. No request leaves later than `departs_within_s` after its intent was handed in.
+
+        `pacing`: how several workers share the limits; None: this one is alone. `signed_ahead`: with a slow key, how
+        many requests are prepared ahead, one by one; None: in groups, up to SIGNED_AHEAD.
+        """
         self._journal = journal
         self._gateway = gateway
         self._prepare = prepare
@@ -112,6 +139,10 @@ class Engine:
         self._pacing: Pacing = pacing or LocalPacing(pace)
         self._group_limit = GroupLimit(pace.concurrency)
         self._first = pace.first
+        self._departs_within_s = departs_within_s
+        self._sign_at_once, self._signed_ahead = (
+            (SIGN_AT_ONCE, SIGNED_AHEAD) if signed_ahead is None else (1, signed_ahead)
+        )
         self._tally = _RunTally()
         self._signed: deque[_Row] = deque()
         self._all_signed = False
@@ -148,7 +179,7 @@ class Engine:
         self._tally.interrupted = True
         self._halt()
 
-    # Feeding: journal pages -> signed requests, no more than SIGNED_AHEAD of them.
+    # Feeding: journal pages -> signed requests, no more than the limit of them.
 
     async def _feed(self, batch: int) -> None:
         signing: set[asyncio.Task[None]] = set()
@@ -156,10 +187,12 @@ class Engine:
             left = self._first
             while left != 0 and (page := await self._journal.due(batch, limit=_page_rows(left))):
                 left = None if left is None else left - len(page)
-                for start in range(0, len(page), SIGN_AT_ONCE):
+                for start in range(0, len(page), self._sign_at_once):
                     await self._wait_for_room(signing)
-                    signing.add(asyncio.create_task(self._sign(page[start : start + SIGN_AT_ONCE])))
+                    signing.add(asyncio.create_task(self._sign(page[start : start + self._sign_at_once])))
             await asyncio.gather(*signing)
+        except SigningFailed as failed:
+            self._stop(" ".join(filter(None, (failed.message, failed.hint))))
         except Exception as error:  # noqa: BLE001 (any error ends the run, in order)
             self._give_up(error)
         finally:
@@ -169,12 +202,12 @@ class Engine:
             self._launch()
 
     async def _wait_for_room(self, signing: set[asyncio.Task[None]]) -> None:
-        """Wait until another group of requests keeps within SIGNED_AHEAD."""
+        """Wait until another group of requests keeps within the limit."""
         while True:
             for task in [task for task in signing if task.done()]:
                 signing.remove(task)
                 task.result()
-            if len(self._signed) + len(signing) * SIGN_AT_ONCE < SIGNED_AHEAD:
+            if len(self._signed) + len(signing) * self._sign_at_once < self._signed_ahead:
                 return
             self._room.clear()
             await self._room.wait()
@@ -235,6 +268,8 @@ class Engine:
     async def _deliver(self, row: _Row) -> None:
         try:
             await self._try(row)
+        except SigningFailed as failed:
+            self._stop(" ".join(filter(None, (failed.message, failed.hint))))
         except Exception as error:  # noqa: BLE001 (any error ends the run, in order)
             self._give_up(error)
         finally:
@@ -262,23 +297,25 @@ class Engine:
         request = row.request
         intent = Intended(row.due.order_id, request.nonce, request.timestamp_s, request.body_sha256, request.purpose)
         row.tries += 1
-        row.intended_s = asyncio.get_running_loop().time()
+        row.intended_s = self._world.elapsed_s()
         row.intended = self._record(row, intent)
 
     async def _attempt(self, row: _Row) -> Verdict:
-        due, loop = row.due, asyncio.get_running_loop()
+        due, elapsed_s = row.due, self._world.elapsed_s
         recorded = await row.intended
         if recorded is MoveResult.HELD:
-            # Evidence came in after the row was read as due: nothing of it leaves, and it waits for a person.
+            # Evidence arrived after the row was read as due. Nothing of it leaves; it waits for a person.
             return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), GoOn())
         if recorded is not MoveResult.MOVED:
             raise InternalError(f"row {due.row} was moved by someone else while this run held the journal")
         if self._tally.stopping:
+            # The intent is durable, but the run is stopping: no byte left, and the journal must say so. Otherwise the
+            # row would be in doubt.
             kept, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
         else:
-            asked_s = loop.time()
-            came_back = await self._gateway.deliver(row.request)
-            self._group_limit.learn(asked_s - row.intended_s, loop.time() - asked_s)
+            asked_s = elapsed_s()
+            came_back = await self._gateway.deliver(row.request, partial(self._may_leave, row))
+            self._group_limit.learn(asked_s - row.intended_s, elapsed_s() - asked_s)
             kept, verdict = kept_reply(came_back, self._judge(came_back, row.request.expected))
         self._heed(verdict)
         concluded = self._record(row, Concluded(verdict.outcome), kept)
@@ -289,10 +326,19 @@ class Engine:
         try:
             await concluded
         except Exception:
+            # The gateway answered, but the journal could not record it. The row stays in flight there and comes into
+            # doubt with the next command; the report of this run is the only place that names the outcome.
             self._tally.unrecorded.append((due.order_id, verdict.outcome.kind))
             raise
         self._progress.concluded(due, verdict.outcome)
         return verdict
+
+    def _may_leave(self, row: _Row) -> bool:
+        """Whether the request of a row may leave now: its intent is young, and no other process can have the row."""
+        # Asked immediately before the first byte. A process that was suspended after its commit may wake when another
+        # worker has put the row in doubt, or when a person has settled it.
+        age_s = self._world.elapsed_s() - row.intended_s
+        return age_s < self._departs_within_s and self._journal.may_leave(age_s)
 
     def _heed(self, verdict: Verdict) -> None:
         """Apply the advice that came with an outcome to the run."""
@@ -330,7 +376,7 @@ class Engine:
     def _stop(self, reason: str) -> None:
         if self._tally.stop_reason is None:
             self._tally.stop_reason = reason
-            self._progress.note(say("{reason} No new row is started.", reason=reason))
+            self._progress.note(say("{reason} No new rows are started.", reason=reason))
         self._halt()
 
     def _give_up(self, error: Exception) -> None:

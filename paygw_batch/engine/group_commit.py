@@ -58,7 +58,8 @@ class GroupCommit:
                 group, self._waiting = self._waiting[:most], self._waiting[most:]
                 started_s = loop.time()
                 await self._commit_group(group)
-                # In between, the rows whose intent is durable now leave: also where the commit itself made nobody wait.
+                # Yield to the rows whose intent is durable now, so that they leave before the next commit begins. A
+                # commit that finished without waiting would otherwise start the next one first.
                 await asyncio.sleep(0 if self._is_pressed() else min(loop.time() - started_s, LONGEST_REST_S))
         finally:
             self._commit = None
@@ -68,6 +69,8 @@ class GroupCommit:
             try:
                 results = await self._append([entry for entry, _ in group])
             except Exception as error:  # noqa: BLE001 (everyone who waits must hear of any error)
+                # Kept for good. A failed commit may still be on the disk, so what the journal holds is unknown until
+                # it is opened again: a later commit could build on facts that are not there.
                 self._failure = error
                 self._on_failure(error)
         if self._failure is not None:

@@ -18,18 +18,18 @@ from paygw_batch.language import say, say_count
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a run may go, and when it stops by itself."""
+    """How fast a run may go, and the results after which it stops."""
 
     concurrency: int
     rate_per_s: float = 0.0
     stop_after_in_doubt: int = 5
     stop_after_rejected: int = 10
     first: int | None = None
-    """How many due rows a run takes at the most, in the sheet's order; None: all."""
+    """Maximum number of due rows that a run takes, in the sheet's order; None: all."""
 
 
 TRIES = 3
-"""How often a request that provably never left is tried before the run gives up."""
+"""Tries of a request that provably never left, before the run gives up."""
 FIRST_WAIT_S = 0.5
 """The wait before the second try; each later one is four times as long."""
 
@@ -56,7 +56,7 @@ class Window:
 
 @dataclass(slots=True)
 class Breaker:
-    """Says when so many rows in a row have come into doubt that the run must stop. A `limit` of 0 never does."""
+    """Stops a run after `limit` rows in a row came into doubt; 0: never."""
 
     limit: int
     in_a_row: int = 0
@@ -72,10 +72,10 @@ class Breaker:
 
 @dataclass(slots=True)
 class RejectionBreaker:
-    """Says when so many rows in a row were rejected for one reason that the run must stop. A `limit` of 0 never does.
+    """Stops a run after `limit` rows in a row were rejected for one reason; 0: never.
 
-    The reason is the error code; where there is none the message; where there is none either, the status word. An
-    empty balance gives every row the same.
+    The reason is the error code, or else the message, or else the status word. An empty balance gives every row the
+    same one.
     """
 
     limit: int
@@ -108,22 +108,22 @@ class Rhythm:
         return max(0.0, self.next_start_s - now_s)
 
     def start(self, now_s: float) -> None:
-        """Take note that a request starts now."""
+        """Record that a request starts now."""
         if self.rate_per_s > 0:
             self.next_start_s = max(self.next_start_s, now_s) + 1.0 / self.rate_per_s
 
     def pause(self, now_s: float, pause_s: float) -> None:
-        """Take note that the gateway asked for a rest."""
+        """Record that the gateway asked for a pause."""
         self.next_start_s = max(self.next_start_s, now_s + pause_s)
 
 
 def doubt_sentence(rows: int) -> str:
-    """Return why a run stops after so many rows in a row came into doubt."""
+    """Return why a run stops: `rows` in a row came into doubt."""
     return say_count(rows, "{count} row came into doubt.", "{count} rows in a row came into doubt.")
 
 
 def rejection_sentence(counted: int, reason: str) -> str:
-    """Return why a run stops after so many rows in a row were rejected for one reason."""
+    """Return why a run stops: `counted` rows in a row were rejected for one reason."""
     return say_count(
         counted,
         "{count} row was rejected: {reason}.",
@@ -151,7 +151,7 @@ class LocalPacing:
         """Do nothing."""
 
     def has_place(self, in_flight: int) -> bool:
-        """Whether one more row may be in flight, beside so many."""
+        """Whether one more row may be in flight beside `in_flight`."""
         return in_flight < self._window.size
 
     def learn(self, outcome: Outcome) -> str | None:
@@ -169,7 +169,7 @@ class LocalPacing:
 
 @dataclass(slots=True)
 class GrantedStarts:
-    """Holds the starts that were granted and are not used. Times are monotonic seconds.
+    """Holds the granted starts that are not used yet. Times are monotonic seconds.
 
     No row starts before its time. A start that was missed by more than a twentieth of a second is void, so that starts
     never add up to a burst: over any second, all workers together keep within 5 % of the rate.
@@ -180,8 +180,8 @@ class GrantedStarts:
 
     def add(self, asked_s: float, now_s: float, *, first_s: float, every_s: float, starts: int) -> None:
         """Note starts that were asked for at `asked_s` and came now, the first in `first_s` seconds."""
-        # Where an answer takes longer than a start may be late, starts are used as they come.
-        end_s = max(asked_s + LATE_AT_MOST_S, now_s + LATE_AT_MOST_S / 5)
+        # If an answer takes longer than a start may be late, starts are used as they come.
+        end_s = max(asked_s + MAX_LATE_S, now_s + MAX_LATE_S / 5)
         for nth in range(starts):
             wait_s = first_s + nth * every_s
             self.times.append((now_s + wait_s, end_s + wait_s))
@@ -193,7 +193,7 @@ class GrantedStarts:
         return len(self.times)
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long to wait before the next start; infinity where none is left."""
+        """Return the wait before the next start; infinity if none is left."""
         return max(0.0, self.times[0][0] - now_s) if self.unused(now_s) else inf
 
     def start(self) -> None:
@@ -201,23 +201,23 @@ class GrantedStarts:
         self.times.popleft()
 
 
-LATE_AT_MOST_S = 0.05
+MAX_LATE_S = 0.05
 """How late a start may be used."""
 
 SMALLEST_GROUP_FACTS = 16
 LARGEST_GROUP_FACTS = 128
-"""A commit of so many facts costs nearly as little for each of them as any larger one."""
+"""In a commit of this size, a fact costs nearly as little as in any larger one."""
 _WAITS_AVERAGED = 64
-"""The averages of `GroupLimit` cover about so many rows."""
+"""The number of rows over which `GroupLimit` averages."""
 
 
 @dataclass(slots=True)
 class GroupLimit:
     """Limits the facts of a commit while requests wait for a place in flight.
 
-    Rows wait for the journal, until their intent is durable, and for the gateway, until it answers. Where the gateway
+    Rows wait for the journal, until their intent is durable, and for the gateway, until it answers. If the gateway
     is slow, commits are small: the rows of a large one leave together, are answered together and wait for each other
-    again. Where rows wait for the journal for more than a quarter of that time, the processor or the disk is the
+    again. If rows wait for the journal for more than a quarter of that time, the processor or the disk is the
     bottleneck, and commits are large: a fact of a large commit costs less.
     """
 

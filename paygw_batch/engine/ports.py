@@ -4,22 +4,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from paygw_batch.clock import Now
+from paygw_batch.clock import ElapsedS, Now
 from paygw_batch.core.outcome import Outcome
-from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import Attempt, MayLeave, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal import Due
 
 
 class Gateway(Protocol):
     """The way to the payment gateway."""
 
-    async def deliver(self, request: PreparedRequest) -> RawReply | TransportFault:
-        """Send one request and wait for its reply. Never raises for a reason of the network."""
+    async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
+        """Send one request and wait for its reply. Never raises for a reason of the network.
+
+        `may_leave` is asked immediately before the first byte; if it says no, nothing leaves.
+        """
         ...
 
 
 class Prepare(Protocol):
-    """Turns attempts into signed requests, off the event loop where it can."""
+    """Turns attempts into signed requests, off the event loop if possible."""
 
     async def __call__(self, attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
         """Return the request of each attempt. May be called again while an earlier call is under way."""
@@ -44,7 +47,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The rows of a run: so many are in flight, so many are ready to start, and whether more are to come."""
+    """The rows of a run that are in flight and ready to start, and whether more will come."""
 
     in_flight: int
     ready: int
@@ -52,7 +55,7 @@ class Demand:
 
 
 class Pacing(Protocol):
-    """Says how many rows may be in flight, when the next one may start, and when a run must stop.
+    """Decides how many rows may be in flight, when the next one may start, and when a run must stop.
 
     Times are those of the event loop. No call waits.
     """
@@ -60,7 +63,7 @@ class Pacing(Protocol):
     def begin(self, demand: Callable[[], Demand], changed: Callable[[], None], stop: Callable[[str], None]) -> None:
         """Begin a run, inside its event loop. `changed` is called when a row may start that could not before.
 
-        `stop` takes the reason why the run must stop, where that does not follow from its own outcomes.
+        `stop` takes the reason to stop the run, if it does not follow from the run's own outcomes.
         """
         ...
 
@@ -69,7 +72,7 @@ class Pacing(Protocol):
         ...
 
     def has_place(self, in_flight: int) -> bool:
-        """Whether one more row may be in flight, beside so many."""
+        """Whether one more row may be in flight beside `in_flight`."""
         ...
 
     def wait_s(self, now_s: float) -> float:
@@ -77,7 +80,7 @@ class Pacing(Protocol):
         ...
 
     def start(self, now_s: float) -> None:
-        """Take note that a row starts now."""
+        """Record that a row starts now."""
         ...
 
     def learn(self, outcome: Outcome) -> str | None:
@@ -85,11 +88,11 @@ class Pacing(Protocol):
         ...
 
     def pause(self, now_s: float, pause_s: float) -> None:
-        """Take note that the gateway asked for a rest."""
+        """Record that the gateway asked for a pause."""
         ...
 
     def stopped(self, reason: str) -> None:
-        """Take note that the gateway's answer stopped the run: no worker can go on."""
+        """Record that the gateway's answer stopped the run: no worker can go on."""
         ...
 
 
@@ -98,6 +101,7 @@ class World:
     """The sources of time, nonces and chance that a run uses."""
 
     now: Now
+    elapsed_s: ElapsedS
     nonce: Callable[[], str]
     """Unique per attempt, at least 128 random bits."""
     chance: Callable[[], float] = field(default=lambda: 0.5)

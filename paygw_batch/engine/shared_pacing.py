@@ -20,15 +20,15 @@ from paygw_batch.errors import JournalError, PaygwError
 from paygw_batch.journal import CountedKind, CountedOutcomes, Gate, GateGrant, GateReport, GateStop, GateStopKind
 from paygw_batch.language import say
 
-ASK_EVERY_S = 0.2
-"""How often a worker asks the gate at the least: so soon it learns of the others."""
-ASK_AT_MOST_EVERY_S = 0.005
+MAX_ASK_INTERVAL_S = 0.2
+"""The longest time between two questions of a worker to the gate: it learns of the others that soon."""
+MIN_ASK_INTERVAL_S = 0.005
 AHEAD_S = 0.1
-"""Starts are asked for so long ahead: a worker asks twenty times a second at any rate."""
+"""How far ahead starts are asked for: a worker asks twenty times a second at any rate."""
 STALE_S = 10.0
-"""After so long without an answer of the gate, nothing starts."""
+"""Time without an answer of the gate after which no row starts."""
 GIVE_UP_S = 60.0
-"""After so long without an answer of the gate, the run stops."""
+"""Time without an answer of the gate after which the run stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class SharedPacing:
                 await self._asking
 
     def has_place(self, in_flight: int) -> bool:
-        """Whether one more row may be in flight, beside so many."""
+        """Whether one more row may be in flight beside `in_flight`."""
         has_place = in_flight < self._places and self._own.has_place(in_flight)
         if not has_place and self._is_growing:
-            self._wake.set()  # otherwise others have the places: it is seen soon enough when they let go
+            self._wake.set()  # otherwise others have the places, and the next regular answer shows when they are free
         return has_place
 
     def wait_s(self, now_s: float) -> float:
@@ -126,7 +126,7 @@ class SharedPacing:
         return reason
 
     def pause(self, now_s: float, pause_s: float) -> None:
-        """Take note that the gateway asked for a rest: every worker has it."""
+        """Record that the gateway asked for a pause; the gate passes it on to every worker."""
         self._own.pause(now_s, pause_s)
         self._rest_until_s = self._rest_to_tell_s = max(self._rest_until_s, now_s + pause_s)
         self._wake.set()
@@ -147,9 +147,9 @@ class SharedPacing:
                 await self._ask(told, loop, thread)
                 if has_ended:
                     break
-                await asyncio.sleep(ASK_AT_MOST_EVERY_S)
+                await asyncio.sleep(MIN_ASK_INTERVAL_S)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(ASK_EVERY_S):
+                    async with asyncio.timeout(MAX_ASK_INTERVAL_S):
                         await self._wake.wait()
         except Exception as error:
             self._places = 0
@@ -163,7 +163,7 @@ class SharedPacing:
         asked_s = loop.time()
         report = self._report(told.demand(), asked_s)
         sent, self._outcomes = self._outcomes, []
-        # A rest is told once: were it told with every call, each would add the time that it takes.
+        # A pause is reported once: reported with every call, it would grow by the time of each call.
         rest_told_s, self._rest_to_tell_s = self._rest_to_tell_s, 0.0
         try:
             grant = await loop.run_in_executor(thread, self._gate.ask, report)
@@ -206,14 +206,14 @@ class SharedPacing:
         self._starts.add(asked_s, now_s, first_s=grant.first_s, every_s=grant.every_s, starts=grant.starts)
 
     def _starts_ahead(self) -> int:
-        """Return how many starts to have in hand at the most."""
+        """Return the maximum number of starts to have in hand."""
         every_s = (
             self._every_s if self._every_s is not None else 1 / self._pace.rate_per_s if self._pace.rate_per_s else 0
         )
         return ceil(AHEAD_S / every_s) if every_s else 1
 
     def _not_answered(self, told: _EngineCalls, now_s: float, error: PaygwError) -> None:
-        """Start nothing by limits that are too old, and stop the run where they cannot be had."""
+        """Start no row by limits that are too old, and stop the run if no new ones arrive."""
         if now_s - self._answered_s > STALE_S:
             self._places = 0
         if now_s - self._answered_s > GIVE_UP_S and self._told is not None:
@@ -231,12 +231,12 @@ def stop_sentence(stop: GateStop) -> str:
             return doubt_sentence(stop.count)
         case GateStopKind.REJECTED:
             return rejection_sentence(stop.count, stop.text)
-        case GateStopKind.TOLD:
+        case GateStopKind.REQUESTED:
             return stop.text
 
 
 def _counted(outcome: Outcome) -> CountedOutcomes | None:
-    """Return an outcome as the gate counts it; None where nothing left."""
+    """Return an outcome as the gate counts it; None if nothing left."""
     match outcome.kind:
         case OutcomeKind.ACCEPTED | OutcomeKind.PAID:
             return CountedOutcomes(CountedKind.ANSWERED, "", 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from paygw_batch.countries.rules import Operation
 from paygw_batch.errors import ConfigurationError
@@ -139,9 +139,22 @@ def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
     """Return the URL of `operation`, as it is sent and as it is signed (section 4 of the gateway's interface).
 
     Scheme and host are in lower case and the scheme's own port is left out: then the URL as sent is also the one that
-    RFC 5849 section 3.4.1.2 would have signed, and no reader can take it otherwise.
+    RFC 5849 section 3.4.1.2 would have signed, and no reader can take it otherwise. Raises `ConfigurationError` if
+    `base_url` holds a part of the operation's path: it would be in the URL twice, and nobody knows what answers there.
     """
     origin, path = gateway_origin(base_url)
+    if (before := _before(path, operation.path)) is not None:
+        raise ConfigurationError(
+            f"gateway.base_url holds {path.removeprefix(before)}, which belongs to the path of an operation.",
+            hint=f"Nothing was sent. Write the address without it: {origin}{before}",
+        )
     if endpoint_id in {"", ".", ".."}:
         raise ConfigurationError("gateway.endpoint_id is not an identifier.")
     return f"{origin}{path}{operation.path.replace('{endpoint_id}', quote(endpoint_id, safe=''))}"
+
+
+def _before(path: str, operation_path: str) -> str | None:
+    """Return the part of `path` before the beginning of an operation's path; None if there is none."""
+    parts, wanted = path.split("/")[1:], operation_path.split("/")[1]
+    names = [unquote(part).casefold() for part in parts]
+    return None if wanted not in names else "".join(f"/{part}" for part in parts[: names.index(wanted)])

@@ -1,6 +1,6 @@
 """Decides the meaning of a reply or a fault: the one table that leads to an outcome and advice.
 
-The rule everything here serves: only a reply that is complete, strict and about this payout says what became of it.
+The rule everything here serves: only a reply that is complete, strict and about this payout says what happened to it.
 Any other reply or fault after a byte may have left is UNKNOWN, and UNKNOWN is never sent again. Source: section 4
 rule 5 and section 7 of the gateway's interface: `status` decides, and the HTTP status alone never does.
 """
@@ -58,6 +58,8 @@ def classify(
     else:
         kind, cause = _of_object(reply, members, expected, words, operation)
     is_conflict = cause == _OTHER_PAYOUT
+    # A 5xx or a redirect may come from a proxy in front of the gateway, which may have paid all the same: the body is
+    # not believed then, whatever it says. Only "this is about another payout" is kept, because it must stop the run.
     if (cause_by_http := _cause_by_http(reply.http_status)) is not None and not is_conflict:
         kind, cause = OutcomeKind.UNKNOWN, cause_by_http
     outcome = Outcome(
@@ -93,12 +95,14 @@ def _of_fault(fault: TransportFault) -> Verdict:
     if fault.kind is FaultKind.TLS_UNTRUSTED:
         return Verdict(outcome, StopRun(say("The gateway's certificate is not to be trusted.")))
     if fault.kind is FaultKind.EARLY_REPLY:
-        return Verdict(outcome, StopRun(say("The gateway answers before it is asked: its answers cannot be believed.")))
+        return Verdict(
+            outcome, StopRun(say("The gateway replied before we sent a request, so its replies can't be trusted."))
+        )
     return Verdict(outcome, TryAgain())
 
 
 def _cause_by_http(http_status: int) -> str | None:
-    """Return why no reply with this HTTP status can say whether a payout was made, with any body; None where it can."""
+    """Return why no reply with this HTTP status can say whether a payout was made, with any body; None if it can."""
     if http_status >= _SERVER_ERRORS:
         return "reply.server_error"
     if http_status in _REDIRECTS:
@@ -113,10 +117,12 @@ def _of_object(
     words: Mapping[str, OutcomeKind],
     operation: Operation,
 ) -> tuple[OutcomeKind, str]:
-    """Return the outcome kind that a strict JSON object states for this payout, and the cause where it is UNKNOWN."""
+    """Return the outcome kind that a strict JSON object states for this payout, and the cause if it is UNKNOWN."""
     order_id = first_of(members, operation.reply.order_id)
     if not _is_ours(order_id, members, expected, operation.reply):
         return OutcomeKind.UNKNOWN, _OTHER_PAYOUT
+    # The late reply to an earlier request on this connection would arrive as ours. Without our order id nothing tells
+    # them apart, so the row waits for a person.
     if reply.reused_connection and order_id is None:
         return OutcomeKind.UNKNOWN, "reply.not_echoed"
     status = members.get(STATUS_FIELD)
@@ -124,6 +130,7 @@ def _of_object(
         return OutcomeKind.UNKNOWN, "reply.status_missing"
     if not isinstance(status, str):
         return OutcomeKind.UNKNOWN, "reply.status_not_text"
+    # Matched exactly, without trimming or lower case: a word that the operator did not list may mean anything.
     kind = words.get(status)
     if kind not in ANSWERS:
         return OutcomeKind.UNKNOWN, "reply.status_unlisted"
@@ -194,7 +201,7 @@ def _rest(reply: RawReply, now: datetime | None) -> Advice:
 
 
 def _seconds(asked: str, date: str | None, now: datetime | None) -> float | None:
-    """Return the seconds that a Retry-After states (RFC 9110 section 10.2.3), or None where they cannot be computed.
+    """Return the seconds that a Retry-After states (RFC 9110 section 10.2.3), or None if they cannot be computed.
 
     A date counts from the reply's own Date, by the clock that both were taken from, and otherwise from `now`.
     """

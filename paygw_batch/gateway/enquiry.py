@@ -16,7 +16,7 @@ from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.encode import EncodedBody
 from paygw_batch.gateway.message import Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.sign import SignatureProfile, authorization, base_string, oauth_parameters
-from paygw_batch.gateway.signing.key import PrivateKey
+from paygw_batch.gateway.signing.signers import Signers
 
 UNLISTED = "reply.status_unlisted"
 """The cause of a reply that is sound in everything but its word."""
@@ -29,14 +29,14 @@ class Enquirer:
     url: str
     consumer_key: str
     profile: SignatureProfile
-    key: PrivateKey = field(repr=False)
+    signers: Signers = field(repr=False)
 
-    def prepare(self, expected: Expected, *, nonce: str, timestamp_s: int) -> PreparedRequest:
-        """Return the request that asks after one order."""
+    async def prepare(self, expected: Expected, *, nonce: str, timestamp_s: int) -> PreparedRequest:
+        """Return the request that asks after one order. Raises `SigningFailed`."""
         name, order_id = "client_orderid", expected.order_id
         encoded = EncodedBody(json.dumps({name: order_id}, ensure_ascii=False).encode(), ((name, order_id),))
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=nonce, timestamp_s=timestamp_s)
-        signature = self.key.sign(base_string(self.profile, self.url, encoded, oauth))
+        (signature,) = await self.signers.sign([base_string(self.profile, self.url, encoded, oauth)])
         return PreparedRequest(
             url=self.url,
             authorization=authorization(oauth, signature),

@@ -5,17 +5,16 @@ from the very text that was signed, so that what is shown cannot differ from wha
 """
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
-from paygw_batch.core.instruction import Instruction
+from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.rules import CountryRule
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.control import ControlAlgorithm
-from paygw_batch.gateway.encode import EncodedBody, encode_body
-from paygw_batch.gateway.prepare import Signer
-from paygw_batch.gateway.sign import SignatureProfile, percent_encode
+from paygw_batch.gateway.encode import ControlAlgorithm, EncodedBody, encode_body
+from paygw_batch.gateway.sign import SignatureProfile, Signer, percent_encode
+from paygw_batch.language import say
 
 METHOD = "POST"
 SECRET_SHOWN = "<secret>"  # noqa: S105 (it replaces one)
@@ -31,6 +30,15 @@ class SignedParameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One step on the way to the header: its meaning in words, and its result."""
+
+    name: str
+    meaning: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExplainedControl:
     """The control hash of a collection, and the text that is hashed; `SECRET_SHOWN` replaces a secret in it."""
 
@@ -39,14 +47,15 @@ class ExplainedControl:
     is_keyed: bool = False
     """Whether the secret is the key of the hash."""
 
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step on the way to the header: a sentence about it, and its result."""
-
-    name: str
-    told: str
-    text: str
+    def steps(self) -> tuple[Step, Step]:
+        """Return the two steps before the body is complete."""
+        covered = say("the text that the control covers; {secret} replaces a secret", secret=SECRET_SHOWN)
+        hashed = (
+            say("HMAC of it, with SHA-256 and the secret; it is part of the body before that is signed")
+            if self.is_keyed
+            else say("SHA-256 of it; it is part of the body before that is signed")
+        )
+        return Step("control_text", covered, self.text), Step("control", hashed, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ class Explanation:
     signature: str = field(repr=False)
     authorization: str = field(repr=False)
     control: ExplainedControl | None = field(default=None, repr=False)
-    """None where the operation has no control."""
+    """None if the operation has no control."""
 
     @property
     def digest(self) -> str:
@@ -75,42 +84,27 @@ class Explanation:
 
     def steps(self) -> list[Step]:
         """Return every step in the order in which another implementation would take them."""
-        body_too = " Then comes the body, encoded." if self.profile is SignatureProfile.RAW_BODY else ""
-        hashed = "HMAC with SHA-256 and the secret" if self.control is not None and self.control.is_keyed else "SHA-256"
-        control = (
-            []
-            if self.control is None
-            else [
-                Step(
-                    "control_text",
-                    f"what the control is taken over; {SECRET_SHOWN} stands for a secret",
-                    self.control.text,
-                ),
-                Step("control", f"{hashed} of it, put into the body before that is signed", self.control.value),
-            ]
+        size = say("the {count} bytes that are sent and signed, UTF-8", count=len(self.body))
+        joined = (
+            say("{method}, the URL, the parameters and the body joined by &, each encoded once more", method=METHOD)
+            if self.profile is SignatureProfile.RAW_BODY
+            else say("{method}, the URL and the parameters joined by &, each encoded once more", method=METHOD)
         )
+        key = say("SHA-256 of the public key (SubjectPublicKeyInfo, DER), RSA, {bits} bits", bits=self.key_bits)
         return [
-            *control,
-            Step("body", f"the {len(self.body)} bytes that are sent and signed, UTF-8", self.body.decode()),
-            Step("body_sha256", "SHA-256 of the body", hashlib.sha256(self.body).hexdigest()),
+            *(() if self.control is None else self.control.steps()),
+            Step("body", size, self.body.decode()),
+            Step("body_sha256", say("SHA-256 of the body"), hashlib.sha256(self.body).hexdigest()),
             Step(
                 "parameters",
-                "percent-encoded (RFC 3986), sorted by encoded name, then value",
+                say("percent-encoded (RFC 3986), sorted by encoded name, then value"),
                 "\n".join(parameter.encoded for parameter in self.parameters),
             ),
-            Step(
-                "base_string",
-                f"{METHOD}, the URL and the parameters joined by &, each encoded once more.{body_too}",
-                self.base_string,
-            ),
-            Step("digest", "SHA-256 of the base string", self.digest),
-            Step(
-                "key_fingerprint",
-                f"SHA-256 of the public key (SubjectPublicKeyInfo, DER), RSA, {self.key_bits} bits",
-                self.key_fingerprint,
-            ),
-            Step("signature", "RSASSA-PKCS1-v1_5 over the digest, base64", self.signature),
-            Step("authorization", "the header, as sent", f"Authorization: {self.authorization}"),
+            Step("base_string", joined, self.base_string),
+            Step("digest", say("SHA-256 of the base string"), self.digest),
+            Step("key_fingerprint", key, self.key_fingerprint),
+            Step("signature", say("RSASSA-PKCS1-v1_5 over the digest, base64"), self.signature),
+            Step("authorization", say("the header, as sent"), f"Authorization: {self.authorization}"),
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -123,7 +117,7 @@ class Explanation:
             **({"control": control} if control else {}),
             "body": self.body.decode(),
             "body_sha256": hashlib.sha256(self.body).hexdigest(),
-            "parameters": [{"name": one.name, "value": one.value, "encoded": one.encoded} for one in self.parameters],
+            "parameters": [asdict(one) for one in self.parameters],
             "base_string": self.base_string,
             "digest": self.digest,
             "key_fingerprint": self.key_fingerprint,

@@ -1,10 +1,14 @@
 """Requests, replies and faults as frozen values without behaviour."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 
-from paygw_batch.core.instruction import Instruction
+from paygw_batch.core.batch import Instruction
+
+MayLeave = Callable[[], bool]
+"""Whether a request may still leave: asked at the last moment before its first byte. It never waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ class FaultKind(StrEnum):
     REPLY_TOO_LARGE = "reply.too_large"
     REPLY_ENCODED = "reply.encoded"
     CANCELLED = "cancelled"
+    INTENT_STALE = "intent.stale"
+    """The request was not allowed to leave any more: its intent was too old, or its lease could have been taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from paygw_batch.core.batch import BILLION, InstructionTotals
-from paygw_batch.core.instruction import NAMES_A_PAYEE
+from paygw_batch.core.batch import BILLION, NAMES_A_PAYEE, InstructionTotals
 from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
 
 _Part = TypeVar("_Part")
@@ -48,7 +47,7 @@ class NewInstructions(Protocol):
         ...
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield their canonical texts, some at a time, each value closed by NUL; they are numbered from `first`.
+        """Yield their canonical texts one by one, NUL between the values; they are numbered from `first`.
 
         `replaced` maps a row to the number of the instruction that it replaces.
         """
@@ -81,9 +80,8 @@ class InstructionRows(tuple[NewInstruction, ...]):
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
         """Yield their canonical texts (see the protocol)."""
-        numbered = enumerate(self, start=first)
-        texts = [f"{_canonical_text(number, new, replaced.get(new.row))}\0" for number, new in numbered]
-        yield "".join(texts).encode()
+        for number, new in enumerate(self, start=first):
+            yield _canonical_text(number, new, replaced.get(new.row)).encode()
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
         """Return the totals of each country and currency (see the protocol)."""

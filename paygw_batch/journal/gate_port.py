@@ -16,7 +16,7 @@ class CountedKind(StrEnum):
 
 
 class CountedOutcomes(NamedTuple):
-    """So many outcomes in a row of one kind; `reason` is that of rejections."""
+    """A run of equal outcomes; `reason` is set for rejections."""
 
     kind: CountedKind
     reason: str
@@ -30,7 +30,7 @@ class GateStopKind(StrEnum):
     """So many rows in a row came into doubt."""
     REJECTED = "rejected"
     """So many rows in a row were rejected for one reason."""
-    TOLD = "told"
+    REQUESTED = "told"
     """One worker stopped, and says why."""
 
 
@@ -67,7 +67,7 @@ class GateReport:
 class GateGrant:
     """The places in flight that a worker may have now, and the starts that it may use, each with its time.
 
-    The first start is in `first_s` seconds, and each later one `every_s` after it; `every_s` is 0 where no rate is set,
+    The first start is in `first_s` seconds, and each later one `every_s` after it; `every_s` is 0 if no rate is set,
     and starts are then free. `rest_s`: how long the gateway asked for a rest.
     """
 
@@ -111,7 +111,7 @@ class WorkerPlaces:
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """The gate as people see it. A limit is None where no person set it: the configuration is then in force.
+    """The gate as people see it. A limit is None if no person set it: the configuration is then in force.
 
     `places`: so many rows may be in flight now, over all workers. Times are UTC, ISO 8601; empty: never.
     """

@@ -32,7 +32,7 @@ class Notification:
     problem: str
     claim: Claim = field(repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Those that matter, names in lower case. Earlier versions kept none."""
+    """Those that matter, names in lower case."""
     source: EvidenceSource = EvidenceSource.NOTIFICATION
 
 
@@ -52,12 +52,12 @@ def decode_notification(text: str) -> Notification:
     try:
         fields = json.loads(text)
         said = fields.pop("said")
-        claim = Claim(**{**said, "proof": Proof(said["proof"]), "times": _times(said.get("times", {}))})
+        claim = Claim(**{**said, "proof": Proof(said["proof"]), "times": _times(said["times"])})
         read = {
             "body": base64.b64decode(fields["body"], validate=True),
             "claim": claim,
-            "headers": tuple((name, value) for name, value in fields.get("headers", ())),
-            "source": EvidenceSource(fields.get("source", EvidenceSource.NOTIFICATION)),
+            "headers": tuple((name, value) for name, value in fields["headers"]),
+            "source": EvidenceSource(fields["source"]),
         }
         return Notification(**{**fields, **read})
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -71,7 +71,6 @@ def evidence_of(entry: InboxEntry) -> Evidence:
 
 
 def _times(stated: Mapping[str, Any]) -> StatedTimes:
-    """Return the times of a claim; notifications that older versions kept state none."""
-    sent_at = stated.get("sent_at")
-    true_at = tuple(Span(**span) for span in stated.get("true_at", ()))
+    sent_at = stated["sent_at"]
+    true_at = tuple(Span(**span) for span in stated["true_at"])
     return StatedTimes(true_at, None if sent_at is None else Span(**sent_at))

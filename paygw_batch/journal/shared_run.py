@@ -12,11 +12,25 @@ class SharedRun:
     batch: int
     stop_reason: str | None
     is_over: bool
+    is_urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowBeingSent:
+    """A row of a batch (`row` counts in its sheet) that a living process has in flight."""
+
+    instruction: int
+    row: int
+    country: str
+    currency: str
+    minor: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLife:
-    """A worker process that has not said its end. `batch` and `chunk` say where it is; None: it waits.
+    """A worker process that lives, or died and left a chunk that nobody has taken over yet.
+
+    `batch` and `chunk` say where it is; None: it waits.
 
     `rows` counts the rows of the chunks that it has finished. Times are UTC, ISO 8601 with `Z`.
     """

@@ -1,13 +1,13 @@
 """Defines the values that cross the journal's port."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from paygw_batch.core.batch import Instruction
 from paygw_batch.core.evidence import EvidenceSource, Finding
-from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Fact, Standing, State
 
 
@@ -93,7 +93,7 @@ class NewBatch:
     by: str = ""
     """Who opened it."""
     approvals: tuple[str, ...] = ()
-    """A sentence for each person who prepared or approved it, where that was asked for."""
+    """Each person who prepared or approved it, where that was asked for, as `core/recorded_words` keeps it."""
     plan_sha256: str = ""
     """The digest of the plan that was approved."""
 
@@ -112,7 +112,7 @@ class BatchRecord:
     opened_at: str
     sheet_path: str = ""
     reference: str = ""
-    """The reference that its order ids were derived from; empty where they were in the sheet."""
+    """The reference that its order ids were derived from; empty if they were in the sheet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +237,7 @@ class RowStanding:
     http_status: int | None
     error_code: str | None
     message: str | None
+    """As `core/recorded_words` keeps it."""
     possible_duplicate_of: int | None
     first_sent_at: str | None
     updated_at: str | None
@@ -268,7 +269,7 @@ LINE_COLUMNS = (
 class HistoryEntry:
     """An act of a person on a batch or on one of its rows: opened, approved, resolved, released, returned.
 
-    `row` and `attempt` are None for what concerns the whole batch; `by` is empty where nobody was noted.
+    `row` and `attempt` are None for what concerns the whole batch; `by` is empty if nobody was noted.
     """
 
     seq: int
@@ -278,6 +279,43 @@ class HistoryEntry:
     attempt: int | None
     by: str
     said: str
+    order: str = ""
+    """The digest of the signed order that asked for it; empty where none did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgettable:
+    """The payments whose payees may be forgotten now: by batch (its number), the numbers of its instructions.
+
+    Of a batch that has none the sheet alone is forgotten. `waiting` are batches that are not over: nobody in them is
+    forgotten. `before` is the date up to which payments are meant; empty where one person is.
+    """
+
+    before: str
+    batches: Mapping[int, Sequence[int]]
+    waiting: Sequence[int]
+
+    @property
+    def instructions(self) -> int:
+        """How many payments they are."""
+        return sum(map(len, self.batches.values()))
+
+    @property
+    def sha256(self) -> str:
+        """The digest of exactly these payments and batches, in hex."""
+        lines = (f"{batch}:{','.join(map(str, numbers))}\n" for batch, numbers in sorted(self.batches.items()))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """The rows of a batch to read: see `JournalReader.rows`. None: all."""
+
+    states: Collection[State] | None = None
+    numbers: Collection[int] | None = None
+    accepted_until: str | None = None
+    after: int = 0
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,13 +409,35 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class CarriedOut:
-    """A statement that was carried out for a batch: its file's name and SHA-256, by whom, and when (empty: not yet)."""
+    """A statement that was carried out for a batch: its file's name and SHA-256, by whom, and when (empty: not yet).
+
+    `attempts` are pairs of an instruction that it names and the number of its attempts: it speaks of no later one.
+    """
 
     batch: str
     name: str
     sha256: str
     by: str
     at: str = ""
+    attempts: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FirstReading:
+    """When a statement's file was first read: the time, and the number of attempts of instructions that it names."""
+
+    at: str = ""
+    attempts: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """A signed plan or order that counts no more: its digest, who withdrew it, and the document that says so."""
+
+    sha256: str
+    by: str
+    document: str
+    at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,9 +450,59 @@ class Messages:
     """The evidence that waits for a person."""
     counts: Mapping[str, int]
     """The number of messages of each finding."""
-    holds: Mapping[int, Hold]
-    """Of one batch, the evidence that holds ready rows, by row: no run sends them."""
     carried_out: Sequence[CarriedOut]
     """Of one batch, the statements that were carried out for it, oldest first."""
     orders: Sequence[str] = ()
     """Of one batch, the documents of the signed orders that were carried out for it, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentSearch:
+    """The criteria of a search for payments: words of the payee, or the order id.
+
+    A payment fits if each of `words` has an alternative among the payee's words: one that ends with `*` is a beginning.
+    """
+
+    words: tuple[tuple[str, ...], ...]
+    order_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPayment:
+    """One payment (or collection) of any batch, once: by the batch that brought it, with its state and latest attempt.
+
+    `fields` are those of its form. `payee` is the account or phone number.
+    """
+
+    batch: str
+    sheet_name: str
+    operation: str
+    opened_at: str
+    row: int
+    client_orderid: str
+    country: str
+    currency: str
+    amount: str
+    form: str
+    fields: Mapping[str, str] = field(repr=False)
+    payee: str = field(repr=False)
+    state: State
+    attempts: int
+    sent_orderid: str | None
+    gateway_status: str | None
+    gateway_reference: str | None
+    error_code: str | None
+    message: str | None
+    possible_duplicate_of: int | None
+    first_sent_at: str | None
+    updated_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """A plan as it was kept last: the whole document as text, signed. Each approval is a version more."""
+
+    number: int
+    version: int
+    code: str
+    content: str

@@ -1,15 +1,21 @@
-"""Compares a sheet with the last run: changed accounts, amounts off, people new or missing; most dangerous first."""
+"""Compares a sheet with the payments before it: changed accounts, amounts off, people new or missing.
 
-from collections.abc import Mapping, Sequence
+Each person is compared with the batch that last paid that person like this sheet does, however many other batches lie
+between: docs/decisions/0206. What is found are values; the sentences are made where they are shown.
+"""
+
+import io
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from types import MappingProxyType
 
 import polars as pl
 
-from paygw_batch.core.money import with_separators
-from paygw_batch.language import say
+from paygw_batch.core.lifecycle import State
+from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.report.totals import money_text
+from paygw_batch.run.approval_keys import plain_name
 from paygw_batch.sheet.amounts import readable_amount
 
 CHANGED_ACCOUNT = "payee.account"
@@ -19,103 +25,510 @@ GONE = "payee.gone"
 DANGER: Mapping[str, int] = MappingProxyType(
     {code: place for place, code in enumerate((CHANGED_ACCOUNT, AMOUNT_OFF, NEW_PAYEE, GONE))}
 )
-"""The kinds of changes, the most dangerous one first: docs/decisions/0118."""
+"""The kinds of changes, the most dangerous one first: docs/decisions/0206."""
 
-SHOWN_DIGITS = 3
-"""How many digits of an account are shown: enough to compare with the sheet, too few to pay to."""
+_MAX_TIMES = 2.0
+"""A batch is like the sheet if at least half of the people in both get at most this many times more or less."""
+_MONEY_LEFT = frozenset({State.PAID, State.ACCEPTED, State.IN_FLIGHT, State.IN_DOUBT})
+"""The states of a row that paid its payee, or may have. One that is ready, rejected, returned or replaced did not."""
+_PAGE_COLUMNS = ("row", "valid", "country", "currency", "amount", "account_name", "account_number", "phone")
+_ALL = pl.lit(value=True)
+_EMPTY_PAGE = pl.DataFrame(schema=dict.fromkeys(_PAGE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean})
+_OLD_ACCOUNTS = {"row": pl.Int64, "account": pl.String}
+_NO_BATCHES = pl.DataFrame(
+    schema={"batch": pl.Int64, "overlap": pl.UInt32, "distance": pl.Float64, "is_approved": pl.Boolean}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """An earlier payment to an account: the sum that one batch paid to it; `amount` is empty if it paid none."""
+
+    account: str
+    amount: str
+    batch: str
+    sheet: str
+    at: str
+
+
+NO_PAYMENT = Payment("", "", "", "", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How a payee differs from the last run. The sentence names no person; the values beside it do.
+    """How a payee differs from earlier payments, as values.
 
-    `amount` is what this sheet pays, `before` what the last run paid; empty for nothing. Row 0: only the last run has
-    the payee. `stake` is the money that moves because of it.
+    `amount` is what this sheet pays to `account`; empty for a payee whom only an earlier batch paid (row 0). `before`
+    is the payment that it is compared with, `first` the first that the account ever got, under whatever name, and
+    `shared_with` another name that the account was paid under. `stake` is the money that moves because of it.
     """
 
     row: int
     code: str
-    message: str
     name: str
+    account: str
     currency: str
     amount: str
-    before: str
     stake: Decimal
+    before: Payment = NO_PAYMENT
+    first: Payment = NO_PAYMENT
+    shared_with: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Payee:
-    """The sums of a payee in one currency, in this sheet (`now`) and in the last run (`before`)."""
+class Overlap:
+    """How many of the people of a sheet one earlier batch paid, and how many any did."""
 
-    row: int
-    name: str
-    currency: str
-    now: Decimal | None
-    before: Decimal | None
+    batch: BatchRecord
+    found: int
+    paid_before: int
 
 
-def changes(
-    now: pl.DataFrame, before: pl.DataFrame, *, share: Decimal, minor_units: Mapping[str, int]
-) -> Sequence[Change]:
-    """Return how a sheet differs from the run before, the most dangerous change first.
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The differences of a sheet from earlier payments, the most dangerous first.
 
-    Both frames as `Validated.rows`. A payee is an account (or, without one, a phone) in a country; a changed account is
-    a new payee whose name was paid elsewhere before. Amounts are compared by payee and currency.
+    `people` counts its people, and `overlap` names the batch that has most of them (if none has any, the newest); if
+    others approved any batch, it is one that they approved.
+    `known_since`: row of the sheet -> the day on which its account was first paid; a row that is missing has a new one.
     """
-    paid_now, paid_before = _payees(now), _payees(before)
-    sums_now, sums_before = _sums(paid_now, "now"), _sums(paid_before, "before")
-    of_person = paid_before.group_by("person").agg(old_payee=pl.col("payee").last())
-    joined = (
-        sums_now.join(sums_before.select("payee", "currency", "before"), on=["payee", "currency"], how="left")
-        .join(of_person, on="person", how="left")
-        .join(
-            sums_before.select(old_payee="payee", currency="currency", of_old="before"),
-            on=["old_payee", "currency"],
-            how="left",
-        )
-        .with_columns(is_known=pl.col("payee").is_in(paid_before["payee"].implode()))
-    )
-    found, moved = [], set()
-    for row, name, currency, payee, old_payee, is_known, value, value_before, of_old in joined.select(
-        "row", "name", "currency", "payee", "old_payee", "is_known", "now", "before", "of_old"
-    ).iter_rows():
-        if not is_known and old_payee is not None:
-            moved.add(old_payee)
-            found.append(_changed_account(_Payee(row, name, currency, value, of_old), payee, old_payee, minor_units))
-        elif not is_known:
-            found.append(_new_payee(_Payee(row, name, currency, value, None), minor_units))
-        elif value_before is None or abs(value - value_before) > share * value_before:
-            found.append(_amount_off(_Payee(row, name, currency, value, value_before), minor_units))
-    is_here = pl.col("payee").is_in([*paid_now["payee"], *moved])
-    for name, currency, value in sums_before.filter(~is_here).select("name", "currency", "before").iter_rows():
-        found.append(_gone(_Payee(0, name, currency, None, value), minor_units))
-    return _by_danger(found, {**_medians(sums_before, "before"), **_medians(sums_now, "now")})
+
+    changes: Sequence[Change]
+    people: int
+    overlap: Overlap | None
+    known_since: Mapping[int, str]
 
 
-def _payees(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the valid rows as `row, name, currency, payee, person, value`; payee and person are within a country."""
-    name = pl.col("account_name").fill_null("")
-    return rows.filter("valid").select(
-        "row",
-        "currency",
-        name=name,
-        payee=pl.format("{} {}", "country", pl.coalesce("account_number", "phone")),
-        person=pl.format("{} {}", "country", pl.col("account_name").str.strip_chars().str.to_lowercase()),
+def compare_with_past(
+    now: pl.DataFrame,
+    journal: JournalReader,
+    batches: Sequence[BatchRecord],
+    *,
+    against: BatchRecord | None = None,
+    share: Decimal,
+    minor_units: Mapping[str, int],
+) -> Comparison:
+    """Return how the rows of a sheet (`Validated.rows`) differ from what `batches`, oldest first, paid.
+
+    `against` adds the differences from one more batch; it takes nothing away.
+    """
+    units = _units(now)
+    past = _Past.read(journal, batches, units)
+    found = _Sheet(units, past, share, minor_units)
+    base = _base(journal, batches, past)
+    changed = found.changed_accounts(None)
+    # What one more batch shows excuses nothing: an amount that is off stays listed beside an account it calls changed.
+    also = changed if against is None else found.changed_accounts(against)
+    compared = {base: changed, against: also} if base != against else {base: changed}
+    lines = [
+        *also,
+        *found.amounts_off({(one.row, one.currency) for one in changed}, against),
+        *found.new_payees(),
+        *(
+            one
+            for batch, known in compared.items()
+            if batch is not None
+            for one in found.gone(_paid_rows(journal, batch), batch, known)
+        ),
+    ]
+    people = units.select("payee", "person").unique().height
+    overlap = None if base is None else Overlap(base, past.overlap_of(base), past.touched["unit"].n_unique())
+    return Comparison(_by_danger(_each_once(lines), found.usual()), people, overlap, found.known_since(now))
+
+
+def accounts(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the valid rows as `row, name, country, currency, account, value, payee, person`.
+
+    A payee is an account (or, without one, a phone) in a country. A person is a name in a country, in one spelling.
+    """
+    account = pl.coalesce("account_number", "phone")
+    valid = rows.filter("valid").select(
+        pl.col("row").cast(pl.Int64),
+        *("country", "currency"),
+        name=pl.col("account_name").fill_null(""),
+        account=account,
         value=readable_amount("amount"),
+        payee=pl.format("{} {}", "country", account),
     )
+    # `plain_name` of plain ASCII is this, and hundreds of thousands of names are nothing else.
+    is_plain = pl.col("name").str.contains(r"^[ -~]*$")
+    simple = pl.col("name").str.to_lowercase().str.replace_all(r" +", " ").str.strip_chars(" ")
+    others = valid.filter(~is_plain).select("name").unique()
+    others = others.with_columns(other=pl.col("name").map_elements(plain_name, pl.String))
+    named = valid.join(others, on="name", how="left", maintain_order="left")
+    named = named.with_columns(plain=pl.when(is_plain).then(simple).otherwise("other"))
+    person = pl.when(pl.col("plain") != "").then(pl.format("{} {}", "country", "plain"))
+    return named.select(*valid.columns, person=person)
 
 
-def _sums(paid: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return the sum of each payee in each currency, in the column `name`."""
-    return paid.group_by("payee", "currency", maintain_order=True).agg(
-        pl.col("row", "name", "person").first(), pl.col("value").sum().alias(name)
+def _units(now: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums of each account, name and currency of a sheet; `unit` numbers accounts with their names."""
+    paid = accounts(now)
+    sums = paid.group_by("payee", "person", "currency", maintain_order=True).agg(
+        pl.col("row", "name", "account").first(), pl.col("value").sum()
     )
+    pairs = sums.select("payee", "person").unique(maintain_order=True).with_row_index("unit")
+    return sums.join(pairs, on=["payee", "person"], how="left", nulls_equal=True, maintain_order="left")
 
 
-def _medians(sums: pl.DataFrame, name: str) -> Mapping[str, float]:
-    """Return the usual (median) sum of a payee, for each currency."""
-    found = sums.group_by("currency").agg(pl.col(name).cast(pl.Float64).median())
-    return dict(found.iter_rows())
+def _pages(journal: JournalReader, batch: BatchRecord) -> Iterator[pl.DataFrame]:
+    for page in journal.pages(batch.number):
+        yield accounts(pl.read_ipc(io.BytesIO(page), columns=list(_PAGE_COLUMNS)))
+
+
+def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection[int], bool]:
+    """Return some rows of a batch, and whether these are the ones that paid; False: all but these did.
+
+    It costs the fewer of both kinds: most batches paid every row.
+    """
+    counts: dict[State, int] = {}
+    for tally in journal.tallies(batch.number):
+        counts[tally.state] = counts.get(tally.state, 0) + tally.count
+    left = {state for state in counts if state in _MONEY_LEFT}
+    others = counts.keys() - left
+    is_left = sum(counts[state] for state in left) < sum(counts[state] for state in others)
+    wanted = left if is_left else others
+    # Rows that are ready are asked for alone.
+    groups = [group for group in (wanted & {State.READY}, wanted - {State.READY}) if group]
+    return {row.row for group in groups for row in journal.rows(batch.number, states=group)}, is_left
+
+
+def _paid_rows(journal: JournalReader, batch: BatchRecord, wanted: pl.Expr = _ALL) -> pl.DataFrame:
+    """Return the rows of a batch that were paid, or may have been, as `accounts`; `wanted` leaves some out."""
+    rows, are_paid = _listed_rows(journal, batch)
+    listed = pl.col("row").is_in(list(rows))
+    keep = (listed if are_paid else ~listed) & wanted
+    pages = [] if are_paid and not rows else _pages(journal, batch)
+    return pl.concat([accounts(_EMPTY_PAGE), *(page.filter(keep) for page in pages)])
+
+
+def _is_approved(journal: JournalReader, number: int) -> bool:
+    return any(entry.kind == "approved" for entry in journal.history(number))
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """The earlier payments to the accounts and names of a sheet.
+
+    `paid`: sums by `batch, payee, person, currency` with `name`, `account`. `touched`: the `unit`s of the sheet by
+    `batch` that paid that account or name, with `by_name`. `batches`: for each, its overlap with the sheet, its
+    distance (how many times more or less the person in the middle gets), and whether others approved it.
+    """
+
+    records: Mapping[int, BatchRecord]
+    paid: pl.DataFrame
+    touched: pl.DataFrame
+    batches: pl.DataFrame
+
+    @staticmethod
+    def read(journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame) -> "_Past":
+        """Read the pages of all batches, one page at a time, and keep what speaks of the people of the sheet."""
+        payees, persons = units["payee"].unique().implode(), units["person"].drop_nulls().unique().implode()
+        wanted = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
+        keys = ("batch", "payee", "person", "currency")
+        frames = [
+            _paid_rows(journal, one, wanted)
+            .with_columns(batch=pl.lit(one.number, pl.Int64))
+            .group_by(keys, maintain_order=True)
+            .agg(pl.col("value").sum(), pl.col("name", "account").last())
+            for one in records
+        ]
+        empty = accounts(_EMPTY_PAGE).with_columns(batch=pl.lit(0, pl.Int64))
+        paid = pl.concat([empty.select(*keys, "value", "name", "account"), *frames])
+        pairs = units.select("unit", "payee", "person").unique()
+        by_name = pairs.join(paid.select("person", "batch").unique(), on="person")
+        by_account = pairs.join(paid.select("payee", "batch").unique(), on="payee")
+        both = [by_name.with_columns(by_name=pl.lit(value=True)), by_account.with_columns(by_name=pl.lit(value=False))]
+        touched = (
+            pl.concat([one.select("unit", "batch", "by_name") for one in both])
+            .group_by("unit", "batch")
+            .agg(pl.col("by_name").any())
+        )
+        overlaps = touched.group_by("batch").agg(overlap=pl.len().cast(pl.UInt32))
+        approved = {number: _is_approved(journal, number) for number in overlaps["batch"]}
+        batches = overlaps.join(_distances(units, touched, paid), on="batch", how="left").with_columns(
+            pl.col("distance").fill_null(float("inf")),
+            is_approved=pl.col("batch").replace_strict(approved, return_dtype=pl.Boolean)
+            if approved
+            else pl.lit(value=False),
+        )
+        return _Past({one.number: one for one in records}, paid, touched, batches.match_to_schema(_NO_BATCHES.schema))
+
+    def overlap_of(self, batch: BatchRecord) -> int:
+        """Return how many people of the sheet a batch paid."""
+        return int(self.batches.filter(batch=batch.number)["overlap"].sum())
+
+    def base(self) -> BatchRecord | None:
+        """Return the batch with the most people of the sheet: of those like it, if they have half as many as any.
+
+        Batches that others approved come first: a payment that only its maker saw hides nobody who is missing.
+        """
+        if self.batches.is_empty():
+            return None
+        counted = self.batches.filter(pl.col("is_approved") == pl.col("is_approved").any())
+        large = counted.filter(_is_large())
+        alike = large.filter(_is_alike())
+        ranked = (
+            alike.sort("overlap", "batch", descending=True)
+            if alike.height
+            else large.sort("overlap", "distance", "batch", descending=[True, False, True])
+        )
+        return self.records[ranked["batch"][0]]
+
+    def references(self, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
+        """Return for each of `keys` among `candidates` the batch to compare with, `alike`, and the `latest`.
+
+        Batches that others approved come before all that nobody but their maker saw, and of those, batches with at
+        least half as many people of the sheet as the one with the most: a small batch beside is no measure. `alike` is
+        the newest that pays like the sheet, or else the one that pays most like it.
+        """
+        every = candidates.join(self.batches, on="batch").filter(
+            pl.col("is_approved") == pl.col("is_approved").any().over(keys)
+        )
+        large = every.filter(_is_large(*keys))
+        latest = large.group_by(keys).agg(latest=pl.col("batch").max())
+        alike = every.filter(_is_alike()).filter(_is_large(*keys)).group_by(keys).agg(alike=pl.col("batch").max())
+        nearest = (
+            large.sort("distance", "batch", descending=[False, True])
+            .group_by(keys, maintain_order=True)
+            .agg(nearest=pl.col("batch").first())
+        )
+        return (
+            latest.join(alike, on=keys, how="left")
+            .join(nearest, on=keys)
+            .select(*keys, "latest", alike=pl.coalesce("alike", "nearest"))
+        )
+
+
+def _is_large(*keys: str) -> pl.Expr:
+    most = pl.col("overlap").max()
+    return pl.col("overlap") * 2 >= (most.over(keys) if keys else most)
+
+
+def _is_alike() -> pl.Expr:
+    return pl.col("distance") <= _MAX_TIMES
+
+
+def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -> pl.DataFrame:
+    """Return for each batch how many times more or less it paid to the person in the middle of those in both."""
+    lines = touched.select("unit", "batch").join(
+        units.select("unit", "payee", "person", "currency", "value"), on="unit"
+    )
+    sums = paid.select("batch", "payee", "person", "currency", before="value")
+    found: list[pl.DataFrame] = []
+    for keys in (("payee", "person"), ("person",), ("payee",)):
+        on = ["batch", *keys, "currency"]
+        if found:  # few are left
+            sums = paid.join(lines, on=on, how="semi").group_by(on).agg(before=pl.col("value").sum())
+        found.append(lines.join(sums, on=on).select("batch", "value", "before"))
+        lines = lines.join(sums, on=on, how="anti")
+    before = pl.col("before").cast(pl.Float64)
+    ratio = (pl.col("value").cast(pl.Float64) / before).filter(before > 0).median()
+    middle = pl.concat(found).group_by("batch").agg(ratio=ratio).filter(pl.col("ratio") > 0)
+    return middle.select("batch", distance=pl.max_horizontal(pl.col("ratio"), 1 / pl.col("ratio")))
+
+
+def _base(journal: JournalReader, batches: Sequence[BatchRecord], past: _Past) -> BatchRecord | None:
+    """Return the batch whose people the sheet should have: one that others approved, if any batch is.
+
+    A payment that only its maker saw hides nobody who is missing, not even if it alone has people of the sheet.
+    """
+    most = past.base()
+    if most is not None and _is_approved(journal, most.number):
+        return most
+    newest = [*reversed(batches)]
+    approved = (one for one in newest if _is_approved(journal, one.number))
+    return _first_paying(journal, approved) or most or _first_paying(journal, newest)
+
+
+def _first_paying(journal: JournalReader, batches: Iterable[BatchRecord]) -> BatchRecord | None:
+    return next((one for one in batches if not _paid_rows(journal, one).is_empty()), None)
+
+
+class _Sheet:
+    """A sheet beside what earlier batches paid to its people."""
+
+    def __init__(self, units: pl.DataFrame, past: _Past, share: Decimal, minor_units: Mapping[str, int]) -> None:
+        self._units, self._past = units, past
+        self._share, self._minor_units = share, minor_units
+        self._firsts = self._first_payments()
+
+    def changed_accounts(self, against: BatchRecord | None) -> Sequence[Change]:
+        """Return the people whose name was paid before, but to another account, in a batch that is compared.
+
+        Both count, the batch most like this sheet and the latest large one: a payment beside makes no account known.
+        """
+        past = self._past
+        by_name = past.touched.filter("by_name")
+        references = past.references(by_name.select("unit", "batch"), "unit").unpivot(
+            ["alike", "latest"], index="unit", variable_name="kind", value_name="batch"
+        )
+        if against is not None:
+            named = by_name.filter(batch=against.number).select("unit", kind=pl.lit("named"), batch="batch")
+            references = pl.concat([references, named])
+        pairs = past.paid.select("batch", "payee", "person").unique()
+        units = self._units.select("unit", "payee", "person").unique()
+        unknown = (
+            references.join(units, on="unit")
+            .join(pairs, on=["batch", "payee", "person"], how="anti")
+            .sort("unit", "kind")  # alike, latest, named
+            .group_by("unit", maintain_order=True)
+            .agg(pl.col("batch").first())
+        )
+        old = self._old_accounts(unknown.join(units, on="unit"))
+        lines = self._units.join(old, on="unit", maintain_order="left")
+        lines = lines.join(
+            past.paid.select("batch", "person", "currency", before="value", old_payee="payee"),
+            on=["batch", "person", "currency", "old_payee"],
+            how="left",
+            maintain_order="left",
+        )
+        others = self._other_names()
+        return [
+            self._change(
+                CHANGED_ACCOUNT,
+                line,
+                line["value"],
+                self._payment(line["batch"], line["old_account"], line["currency"], line["before"]),
+                others.get(line["unit"], ""),
+            )
+            for line in lines.iter_rows(named=True)
+        ]
+
+    def _old_accounts(self, unknown: pl.DataFrame) -> pl.DataFrame:
+        """Return the account that the batch paid each name to: first those that the sheet does not pay, then by sum."""
+        paid = self._past.paid.join(unknown, on=["batch", "person"], how="semi", maintain_order="left")
+        sums = paid.group_by("batch", "person", "payee").agg(pl.col("value").sum(), pl.col("account").first())
+        here = pl.col("old_payee").is_in(self._units["payee"].unique().implode())
+        return (
+            unknown.drop("payee")
+            .join(sums.rename({"payee": "old_payee", "account": "old_account"}), on=["batch", "person"])
+            .with_columns(is_here=here)
+            .sort("unit", "is_here", "value", "old_payee", descending=[False, False, True, False])
+            .group_by("unit", maintain_order=True)
+            .agg(pl.col("batch", "old_payee", "old_account").first())
+        )
+
+    def amounts_off(self, changed: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
+        """Yield the payees whose amount is more than the share away from that of the batch to compare with."""
+        past, pair = self._past, ["payee", "person"]
+        known = past.touched.select("unit").unique()
+        pairs = past.paid.select("batch", *pair, "currency", before="value")
+        units = self._units.join(known, on="unit", how="semi", maintain_order="left")
+        ever = past.paid.select(pair).unique()
+        named = units.join(ever, on=pair, how="semi", maintain_order="left", nulls_equal=True)
+        # A known account under a name of another spelling: all that the sheet pays to it is compared.
+        total = self._units.group_by("payee", "currency").agg(total=pl.col("value").sum())
+        respelled = (
+            units.join(ever, on=pair, how="anti", nulls_equal=True)
+            .join(past.paid.select("payee").unique(), on="payee", how="semi")
+            .join(total, on=["payee", "currency"])
+            .with_columns(value=pl.col("total"))
+            .drop("total")
+        )
+        paid = past.paid.join(respelled, on="payee", how="semi")
+        payees = paid.group_by("batch", "payee", "currency").agg(before=pl.col("value").sum())
+        for some, sums, keys in ((named, pairs, pair), (respelled, payees, ["payee"])):
+            candidates = some.join(sums, on=[*keys, "currency"], nulls_equal=True)
+            chosen = past.references(candidates.select("unit", "currency", "batch"), "unit", "currency")
+            wanted = [chosen.select("unit", "currency", batch="alike")]
+            if against is not None:
+                wanted.append(candidates.filter(batch=against.number).select("unit", "currency", "batch"))
+            compared = pl.concat(wanted).unique(maintain_order=True)
+            lines = some.join(compared, on=["unit", "currency"], how="left", maintain_order="left").join(
+                sums, on=["batch", *keys, "currency"], how="left", maintain_order="left", nulls_equal=True
+            )
+            for line in lines.iter_rows(named=True):
+                value, before = line["value"], line["before"]
+                is_off = before is None or abs(value - before) > self._share * before
+                if is_off and (line["row"], line["currency"]) not in changed:
+                    payment = self._payment(line["batch"], line["account"], line["currency"], before)
+                    yield self._change(AMOUNT_OFF, line, value - (before or Decimal(0)), payment)
+
+    def new_payees(self) -> Iterator[Change]:
+        """Yield the payees whose account and name no earlier batch paid."""
+        lines = self._units.join(self._past.touched, on="unit", how="anti", maintain_order="left")
+        for line in lines.iter_rows(named=True):
+            yield self._change(NEW_PAYEE, line, line["value"], NO_PAYMENT)
+
+    def gone(self, rows: pl.DataFrame, batch: BatchRecord, changed: Sequence[Change]) -> Iterator[Change]:
+        """Yield the payees that a batch paid and this sheet does not. A payee with a new account counts as here."""
+        sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
+            pl.col("name", "account").first(), pl.col("value").sum()
+        )
+        is_here = pl.col("payee").is_in(self._units["payee"].unique().implode())
+        olds = pl.DataFrame([(one.row, one.before.account) for one in changed], schema=_OLD_ACCOUNTS, orient="row")
+        moved = olds.join(self._units.select("row", "person"), on="row").select("person", "account").unique()
+        # Another person on an account that somebody left has not moved with them.
+        left = sums.join(moved, on=["person", "account"], how="semi")
+        # A person paid to a third account in this batch is known by name alone.
+        elsewhere = moved.join(left, on="person", how="anti")
+        away = (
+            sums.filter(~is_here)
+            .join(left, on=["person", "account"], how="anti", maintain_order="left")
+            .join(elsewhere, on="person", how="anti", maintain_order="left")
+        )
+        for line in away.iter_rows(named=True):
+            payment = self._payment(batch.number, line["account"], line["currency"], line["value"])
+            values = (line["name"], line["account"], line["currency"])
+            yield Change(0, GONE, *values, "", line["value"], payment)
+
+    def known_since(self, now: pl.DataFrame) -> Mapping[int, str]:
+        """Return the day on which the account of each row was first paid."""
+        first = {payee: self._past.records[batch].opened_at[:10] for payee, (batch, _) in self._firsts.items()}
+        paid = accounts(now).select("row", "payee").iter_rows()
+        return {row: first[payee] for row, payee in paid if payee in first}
+
+    def usual(self) -> Mapping[str, float]:
+        """Return the usual (median) sum of a payee, for each currency, in earlier batches and in this sheet."""
+        found: dict[str, float] = {}
+        for frame in (self._past.paid, self._units):
+            found.update(frame.group_by("currency").agg(pl.col("value").cast(pl.Float64).median()).iter_rows())
+        return found
+
+    def _first_payments(self) -> Mapping[str, tuple[int, Mapping[str, Decimal]]]:
+        """Return for each account of the sheet the first batch that paid it, with the sums by currency."""
+        paid = self._past.paid.filter(pl.col("payee").is_in(self._units["payee"].unique().implode()))
+        first = paid.filter(pl.col("batch") == pl.col("batch").min().over("payee"))
+        sums = first.group_by("payee", "batch", "currency").agg(pl.col("value").sum())
+        found: dict[str, tuple[int, dict[str, Decimal]]] = {}
+        for payee, batch, currency, value in sums.iter_rows():
+            found.setdefault(payee, (batch, {}))[1][currency] = value
+        return found
+
+    def _other_names(self) -> Mapping[int, str]:
+        """Return for each unit the latest other name that its account was paid under."""
+        units = self._units.select("unit", "payee", "person").unique()
+        named = self._past.paid.filter(pl.col("person").is_not_null()).rename({"person": "other", "name": "other_name"})
+        found = units.join(named, on="payee").filter(pl.col("other") != pl.col("person")).sort("batch")
+        return dict(found.select("unit", "other_name").iter_rows())
+
+    def _payment(self, number: int | None, account: str, currency: str, value: Decimal | None) -> Payment:
+        if number is None:
+            return Payment(account, "", "", "", "")
+        batch = self._past.records[number]
+        amount = "" if value is None else money_text(value, self._minor_units.get(currency))
+        return Payment(account, amount, batch.batch, batch.sheet_name, batch.opened_at[:10])
+
+    def _change(
+        self, code: str, line: Mapping[str, object], stake: Decimal, before: Payment, shared_with: str = ""
+    ) -> Change:
+        row, name, account, currency = (
+            int(str(line["row"])),
+            *(str(line[key]) for key in ("name", "account", "currency")),
+        )
+        batch, sums = self._firsts.get(str(line["payee"]), (None, {}))
+        first = NO_PAYMENT if batch is None else self._payment(batch, account, currency, sums.get(currency))
+        amount = money_text(Decimal(str(line["value"])), self._minor_units.get(currency))
+        return Change(row, code, name, account, currency, amount, stake, before, first, shared_with)
+
+
+def _each_once(changes: Sequence[Change]) -> Sequence[Change]:
+    """Return changes without those that two batches show: the first is kept, that of the batch chosen by the rule."""
+    found: dict[tuple[int, str, str, str, str], Change] = {}
+    for one in changes:
+        found.setdefault((one.row, one.code, one.name, one.account, one.currency), one)
+    return list(found.values())
 
 
 def _by_danger(found: Sequence[Change], usual: Mapping[str, float]) -> Sequence[Change]:
@@ -125,46 +538,9 @@ def _by_danger(found: Sequence[Change], usual: Mapping[str, float]) -> Sequence[
     before what became less.
     """
 
-    def order(change: Change) -> tuple[int, bool, float, int]:
+    def order(change: Change) -> tuple[int, bool, float, int, str]:
         is_less = change.code == AMOUNT_OFF and change.stake < 0
         payments = abs(float(change.stake)) / (usual.get(change.currency) or 1.0)
-        return DANGER[change.code], is_less, -payments, change.row
+        return DANGER[change.code], is_less, -payments, change.row, change.account
 
     return sorted(found, key=order)
-
-
-def _change(payee: _Payee, code: str, message: str, stake: Decimal, minor_units: Mapping[str, int]) -> Change:
-    digits = minor_units.get(payee.currency)
-    amount, before = ("" if sum_ is None else money_text(sum_, digits) for sum_ in (payee.now, payee.before))
-    return Change(payee.row, code, message, payee.name, payee.currency, amount, before, stake)
-
-
-def _changed_account(payee: _Payee, account: str, old_account: str, minor_units: Mapping[str, int]) -> Change:
-    message = say(
-        "the account ends in {account}; in the last run it ended in {old_account}",
-        account=account[-SHOWN_DIGITS:],
-        old_account=old_account[-SHOWN_DIGITS:],
-    )
-    return _change(payee, CHANGED_ACCOUNT, message, payee.now or Decimal(0), minor_units)
-
-
-def _new_payee(payee: _Payee, minor_units: Mapping[str, int]) -> Change:
-    return _change(payee, NEW_PAYEE, say("not in the last run"), payee.now or Decimal(0), minor_units)
-
-
-def _amount_off(payee: _Payee, minor_units: Mapping[str, int]) -> Change:
-    now, before = payee.now or Decimal(0), payee.before or Decimal(0)
-    message = (
-        say(
-            "{currency} {amount} in the last run",
-            currency=payee.currency,
-            amount=with_separators(money_text(before, minor_units.get(payee.currency))),
-        )
-        if payee.before is not None
-        else say("nothing in {currency} in the last run", currency=payee.currency)
-    )
-    return _change(payee, AMOUNT_OFF, message, now - before, minor_units)
-
-
-def _gone(payee: _Payee, minor_units: Mapping[str, int]) -> Change:
-    return _change(payee, GONE, say("in the last run, and not in this sheet"), payee.before or Decimal(0), minor_units)

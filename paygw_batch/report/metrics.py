@@ -1,13 +1,13 @@
 """Writes gauges in the text format of Prometheus, for the textfile collector of its node exporter.
 
-Source: the "Text-based format" of Prometheus' exposition formats. What the journal holds is said anew by every command;
-what is known of a command's last run stays until that command runs again. Labels hold words of ours and currencies,
+Source: the "Text-based format" of Prometheus' exposition formats. Every command writes the journal's gauges
+again; those of a command's last run stay until that command runs again. Labels hold words of ours and currencies,
 never a payee, an order or a file name.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from paygw_batch.core.shown_states import INVALID, STATES
@@ -25,6 +25,9 @@ _OF_RUN: Mapping[str, str] = {
     "paygw_run_last_success_timestamp_seconds": "When a run of a command last ended with exit code 0.",
     "paygw_run_duration_seconds": "How long the last run of a command took.",
     "paygw_run_sent_rows": "Rows that the last run of a command sent.",
+}
+_OF_FOLDER: Mapping[str, str] = {
+    "paygw_folder_files": "Files in the drop folder after the last run, and refused ones that nobody has taken away.",
 }
 _LAST_SUCCESS = "paygw_run_last_success_timestamp_seconds"
 _SAMPLE = re.compile(r"(paygw_[a-z_]+)(\{[^{}\n]*\})? (\S+)")
@@ -44,21 +47,25 @@ class JournalTotals:
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A command that has ended, and how."""
+    """A command that has ended, and how. `files` counts those of the drop folder by state."""
 
     command: str
     summary: Summary
+    files: Mapping[str, int] = field(default_factory=dict)
 
 
 def metrics_text(ended: EndedRun | None, figures: JournalTotals | None, now: datetime, *, earlier: str) -> str:
     """Return all gauges as lines of text. Each metric has its help and type.
 
-    `ended` is None where the journal has changed and no command has ended. `earlier` is the text that is replaced: what
+    `ended` is None if the journal has changed and no command has ended. `earlier` is the text that is replaced: what
     it says of other commands stays, and so do the figures of a journal that could not be read now (None).
     """
     before = _samples_of(earlier)
     samples = {name: before.get(name, {}) for name in _OF_JOURNAL} if figures is None else _of_journal(figures, now)
     of_run = {} if ended is None else _of_run(ended.summary, now)
+    for name in _OF_FOLDER:
+        counted = {} if ended is None else {_labels(state=state): str(count) for state, count in ended.files.items()}
+        samples[name] = before.get(name, {}) | counted
     for name in _OF_RUN:
         samples[name] = before.get(name, {})
         if ended is not None and name in of_run:
@@ -114,7 +121,7 @@ def _seconds(at: datetime) -> str:
 
 
 def _lines(samples: Samples) -> Iterator[str]:
-    for name, help_text in {**_OF_JOURNAL, **_OF_RUN}.items():
+    for name, help_text in {**_OF_JOURNAL, **_OF_FOLDER, **_OF_RUN}.items():
         if not samples[name]:
             continue
         yield f"# HELP {name} {help_text}"

@@ -11,16 +11,17 @@ from enum import StrEnum
 from typing import assert_never
 
 from paygw_batch.clock import timestamp
+from paygw_batch.core.evidence import EvidenceSource
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT
 from paygw_batch.countries.rules import Operation
 from paygw_batch.journal import BatchRecord, Hold, JournalReader, RowStanding
 from paygw_batch.language import mark, mark_all, say, say_count
-from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force
+from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 from paygw_batch.run.resolve import open_from
 
-_WORDS = mark_all("notification", "enquiry", "statement", "person", "reply", "pay", "collect")
+_WORDS = mark_all("notification", "enquiry", "statement", "person", "reply", "witness", "pay", "collect")
 """The sources of evidence and the verbs of operations, for the catalogue."""
 LONG_ACCEPTED_H = 24
 """How long after its attempt an accepted row without a final answer is worth a question."""
@@ -72,7 +73,7 @@ class NextStep:
 def next_step(
     row: RowStanding, *, batch: str, verb: str, quarantine: Quarantine, now: datetime, hold: Hold | None = None
 ) -> NextStep | None:
-    """Return the next step for a person about a row, or None where there is none."""
+    """Return a person's next step for a row, or None."""
     step = RowStep.RESOLVE_HELD if hold is not None else _step_of(row, now)
     if step is None:
         return None
@@ -102,7 +103,7 @@ def _step_of(row: RowStanding, now: datetime) -> RowStep | None:
 
 
 def long_accepted_until(now: datetime) -> str:
-    """Return the time of the last intents whose rows have waited so long by `now`."""
+    """Return the latest intent time at which an accepted row has waited long by `now`."""
     return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
 
 
@@ -123,6 +124,11 @@ def batch_steps(
 
 def held_sentence(hold: Hold) -> str:
     """Return why a row is held, in plain words."""
+    if hold.source is EvidenceSource.WITNESS:
+        return say(
+            "Held: the order left before the database lost its batch (evidence {number}), and no run sends it.",
+            number=hold.number,
+        )
     about = {"source": say(hold.source.value), "time": hold.taken_at, "number": hold.number}
     if hold.said == OutcomeKind.PAID:
         return say("Held: by {source} of {time} it is paid (evidence {number}), and no run sends it.", **about)
@@ -147,9 +153,7 @@ def in_command_words(step: NextStep) -> str:
         row=row.row,
         sent_orderid=row.sent_orderid or row.client_orderid,
         intended_at=row.intended_at,
-        resolve=say(
-            "then `paygw-batch resolve {batch} --row {row} --evidence TEXT --as`", batch=step.batch, row=row.row
-        ),
+        resolve=say("then `paygw-batch resolve row {batch} {row} --evidence TEXT --as`", batch=step.batch, row=row.row),
         later=say(" (not before {time})", time=step.not_before) if step.not_before else "",
         again=again,
     )
@@ -157,26 +161,26 @@ def in_command_words(step: NextStep) -> str:
 
 _COMMAND_WORDS: Mapping[RowStep, str] = {
     RowStep.RESOLVE_HELD: mark(
-        "{held}Do not {verb} it by other means. Ask the gateway what became of order {sent_orderid}; {resolve} paid, "
-        "rejected (`retry` may then send it once more), or, if they never had it, not-received{later}."
+        "{held}Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}; {resolve} "
+        "paid, rejected (`retry` may then send it once more), or, if they never had it, not-received{later}."
     ),
     RowStep.RESOLVE_DOUBT: mark(
-        "Do not {verb} it by other means. Ask the gateway what became of order {sent_orderid}, sent at {intended_at}; "
-        "{resolve} paid, rejected, or, if they never had it, not-received{later}."
+        "Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}, sent at "
+        "{intended_at}; {resolve} paid, rejected, or, if they never had it, not-received{later}."
     ),
     RowStep.RESOLVE_ACCEPTED: mark(
-        "The gateway took it at {intended_at} and has not said since: ask after order {sent_orderid}; {resolve} paid "
-        "or rejected."
+        "The gateway accepted it at {intended_at} and has not said more since. Ask about order {sent_orderid}; "
+        "{resolve} paid or rejected."
     ),
     RowStep.WAIT_FOR_RUN: mark(
-        "A run is sending it. If none is on, it will be in doubt: `paygw-batch resume {batch}` says so."
+        "A run is sending it. If no run is active, `paygw-batch resume {batch}` marks it as in doubt."
     ),
     RowStep.RETRY_AFTER_PERSON: mark(
-        "A person's word alone says that it is rejected: it may have been paid all the same. Make sure at the gateway; "
-        "then `paygw-batch retry {batch} --row {row}`, or correct the row and submit the sheet with --amend{later}."
+        "Only a person's word says that it was rejected. It may have been paid anyway. Check with the gateway; then "
+        "`paygw-batch retry {batch} --row {row}`, or correct the row and submit the sheet with --amend{later}."
     ),
     RowStep.RETRY: mark(
-        "The gateway's answer is final: nothing was paid. If it can succeed now, `paygw-batch retry {batch} --row "
+        "The gateway's answer is final: no payment was made. If it can succeed now, `paygw-batch retry {batch} --row "
         "{row}`; if the sheet was wrong, correct the row and submit the sheet with --amend."
     ),
     RowStep.SEND: mark("`paygw-batch resume {batch}` sends it.{again}"),
@@ -192,7 +196,7 @@ def batch_in_command_words(step: BatchStep, count: int, batch: str) -> str:
     match step:
         case BatchStep.RESOLVE_DOUBT:
             return say(
-                "Rows in doubt may have been paid and are never sent again by themselves: `paygw-batch status "
+                "Rows in doubt may have been paid and are never sent again automatically. `paygw-batch status "
                 "{batch}` says what to do about each.",
                 batch=batch,
             )
@@ -205,7 +209,7 @@ def batch_in_command_words(step: BatchStep, count: int, batch: str) -> str:
         case BatchStep.LOOK_AT_MESSAGES:
             return say_count(
                 count,
-                "{count:,} messages of the gateway wait for a person: `paygw-batch status {batch}` shows them.",
+                "{count:,} messages from the gateway need a person: `paygw-batch status {batch}` shows them.",
                 batch=batch,
             )
         case BatchStep.RUN_AGAIN:
@@ -234,12 +238,12 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
             return StateStep(
                 say(
                     "The gateway may have carried them out: do not {verb} them by other means. The first command "
-                    "writes the questions for the gateway; the second takes in the file with their answers.",
+                    "writes the questions for the gateway; the second records the answers.",
                     verb=say(operation.verb),
                 ),
                 (
                     f"paygw-batch status {batch.batch} --in-doubt --out questions.csv",
-                    f"paygw-batch resolve {batch.batch} --from answers.csv",
+                    f"paygw-batch resolve statement {batch.batch} answers.csv",
                 ),
             )
         case State.REJECTED:
@@ -268,15 +272,13 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
             option = "" if operation.command == "submit" else f"--{operation.command} "
             return StateStep(
                 say(
-                    "They have defects, and nothing was sent for them. This writes them out, to be mended and "
-                    "submitted."
+                    "They have defects, and nothing was sent for them. This writes them to a file, to correct and "
+                    "submit."
                 ),
                 (f"paygw-batch validate {option}{sheet} --rejects mended.xlsx",),
             )
         case _:
-            return StateStep(
-                say("What was said of them speaks against sending them: a person says what became of each.")
-            )
+            return StateStep(say("Evidence contradicts sending them. A person must say what happened to each."))
 
 
 def next_steps(
@@ -287,8 +289,8 @@ def next_steps(
     As of the time at which the batch was opened: a quarantine is named whether it is over or not, and what is written
     twice is the same twice.
     """
-    holds, opened = journal.messages(batch.number).holds, datetime.fromisoformat(batch.opened_at)
-    quarantine, steps = quarantine_in_force(journal, quarantine_h, opened), {}
+    holds, opened = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
+    quarantine, steps = JournalClock.read(journal, opened).quarantine(quarantine_h), {}
     for row in journal.rows(batch.number, numbers=rows):
         hold = holds.get(row.row)
         if hold is None and row.state not in SHOWN_IN_DOUBT and not row.is_rejected_by_person:

@@ -1,28 +1,47 @@
-"""Shows a plan to an approver: differences from the last run first, then warnings by kind. As lines and as a page.
+"""Shows a plan to an approver: differences from earlier payments first, warnings by kind, and everybody who is paid.
 
-The page names payees, so it is for the same eyes as the sheet.
+As lines and as a page, for the same eyes as the sheet. Every sentence is made here, of the values of the findings: none
+is what the maker of the plan wrote, but for the warnings that the validation words itself.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from decimal import Decimal
+from difflib import SequenceMatcher
 from itertools import groupby
 from operator import attrgetter
 from types import MappingProxyType
 
-from paygw_batch.core.money import with_separators
-from paygw_batch.language import mark_all, say, say_all, say_count
+import polars as pl
+
+from paygw_batch.core.generator_marks import PageKind
+from paygw_batch.core.money import parse_amount, with_separators
+from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, GONE, NEW_PAYEE
-from paygw_batch.report.page import html_table, page, paragraph
+from paygw_batch.report.page import page
 from paygw_batch.run.approval import PlanDocument, PlanFinding
-from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
+from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
+from paygw_batch.sheet.check.mending import LEFT_OUT
 
 EXAMPLES_OF_KIND = 3
 """How many warnings of a kind are shown; the plan has all of them."""
-_WIDTHS = (3, 14, 5, 8, 8)
-"""Of row, payee, currency, amount, and the amount of the last time."""
-ABOUT_COMPARISON = frozenset({"payee.compared", "payee.first_run"})
-"""The codes that say with which run the sheet was compared."""
+FIRST_RUN = "payee.first_run"
+COMPARED = "payee.compared"
+KNOWN_SINCE = "payee.known_since"
+"""The code of the rows whose accounts were first paid on one day."""
+MENDED = "cell.mended"
+"""The code of a mended cell."""
+MEANT = "column.meant"
+"""The code of a heading that a person gave another meaning than its own."""
+READ_AS = "sheet.encoding"
+"""The code of the encoding that somebody had to name for a sheet."""
+_NO_WARNINGS = frozenset({*DANGER, FIRST_RUN, COMPARED, KNOWN_SINCE, LEFT_OUT, MENDED, MEANT, READ_AS})
+_SHOWN_ENDS = 3
+"""How many digits at the end of an account, and how many that differ, are shown to those who may not see it whole."""
+_MAX_DECIMALS = 4
 _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         CHANGED_ACCOUNT: mark_all("changed account", "changed accounts"),
@@ -35,6 +54,19 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
+class KindOfDifference:
+    """The differences of one kind from earlier payments. `words` name them, as many as there are."""
+
+    words: str
+    findings: Sequence[PlanFinding]
+
+    @property
+    def heading(self) -> str:
+        """Their number and name."""
+        return f"{len(self.findings):,} {self.words}"
+
+
+@dataclass(frozen=True, slots=True)
 class KindOfWarning:
     """The warnings of a plan with one code: all of them, counted, and the first few."""
 
@@ -43,23 +75,162 @@ class KindOfWarning:
     examples: Sequence[PlanFinding]
 
 
-def differences(document: PlanDocument) -> Sequence[tuple[str, Sequence[PlanFinding]]]:
-    """Return the differences from the last run, by kind under a heading: all of them, in the plan's order."""
+@dataclass(frozen=True, slots=True)
+class ListedPayee:
+    """One row that is paid. `code` is the most dangerous difference of its payee; empty for none.
+
+    `known_since` is the day on which the account was first paid; empty for a new one.
+    """
+
+    row: int
+    name: str
+    account: str
+    currency: str
+    amount: str
+    code: str
+    known_since: str
+
+
+Piece = tuple[str, bool]
+"""Some characters of an account, and whether they differ from the other one."""
+
+
+def differing(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Piece]]:
+    """Return two accounts in pieces, each with whether it differs from the other account."""
+    if len(old) == len(new):
+        runs = groupby(range(len(old)), key=lambda at: old[at] != new[at])
+        ranges = [(is_other, list(places)) for is_other, places in runs]
+        cut = [(is_other, slice(places[0], places[-1] + 1)) for is_other, places in ranges]
+        return [(old[place], is_other) for is_other, place in cut], [(new[place], is_other) for is_other, place in cut]
+    found: tuple[list[Piece], list[Piece]] = ([], [])
+    for tag, at, to, new_at, new_to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        for pieces, piece in ((found[0], old[at:to]), (found[1], new[new_at:new_to])):
+            if piece:
+                pieces.append((piece, tag != "equal"))
+    return found
+
+
+def masked_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """Return an account in pieces for those who may not see it whole: enough digits to compare, too few to pay to."""
+    length, at, shown_others = sum(len(piece) for piece, _ in pieces), 0, 0
+    masked: list[Piece] = []
+    for piece, is_other in pieces:
+        text = ""
+        for sign in piece:
+            is_shown = at >= length - _SHOWN_ENDS or (is_other and shown_others < _SHOWN_ENDS)
+            shown_others += is_other and at < length - _SHOWN_ENDS
+            text += sign if is_shown else "*"
+            at += 1
+        masked.append((text, is_other))
+    return masked
+
+
+def ranges_of(rows: Iterable[int]) -> str:
+    """Return rows, in order, as ranges: `2-31 40`."""
+    found: list[list[int]] = []
+    for row in rows:
+        if found and found[-1][1] == row - 1:
+            found[-1][1] = row
+        else:
+            found.append([row, row])
+    return " ".join(f"{first}-{last}" if last > first else str(first) for first, last in found)
+
+
+def _rows_in(ranges: str) -> Iterator[int]:
+    for part in ranges.split():
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def payees(document: PlanDocument) -> Sequence[ListedPayee]:
+    """Return everybody who is paid: those whom something dangerous is said of first, then the largest amounts."""
+    known = {row: one.at for one in document.findings if one.code == KNOWN_SINCE for row in _rows_in(one.rows)}
+    codes: dict[tuple[str, str, str], str] = {}
+    for one in sorted((one for one in document.findings if one.code in DANGER), key=lambda one: DANGER[one.code]):
+        codes.setdefault((one.name, one.account, one.currency), one.code)
+    text = io.StringIO(document.people, newline="")
+    found = [
+        ListedPayee(
+            int(row), name, account, currency, amount, codes.get((name, account, currency), ""), known.get(int(row), "")
+        )
+        for row, name, account, currency, amount in csv.reader(text)
+    ]
+    return sorted(found, key=lambda one: (DANGER.get(one.code, len(DANGER)), -Decimal(one.amount), one.row))
+
+
+def people_table(document: PlanDocument) -> pl.DataFrame:
+    """Return everybody who is paid as a table to take away, in the sheet's order."""
+    headings = ("row", "name", "account", "currency", "amount", "known_since", "differs")
+    lines = [
+        (str(one.row), one.name, one.account, one.currency, one.amount, one.known_since, difference_word(one.code))
+        for one in sorted(payees(document), key=attrgetter("row"))
+    ]
+    return pl.DataFrame(lines, schema=dict.fromkeys(headings, pl.String), orient="row")
+
+
+def difference_word(code: str) -> str:
+    """Return one of the kinds of differences in words; nothing for none."""
+    return say(_HEADINGS[code][0]) if code in _HEADINGS else ""
+
+
+def differences(document: PlanDocument) -> Sequence[KindOfDifference]:
+    """Return the differences from earlier payments, by kind: all of them, in the plan's order."""
     found = sorted((one for one in document.findings if one.code in DANGER), key=lambda one: DANGER[one.code])
     grouped = ((code, list(ones)) for code, ones in groupby(found, key=attrgetter("code")))
-    return [(f"{len(ones):,} {say(_HEADINGS[code][len(ones) != 1])}", ones) for code, ones in grouped]
+    return [KindOfDifference(say(_HEADINGS[code][len(ones) != 1]), ones) for code, ones in grouped]
 
 
 def comparison(document: PlanDocument) -> str:
-    """Return the sentence that says with which run the sheet was compared."""
-    return next((one.message for one in document.findings if one.code in ABOUT_COMPARISON), "")
+    """Return the sentences that say how many people were paid before, and which batch has most of them."""
+    one = next((one for one in document.findings if one.code in {COMPARED, FIRST_RUN}), None)
+    if one is None:
+        return ""
+    if one.code == FIRST_RUN:
+        return say("There is no earlier payment to compare with.")
+    if not one.paid_before:
+        return say("None of these people was paid before.")
+    sentences = [
+        say(
+            "{found:,} of {people:,} people are in {sheet} ({at}, batch {batch}).",
+            found=one.found,
+            people=one.people,
+            sheet=one.before_sheet,
+            at=one.before_at,
+            batch=one.before_batch,
+        ),
+        say("Each person is compared with the last similar batch that paid them."),
+    ]
+    if one.found * 2 < one.people:
+        sentences.insert(0, say("No earlier batch has half of these people."))
+    if one.paid_before > one.found:
+        others = one.paid_before - one.found
+        sentences.insert(
+            -1, say_count(others, "{count:,} more was paid in others.", "{count:,} more were paid in others.")
+        )
+    return " ".join(sentences)
+
+
+def left_out(document: PlanDocument) -> Sequence[PlanFinding]:
+    """Return the rows that are left out."""
+    return [one for one in document.findings if one.code == LEFT_OUT]
+
+
+def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
+    """Return currency, rows and sum of the rows left out; an unreadable amount adds a row, but no money."""
+    sums: dict[str, Decimal] = {}
+    rows: Counter[str] = Counter()
+    for one in left_out(document):
+        rows[one.currency] += 1
+        value = parse_amount(one.amount, minor_units=_MAX_DECIMALS) or Decimal(0)
+        sums[one.currency] = sums.get(one.currency, Decimal(0)) + value
+    return [(currency, rows[currency], f"{sums[currency]:f}") for currency in sorted(sums)]
 
 
 def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
     """Return the warnings by kind: first those about the whole sheet, then rare kinds before frequent ones."""
     of_code: dict[str, list[PlanFinding]] = {}
     for one in document.findings:
-        if one.code not in DANGER and one.code not in ABOUT_COMPARISON:
+        if one.code not in _NO_WARNINGS:
             of_code.setdefault(one.code, []).append(one)
     kinds = [
         KindOfWarning(code, len(ones), sorted(ones, key=attrgetter("row"))[:EXAMPLES_OF_KIND])
@@ -68,99 +239,200 @@ def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
     return sorted(kinds, key=lambda kind: (kind.examples[0].row > 0, kind.count))
 
 
+def earlier(one: PlanFinding) -> str:
+    """Return the payment that a finding is compared with, in words."""
+    where = {"sheet": one.before_sheet, "at": one.before_at}
+    if one.before:
+        amount = with_separators(one.before)
+        return say("{currency} {amount} in {sheet} ({at})", currency=one.currency, amount=amount, **where)
+    return say("in {sheet} ({at})", **where) if one.before_sheet else say("never in {currency}", currency=one.currency)
+
+
+def first_paid(one: PlanFinding) -> str:
+    """Return when the account of a finding was first paid, in words."""
+    if not one.first_at:
+        return say("this account was never paid before")
+    return say(
+        "this account was first paid on {at}: {currency} {amount} in {sheet}",
+        at=one.first_at,
+        currency=one.currency,
+        amount=with_separators(one.first_amount),
+        sheet=one.first_sheet,
+    )
+
+
+def shared_with(one: PlanFinding) -> str:
+    """Return under which other name the account of a finding was paid; empty for none."""
+    return say("this account was paid under the name {name}", name=one.shared_with) if one.shared_with else ""
+
+
+def sentence_of(one: PlanFinding) -> str:
+    """Return a finding as a sentence, made of its values; only a warning has words of its own."""
+    match one.code:
+        case "payee.account":
+            told = (
+                say("paid to another account before: {earlier}", earlier=earlier(one)),
+                first_paid(one),
+                shared_with(one),
+            )
+            return "; ".join(part for part in told if part)
+        case "payee.amount":
+            return earlier(one)
+        case "payee.new":
+            return say("never paid before")
+        case "payee.gone":
+            return say("{earlier}, and not in this sheet", earlier=earlier(one))
+        case "row.left_out":
+            return _left_out_sentence(one)
+        case "cell.mended":
+            return say(
+                "{column} was {was}, is {now} ({by}, {at})",
+                column=one.column,
+                was=one.value or say("empty"),
+                now=one.becomes or say("empty"),
+                by=one.by,
+                at=one.at,
+            )
+        case "column.meant" | "sheet.encoding":
+            return _reading_sentence(one)
+        case "payee.known_since":
+            return say("rows {rows}: the account was first paid on {at}", rows=one.rows, at=one.at)
+        case _:
+            return one.message
+
+
+def _reading_sentence(one: PlanFinding) -> str:
+    if one.code == READ_AS:
+        return say("the text is read as {encoding}: look at the letters of the names", encoding=one.value)
+    values = {"heading": one.value, "column": one.column, "by": one.by, "at": one.at}
+    if one.column:
+        return say("the heading {heading} means {column} ({by}, {at})", **values)
+    return say("the heading {heading} is not used ({by}, {at})", **values)
+
+
+def _left_out_sentence(one: PlanFinding) -> str:
+    reasons = ", ".join(_label(code) for code in one.reasons.split() if code != LEFT_OUT)
+    if one.by:
+        told = say("left out by {by} at {at}", by=one.by, at=one.at)
+        return f"{told} ({reasons})" if reasons else told
+    return say("left out, because it has defects: {reasons}", reasons=reasons) if reasons else say("left out")
+
+
+def _label(code: str) -> str:
+    try:
+        return meaning_of(code, DEFECTS).label.replace("_", " ")
+    except KeyError:
+        return code
+
+
 def finding_line(finding: PlanFinding) -> str:
-    """Return a difference as one line: row, name, amount and message."""
+    """Return a finding as one line: row, name, amount and sentence."""
     where = say("Row {row}", row=finding.row) if finding.row else ""
     paid = f"{finding.currency} {with_separators(finding.amount or finding.before)}"
-    return f"{', '.join(part for part in (where, finding.name, paid) if part.strip())}: {finding.message}"
+    return f"{', '.join(part for part in (where, finding.name, paid) if part.strip())}: {sentence_of(finding)}"
+
+
+def _finding_lines(finding: PlanFinding) -> Iterator[str]:
+    """Yield a difference as lines; a changed account with both numbers whole, and marks below what differs."""
+    yield f"- {finding_line(finding)}"
+    if finding.code == CHANGED_ACCOUNT:
+        names = (say("before"), say("now"))
+        width = max(map(len, names))
+        old, new = differing(finding.old_account, finding.account)
+        yield f"    {names[0]:<{width}}  {finding.old_account}"
+        yield f"    {names[1]:<{width}}  {finding.account}"
+        marks = "".join(("^" if is_other else " ") * len(piece) for piece, is_other in new)
+        # If digits only went missing, the new account has none to mark.
+        marks = marks if marks.strip() else "".join(("^" if is_other else " ") * len(piece) for piece, is_other in old)
+        yield f"    {'':<{width}}  {marks.rstrip()}"
 
 
 def plan_lines(document: PlanDocument) -> Iterator[str]:
-    """Yield the findings of a plan as lines of text: every difference, then warnings counted by kind."""
+    """Yield the findings of a plan as lines of text: every difference, who is left out, then warnings by kind."""
     if told := comparison(document):
         yield told
     found = differences(document)
     if found:
-        yield say("Look at this first: {headings}.", headings=", ".join(heading for heading, _ in found))
-    for heading, ones in found:
-        yield say("{heading}:", heading=heading)
-        for one in ones:
-            yield f"- {finding_line(one)}"
-    kinds = kinds_of_warnings(document)
+        yield say("Look at this first: {headings}.", headings=", ".join(kind.heading for kind in found))
+    for kind in found:
+        yield say("{heading}:", heading=kind.heading)
+        for one in kind.findings:
+            yield from _finding_lines(one)
+    yield from _left_out_lines(document)
+    yield from _correction_lines(document)
+    yield from _warning_lines(kinds_of_warnings(document))
+
+
+def _correction_lines(document: PlanDocument) -> Iterator[str]:
+    changed = [one for one in document.findings if one.code in {MENDED, MEANT, READ_AS}]
+    if changed:
+        yield say("Changed after the upload:")
+    for one in changed:
+        yield f"- {say('Row {row}', row=one.row)}: {sentence_of(one)}" if one.row else f"- {sentence_of(one)}"
+
+
+def _warning_lines(kinds: Sequence[KindOfWarning]) -> Iterator[str]:
     if kinds:
         total = sum(kind.count for kind in kinds)
         yield say_count(total, "{count:,} warning, by kind:", "{count:,} warnings, by kind:")
     for kind in kinds:
         yield f"{kind.code}: {kind.count:,}"
         for one in kind.examples:
-            yield f"  {one.message}"
+            yield f"  {warning_line(one)}"
         if kind.count > len(kind.examples):
             left = kind.count - len(kind.examples)
             yield "  " + say("... and {count:,} more, in the plan.", count=left)
 
 
+def warning_line(one: PlanFinding) -> str:
+    """Return a warning as one line, with its row."""
+    return say("Row {row}: {message}", row=one.row, message=one.message) if one.row else one.message
+
+
+def _left_out_lines(document: PlanDocument) -> Iterator[str]:
+    ones = left_out(document)
+    if ones:
+        sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, _, amount in left_out_sums(document))
+        yield say_count(
+            len(ones), "Left out: {count:,} row ({sums}):", "Left out: {count:,} rows ({sums}):", sums=sums.strip()
+        )
+    for one in ones:
+        yield f"- {finding_line(one)}"
+
+
+def people_lines(document: PlanDocument) -> Iterator[str]:
+    """Yield everybody who is paid as lines of text: those with a difference first, then the largest amounts."""
+    everybody = payees(document)
+    yield say_count(len(everybody), "{count:,} payment in all:", "{count:,} payments in all:")
+    for one in everybody:
+        paid = f"{one.currency} {with_separators(one.amount)}"
+        line = ", ".join((say("Row {row}", row=one.row), one.name, one.account, paid, _since(one)))
+        yield f"- {line}{f' ({word})' if (word := difference_word(one.code)) else ''}"
+
+
+def _since(one: ListedPayee) -> str:
+    return say("known since {at}", at=one.known_since) if one.known_since else say("new account")
+
+
 def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) -> str:
-    """Return a plan as one page of HTML: totals, then all differences from the last run, then warnings by kind."""
-    content, found, kinds = document.content, differences(document), kinds_of_warnings(document)
-    sums = [(currency, with_separators(amount)) for currency, amount in content.totals.items()]
+    """Return a plan as one page of HTML: totals, all differences, who is left out, warnings by kind, and all people."""
     return page(
-        say("{sheet}: plan", sheet=content.sheet),
-        [
-            f"<h1>{escape(content.sheet)}</h1>",
-            paragraph(say("Plan of batch {batch}. {headline}", batch=content.batch, headline=headline), "soft"),
-            *(paragraph(sentence) for sentence in signatures),
-            f"<h2>{say('Totals by currency')}</h2>",
-            html_table((*say_all("currency", "sum"), ""), [(*line, "") for line in sums], right={1}, widths=(6, 14)),
-            f"<h2>{say('What differs from the last run')}</h2>",
-            paragraph(comparison(document)),
-            _differences_tiles(found),
-            *(_differences_part(heading, ones) for heading, ones in found),
-            f"<h2>{_warnings_heading(kinds)}</h2>",
-            *(_warnings_part(kind) for kind in kinds),
-        ],
+        PageKind.PLAN,
+        content=document.content,
+        headline=headline,
+        signatures=signatures,
+        comparison=comparison(document),
+        differences=differences(document),
+        left_out=left_out(document),
+        left_out_sums=left_out_sums(document),
+        warnings=kinds_of_warnings(document),
+        people=payees(document),
+        differing=differing,
+        sentence_of=sentence_of,
+        advice=_advice,
+        since=_since,
+        difference_word=difference_word,
     )
-
-
-def _warnings_heading(kinds: Sequence[KindOfWarning]) -> str:
-    count = sum(kind.count for kind in kinds)
-    return say("Warnings: {count}", count=count) if count else say("Warnings: none")
-
-
-def _differences_tiles(found: Sequence[tuple[str, Sequence[PlanFinding]]]) -> str:
-    if not found:
-        return paragraph(say("Nothing."))
-    tiles = "".join(
-        f'<li class="in_doubt"><b>{number}</b>{escape(words)}</li>'
-        for number, _, words in (heading.partition(" ") for heading, _ in found)
-    )
-    return f'<ul class="tiles">{tiles}</ul>'
-
-
-def _differences_part(heading: str, ones: Sequence[PlanFinding]) -> str:
-    lines = [
-        (
-            *(one.row or "", one.name, one.currency, with_separators(one.amount), with_separators(one.before)),
-            f"{one.message[:1].upper()}{one.message[1:]}.",
-        )
-        for one in ones
-    ]
-    headings = say_all("row", "payee", "currency", "amount", "the last time", "what differs")
-    return f"<h3>{escape(heading)}</h3>{html_table(headings, lines, right={0, 3, 4}, widths=_WIDTHS)}"
-
-
-def _warnings_part(kind: KindOfWarning) -> str:
-    lines = [
-        (
-            *(one.row or "", one.name, one.currency, with_separators(one.amount)),
-            one.message.removeprefix(say("Row {row}: ", row=one.row)),
-        )
-        for one in kind.examples
-    ]
-    left = kind.count - len(kind.examples)
-    more = paragraph(say("... and {count:,} more, in the plan.", count=left)) if left else ""
-    headings = say_all("row", "payee", "currency", "amount", "what is known")
-    table = html_table(headings, lines, right={0, 3}, widths=_WIDTHS[:4])
-    return f"<h3>{escape(kind.code)}: {kind.count:,}</h3>{_advice(kind.code)}{table}{more}"
 
 
 def _advice(code: str) -> str:
@@ -169,4 +441,4 @@ def _advice(code: str) -> str:
         meaning = meaning_of(code, WARNINGS)
     except KeyError:
         return ""
-    return paragraph(f"{meaning.sentence} {meaning.suggestion}")
+    return f"{meaning.sentence} {meaning.suggestion}"

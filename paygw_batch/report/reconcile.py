@@ -1,4 +1,7 @@
-"""Joins the sheet as received with the state of every row. A pure function of sheet and journal."""
+"""Joins the sheet as received with the state of every row, and lists the rows in doubt as questions to the gateway.
+
+Pure functions of sheet and journal.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -6,15 +9,16 @@ from decimal import Decimal
 import polars as pl
 
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.recorded_words import recorded
-from paygw_batch.core.shown_states import INVALID, shown_state
+from paygw_batch.core.money import from_minor
+from paygw_batch.core.recorded_words import CODED, recorded
+from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, shown_state
 from paygw_batch.errors import InternalError
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Hold, JournalReader
-from paygw_batch.language import ENGLISH, language
 from paygw_batch.report.next_step import held_sentence
+from paygw_batch.run.forget_order import require_remembered
 from paygw_batch.sheet.amounts import readable_amount
-from paygw_batch.sheet.columns import CUSTOMER_URL, RECONCILED_OF
-from paygw_batch.sheet.instructions.pages import from_pages
+from paygw_batch.sheet.columns import CUSTOMER_URL, QUESTION_COLUMNS, RECONCILED_OF
+from paygw_batch.sheet.instructions import from_pages
 
 
 def _ours(name: str) -> str:
@@ -46,7 +50,8 @@ def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapp
 
 def reconciled(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
     """Yield the reconciliation piece by piece. Raises `InternalError` before its end when it does not tie."""
-    holds = journal.messages(batch.number).holds
+    require_remembered(journal, batch)
+    holds = journal.holds(batch.number)
     columns = RECONCILED_OF[batch.operation]
     urls = _customer_urls(journal, batch) if CUSTOMER_URL in columns else None
     rows, newest = 0, -1
@@ -83,7 +88,7 @@ def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str
 def _shown(joined: pl.DataFrame) -> pl.DataFrame:
     """Return the columns that a person is shown, and `valid`, of rows joined with their states."""
     own = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
-    joined = _in_visit_language(joined)
+    joined = _worded(joined)
     return joined.select(
         *(name for name in joined.columns if name not in own and name not in _OWN_COLUMNS),
         **{
@@ -97,13 +102,12 @@ def _shown(joined: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _in_visit_language(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows with the journal's messages, which are English, in the chosen language."""
-    if language() == ENGLISH:
-        return rows
-    messages = rows[_ours("message")].drop_nulls().unique()
-    said = pl.Series([recorded(message) for message in messages], dtype=pl.String)
-    return rows.with_columns(pl.col(_ours("message")).replace(messages, said))
+def _worded(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with the messages that the journal keeps in the chosen language."""
+    messages = rows[_ours("message")].drop_nulls()
+    coded = messages.filter(messages.str.starts_with(CODED)).unique()
+    said = pl.Series([recorded(message) for message in coded], dtype=pl.String)
+    return rows.with_columns(pl.col(_ours("message")).replace(coded, said)) if coded.len() else rows
 
 
 def _customer_urls(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
@@ -160,3 +164,30 @@ def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_un
         raise InternalError(f"the sheet and the journal of batch {batch.batch} disagree about which rows are valid")
     if off is not None:
         raise InternalError(f"row {off}: the amount shown is not the journal's")
+
+
+_QUESTION_SCHEMA: Mapping[str, type[pl.DataType]] = {
+    name: pl.Int64 if name == "http_status" else pl.String for name in QUESTION_COLUMNS
+}
+
+
+def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
+    """Return one line (`QUESTION_COLUMNS`) for every row of the batch that is in doubt, in the sheet's order.
+
+    It names orders and no people: the gateway knows its payees. `answer` is empty, for support to fill in with paid,
+    rejected or not-received; `resolve statement` reads the list back.
+    """
+    lines = [
+        (
+            row.sent_orderid,
+            from_minor(row.minor, minor_units=minor_units[row.currency]),
+            row.currency,
+            row.country,
+            row.intended_at,
+            row.http_status,
+            row.error_code,
+            "",
+        )
+        for row in journal.rows(batch.number, states=SHOWN_IN_DOUBT)
+    ]
+    return pl.DataFrame(lines, schema=_QUESTION_SCHEMA, orient="row")

@@ -1,44 +1,65 @@
-"""Writes a remittance advice: the payments made to one person, as a page to hand over."""
+"""Finds the payee in the fields of a form, and writes a remittance advice: the payments to one person, as a page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from html import escape
 
+from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.money import with_separators
-from paygw_batch.countries.payees import Payee
+from paygw_batch.countries.data import read_forms
+from paygw_batch.countries.load import config_dir
 from paygw_batch.journal import FoundPayment
-from paygw_batch.language import say, say_all, say_count
-from paygw_batch.report.page import html_table, page, paragraph
+from paygw_batch.language import say, say_count
+from paygw_batch.report.page import page
 
-_DAY = len("2026-11-22")
+
+@dataclass(frozen=True, slots=True)
+class Payee:
+    """Whom a payment is to: name and account or phone number, as the reconciliation shows them."""
+
+    name: str
+    number: str
+
+    @property
+    def person(self) -> tuple[str, str]:
+        """The key of one person's payments: the number, and the name without regard to case."""
+        return self.number, " ".join(self.name.casefold().split())
+
+
+def payee_of(form: str, fields: Mapping[str, str]) -> Payee:
+    """Return whom the fields of a form name. The account counts, or the phone of a form that has no account."""
+    name, account, phone = (
+        " ".join(fields[name] for name in shown_fields(form, column) if fields.get(name))
+        for column in ("account_name", "account_number", "phone")
+    )
+    return Payee(name, account or phone)
+
+
+def shown_fields(form: str, column: str) -> tuple[str, ...]:
+    """Return the fields of `form` that are shown in `column` of the reconciliation: those it names, else its own."""
+    forms = read_forms(config_dir())
+    named = forms[form].shown.items() if form in forms else ()
+    return next((tuple(fields) for name, fields in named if name == column), (column,))
+
+
 _NAME = "\0"
 """In place of the name, which is printed in bold."""
 
 
 def remittance_page(payee: Payee, paid: Sequence[FoundPayment]) -> str:
     """Return the page for payments that were all paid to one person, the newest last."""
-    lines = [
-        (
-            (payment.updated_at or "")[:_DAY],
-            payment.currency,
-            with_separators(payment.amount),
-            payment.sent_orderid or payment.client_orderid,
-            payment.gateway_reference,
-        )
-        for payment in sorted(paid, key=lambda payment: (payment.updated_at or "", payment.client_orderid))
-    ]
     sums: dict[str, Decimal] = {}
     for payment in paid:
         sums[payment.currency] = sums.get(payment.currency, Decimal(0)) + Decimal(payment.amount)
     totals = ", ".join(f"{currency} {with_separators(f'{amount:f}')}" for currency, amount in sorted(sums.items()))
     count = say_count(len(paid), "1 payment", "{count:,} payments")
-    to = say("To {name}, account or phone number {number}.", name=_NAME, number=payee.number)
-    parts = [
-        f"<h1>{say('Remittance advice')}</h1>",
-        f"<p>{escape(to).replace(_NAME, f'<b><bdi>{escape(payee.name)}</bdi></b>')}</p>",
-        paragraph(say("{count}, {totals} in all. Each of them is recorded as paid.", count=count, totals=totals)),
-        html_table(
-            say_all("paid on (UTC)", "currency", "amount", "order id", "reference"), lines, right={2}, whole={0}
-        ),
-    ]
-    return page(say("{name}: remittance advice", name=payee.name), parts)
+    before, _, after = say("To {name}, account or phone number {number}.", name=_NAME, number=payee.number).partition(
+        _NAME
+    )
+    return page(
+        PageKind.REMITTANCE,
+        payee=payee,
+        to=(before, after),
+        total=say("{count}, {totals} in all. Each of them is recorded as paid.", count=count, totals=totals),
+        paid=sorted(paid, key=lambda payment: (payment.updated_at or "", payment.client_orderid)),
+    )

@@ -51,7 +51,7 @@ def of_states(states: Mapping[str, int], *, interrupted: bool = False, contradic
         codes.add(ExitCode.PERSON_NEEDED)
     if interrupted:
         codes.add(ExitCode.INTERRUPTED)
-    elif states.get("ready"):
+    elif states.get("ready") or states.get("in_flight"):
         codes.add(ExitCode.STOPPED_EARLY)
     if states.get("rejected") or states.get("returned") or states.get("invalid"):
         codes.add(ExitCode.SOME_REJECTED)
@@ -75,6 +75,8 @@ class Summary:
     seconds: float = 0.0
     reconciliation: Path | None = None
     further: Mapping[str, Any] = field(default_factory=dict)
+    option: str = ""
+    """As `PaygwError.option`, of a sheet that was refused; the JSON object does not have it."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented JSON object."""

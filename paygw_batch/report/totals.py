@@ -4,12 +4,26 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from types import MappingProxyType
 
 import polars as pl
 
 from paygw_batch.core.shown_states import INVALID, STATES
-from paygw_batch.report.colours import STATE_COLOURS
 from paygw_batch.sheet.amounts import readable_amount
+
+STATE_COLOURS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "in_doubt": ("#FFE699", "#6B5100"),
+        "rejected": ("#F8CBAD", "#833C0B"),
+        "returned": ("#F4B0B0", "#7B1F1F"),
+        "invalid": ("#E4D0EE", "#5B2C6F"),
+        "ready": ("#CFE2F3", "#1F4E78"),
+        "accepted": ("#E2F0D9", "#385723"),
+        "paid": ("#A9D18E", "#274E13"),
+    }
+)
+"""State -> (fill, ink) on white; the states that need a person are first. Each pair can be read in grey as well."""
+
 
 _KEYS = ("country", "currency", "state")
 _ROWS_AT_ONCE = 100_000
@@ -118,7 +132,7 @@ def _books(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
 
 
 def money_text(amount: Decimal, minor_units: int | None) -> str:
-    """Return an amount with the currency's decimals, and with more only where it really has more."""
+    """Return an amount with the currency's decimals, and with more only if it has more."""
     if minor_units is not None and amount == (rounded := round(amount, minor_units)):
         return format(rounded, "f")
     return format(amount.normalize(), "f")

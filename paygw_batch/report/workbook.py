@@ -13,13 +13,12 @@ from paygw_batch.core.shown_states import INVALID, state_words
 from paygw_batch.errors import OutputError
 from paygw_batch.journal import BatchRecord
 from paygw_batch.language import mark, mark_all, say, say_all, say_count
-from paygw_batch.report.colours import STATE_COLOURS
-from paygw_batch.report.totals import BatchTotals, CurrencyTotals, by_currency
+from paygw_batch.report.totals import STATE_COLOURS, BatchTotals, CurrencyTotals, by_currency
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
 from paygw_batch.sheet.write.table import workbook_options
 
 EXACT_DIGITS = 15
-"""So many digits of a number a spreadsheet keeps. An amount that may need more is written as text."""
+"""The digits of a number that a spreadsheet keeps. An amount that may need more is written as text."""
 MAX_ROWS = 1_048_400
 """The number of rows that a worksheet holds between its header and the totals at its foot."""
 
@@ -42,17 +41,17 @@ _AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED = (
 )
 _TOTALS = dict(zip(mark_all("Currency", "Country", "State", "Rows", "Sum"), (10, 14, 12, 10, 24), strict=True))
 _WIDTHS = {"message": 44, "row": 7, "country": 9, "currency": 9, "state": 10, "attempts": 9, "http_status": 11}
-"""Of columns under their own names, where it is not the usual one."""
+"""The widths of columns under their own names, if not the usual one."""
 _USUAL_WIDTH = 20
 _LETTERS_A_LINE = int(1.1 * _COLUMNS["What is known"])
 """A width is in digits; letters are narrower on the whole."""
-_LINE_POINTS, _MOST_LINES = 15, 20
+_LINE_POINTS, _MAX_LINES = 15, 20
 _LINED = {"bottom": 1, "bottom_color": "#D9D9D9"}
 _RIGHT = {"align": "right"}
 _GAP = "_)"
 """At the end of a number's format: a little room to its right."""
 _A4 = 9
-_MOST_PRINTED = 80
+_MAX_PRINTED = 80
 """How many characters of a name are printed at the top of a page: a spreadsheet takes 255 in all."""
 _TIME = "%Y-%m-%dT%H:%M:%S%.3fZ"
 _DAY_MS = 86_400_000
@@ -194,13 +193,13 @@ def _set_up_pages(sheet: Any, batch: BatchRecord) -> None:
     sheet.set_margins(left=0.4, right=0.4, top=0.7, bottom=0.6)
     sheet.fit_to_pages(1 if sheet.get_name() != say("All columns") else 2, 0)
     sheet.repeat_rows(0)
-    name = batch.sheet_name[:_MOST_PRINTED].replace("&", "&&")
+    name = batch.sheet_name[:_MAX_PRINTED].replace("&", "&&")
     sheet.set_header(f"&L&A&C{name}&R{say('Batch {batch}', batch=batch.batch)}")
     sheet.set_footer(f"&L{say('Opened {time}', time=batch.opened_at)}&R{say('Page &P of &N')}")
 
 
 class _Pen:
-    """Writes the cells of a workbook in its formats: text as text, and money as numbers where they are exact."""
+    """Writes the cells of a workbook in its formats: text as text, and money as numbers if they are exact."""
 
     def __init__(self, workbook: Any, minor_units: Mapping[str, int]) -> None:
         self._minor_units = minor_units
@@ -248,7 +247,7 @@ class _Pen:
         _write_text(sheet, at, place, sentence, self._wrapped)
         lines = ceil(len(sentence) / _LETTERS_A_LINE)
         if lines > 1:
-            sheet.set_row(at, _LINE_POINTS * min(lines, _MOST_LINES))
+            sheet.set_row(at, _LINE_POINTS * min(lines, _MAX_LINES))
 
     def state(self, sheet: Any, at: int, place: int, state: str) -> None:
         """Write a state in its colours; the empty one means all states."""
@@ -275,7 +274,7 @@ def _write_text(sheet: Any, at: int, place: int, text: str, style: Any) -> None:
 
 
 def _money_pattern(units: int | None) -> str:
-    """Return the format of money with so many decimals; None: text."""
+    """Return the format of money with `units` decimals; None: text."""
     return "@" if units is None else f"#,##0{'.' if units else ''}{'0' * units}{_GAP}"
 
 

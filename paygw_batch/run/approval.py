@@ -17,14 +17,16 @@ import polars as pl
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.money import from_minor, with_separators
+from paygw_batch.core.recorded_words import kept
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal import BatchRecord
-from paygw_batch.language import mark, say
+from paygw_batch.language import ENGLISH, language, mark, say
 from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
     SignedDocument,
     SignedPart,
+    SparsePart,
     in_groups,
     read_document,
     require_signatures,
@@ -36,7 +38,10 @@ _ROWS_AT_ONCE = 100_000
 
 
 class Content(SignedPart):
-    """The payments of a plan. `totals`: currency -> sum of the valid rows; `instructions_sha256` covers each."""
+    """The payments of a plan. `totals`: currency -> sum of the valid rows; `instructions_sha256` covers each.
+
+    `people_sha256` covers the list that approvers read: `submit` makes it again, so what is listed is what is paid.
+    """
 
     endpoint: str
     journal: str
@@ -48,23 +53,54 @@ class Content(SignedPart):
     invalid: int
     amended: int
     instructions_sha256: str
+    people_sha256: str = hashlib.sha256().hexdigest()
     totals: dict[str, str]
 
 
-class PlanFinding(SignedPart):
-    """A finding for an approver: a difference from the last run, or a warning of the validation.
+class PlanFinding(SparsePart):
+    """A finding for an approver, as values: a difference from earlier payments, a row left out, a warning.
 
-    `name`, `amount` and `currency` are those of the payee in this sheet, `before` is the amount of the last run; empty
-    where there is none. Row 0: no row of the sheet.
+    Its sentence is made where it is shown (`report/plan_page.py`); only a warning of the validation has a `message`,
+    and the `column` and `value` that it speaks of. Row 0: no row of the sheet.
+
+    `name`, `account`, `amount` and `currency` are those of the payee in this sheet. `old_account` and the four fields
+    `before...` are the payment that it is compared with, and `first...` the first that the account ever got;
+    `shared_with` is another name that the account was paid under. `people`, `found` and `paid_before` count the people
+    of the sheet, those whom one earlier batch paid, and those whom any did. `by` and `at` say who changed something
+    and when, `becomes` is the new text of a cell, `reasons` are the codes of defects, and `rows` are ranges of rows.
     """
 
     row: int
     code: str
-    message: str
+    message: str = ""
+    column: str = ""
+    value: str = ""
     name: str = ""
+    account: str = ""
     amount: str = ""
     currency: str = ""
+    old_account: str = ""
     before: str = ""
+    before_batch: str = ""
+    before_sheet: str = ""
+    before_at: str = ""
+    first_amount: str = ""
+    first_sheet: str = ""
+    first_at: str = ""
+    shared_with: str = ""
+    people: int = 0
+    found: int = 0
+    paid_before: int = 0
+    becomes: str = ""
+    reasons: str = ""
+    by: str = ""
+    at: str = ""
+    rows: str = ""
+
+    @property
+    def values(self) -> tuple[object, ...]:
+        """Everything but the sentence: equal for two findings of the same fact in two languages."""
+        return tuple(getattr(self, name) for name in type(self).model_fields if name != "message")
 
 
 class PlanDocument(SignedDocument):
@@ -75,41 +111,64 @@ class PlanDocument(SignedDocument):
     nothing_done: ClassVar[str] = mark("Nothing was sent.")
     make_another: ClassVar[str] = mark("Make a new plan: `paygw-batch plan SHEET --out PLAN --key KEY`.")
 
-    document: Literal["paygw-batch plan 3"] = "paygw-batch plan 3"
+    document: Literal["paygw-batch plan 4"] = "paygw-batch plan 4"
     content: Content
     findings: list[PlanFinding]
+    people: str
+    """Everybody who is paid: a line of CSV each, with `PEOPLE_COLUMNS`."""
     repeats_meant: str = ""
     """The batch that the sheet is meant to repeat under other order ids, as its maker said; empty: none."""
+    against: str = ""
+    """The batch that its maker compared the sheet with, beside the comparison that is always made; empty: none."""
+    language: str = ENGLISH
+    """The language of the findings: they are made again in the same one."""
+
+    def model_post_init(self, _: object, /) -> None:
+        """Raise `ValueError` unless the list of people is the one that the content names."""
+        if hashlib.sha256(self.people.encode()).hexdigest() != self.content.people_sha256:
+            raise ValueError("the list of people is not the one that the content names")
 
     @property
     def code(self) -> str:
         """The code that two people compare by phone: that of the payout, the same before and after it is signed."""
-        return in_groups(payout_code(self.content))
+        return in_groups(payout_code(self))
+
+
+PEOPLE_COLUMNS = ("row", "name", "account", "currency", "amount")
 
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """The journal's note of a plan that opens a batch: its digest, and a sentence for each person.
+    """The journal's note of a plan that opens a batch: its digest, and who prepared and approved it, as it is kept.
 
     `repeats_meant` is the batch that the sheet is meant to repeat, as its maker said and the others approved.
     """
 
     plan_sha256: str
-    sentences: tuple[str, ...]
+    approvals: tuple[str, ...]
     repeats_meant: str = ""
 
 
 NOT_ASKED_FOR = Approved("", ())
-"""The note where no approval is asked for."""
+"""The note if no approval is required."""
 
 
 def content_of(
     plan: Plan, *, endpoint: str, journal_id: str, operation: str, minor_units: Mapping[str, int]
 ) -> Content:
     """Return the payments of a planned sheet, submitted to `endpoint` from one journal."""
+    return content_and_people(
+        plan, endpoint=endpoint, journal_id=journal_id, operation=operation, minor_units=minor_units
+    )[0]
+
+
+def content_and_people(
+    plan: Plan, *, endpoint: str, journal_id: str, operation: str, minor_units: Mapping[str, int]
+) -> tuple[Content, str]:
+    """Return the payments of a planned sheet, and the list of its people."""
     validated = plan.validated
-    digest, totals = _digest_and_totals(validated, minor_units)
-    return Content(
+    digest, totals, people = _digest_and_totals(validated, minor_units)
+    content = Content(
         endpoint=endpoint,
         journal=journal_id,
         operation=operation,
@@ -119,31 +178,60 @@ def content_of(
         invalid=validated.height - validated.payable,
         amended=len(plan.amendments),
         instructions_sha256=digest,
+        people_sha256=hashlib.sha256(people.encode()).hexdigest(),
         totals=totals,
     )
+    return content, people
 
 
-def _digest_and_totals(validated: Validated, minor_units: Mapping[str, int]) -> tuple[str, dict[str, str]]:
-    """Return a digest of the instructions of a sheet, and the sum of each currency; no more than a part is held."""
-    digest = hashlib.sha256()
+def _digest_and_totals(validated: Validated, minor_units: Mapping[str, int]) -> tuple[str, dict[str, str], str]:
+    """Return a digest of the instructions of a sheet, the sum of each currency, and the list of people.
+
+    Of the sheet itself no more than a part is held.
+    """
+    digest, lines = hashlib.sha256(), []
     sums: Counter[str] = Counter()
     for part in validated.parts():
         for some in part.instructions.iter_slices(_ROWS_AT_ONCE):
             digest.update(some.write_csv(include_header=False, quote_style="always").encode())
             exact = some.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum())
             sums.update({currency: int(minor) for currency, minor in exact.iter_rows()})
+            lines.append(_people(some, part.rows, minor_units))
     totals = {
         currency: from_minor(minor, minor_units=minor_units[currency]) for currency, minor in sorted(sums.items())
     }
-    return digest.hexdigest(), totals
+    return digest.hexdigest(), totals, "".join(lines)
+
+
+def _people(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping[str, int]) -> str:
+    """Return `PEOPLE_COLUMNS` of some instructions: the account and the amount are those that are sent."""
+    names = rows.select("row", name=pl.col("account_name").fill_null(""))
+    digits = pl.col("currency").replace_strict(minor_units, return_dtype=pl.Int64, default=0)
+    factor = pl.lit(10, pl.Int64).pow(digits)
+    whole, rest = pl.col("minor") // factor, (pl.col("minor") % factor).cast(pl.String)
+    decimals = (
+        pl.when(digits > 0).then(pl.concat_str(pl.lit("."), rest.str.pad_start(digits, "0"))).otherwise(pl.lit(""))
+    )
+    named = instructions.join(names, on="row", how="left", maintain_order="left")
+    amount = pl.concat_str(whole.cast(pl.String), decimals)
+    listed = named.select("row", "name", pl.col("payee").alias("account"), "currency", amount=amount)
+    return listed.select(PEOPLE_COLUMNS).write_csv(include_header=False)
 
 
 def unsigned_plan(
-    content: Content, findings: Sequence[PlanFinding], maker: PublicKey, now: datetime, *, repeats_meant: str = ""
+    content: Content,
+    findings: Sequence[PlanFinding],
+    maker: PublicKey,
+    now: datetime,
+    *,
+    people: str = "",
+    repeats_meant: str = "",
+    against: str = "",
 ) -> PlanDocument:
-    """Return a plan that its maker has yet to sign.
+    """Return a plan that its maker has yet to sign. Its findings are in the language that is spoken now.
 
-    `repeats_meant` is the batch that the maker says the sheet is to repeat.
+    `people` is the list that belongs to the content, `repeats_meant` the batch that the maker says the sheet is to
+    repeat, `against` one that it was compared with.
     """
     return PlanDocument(
         content=content,
@@ -152,16 +240,25 @@ def unsigned_plan(
         maker=maker.text,
         signature="",
         approvals=[],
+        people=people,
         repeats_meant=repeats_meant,
+        against=against,
+        language=language(),
     )
 
 
-def payout_code(content: Content) -> str:
-    """Return the 16 hex digits that two people compare: where one account or amount differs, so do they.
+def payout_code(document: PlanDocument) -> str:
+    """Return the 16 hex digits that two people compare: if a payment or a finding differs, so do they.
 
     They are the same before and after the plan is signed.
     """
-    return hashlib.sha256(f"{Content.__name__}\n{content.model_dump_json()}".encode()).hexdigest()[:16]
+    shown = document.model_dump_json(exclude={"document", "made_at", "maker", "signature", "approvals"})
+    return hashlib.sha256(f"{document.document} code\n{shown}".encode()).hexdigest()[:16]
+
+
+def payments_sha256(content: Content) -> str:
+    """Return the SHA-256 of the payments of a plan, in hex: plans of the same payments are found by it."""
+    return hashlib.sha256(content.model_dump_json().encode()).hexdigest()
 
 
 def needs_approval(content: Content, policy: ApprovalPolicy) -> bool:
@@ -193,19 +290,45 @@ def check_plan(
                 batch=used.batch,
             ),
         )
+    require_same_content(document, content)
+    found = require_signatures(document, policy, now)
+    digest = document.digest()
+    approvals = (
+        kept("approved", person.name, approval.approved_at, digest[:16]) for person, approval in found.valid.items()
+    )
+    return Approved(digest, (kept("prepared", found.maker.name, document.made_at), *approvals), document.repeats_meant)
+
+
+def require_same_content(document: PlanDocument, content: Content) -> None:
+    """Raise `ApprovalError` unless a plan is about exactly `content`."""
     if document.content != content:
         raise ApprovalError(
             say("The plan is about other content: {content}.", content=_what_differs(document.content, content)),
             hint=say("Nothing was sent. Make a new plan of this sheet, and have it approved."),
         )
-    found = require_signatures(document, policy, now)
-    digest = document.digest()
-    approvals = (
-        f"approved by {person.name} at {approval.approved_at} (plan {digest[:16]})"
-        for person, approval in found.valid.items()
+
+
+def check_findings(document: PlanDocument, again: Sequence[PlanFinding], *, repeated: str) -> None:
+    """Raise `ApprovalError` unless a plan has exactly the findings that were made `again`.
+
+    That is every value, every word and their order: people read the first ones of many, and trust each sentence as the
+    program's own. `repeated` is the batch that the sheet repeats, or empty.
+    """
+    if tuple(again) == tuple(document.findings) and document.repeats_meant == repeated:
+        return
+    planned, found = (Counter(one.values for one in some) for some in (document.findings, again))
+    raise ApprovalError(
+        say(
+            "The plan does not show what its approver must see: {missing:,} findings are missing, and {foreign:,} "
+            "should not be there.",
+            missing=(found - planned).total(),
+            foreign=(planned - found).total(),
+        ),
+        hint=say(
+            "Nothing was sent. Payments made since can change the findings, and so can the plan's maker. Make a new "
+            "plan of this sheet, and have it approved."
+        ),
     )
-    sentences = (f"prepared by {found.maker.name} at {document.made_at}", *approvals)
-    return Approved(digest, sentences, document.repeats_meant)
 
 
 def _what_differs(planned: Content, actual: Content) -> str:
@@ -218,7 +341,7 @@ def _what_differs(planned: Content, actual: Content) -> str:
             actual=actual.journal[:8],
         )
     if planned.totals != actual.totals:
-        return say("it comes to {planned}, and the sheet to {actual}", planned=_sums(planned), actual=_sums(actual))
+        return say("its total is {planned}, and the sheet's is {actual}", planned=_sums(planned), actual=_sums(actual))
     if planned.rows != actual.rows:
         return say("it has {rows} rows, and the sheet {actual}", rows=planned.rows, actual=actual.rows)
     return say("a row, a payee or the way to submit it has changed since")

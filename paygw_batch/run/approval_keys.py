@@ -1,4 +1,6 @@
-"""Reads the keys that people approve with: Ed25519 (RFC 8032) as PEM files, and public keys as one line of text.
+"""Reads the people who prepare and approve, and their keys: Ed25519 (RFC 8032) as PEM files, public keys as one line.
+
+A person is a name and every key under it. Names that look the same are one name, and two names cannot share a key.
 
 A passkey has a key of its own kind: P-256, RSA or Ed25519. What a passkey signs is in `passkey.py`. Beside the
 gateway's signatures this is the only place of the program that does cryptography: approvals are between people of one
@@ -8,9 +10,9 @@ company and have nothing to do with how the gateway is spoken to.
 import base64
 import binascii
 import hashlib
-import os
-import shlex
-import stat
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,8 +31,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say
+from paygw_batch.trusted_files import Others, read_trusted
 
-MAX_KEY_FILE_BYTES = 16 * 1024
 HOW_TO_MAKE_ONE = "openssl genpkey -algorithm ed25519 -out approval.pem"
 
 
@@ -39,6 +41,7 @@ MAX_RSA_BITS = 8192
 RSA_EXPONENT = 65537
 """The one that authenticators use. With a small one, signatures were forged elsewhere."""
 
+_PEM = re.compile(rb"\s*-----BEGIN PUBLIC KEY-----(.*)-----END PUBLIC KEY-----\s*", re.DOTALL)
 KeyOfAPerson = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
 
 
@@ -62,7 +65,7 @@ class PublicKey:
         return hashlib.sha256(self.material).hexdigest()[:16]
 
     @property
-    def may_be_in_a_file(self) -> bool:
+    def is_file_key(self) -> bool:
         """Whether a key file can hold its private half. Another one is a passkey's."""
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey)
 
@@ -75,11 +78,7 @@ class PublicKey:
             plain = base64.b64decode(signature, validate=True)
         except (binascii.Error, ValueError):
             return False
-        return (
-            self.may_be_in_a_file
-            and base64.b64encode(plain).decode("ascii") == signature
-            and self.verifies(plain, data)
-        )
+        return self.is_file_key and base64.b64encode(plain).decode("ascii") == signature and self.verifies(plain, data)
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
         """Whether `signature` is this key's over exactly `data`: Ed25519, ECDSA, or RSA PKCS#1 v1.5 with SHA-256."""
@@ -121,7 +120,7 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
 
     Raises `ConfigurationError` when it cannot be read, is open to others, is no such key, or stays closed.
     """
-    pem = _read_private(path)
+    pem = read_trusted(path, say("The key {path}", path=path), Others.MAY_NOTHING)
     try:
         key = load_pem_private_key(pem, passphrase if b"ENCRYPTED" in pem else None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -131,7 +130,7 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigurationError(
-            say("{path} is no Ed25519 key.", path=path),
+            say("{path} is not an Ed25519 key.", path=path),
             hint=say("{how_to_make_one} makes one.", how_to_make_one=HOW_TO_MAKE_ONE),
         )
     return ApprovalKey(public_key_of(key.public_key()), key)
@@ -160,29 +159,153 @@ def read_public_key(text: str) -> PublicKey | None:
             return None
 
 
+def read_pem_public_key(pem: bytes) -> PublicKey | None:
+    """Return the public key in a PEM file, or None when it is none of those kinds."""
+    found = _PEM.fullmatch(pem)
+    return None if found is None else read_public_key(found[1].decode("ascii", "replace"))
+
+
 def read_own_spelling(text: str) -> PublicKey | None:
     """Return the key that `PublicKey.text` writes as `text`, or None: a signed document has no other spelling."""
     key = read_public_key(text)
     return key if key is not None and key.text == text else None
 
 
-def _read_private(path: Path) -> bytes:
-    """Return the content of the file, if only its owner may read and write it. Checked and read through one handle."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise ConfigurationError(
-            say("The key {path} cannot be read: {reason}.", path=path, reason=say(error.strerror or "unknown").lower())
-        ) from None
-    try:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            raise ConfigurationError(say("The key {path} is not a file.", path=path))
-        if about.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+Listed = Mapping[str, str | Sequence[str]]
+"""People as the configuration lists them: name -> public key, or several."""
+
+
+_HOW_TO_SHOW_ONE = (
+    "It is the line between BEGIN and END of `openssl pkey -in approval.pem -pubout`, or the line that the console "
+    "shows when a passkey is made."
+)
+
+
+_BLANKS = str.maketrans(dict.fromkeys("\u115f\u1160\u2800", " "))
+"""Characters that look like a blank, though Unicode calls them letters or symbols."""
+
+
+_INVISIBLE = frozenset(
+    "\u034f\u17b4\u17b5\u180b\u180c\u180d\u180f" + "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+)
+"""Marks that show nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person by name, with the keys that may prepare and the keys that may approve.
+
+    `is_maker` and `is_approver` say that the person is listed as such, maybe without a key yet: a passkey can be made
+    only on the pages. Whoever has no key can do nothing.
+    """
+
+    name: str
+    maker_keys: tuple[PublicKey, ...]
+    approver_keys: tuple[PublicKey, ...]
+    is_maker: bool = False
+    is_approver: bool = False
+
+    @property
+    def keys(self) -> frozenset[PublicKey]:
+        """All keys of the person."""
+        return frozenset((*self.maker_keys, *self.approver_keys))
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """The people that the configuration names."""
+
+    listed: tuple[Person, ...]
+
+    def owner_of(self, key: PublicKey) -> Person | None:
+        """Return the person that a key belongs to."""
+        return next((person for person in self.listed if key in person.keys), None)
+
+    def maker_with(self, key: PublicKey) -> Person | None:
+        """Return who may prepare with this key."""
+        return next((person for person in self.listed if key in person.maker_keys), None)
+
+    def approver_with(self, key: PublicKey) -> Person | None:
+        """Return who may approve with this key."""
+        return next((person for person in self.listed if key in person.approver_keys), None)
+
+    @property
+    def makers(self) -> Sequence[Person]:
+        """Everyone who may prepare."""
+        return [person for person in self.listed if person.maker_keys]
+
+    def approvers_for(self, maker: Person) -> Sequence[Person]:
+        """Return everyone who may approve a document that `maker` prepared: never the maker, under any key."""
+        return [person for person in self.listed if person.approver_keys and person != maker]
+
+
+def plain_name(name: str) -> str:
+    """Return the form in which names are compared: two names that a person reads as the same have the same.
+
+    NFKC and case folding, no invisible characters, single blanks.
+    """
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_BLANKS)
+    shown = [one for one in folded if one.isspace() or not _is_invisible(one)]
+    return " ".join(unicodedata.normalize("NFC", "".join(shown)).split())
+
+
+def _shown(name: str) -> str:
+    """Return a name as it is shown and noted: on one line, without unprintable characters."""
+    return " ".join("".join(one for one in name if one.isspace() or one.isprintable()).split())
+
+
+def _is_invisible(one: str) -> bool:
+    return one in _INVISIBLE or unicodedata.category(one).startswith("C")
+
+
+def people_of(makers: Listed, approvers: Listed) -> People:
+    """Return the people that a configuration lists.
+
+    Raises `ConfigurationError` for a name or a key that is none, and for two names that share a key.
+    """
+    names: dict[str, str] = {}
+    keys: dict[str, dict[str, list[PublicKey]]] = {}
+    for section, listed in (("makers", makers), ("approvers", approvers)):
+        for name, texts in listed.items():
+            plain = plain_name(name)
+            if not plain:
+                raise ConfigurationError(f"A name in [approval.{section}] is empty.", hint="Write who has the key.")
+            names.setdefault(plain, _shown(name))
+            of_person = keys.setdefault(plain, {"makers": [], "approvers": []})
+            of_person[section] += _read_keys(section, name, texts)
+    people = tuple(
+        Person(
+            names[plain],
+            tuple(of_person["makers"]),
+            tuple(of_person["approvers"]),
+            is_maker=plain in {plain_name(name) for name in makers},
+            is_approver=plain in {plain_name(name) for name in approvers},
+        )
+        for plain, of_person in keys.items()
+    )
+    _refuse_shared_keys(people)
+    return People(people)
+
+
+def _read_keys(section: str, name: str, texts: str | Sequence[str]) -> Iterator[PublicKey]:
+    for text in [texts] if isinstance(texts, str) else texts:
+        key = read_public_key(text)
+        if key is None:
             raise ConfigurationError(
-                say("The key {path} is open to others than its owner.", path=path),
-                hint=f"chmod 600 {shlex.quote(str(path))}",
+                f"approval.{section}.{name} is no public key of a person (Ed25519, P-256, or RSA from 2048 bits).",
+                hint=_HOW_TO_SHOW_ONE,
             )
-        return os.read(handle, MAX_KEY_FILE_BYTES)
-    finally:
-        os.close(handle)
+        yield key
+
+
+def _refuse_shared_keys(people: Sequence[Person]) -> None:
+    owners: dict[PublicKey, Person] = {}
+    for person in people:
+        for key in person.keys:
+            other = owners.setdefault(key, person)
+            if other is not person:
+                raise ConfigurationError(
+                    f"[approval] lists one key under two names, {other.name} and {person.name} (fingerprint "
+                    f"{key.fingerprint}): they would be one person.",
+                    hint="List each key under the name of the one person who has it.",
+                )

@@ -1,13 +1,20 @@
-"""Compares the rows of a sheet with the journal, part by part: no more than a part is in memory."""
+"""Compares the rows of a sheet with the journal, part by part: no more than a part is in memory.
 
-from collections.abc import Callable, Iterable, Sequence
+Finds a sheet that repeats a batch of the last days under other order ids: October's list sent as November's.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import polars as pl
 
-from paygw_batch.journal import Clash, JournalReader, Known, LookAlike, UsedSpelling
-from paygw_batch.sheet.check.same_spelling import in_one_spelling
-from paygw_batch.sheet.model import Validated
+from paygw_batch.errors import SheetRepeatsBatch
+from paygw_batch.journal import Clash, JournalReader, Known, LookAlike, RepeatedBatch, UsedSpelling
+from paygw_batch.language import say
+from paygw_batch.sheet.check.repeats import in_one_spelling
+from paygw_batch.sheet.model import Validated, as_defects
 
 
 @dataclass(slots=True)
@@ -24,6 +31,27 @@ class SheetComparison:
     spelled: list[UsedSpelling] = field(default_factory=list)
     paid_before: list[LookAlike] = field(default_factory=list)
     own_ids: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the journal knows anything about these rows."""
+        return any((self.known, self.amended, self.conflicts, self.spelled, self.paid_before))
+
+    def of_rows(self, rows: Collection[int], since: str) -> "SheetComparison":
+        """Return what was found about some rows; payments that look alike are of batches opened after `since`."""
+        return SheetComparison(
+            [one for one in self.known if one.row in rows],
+            [one for one in self.amended if one.row in rows],
+            [one for one in self.conflicts if one.row in rows],
+            [one for one in self.spelled if one.row in rows],
+            [one for one in self.paid_before if one.row in rows and one.opened_at > since],
+            {row: own_id for row, own_id in self.own_ids.items() if row in rows},
+        )
+
+    def sort(self) -> None:
+        """Put everything into the order of the rows."""
+        for found in (self.known, self.amended, self.conflicts, self.spelled, self.paid_before):
+            found.sort(key=attrgetter("row"))
 
     def add(
         self,
@@ -54,18 +82,55 @@ class SheetComparison:
 
 
 def compare_sheet(
-    validated: Validated, journal: JournalReader, operation: str, may_replace: Callable[[Clash], bool], since: str
+    validated: Validated,
+    journal: JournalReader,
+    operation: str,
+    may_replace: Callable[[Clash], bool],
+    since: str,
+    memory: "ComparisonMemory | None" = None,
 ) -> SheetComparison:
     """Hold every valid row against all batches of the operation; against none, the sheet is not even read again.
 
     `may_replace` says of a clash whether its row may replace the payment. Payments that look alike are of batches
-    opened after `since`.
+    opened after `since`. With the `memory` of an earlier comparison, in which nothing may be replaced, the journal is
+    asked only about rows that have changed since then.
     """
     found = SheetComparison()
     if any(record.operation == operation for record in journal.batches()):
+        if memory is not None:
+            return memory.compared(validated, journal, operation, since)
         for part in validated.parts():
             found.add(part.instructions, journal, operation, may_replace, since)
     return found
+
+
+_ASKED = ("row", "client_orderid", "content", "payee", "currency", "minor")
+"""The values of an instruction that the journal is asked about."""
+
+
+class ComparisonMemory:
+    """Keeps the journal's answers about the rows of a sheet until something is written to the journal."""
+
+    def __init__(self) -> None:
+        self._head: object = None
+        self._since = ""
+        self._asked = pl.DataFrame()
+        self._found = SheetComparison()
+
+    def compared(self, validated: Validated, journal: JournalReader, operation: str, since: str) -> SheetComparison:
+        """Return the comparison of a sheet of which no row may replace a payment."""
+        head = (operation, journal.head())  # before the rows: what is written meanwhile is asked about again
+        asked = pl.concat(part.instructions.select(_ASKED) for part in validated.parts())
+        kept = SheetComparison()
+        changed = asked
+        if head == self._head and since >= self._since:
+            changed = asked.join(self._asked, on=_ASKED, how="anti", maintain_order="left")
+            same = set(asked["row"]) - set(changed["row"]) if self._found.is_any else set()
+            kept = self._found.of_rows(same, since)
+        kept.add(changed, journal, operation, lambda _clash: False, since)
+        kept.sort()
+        self._head, self._since, self._asked, self._found = head, since, asked, kept
+        return kept
 
 
 def with_rows(frame: pl.DataFrame, rows: Sequence[int]) -> pl.DataFrame:
@@ -77,3 +142,95 @@ def without_rows(frame: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
     """Return the rows of a frame that do not have these numbers."""
     left_out = pl.Series(list(rows), dtype=pl.UInt32)
     return frame.filter(~pl.col("row").is_in(left_out.implode())) if left_out.len() else frame
+
+
+WHOLE_SHEET = 0
+"""The row number of a finding about the sheet as a whole."""
+ROWS_NAMED = 20
+"""How many rows a sentence about one batch names."""
+
+
+@dataclass(frozen=True, slots=True)
+class SheetRepeat:
+    """The batch that a sheet repeats, and how many of the sheet's `of_rows` rows repeat one of it."""
+
+    batch: str
+    sheet_name: str
+    opened_at: str
+    rows: int
+    of_rows: int
+
+    @property
+    def message(self) -> str:
+        """The sentence about the repeat: how many rows, and of which batch."""
+        return say(
+            "{rows:,} of {of_rows:,} rows have the same account and amount as rows of batch {batch} "
+            "({sheet_name}, {opened_at}), under other order ids.",
+            rows=self.rows,
+            of_rows=self.of_rows,
+            batch=self.batch,
+            sheet_name=self.sheet_name,
+            opened_at=self.opened_at[:10],
+        )
+
+    @property
+    def question(self) -> str:
+        """The question whether that is meant."""
+        return say(
+            "Is this sheet meant to repeat batch {batch} of {opened_at}?",
+            batch=self.batch,
+            opened_at=self.opened_at[:10],
+        )
+
+    def as_warning(self) -> pl.DataFrame:
+        """Return it as a frame of warnings (`DEFECT_SCHEMA`) has it, at row 0: the sheet as a whole."""
+        return as_defects([(WHOLE_SHEET, "client_orderid", self.batch, SheetRepeatsBatch.code, self.message)])
+
+    def refusal(self) -> SheetRepeatsBatch:
+        """Return the error for a sheet after a person's no, or if nobody could be asked."""
+        return SheetRepeatsBatch(
+            say("The sheet repeats a batch: {message} Nothing was sent.", message=self.message),
+            hint=say("If every row is meant to be paid once more, run the command again with --repeats-meant."),
+            option="--repeats-meant",
+        )
+
+
+def repeated_by(batches: Iterable[RepeatedBatch], of_rows: int) -> SheetRepeat | None:
+    """Return the batch that more than half of a sheet's rows repeat: the most repeated one, the first of equals."""
+    repeated = max(batches, key=lambda one: one.rows, default=None)
+    if repeated is None or repeated.rows * 2 <= of_rows:
+        return None
+    return SheetRepeat(repeated.batch, repeated.sheet_name, repeated.opened_at, repeated.rows, of_rows)
+
+
+def outside_repeat(look_alikes: Sequence[LookAlike], repeat: SheetRepeat | None) -> Sequence[LookAlike]:
+    """Return the look-alikes that the finding about the whole sheet does not speak of."""
+    return look_alikes if repeat is None else [found for found in look_alikes if found.batch != repeat.batch]
+
+
+def repeated_within_a_batch(look_alikes: Sequence[LookAlike]) -> Sequence[LookAlike]:
+    """Return the look-alikes of batches that have two of them or more."""
+    of_batch = Counter(found.batch for found in look_alikes)
+    return [found for found in look_alikes if of_batch[found.batch] > 1]
+
+
+def one_warning_per_batch(look_alikes: Sequence[LookAlike]) -> pl.DataFrame:
+    """Return a warning (`DEFECT_SCHEMA`) for each batch, at row 0: how many rows pay like rows of it, and which."""
+    of_batch: dict[str, list[LookAlike]] = defaultdict(list)
+    for found in look_alikes:
+        of_batch[found.batch].append(found)
+    lines = []
+    for batch, alike in of_batch.items():
+        named = ", ".join(str(found.row) for found in alike[:ROWS_NAMED])
+        more = say(" and {count:,} more", count=len(alike) - ROWS_NAMED) if len(alike) > ROWS_NAMED else ""
+        sentence = say(
+            "{count:,} rows have the same account and amount as rows of batch {batch} ({opened_at}), under "
+            "other order ids: make sure that all are meant (rows {named}{more}).",
+            count=len(alike),
+            batch=batch,
+            opened_at=alike[0].opened_at[:10],
+            named=named,
+            more=more,
+        )
+        lines.append((WHOLE_SHEET, "client_orderid", batch, "row.look_alike", sentence))
+    return as_defects(lines)

@@ -5,22 +5,21 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from paygw_batch.clock import timestamp
+from paygw_batch.core.batch import first_order_id
 from paygw_batch.core.evidence import Meant, Span, StatedTimes, meant_attempt
-from paygw_batch.core.instruction import first_order_id
 from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.journal import Clash, RowStanding
 from paygw_batch.language import mark, say
-from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S
-from paygw_batch.statement.read import StatementLine
-from paygw_batch.statement.stated_time import WRITTEN, TimeSpan, read_time
+from paygw_batch.run.quarantine_clock import MAX_AHEAD_S
+from paygw_batch.statement.read import WRITTEN, StatementLine, TimeSpan, read_time
 
 DO_NOT_SEND = mark("The payee may have the money: do not send it again, and ask the gateway.")
 
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """When a line was true, and of which attempt. `wrong` is why its times cannot be used, where they cannot.
+    """When a line was true, and of which attempt. `wrong` is why its times cannot be used, if so.
 
     `own` are the times that the line itself states of when it was true: the gateway's, and no person's.
     """
@@ -34,7 +33,7 @@ class LineTime:
 def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, true_by: str = "") -> LineTime:
     """Return the times that hold for a line of a statement that was true `as_of` a time, if one was given.
 
-    `true_by` is when the same file was carried out before, empty where it was not: no line of it can be newer.
+    `true_by` is when the same file was carried out before, empty if it was not: no line of it can be newer.
     """
     own, sent_at = read_time(line.time), read_time(line.sent_at)
     for text, found in ((line.time, own), (line.sent_at, sent_at)):
@@ -46,7 +45,7 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
                     written=WRITTEN,
                 )
             )
-        if found is not None and found.start > now + timedelta(seconds=AHEAD_AT_MOST_S):
+        if found is not None and found.start > now + timedelta(seconds=MAX_AHEAD_S):
             return _wrong(
                 say("The time {text} has not come yet: by our clock it is {now}.", text=text, now=timestamp(now))
             )
@@ -61,8 +60,19 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
     )
 
 
-def other_attempt_sentence(line: StatementLine, left_at: str | None, time: LineTime, *, is_sole: bool) -> str | None:
-    """Return why a line cannot be about the latest attempt of its row, which left at `left_at`, or None: it is."""
+def other_attempt_sentence(
+    line: StatementLine, left_at: str | None, time: LineTime, *, is_only_attempt: bool, came_first: bool
+) -> str | None:
+    """Return why a line cannot be about the latest attempt of its row, which left at `left_at`, or None: it is.
+
+    `came_first`: its file was read before that attempt was intended, by the order of the journal. Whatever the clocks
+    said then, it cannot know of it.
+    """
+    if came_first:
+        return say(
+            "{order_id} left again after this file was first read, so the line cannot be about the latest attempt.",
+            order_id=line.order_id,
+        )
     left = say("the latest attempt left at {intended_at}", intended_at=left_at)
     match meant_attempt(time.times, left_at):
         case Meant.EARLIER:
@@ -79,16 +89,16 @@ def other_attempt_sentence(line: StatementLine, left_at: str | None, time: LineT
                 sent_at=line.sent_at,
                 left=left,
             )
-        case Meant.UNSAID if not is_sole:
+        case Meant.UNSTATED if not is_only_attempt:
             said = say("{shown} leaves it open", shown=time.shown) if time.shown else say("the line does not say")
             return say(
                 "{order_id} was sent more than once, and {said} which attempt is meant ({left}). Give the time: "
-                "in a column time, in the column sent_at of the question list, or for the whole file by --as-of.",
+                "in a column time, in the column sent_at of the question list, or for the whole file.",
                 order_id=line.order_id,
                 said=said,
                 left=left,
             )
-        case Meant.LATEST | Meant.UNSAID:
+        case Meant.LATEST | Meant.UNSTATED:
             return None
 
 
@@ -101,7 +111,7 @@ def _span(time: TimeSpan) -> Span:
 
 
 def other_money_sentence(line: StatementLine, row: RowStanding, minor_units: int) -> str | None:
-    """Return a sentence when a line is about other money than the row's; None where it is the same."""
+    """Return a sentence when a line is about other money than the row's; None if it is the same."""
     ours = from_minor(row.minor, minor_units=minor_units)
     if line.currency != row.currency:
         return say(
@@ -112,7 +122,7 @@ def other_money_sentence(line: StatementLine, row: RowStanding, minor_units: int
         )
     if line.amount is None:
         return say(
-            "The amount {amount_text!r} of {order_id} is no plain amount, such as {ours}.",
+            "The amount {amount_text!r} of {order_id} is not a plain amount, such as {ours}.",
             amount_text=line.amount_text,
             order_id=line.order_id,
             ours=ours,
@@ -128,9 +138,9 @@ def other_money_sentence(line: StatementLine, row: RowStanding, minor_units: int
 
 
 def other_order_sentence(order_id: str, clash: Clash | None, *, is_contrary: bool) -> str | None:
-    """Return why a line is a difference that names no order of the batch; None where another batch has the order.
+    """Return why a line is a difference that names no order of the batch; None if another batch has the order.
 
-    `clash` is the order in the journal, None where it has none; `is_contrary` whether the line holds a row.
+    `clash` is the order in the journal, None if it has none; `is_contrary` whether the line holds a row.
     """
     if clash is not None and not is_contrary:
         return None

@@ -3,7 +3,7 @@
 A statement is a claim about money, so nothing is guessed: a line is used only when order id, amount and currency are
 those of the latest attempt of a row. What a statement does not mention stays as it is: absence is no evidence.
 
-An order id may have served several attempts. A line settles a row only where it can speak of the latest one: there is
+An order id may have served several attempts. A line settles a row only if it can speak of the latest one: there is
 no other, or it carries a time that says so (`line_attempt.py`). By a line about an order that would still be sent, or
 about one of which nothing left from here, the row is held, in whichever batch it is: `contrary` has the line.
 """
@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paygw_batch.clock import Now
+from paygw_batch.core.batch import first_order_id
 from paygw_batch.core.evidence import (
-    HAS_IT,
+    GATEWAY_HAS_ORDER,
     HOLDING,
     Candidate,
     Claim,
@@ -24,16 +25,16 @@ from paygw_batch.core.evidence import (
     Meant,
     Proof,
     Ruling,
+    came_first,
     fitting,
-    is_sole,
+    is_only_attempt,
     meant_attempt,
     rule,
 )
-from paygw_batch.core.instruction import first_order_id
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import shown_state, state_words
-from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, JournalReader, RowStanding, canonical
+from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, FirstReading, JournalReader, RowStanding, canonical
 from paygw_batch.language import mark, say
 from paygw_batch.run.line_attempt import (
     DO_NOT_SEND,
@@ -43,10 +44,9 @@ from paygw_batch.run.line_attempt import (
     other_money_sentence,
     other_order_sentence,
 )
-from paygw_batch.run.quarantine_clock import latest_start, quarantine_in_force
+from paygw_batch.run.quarantine_clock import JournalClock, latest_start
 from paygw_batch.run.resolve import Settlement, quarantine_sentence
-from paygw_batch.statement.read import Statement, StatementLine
-from paygw_batch.statement.stated_time import TimeSpan
+from paygw_batch.statement.read import Statement, StatementLine, TimeSpan
 
 _UNSETTLED = frozenset({State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED})
 
@@ -65,14 +65,14 @@ _AGREES: Mapping[State, frozenset[Resolution]] = {
 """The resolutions of a statement that agree with the journal, by the state of a row that is settled already."""
 _OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
 _MAY_BE_SENT = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
-"""The states from which a run sends a row, by itself or after a person's word."""
+"""The states from which a run may send a row, at once or after a person's decision."""
 _EARLIER_TOO = mark(
     "It means an attempt before the latest one: the payee may be paid twice. Stop, and ask the gateway."
 )
 _TWO_OPERATIONS = mark(
-    "{order_id} is a payout and a collection of the same amount: which of them is meant? Settle the row by --row."
+    "{order_id} is both a payout and a collection of the same amount. Settle the right row by itself."
 )
-_NOT_LISTED = mark("The status {status!r} is not listed under [outcomes]: nobody has said what it means.")
+_NOT_LISTED = mark("The meaning of the status {status!r} is not configured.")
 _EARLIER_REJECTED = mark(
     "{order_id} is an earlier attempt, rejected in the journal; the statement says otherwise. The payee may be paid "
     "twice: stop, and ask the gateway."
@@ -95,7 +95,8 @@ class Matched:
     `settlements` may be made as they are; `agreeing` lines say what the journal knows; `elsewhere` lines speak of
     orders of other batches; `waiting` rows are still being worked on, by the gateway's own word. `silent` are rows in
     doubt that the statement does not settle. `contrary` are the lines, all of them differences too, that must keep
-    their orders from being sent: evidence for the journal.
+    their orders from being sent: evidence for the journal. `attempts` are those there are now of the instructions that
+    it names and that may be sent again: the journal keeps them, because the file can speak of no later one.
     """
 
     settlements: Sequence[Settlement]
@@ -105,6 +106,7 @@ class Matched:
     waiting: int
     silent: Sequence[RowStanding]
     contrary: Sequence[StatementLine]
+    attempts: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,9 @@ class StatementReader:
         self._quarantine_h = quarantine_h
         self._now = now
         self._as_of = as_of
-        self._clock = journal.head().clock
-        self._true_by = ""
+        self._clock = JournalClock.read(journal, now())
+        self._first = FirstReading()
+        self._is_proven = False
         self._contrary_ids: Collection[str] = ()
 
     def match(self, statement: Statement) -> Matched:
@@ -160,9 +163,11 @@ class StatementReader:
         rows, doubtful = self._rows(times)
         earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
         shared = self._shared(times)
-        self._true_by = self._first_carried_out(statement)
+        self._first = self._journal.first_reading(statement.sha256)
+        self._is_proven = statement.proof.is_proven
         self._contrary_ids = contrary = self._contrary(statement)
-        evidence = f"Statement {statement.name} (SHA-256 {statement.sha256[:16]})"
+        kind = "Proven statement" if self._is_proven else "Statement"
+        evidence = f"{kind} {statement.name} (SHA-256 {statement.sha256[:16]})"
         readings: list[_Reading] = []
         for line in statement.lines:
             if not line.order_id:
@@ -195,6 +200,7 @@ class StatementReader:
             waiting=sum(isinstance(reading, _Waits) for reading in readings),
             silent=[row for row in doubtful if row.row not in settled],
             contrary=list(contrary.values()),
+            attempts=self._attempts(rows.values(), {**earlier, **elsewhere}, contrary),
         )
 
     def evidence(self, statement: Statement, contrary: Sequence[StatementLine], by: str) -> Sequence[Evidence]:
@@ -204,7 +210,8 @@ class StatementReader:
         for line in contrary:
             said = {"line": line.line, "order_id": line.order_id, "amount": line.amount_text, "currency": line.currency}
             times = {"sent_at": line.sent_at, "time": line.time} if line.sent_at or line.time else {}
-            content = canonical(of_file | said | times | {"word": _word(line)})
+            attempts = {"attempts": [(one.number, one.standing.attempt) for one in self._journal.orders(line.order_id)]}
+            content = canonical(of_file | said | times | attempts | {"word": _word(line)})
             found.append(Evidence(EvidenceSource.STATEMENT, self._claim(line), content))
         return found
 
@@ -213,10 +220,14 @@ class StatementReader:
         found = {_word(line): self._meaning(line) for line in statement.lines}
         return {word: meaning for word, meaning in found.items() if meaning is not None}
 
-    def _first_carried_out(self, statement: Statement) -> str:
-        """Return when this very file was first carried out for the batch; empty where it was not."""
-        done = self._journal.messages(self._batch.number).carried_out
-        return next((one.at for one in done if one.sha256 == statement.sha256), "")
+    def _attempts(
+        self, rows: Iterable[RowStanding], others: Mapping[str, Clash], contrary: Iterable[str]
+    ) -> Mapping[int, int]:
+        """Return how many attempts there are of each named instruction that may be sent again."""
+        found = {row.instruction: row.attempt for row in rows if row.state in _MAY_BE_SENT}
+        for order_id in {*contrary, *(one for one, clash in others.items() if clash.state in _MAY_BE_SENT)}:
+            found |= {one.number: one.standing.attempt for one in self._journal.orders(order_id)}
+        return found
 
     def _contrary(self, statement: Statement) -> Mapping[str, StatementLine]:
         """Return, by order id, the lines by which the gateway has an order that the journal would send, or may."""
@@ -225,7 +236,7 @@ class StatementReader:
         for operation in self._operations():
             _, clashes = self._journal.compare(operation, ((0, order_id, "") for order_id in meant))
             for line, state in ((meant[clash.client_orderid], clash.state) for clash in clashes):
-                if state is State.READY or (state in _MAY_BE_SENT and self._meaning(line) in HAS_IT):
+                if state is State.READY or (state in _MAY_BE_SENT and self._meaning(line) in GATEWAY_HAS_ORDER):
                     suspects[line.order_id] = line
         return {order_id: line for order_id, line in suspects.items() if self._is_contrary(line)}
 
@@ -234,7 +245,7 @@ class StatementReader:
         if meaning is None or not any(one.standing.state in _MAY_BE_SENT for one in candidates):
             return False
         ruling = rule(self._claim(line), candidates, {_word(line): meaning}, note="")
-        findings = HOLDING if meaning in HAS_IT else {Finding.CONTRADICTING}
+        findings = HOLDING if meaning in GATEWAY_HAS_ORDER else {Finding.CONTRADICTING}
         return isinstance(ruling, Ruling) and ruling.finding in findings
 
     def _meaning(self, line: StatementLine) -> OutcomeKind | None:
@@ -307,20 +318,22 @@ class StatementReader:
         self, line: StatementLine, row: RowStanding, said: Resolution | None, time: LineTime, evidence: str
     ) -> _Reading:
         """Read a line about a row that waits for a word: it must be about the latest attempt."""
-        is_only = all(map(is_sole, self._fitting(line)))
+        is_only = all(map(is_only_attempt, self._fitting(line)))
         left_at = self._left_at(row)
-        if (sentence := other_attempt_sentence(line, left_at, time, is_sole=is_only)) is not None:
+        is_older = came_first(self._first.attempts, row.instruction, row.attempt)
+        sentence = other_attempt_sentence(line, left_at, time, is_only_attempt=is_only, came_first=is_older)
+        if sentence is not None:
             return StatementDifference(line.line, line.order_id, sentence)
         if said is None:  # the gateway is still working on it
             return _Waits()
         if said is Resolution.NOT_RECEIVED:
             if row.state is State.ACCEPTED:
                 return self._contradiction(line, row, say("not received"))
-            quarantine = quarantine_in_force(self._journal, self._quarantine_h, self._now())
+            quarantine = self._clock.quarantine(self._quarantine_h)
             if (sentence := quarantine_sentence(row, quarantine, self._now())) is not None:
                 return StatementDifference(line.line, line.order_id, sentence)
-        is_gateways = line.status is not None and meant_attempt(time.own, left_at) is Meant.LATEST
-        basis = Basis.GATEWAY if is_gateways else Basis.PERSON
+        is_own_word = line.status is not None and meant_attempt(time.own, left_at) is Meant.LATEST
+        basis = Basis.GATEWAY if self._is_proven and is_own_word else Basis.PERSON
         at = f" at {line.time}" if line.time else ""
         return Settlement(row.row, said, f"{evidence}, line {line.line}: {_word(line)}{at}", basis)
 
@@ -329,8 +342,10 @@ class StatementReader:
         if said is None:
             waits = say("still being worked on")
             return _Agrees() if row.state is State.PAID else self._contradiction(line, row, waits)
-        is_before = meant_attempt(time.times, self._left_at(row)) is Meant.EARLIER
-        is_of_another = is_before and not all(map(is_sole, self._fitting(line)))
+        is_before = came_first(self._first.attempts, row.instruction, row.attempt) or (
+            meant_attempt(time.times, self._left_at(row)) is Meant.EARLIER
+        )
+        is_of_another = is_before and not all(map(is_only_attempt, self._fitting(line)))
         if is_of_another and said is not Resolution.PAID:
             return _Agrees()
         found = self._contradiction(line, row, say(said.value.replace("-", " ")))
@@ -339,11 +354,11 @@ class StatementReader:
         return _Agrees() if said in _AGREES[row.state] and line.order_id not in self._contrary_ids else found
 
     def _time(self, line: StatementLine) -> LineTime:
-        return line_time(line, self._as_of, self._now(), true_by=self._true_by)
+        return line_time(line, self._as_of, self._now(), true_by=self._first.at)
 
     def _left_at(self, row: RowStanding) -> str | None:
         """Return the latest time at which the latest attempt of a row can have left; None: there is none."""
-        return None if row.intended_at is None else latest_start(self._clock, row.intended_at)
+        return None if row.intended_at is None else latest_start(self._clock.noted, row.intended_at)
 
     def _claim(self, line: StatementLine) -> Claim:
         """Return the claim of a line. The person who gives a statement to `resolve` vouches for it by name."""
@@ -353,9 +368,10 @@ class StatementReader:
             amount,
             line.currency,
             _word(line),
-            proof=Proof.PROVEN,
+            proof=Proof.VOUCHED,
             is_current=True,
             times=self._time(line).times,
+            attempts=self._first.attempts,
         )
 
     def _read_earlier(self, line: StatementLine, clash: Clash) -> _Reading:
@@ -376,7 +392,7 @@ class StatementReader:
         if line.status is None:
             resolution = _SAYS.get(line.answer or "")
             if resolution is None and line.answer:
-                sentence = say("The answer {answer!r} is none of {says}.", answer=line.answer, says=", ".join(_SAYS))
+                sentence = say("The answer {answer!r} is not one of {says}.", answer=line.answer, says=", ".join(_SAYS))
                 return StatementDifference(line.line, line.order_id, sentence)
             return resolution
         meaning = self._words.get(line.status)

@@ -81,7 +81,7 @@ def has_asserted(key: PublicKey, signature: PasskeySignature, data: bytes, party
 
 
 def party_named_by(signature: PasskeySignature) -> RelyingParty | None:
-    """Return the console that a browser named in an assertion; None where it named none.
+    """Return the console that a browser named in an assertion; None if it named none.
 
     It says whether an assertion fits together, and never that it counts: that is asked of the configured console.
     """

@@ -16,64 +16,116 @@ from paygw_batch.gateway.message import RawReply, TransportFault
 from paygw_batch.journal import ClockSeen, Journal, JournalReader
 from paygw_batch.language import say
 
-AHEAD_AT_MOST_S = 600
-"""So far our clock may be ahead of the gateway's, or behind the journal's newest time while rows are sent."""
+MAX_AHEAD_S = 600
+"""How far our clock may be ahead of the gateway's, or behind the journal's newest time, while rows are sent."""
 LOOK_EVERY = timedelta(seconds=1)
 NOTED_FROM_S = 60
 """A difference is noted in the journal when it has changed by more."""
-LONGER_AT_MOST = timedelta(days=3650)
+MAX_LONGER = timedelta(days=3650)
 """The most that a `Date`, of any year, can add to a quarantine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """How long after its latest attempt a row may not leave again on a person's word: so many hours, and `longer`.
+    """The time after its latest attempt in which no person can let a row leave again: `hours` and `longer`.
 
-    `longer` is how much too early attempts may be noted, because our clock was behind the gateway's.
+    `longer` covers attempts that were noted too early because our clock was behind the gateway's.
     """
 
     hours: float
     longer: timedelta = timedelta()
 
     def opens(self, intended_at: str) -> datetime:
-        """Return the time at which it is over for an attempt."""
+        """Return the time at which it ends for an attempt."""
         return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.longer
 
     def left_until(self, now: datetime) -> str:
-        """Return the time of the last attempts for which it is over by `now`."""
+        """Return the cutoff: attempts sent at or before this are out of quarantine by `now`."""
         return timestamp(now - timedelta(hours=self.hours) - self.longer)
 
     def __str__(self) -> str:
         minutes = self.longer // timedelta(minutes=1)
         if not minutes:
-            return f"quarantine_h = {self.hours:g}"
+            return say("a quarantine of {hours:g} h", hours=self.hours)
         return say(
-            "quarantine_h = {hours:g}, and the clock was up to {minutes:,} minutes behind the gateway's",
+            "a quarantine of {hours:g} h, and the clock was up to {minutes:,} minutes behind the gateway's",
             hours=self.hours,
             minutes=minutes,
         )
 
 
-def quarantine_in_force(journal: JournalReader, quarantine_h: float, now: datetime) -> Quarantine:
-    """Return the quarantine that holds by `now`: longer where an attempt within it may be noted too early."""
-    clock = journal.head().clock
-    if clock is None:
-        return Quarantine(quarantine_h)
-    behind_s = _behind_s(clock)
-    if clock.behind_until > timestamp(now - timedelta(hours=quarantine_h)):
-        behind_s = max(behind_s, clock.was_behind_s)
-    return Quarantine(quarantine_h, min(timedelta(seconds=behind_s), LONGER_AT_MOST))
+@dataclass(frozen=True, slots=True)
+class JournalClock:
+    """Our clock at `now`, beside the two that the journal holds it against: read once for each act of a person."""
 
+    now: datetime
+    newest_time: str
+    """No fact and no evidence of the journal is later."""
+    noted: ClockSeen | None
+    """How far we were from the gateway's clock when that was last noted."""
 
-def days_ago(journal: JournalReader, days: int, now: datetime) -> str:
-    """Return the time of `days` ago; an earlier one where the journal noted its times too early since.
+    @classmethod
+    def read(cls, journal: JournalReader, now: datetime) -> "JournalClock":
+        """Read from a journal how right our clock is."""
+        head = journal.head()
+        return cls(now, head.newest_time, head.clock)
 
-    What was opened later than that, by the gateway's clock, has no earlier time in the journal (decision 0141). 0 days
-    are none: nothing was opened after `now`.
-    """
-    if not days:
-        return timestamp(now)
-    return quarantine_in_force(journal, 24.0 * days, now).left_until(now)
+    def quarantine(self, hours: float) -> Quarantine:
+        """Return the quarantine in force: longer if an attempt within it may be noted too early."""
+        if self.noted is None:
+            return Quarantine(hours)
+        behind_s = _behind_s(self.noted)
+        if self.noted.behind_until > timestamp(self.now - timedelta(hours=hours)):
+            behind_s = max(behind_s, self.noted.was_behind_s)
+        return Quarantine(hours, min(timedelta(seconds=behind_s), MAX_LONGER))
+
+    def days_ago(self, days: int) -> str:
+        """Return the time of `days` ago; an earlier one if the journal has noted its times too early since.
+
+        What was opened later than that, by the gateway's clock, has no earlier time in the journal (decision 0141). 0
+        days are none: nothing was opened after `now`.
+        """
+        return self.quarantine(24.0 * days).left_until(self.now) if days else timestamp(self.now)
+
+    def behind_sentence(self, *, at_most_s: float = 0) -> str | None:
+        """Return why our clock is wrong by the journal's newest time; None if it is at most `at_most_s` behind."""
+        if timestamp(self.now + timedelta(seconds=at_most_s)) >= self.newest_time:
+            return None
+        return say(
+            "The clock says {now}, and the newest time in the journal is {newest}: the clock was set back.",
+            now=timestamp(self.now),
+            newest=self.newest_time,
+        )
+
+    def ahead_sentence(self) -> str | None:
+        """Return why our clock is wrong by the gateway's, as it was last noted, or None."""
+        seen = self.noted
+        if seen is None or seen.ahead_s <= MAX_AHEAD_S:
+            return None
+        return say(
+            "The clock was {minutes:,} minutes ahead of the gateway's: it said {our_time} when a reply was "
+            "dated {gateway_date}.",
+            minutes=seen.ahead_s // 60,
+            our_time=seen.our_time,
+            gateway_date=seen.gateway_date,
+        )
+
+    def sentences(self) -> list[str]:
+        """Return a sentence for each sign that our clock is wrong."""
+        return [one for one in (self.behind_sentence(), self.ahead_sentence()) if one is not None]
+
+    def require_sound(self) -> None:
+        """Raise `UsageError` if something speaks against our clock: the quarantine cannot be counted by it."""
+        if wrong := self.sentences():
+            raise UsageError(
+                say("{wrong} Nothing is settled, released or amended while the clock is wrong.", wrong=" ".join(wrong)),
+                hint=say(
+                    "Set the clock right, and run the command again. A clock that was ahead is believed again after "
+                    "the next reply of the gateway (`submit`, `resume` or `refresh`), and after the newest time in "
+                    "the journal."
+                ),
+                for_terminal=True,
+            )
 
 
 def latest_start(clock: ClockSeen | None, intended_at: str) -> str:
@@ -81,20 +133,20 @@ def latest_start(clock: ClockSeen | None, intended_at: str) -> str:
     if clock is None or intended_at < clock.behind_from:
         return intended_at
     behind_s = max(_behind_s(clock), clock.was_behind_s if intended_at <= clock.behind_until else 0)
-    late = min(timedelta(seconds=behind_s), LONGER_AT_MOST)
+    late = min(timedelta(seconds=behind_s), MAX_LONGER)
     return timestamp(datetime.fromisoformat(intended_at) + late) if late else intended_at
 
 
 def _behind_s(clock: ClockSeen) -> int:
-    """Return how far our clock was behind when it was last noted; 0 where it is little enough to be believed."""
-    return -clock.ahead_s if clock.ahead_s < -AHEAD_AT_MOST_S else 0
+    """Return how far behind our clock was when last noted; 0 if the difference is within the tolerance."""
+    return -clock.ahead_s if clock.ahead_s < -MAX_AHEAD_S else 0
 
 
 def _following(seen: ClockSeen, before: ClockSeen | None) -> ClockSeen:
     """Return a note, with the knowledge of the note `before` it about a clock that was behind.
 
     `was_behind_s` is the most that notes found it behind. Attempts from `behind_from` (ours, the last time that was
-    right) to `behind_until` (the gateway's, the next) may be noted so much too early.
+    right) to `behind_until` (the gateway's, the next) may be noted too early by that much.
     """
     if before is None:
         return seen
@@ -119,7 +171,7 @@ class DateWatch:
         self._next_look: datetime | None = None
 
     def see(self, came_back: RawReply | TransportFault) -> None:
-        """Take the time of a reply, where it states one: of one reply a second, because a run can have thousands."""
+        """Take the time of a reply, if it states one: of one reply a second, because a run can have thousands."""
         now = self._now()
         is_too_soon = self._next_look is not None and self._next_look - LOOK_EVERY <= now < self._next_look
         if is_too_soon or isinstance(came_back, TransportFault) or (date := date_of(came_back)) is None:
@@ -128,7 +180,7 @@ class DateWatch:
         self.seen = ClockSeen(timestamp(now), timestamp(date), round((now - date).total_seconds()))
 
     def judged(self, verdict: Verdict) -> Verdict:
-        """Return a verdict with the advice to stop the run where our clock is behind: it notes attempts too early."""
+        """Return a verdict with the advice to stop the run if our clock is behind: it notes attempts too early."""
         if self.seen is None or not (behind_s := _behind_s(self.seen)) or isinstance(verdict.advice, TryAgain):
             return verdict
         reason = say(
@@ -143,52 +195,9 @@ class DateWatch:
         return replace(verdict, advice=StopRun(reason))
 
     def note_in(self, journal: Journal) -> None:
-        """Keep the difference in the journal, where none was kept yet or it has changed."""
+        """Store the difference in the journal, if it is the first or has changed."""
         if self.seen is None:
             return
         known = journal.head().clock
         if known is None or abs(self.seen.ahead_s - known.ahead_s) > NOTED_FROM_S:
             journal.settle([], note=_following(self.seen, known))
-
-
-def behind_sentence(journal: JournalReader, now: datetime, *, at_most_s: float = 0) -> str | None:
-    """Return why our clock is wrong by the journal's newest time, or None. `at_most_s` is how far it may be behind."""
-    newest = journal.head().newest_time
-    if timestamp(now + timedelta(seconds=at_most_s)) >= newest:
-        return None
-    return say(
-        "The clock says {now}, and the newest time in the journal is {newest}: the clock was set back.",
-        now=timestamp(now),
-        newest=newest,
-    )
-
-
-def ahead_sentence(journal: JournalReader) -> str | None:
-    """Return why our clock is wrong by the gateway's, as it was last noted, or None."""
-    seen = journal.head().clock
-    if seen is None or seen.ahead_s <= AHEAD_AT_MOST_S:
-        return None
-    return say(
-        "The clock was {minutes:,} minutes ahead of the gateway's: it said {our_time} when a reply was "
-        "dated {gateway_date}.",
-        minutes=seen.ahead_s // 60,
-        our_time=seen.our_time,
-        gateway_date=seen.gateway_date,
-    )
-
-
-def clock_sentences(journal: JournalReader, now: datetime) -> list[str]:
-    """Return a sentence for each sign that our clock is wrong."""
-    return [one for one in (behind_sentence(journal, now), ahead_sentence(journal)) if one is not None]
-
-
-def require_sound_clock(journal: JournalReader, now: datetime) -> None:
-    """Raise `UsageError` where something speaks against our clock: the quarantine cannot be counted by it."""
-    if wrong := clock_sentences(journal, now):
-        raise UsageError(
-            say("{wrong} Nothing is settled, released or amended by such a clock.", wrong=" ".join(wrong)),
-            hint=say(
-                "Set the clock right, and run the command again. A clock that was ahead is believed again after the "
-                "next reply of the gateway (`submit`, `resume` or `refresh`), and after the newest time in the journal."
-            ),
-        )

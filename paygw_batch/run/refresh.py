@@ -1,35 +1,51 @@
 """Asks the gateway, at a polite rhythm, for the state of the rows that are accepted or in doubt.
 
-An answer is evidence like a notification, and goes through the same ruling and the same table. What is no sound answer
-changes nothing, and is asked again.
+An answer is evidence like a notification, and goes through the same ruling and the same table. An unsound answer
+changes nothing, and is asked for again.
+
+Asks the gateway at once about an order in an unproven notification.
+
+The notification moves nothing by itself. The answer to the enquiry is evidence as `refresh` brings it. It waits in the
+inbox like a notification, because a run may hold the journal: the process that holds it records the answer.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.core.evidence import Evidence, EvidenceSource, Finding
+from paygw_batch.core.evidence import (
+    Candidate,
+    Claim,
+    Evidence,
+    EvidenceSource,
+    Finding,
+    Span,
+    StatedTimes,
+    Waits,
+    rule,
+)
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.outcome import OutcomeKind, PauseRun, StopRun
 from paygw_batch.engine.pacing import Rhythm
+from paygw_batch.errors import PaygwError
 from paygw_batch.gateway.enquiry import EnquiryAnswer
 from paygw_batch.gateway.message import Expected
-from paygw_batch.journal import BatchRecord, Journal, RowStanding, canonical
+from paygw_batch.journal import BatchRecord, Journal, Notification, RowStanding, canonical, encode_notification
 from paygw_batch.language import say
 
 OFTEN_EVERY_S = 5.0
 OFTEN_FOR_S = 300.0
 SELDOM_EVERY_S = 60.0
 SILENT_ROUNDS = 3
-"""After so many rounds in a row in which not one reply came, the gateway is not there."""
+"""Rounds in a row without a single reply after which the gateway counts as unreachable."""
 OPEN_STATES = frozenset({State.ACCEPTED, State.IN_DOUBT})
 
 Ask = Callable[[Expected], Awaitable[EnquiryAnswer]]
-"""Asks after one order. Never raises for a reason of the network."""
+"""Asks about one order. Never raises because of the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +59,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Politeness:
-    """How often the gateway is asked at the most: so many at once, so many a second, and for so long."""
+    """Limits on enquiries: how many at once, how many a second, and for how long."""
 
     concurrency: int
     rate_per_s: float
@@ -63,12 +79,12 @@ class Refreshed:
 
 
 def pause_after(elapsed_s: float) -> float:
-    """Return how long to wait between two rounds, so long after the first began."""
+    """Return the wait between two rounds, `elapsed_s` after the first began."""
     return OFTEN_EVERY_S if elapsed_s < OFTEN_FOR_S else SELDOM_EVERY_S
 
 
 class Refresh:
-    """Asks after one batch, round by round. Made for one run; `drain` may be called at any time."""
+    """Asks about one batch, round by round. Made for one run; `drain` may be called at any time."""
 
     def __init__(
         self,
@@ -124,7 +140,7 @@ class Refresh:
         return list(self._journal.rows(self._batch.number, states=OPEN_STATES))
 
     async def _round(self, rows: Sequence[RowStanding]) -> None:
-        """Ask after every row once, and take in the new answers a few rows at a time."""
+        """Ask about every row once, and record new answers a few rows at a time."""
         replied = 0
         at_once = self._politeness.concurrency
         for start in range(0, len(rows), at_once):
@@ -155,7 +171,7 @@ class Refresh:
         return await self._ask(expected)
 
     def _keep(self, heard: Sequence[tuple[RowStanding, EnquiryAnswer]]) -> None:
-        """Take in the answers that say something new."""
+        """Record the answers that say something new."""
         at = timestamp(self._clock.now())
         evidence = []
         for row, answer in heard:
@@ -192,7 +208,7 @@ class Refresh:
         self._stopping.set()
 
     async def _wait(self, wait_s: float) -> None:
-        """Wait so long, or until `drain`."""
+        """Wait for `wait_s`, or until `drain`."""
         if wait_s <= 0:
             return
         waiting = asyncio.ensure_future(self._clock.sleep(wait_s))
@@ -200,3 +216,173 @@ class Refresh:
         await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         for task in (waiting, stopping):
             task.cancel()
+
+
+AGAIN_AFTER_S = 5.0
+"""Delay before asking again when the last answer was missing or inconclusive."""
+MAX_ASKED = 6
+"""How often it is asked because of one notification."""
+MAX_WAITING = 10_000
+"""How many orders wait to be asked about. Orders beyond this number are left to a person."""
+AFTER_REFUSAL_S = 60.0
+"""Pause of all enquiries after the gateway has refused one altogether."""
+_ASKED_ABOUT = frozenset({Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED})
+_EVER = "0001-01-01T00:00:00.000Z"
+
+
+def asked_about(
+    claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]
+) -> Sequence[Candidate] | Waits:
+    """Return the instructions to ask about because of an unproven claim; `Waits` while one is in flight.
+
+    Those are the ones that the claim, if it were true, would move or contradict, and those that have no final word yet.
+    """
+    ruling = rule(claim, candidates, words, note="")
+    if isinstance(ruling, Waits):
+        return ruling
+    if ruling.finding in _ASKED_ABOUT:
+        return candidates
+    if ruling.finding in {Finding.FORGED, Finding.UNLISTED}:
+        return [candidate for candidate in candidates if candidate.standing.state in OPEN_STATES]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    claim: Claim
+    asked: int = 0
+
+
+class FollowUp:
+    """Asks about orders in the background of the listener's event loop, politely, and keeps the answers.
+
+    `look` returns the instructions that go by an order id, from the journal; it is called in a thread. `keep` makes a
+    line of the inbox durable. `words` is the operator's `[outcomes]`.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[str], Sequence[Candidate]],
+        ask: Ask,
+        keep: Callable[[str], Awaitable[None]],
+        *,
+        words: Mapping[str, OutcomeKind],
+        politeness: Politeness,
+        clock: Clock,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._look = look
+        self._ask = ask
+        self._keep = keep
+        self._words = words
+        self._politeness = politeness
+        self._clock = clock
+        self._tell = tell
+        self._told = ""
+        self._rhythm = Rhythm(politeness.rate_per_s)
+        self._queue: asyncio.Queue[_Doubt] = asyncio.Queue()
+        self._waiting: set[str] = set()
+
+    def doubt(self, claim: Claim) -> None:
+        """Queue a claim that is not proven. Each order waits once."""
+        self._put(_Doubt(claim))
+
+    async def run(self, doubts: Iterable[Claim] = ()) -> None:
+        """Ask until cancelled, first about `doubts` of earlier."""
+        for claim in doubts:
+            self.doubt(claim)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._politeness.concurrency):
+                group.create_task(self._work(group))
+
+    def _put(self, doubt: _Doubt) -> None:
+        order_id = doubt.claim.order_id
+        if order_id is None or order_id in self._waiting:
+            return
+        if len(self._waiting) >= MAX_WAITING:
+            self._tell_once(say("Too many unproven notifications wait: the gateway is not asked about all of them."))
+            return
+        self._waiting.add(order_id)
+        self._queue.put_nowait(doubt)
+
+    async def _put_later(self, doubt: _Doubt) -> None:
+        await self._clock.sleep(AGAIN_AFTER_S)
+        self._put(doubt)
+
+    async def _work(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            doubt = await self._queue.get()
+            self._waiting.discard(doubt.claim.order_id or "")
+            again: _Doubt | None = replace(doubt, asked=doubt.asked + 1)
+            try:
+                again = await self._follow(doubt)
+            except Exception as error:  # noqa: BLE001 (one order must not end the asking about all others)
+                why = (
+                    error.message
+                    if isinstance(error, PaygwError)
+                    else say("unexpected error ({kind}).", kind=type(error).__name__)
+                )
+                self._tell_once(say("The gateway cannot be asked about an unproven notification: {why}", why=why))
+            if again is not None and again.asked < MAX_ASKED:
+                group.create_task(self._put_later(again))
+
+    async def _follow(self, doubt: _Doubt) -> _Doubt | None:
+        """Ask about the order of one claim; return the doubt that is left for later, or None."""
+        order_id = doubt.claim.order_id or ""
+        found = await asyncio.to_thread(self._look, order_id)
+        candidates = asked_about(doubt.claim, found, self._words)
+        if isinstance(candidates, Waits):
+            return doubt
+        is_settled = True
+        for candidate in candidates:
+            is_settled &= await self._settled(candidate, order_id)
+        return None if is_settled else replace(doubt, asked=doubt.asked + 1)
+
+    async def _settled(self, candidate: Candidate, order_id: str) -> bool:
+        """Ask about one instruction; return whether the answer says something new, which is then kept."""
+        wait_s = self._rhythm.wait_s(self._clock.monotonic_s())
+        self._rhythm.start(self._clock.monotonic_s())
+        await self._clock.sleep(wait_s)
+        at = timestamp(self._clock.now())
+        answer = await self._ask(Expected(order_id, Decimal(candidate.amount), candidate.currency))
+        self._heed(answer)
+        claim = answer.claim
+        if claim is None:
+            return False
+        said = self._words.get(claim.status or "")
+        if said is not None and said.value == candidate.standing.state.value:
+            return False
+        # It was true at some time before it was asked for: it says nothing of an attempt that left since.
+        dated = replace(claim, times=StatedTimes(true_at=(Span(_EVER, at),)))
+        await self._keep(encode_notification(_kept(dated, at)))
+        return True
+
+    def _heed(self, answer: EnquiryAnswer) -> None:
+        match answer.advice:
+            case StopRun(reason):
+                self._tell_once(say("The gateway refuses enquiries: {reason}", reason=reason))
+                self._rhythm.pause(self._clock.monotonic_s(), AFTER_REFUSAL_S)
+            case PauseRun(pause_s):
+                self._rhythm.pause(self._clock.monotonic_s(), pause_s)
+            case _:
+                pass
+
+    def _tell_once(self, sentence: str) -> None:
+        if sentence != self._told:
+            self._told = sentence
+            self._tell(sentence)
+
+
+def _kept(claim: Claim, at: str) -> Notification:
+    """Return the answer to an enquiry as it is kept in the inbox."""
+    return Notification(
+        received_at=at,
+        method="",
+        content_type="",
+        query="",
+        body=b"",
+        length=0,
+        problem="",
+        claim=claim,
+        source=EvidenceSource.ENQUIRY,
+    )

@@ -1,24 +1,35 @@
-"""Checks which rejected rows a person may release for another attempt."""
+"""Checks which rejected rows a person may release for another attempt.
+
+Makes release orders: one person names rejected rows to send again, another approves; it counts once.
+
+An order names for each row its latest attempt. It holds as long as each of them is rejected after that attempt.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import ClassVar, Literal
 
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import shown_state, state_words
-from paygw_batch.errors import UsageError
+from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
 from paygw_batch.language import mark, say
-from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force, require_sound_clock
+from paygw_batch.run.approval_keys import PublicKey
+from paygw_batch.run.ordered_batch import OrderedBatch, RowOrder, frame_of
+from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 from paygw_batch.run.resolve import open_from, standings_of
+from paygw_batch.run.signed_document import SignedPart
 
 _WHY_NOT = {
-    State.READY: mark("it is ready already: `paygw-batch resume` sends it, unless `status` says that it is held"),
-    State.IN_FLIGHT: mark("it is in doubt and may have been paid: settle it with `paygw-batch resolve` first"),
-    State.IN_DOUBT: mark("it is in doubt and may have been paid: settle it with `paygw-batch resolve` first"),
+    State.READY: mark("it is ready already: the next run sends it, unless it is held"),
+    State.IN_FLIGHT: mark("it is in doubt and may have been paid: settle it first"),
+    State.IN_DOUBT: mark("it is in doubt and may have been paid: settle it first"),
     State.ACCEPTED: mark("the gateway has accepted it, and may still pay it"),
     State.PAID: mark("it is paid"),
-    State.RETURNED: mark("it was paid and came back: pay it under an order id of its own, in a new sheet"),
-    State.REPLACED: mark("an amended row of a later sheet has taken its place"),
+    State.RETURNED: mark("it was paid and came back: pay it under a new order id, in a new sheet"),
+    State.REPLACED: mark("an amended row of a later sheet has replaced it"),
 }
 
 
@@ -31,7 +42,8 @@ def quarantined(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowStanding]:
     """Return those of `rows` (None: all) that a person alone called rejected and that wait for release, by row."""
-    until = quarantine_in_force(journal, quarantine_h, now()).left_until(now())
+    clock = JournalClock.read(journal, now())
+    until = clock.quarantine(quarantine_h).left_until(clock.now)
     return {
         row.row: row
         for row in journal.rows(batch.number, states={State.REJECTED}, numbers=rows)
@@ -59,7 +71,8 @@ def check_releasable(
 
     So it does, whatever the rows, where our clock is not to be believed.
     """
-    require_sound_clock(journal, now())
+    clock = JournalClock.read(journal, now())
+    clock.require_sound()
     waiting = quarantined(journal, batch, rows, quarantine_h=quarantine_h, now=now)
     found, wrong = standings_of(journal, batch, rows), []
     for row in sorted(set(rows)):
@@ -76,6 +89,109 @@ def check_releasable(
                 )
             )
         elif row in waiting:
-            wrong.append(waiting_sentence(waiting[row], quarantine_in_force(journal, quarantine_h, now())))
+            wrong.append(waiting_sentence(waiting[row], clock.quarantine(quarantine_h)))
     if wrong:
         raise UsageError(" ".join(wrong), hint=say("Nothing was released or sent. Only rejected rows can be retried."))
+
+
+class RejectedRow(SignedPart):
+    """One rejected row to send again: the attempt that was rejected, under which order id.
+
+    `duplicate_of` is the attempt that it may be a duplicate of, because a word about it did not come over the wire; 0:
+    none.
+    """
+
+    row: int
+    client_orderid: str
+    order_id: str
+    attempt: int
+    duplicate_of: int
+    currency: str
+    amount: str
+
+
+class ReleaseContent(OrderedBatch):
+    """The rows that would be released, and why."""
+
+    evidence: str
+    rows: list[RejectedRow]
+
+
+_STILL_REJECTED = mark("`paygw-batch status BATCH` shows the rows. Rejected ones need a new order.")
+
+
+class ReleaseOrder(RowOrder):
+    """An order as it is in its file."""
+
+    noun: ClassVar[str] = mark("release order")
+    placeholder: ClassVar[str] = "ORDER"
+    nothing_done: ClassVar[str] = mark("Nothing was released or sent.")
+    make_another: ClassVar[str] = mark(
+        "Make a new order: `paygw-batch retry BATCH --evidence TEXT --order-out ORDER --key KEY`."
+    )
+
+    document: Literal["paygw-batch release order 2"] = "paygw-batch release order 2"
+    content: ReleaseContent
+
+    def content_now(
+        self, journal: JournalReader, batch: BatchRecord, *, endpoint: str, minor_units: Mapping[str, int]
+    ) -> ReleaseContent:
+        """Return the content that an order to release the same rows would have now."""
+        return release_content(
+            journal,
+            batch,
+            self.numbers,
+            evidence=self.content.evidence,
+            endpoint=endpoint,
+            minor_units=minor_units,
+        )
+
+    def refusal(self, actual: OrderedBatch) -> ApprovalError:
+        """Return the refusal of an order that names the first row that has changed."""
+        is_now = {one.row: one for one in ReleaseContent.model_validate(actual).rows}
+        changed = next((one.row for one in self.content.rows if is_now.get(one.row) != one), None)
+        what = (
+            say("the batch is not the one that it names")
+            if changed is None
+            else say("row {row} has changed since", row=changed)
+        )
+        return ApprovalError(
+            say("The release order no longer holds: {change}.", change=what),
+            hint=f"{say(self.nothing_done)} {say(_STILL_REJECTED)}",
+        )
+
+
+def release_content(
+    journal: JournalReader,
+    batch: BatchRecord,
+    rows: Sequence[int],
+    *,
+    evidence: str,
+    endpoint: str,
+    minor_units: Mapping[str, int],
+) -> ReleaseContent:
+    """Return the content of an order to release those of `rows` that are rejected now."""
+    standings = standings_of(journal, batch, set(rows))
+    found = (standings[row] for row in rows if row in standings)
+    return ReleaseContent(
+        **frame_of(journal, batch, endpoint),
+        evidence=evidence,
+        rows=[
+            RejectedRow(
+                row=one.row,
+                client_orderid=one.client_orderid,
+                order_id=one.sent_orderid or "",
+                attempt=one.attempt,
+                duplicate_of=one.possible_duplicate_of or 0,
+                currency=one.currency,
+                amount=from_minor(one.minor, minor_units=minor_units[one.currency]),
+            )
+            for one in found
+            if one.state is State.REJECTED
+        ],
+    )
+
+
+def unsigned_release(content: ReleaseContent, maker: PublicKey, now: datetime) -> ReleaseOrder:
+    """Return an order that its maker has yet to sign."""
+    return ReleaseOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])

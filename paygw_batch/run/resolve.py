@@ -11,7 +11,7 @@ from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.errors import InternalError, JournalError, RowsMoved, UsageError
 from paygw_batch.journal import BatchRecord, CarriedOut, Entry, Journal, JournalReader, RowStanding
 from paygw_batch.language import say
-from paygw_batch.run.quarantine_clock import Quarantine, quarantine_in_force, require_sound_clock
+from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,18 @@ class Settlement:
     resolution: Resolution
     evidence: str
     basis: Basis = Basis.PERSON
+    words: str = ""
+    """A person's own words before the evidence of a statement."""
+
+    @property
+    def said(self) -> str:
+        """The evidence as it is shown and kept."""
+        return said_by(self.evidence, self.words)
+
+
+def said_by(evidence: str, words: str) -> str:
+    """Return evidence with a person's own words before it, where there are some."""
+    return f"{words} ({evidence})" if words else evidence
 
 
 def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
@@ -44,7 +56,7 @@ def needs_second_person(state: State, resolution: Resolution) -> bool:
 
 
 def open_from(standing: RowStanding, quarantine: Quarantine) -> datetime | None:
-    """Return from when on a row may be sent again on a person's word: so long after its latest attempt.
+    """Return when the quarantine after a row's latest attempt ends: a person may then let it be sent again.
 
     None: nothing left.
     """
@@ -75,10 +87,11 @@ def check_settlements(
     now: Now,
 ) -> None:
     """Raise `UsageError`, with a sentence for each, when one of `settlements` may not be made."""
-    require_sound_clock(journal, now())
-    quarantine = quarantine_in_force(journal, quarantine_h, now())
+    clock = JournalClock.read(journal, now())
+    clock.require_sound()
+    quarantine = clock.quarantine(quarantine_h)
     standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
-    wrong, held = [], journal.messages(batch.number).holds
+    wrong, held = [], journal.holds(batch.number)
     for settlement in settlements:
         standing = standings.get(settlement.row)
         if standing is None:
@@ -100,7 +113,9 @@ def check_settlements(
             wrong.append(sentence)
     if wrong:
         raise UsageError(
-            " ".join(wrong), hint=say("Nothing was changed. `paygw-batch status BATCH` shows where rows stand.")
+            " ".join(wrong),
+            hint=say("Nothing was changed. `paygw-batch status BATCH` shows the state of each row."),
+            for_terminal=True,
         )
 
 
@@ -123,19 +138,23 @@ def settle(
 
     `carried_out` is the statement they come from, `order` the signed order that asks for them.
     """
-    at = timestamp(now())
+    at, digest = timestamp(now()), "" if order is None else order.sha256
     standings, entries = standings_of(journal, batch, {settlement.row for settlement in settlements}), []
     for settlement in settlements:
         if (standing := standings.get(settlement.row)) is None:
             raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")
         if standing.state is State.IN_FLIGHT:  # those of a run that has ended are in doubt
             raise JournalError(
-                say("Row {row} is being sent by a worker now: nothing was settled.", row=settlement.row),
+                say("A worker is sending row {row} now. Nothing was settled.", row=settlement.row),
                 hint=say("Wait for its answer, then run the same command again."),
             )
-        fact = Resolved(settlement.resolution, settlement.evidence, by, settlement.basis)
+        fact = Resolved(settlement.resolution, settlement.said, by, settlement.basis, digest)
         entries.append(Entry(standing.instruction, standing.attempt, fact, at))
-    note = None if carried_out is None else replace(carried_out, at=at)
+    attempts = {standing.instruction: standing.attempt for standing in standings.values()}
+    note = None
+    if carried_out is not None:
+        attempts |= dict(carried_out.attempts)  # those that there were when the file was read
+        note = replace(carried_out, at=at, attempts=tuple(sorted(attempts.items())))
     try:
         journal.settle(entries, note=note, order=None if order is None else replace(order, at=at))
     except RowsMoved as error:

@@ -2,31 +2,31 @@
 
 The first line of what is signed names the kind of document, so that a signature over one kind never counts for another.
 The maker signs the whole content. An approver signs the digest of that, a time and the own key: nobody can carry an
-approval over to other content or make it younger. Who counts is decided by people, not by keys (see `people.py`). Each
+approval over to other content or make it younger. Who counts is decided by people, not by keys (`People`). Each
 signs the same text, with a key from a file or with a passkey (see `passkey.py`).
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from paygw_batch.clock import timestamp
-from paygw_batch.errors import ApprovalError, ConfigurationError
-from paygw_batch.files import write_whole
+from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn
+from paygw_batch.files import read_regular, write_whole
+from paygw_batch.journal import Withdrawal
 from paygw_batch.language import mark, say, say_count
-from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, read_own_spelling
+from paygw_batch.run.approval_keys import ApprovalKey, People, Person, PublicKey, read_own_spelling
 from paygw_batch.run.passkey import PasskeySignature, RelyingParty, challenge_of, has_asserted
-from paygw_batch.run.people import People, Person
 
 _APPROVE_IT = mark("`paygw-batch approve {placeholder} --key KEY` approves it.")
-_UNKNOWN_MAKER = mark("The {noun} was made with a key that [approval.makers] of the configuration does not list.")
+_UNKNOWN_MAKER = mark("The {noun} was made with a key that does not belong to a listed maker.")
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 CLOCK_SKEW = timedelta(minutes=5)
 """How far ahead of this machine's clock an approver's may be."""
@@ -54,6 +54,14 @@ class SignedPart(BaseModel):
     """A part of a signed document: frozen and strict; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SparsePart(SignedPart):
+    """A part that a document may have very often: its empty values are not written."""
+
+    @model_serializer(mode="wrap")
+    def _filled(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if value or name == "row"}
 
 
 Signature = str | PasskeySignature
@@ -168,12 +176,17 @@ def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPoli
     owner = policy.people.owner_of(key)
     if owner == maker:
         raise ApprovalError(
-            say("{name} made this {noun}: another person has to approve it.", name=maker.name, noun=say(document.noun)),
+            say(
+                "{name} made this {noun}, so another person must approve it.", name=maker.name, noun=say(document.noun)
+            ),
             hint=say("Nothing was approved."),
+            for_terminal=False,
         )
     if policy.people.approver_with(key) is None:
         raise ApprovalError(
-            say("This key is not among [approval.approvers] of the configuration."), hint=say("Nothing was approved.")
+            say("This key does not belong to a listed approver."),
+            hint=say("Nothing was approved."),
+            for_terminal=False,
         )
     approved_at = timestamp(now)
     return ApprovalText(key, approved_at, document.approval_text(key, approved_at))
@@ -196,13 +209,14 @@ def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalP
     """
     found: Person | str = say("has no time")
     if _is_time(approval.approved_at):
-        found = _person_behind(approval, document, _maker_of(document, policy), policy, now)
+        found = _approver_of(approval, document, _maker_of(document, policy), policy, now)
     if isinstance(found, Person) and datetime.fromisoformat(approval.approved_at) < now - MAX_SIGNING:
         found = say("was begun at {approved_at}, too long ago", approved_at=approval.approved_at)
     if not isinstance(found, Person):
         raise ApprovalError(
             say("The approval {problem}.", problem=found),
             hint=say("Nothing was approved. Open the page again, and approve."),
+            for_terminal=False,
         )
     return _with_approval(document, approval, policy)
 
@@ -219,7 +233,7 @@ def signatures_of(document: SignedDocument, policy: ApprovalPolicy, now: datetim
     valid: dict[Person, Approval] = {}
     wrong = []
     for approval in document.approvals:
-        person = _person_behind(approval, document, maker, policy, now)
+        person = _approver_of(approval, document, maker, policy, now)
         if isinstance(person, Person):
             valid.setdefault(person, approval)
         else:
@@ -228,8 +242,20 @@ def signatures_of(document: SignedDocument, policy: ApprovalPolicy, now: datetim
 
 
 def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
-    """Return who made and approved a document. Raises `ApprovalError` when fewer people approve than are needed."""
+    """Return who made and approved a document.
+
+    Raises `ApprovalError` when fewer people approve than are needed, or when it claims to be made later than now.
+    """
     found = signatures_of(document, policy, now)
+    if datetime.fromisoformat(document.made_at) > now + CLOCK_SKEW:
+        raise ApprovalError(
+            say(
+                "The {noun} was made at {made_at}, which is in the future.",
+                noun=say(document.noun),
+                made_at=document.made_at,
+            ),
+            hint=f"{say(document.nothing_done)} {say(document.make_another)}",
+        )
     if len(found.valid) < policy.needed:
         count = say_count(
             policy.needed,
@@ -240,7 +266,7 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
         reasons = say("; {wrong}", wrong="; ".join(found.wrong)) if found.wrong else ""
         raise ApprovalError(
             say(
-                "The {noun} has not enough approvals: {count}{reasons}.",
+                "The {noun} does not have enough approvals: {count}{reasons}.",
                 noun=say(document.noun),
                 count=count,
                 reasons=reasons,
@@ -248,6 +274,21 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
             hint=f"{say(document.nothing_done)} {say(_APPROVE_IT, placeholder=document.placeholder)}",
         )
     return found
+
+
+def require_not_withdrawn(document: SignedDocument, withdrawals: Iterable[Withdrawal]) -> None:
+    """Raise `DocumentWithdrawn` for a document that a person withdrew, in whichever copy."""
+    for one in withdrawals:
+        if one.sha256 == document.digest():
+            raise DocumentWithdrawn(
+                say(
+                    "The {noun} was withdrawn by {name} at {at}: no copy of it is valid any longer.",
+                    noun=say(document.noun),
+                    name=one.by,
+                    at=one.at,
+                ),
+                hint=f"{say(document.nothing_done)} {say(document.make_another)}",
+            )
 
 
 def name_of(key: str, people: People) -> str:
@@ -273,7 +314,7 @@ def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
     if maker is None:
         raise ApprovalError(
             say(_UNKNOWN_MAKER, noun=say(document.noun)),
-            hint=f"{say(document.nothing_done)} {say('A maker whom nobody knows could be the approver.')}",
+            hint=f"{say(document.nothing_done)} {say('An unknown maker could also be the approver.')}",
         )
     return maker
 
@@ -285,7 +326,7 @@ def has_signed_by(key: PublicKey, text: bytes, signature: Signature, party: Rely
     return party is not None and has_asserted(key, signature, text, party)
 
 
-def _person_behind(
+def _approver_of(
     approval: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
 ) -> Person | str:
     """Return the person whose valid approval it is, or the reason why it is not valid."""
@@ -294,9 +335,9 @@ def _person_behind(
         return say("is by the maker of the {noun}", noun=say(document.noun))
     person = None if key is None else policy.people.approver_with(key)
     if key is None or person is None:
-        return say("is by a key that [approval.approvers] does not list")
+        return say("is by a key that does not belong to a listed approver")
     if policy.passkeys is None and not isinstance(approval.signature, str):
-        return say("is by passkey, and the configuration has no [console] origin")
+        return say("is by passkey, but the configuration does not give the address of the pages")
     if not has_signed_by(key, document.approval_text(key, approval.approved_at), approval.signature, policy.passkeys):
         return say("is over other content, or was changed")
     approved_at = datetime.fromisoformat(approval.approved_at)
@@ -313,11 +354,11 @@ def read_document(path: Path, *kinds: type[Document], data: bytes | None = None)
 
     Raises `ApprovalError` when there is none, or it does not read as one, or another version of this program made it.
     """
-    noun, first = say(" or ").join(say(kind.noun) for kind in kinds), kinds[0]
+    noun = say(kinds[0].noun) if len(kinds) == 1 else say("plan or order")
+    first = kinds[0]
     try:
         if data is None:
-            with path.open("rb") as stream:
-                data = stream.read(MAX_DOCUMENT_BYTES)
+            data = read_regular(path, MAX_DOCUMENT_BYTES)
     except OSError as error:
         reason = say(error.strerror or "unknown reason").lower()
         raise ApprovalError(
@@ -349,15 +390,10 @@ def _is_time(text: str) -> bool:
 
 def _check_version(path: Path, label: "_Label", kinds: Sequence[type[SignedDocument]]) -> None:
     """Raise `ApprovalError` for a document of a version that this program does not read."""
-    if label.document is None and label.maker is not None and label.approvals is not None:
-        raise ApprovalError(
-            say("{name} was made by an older version of this program, and does not name the journal.", name=path.name),
-            hint=f"{say(kinds[0].nothing_done)} {say(kinds[0].make_another)}",
-        )
     if label.document is not None and label.document not in {kind.model_fields["document"].default for kind in kinds}:
         raise ApprovalError(
             say(
-                "{name} is no {noun} of this version: it says that it is {document!r}.",
+                "{name} is not a {noun} that this version can read: its type is {document!r}.",
                 name=path.name,
                 noun=say(kinds[0].noun),
                 document=label.document[:60],
@@ -372,8 +408,6 @@ class _Label(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
     document: str | None = None
-    maker: str | None = None
-    approvals: list[Any] | None = None
 
 
 def write_document(document: SignedDocument, path: Path) -> None:
@@ -382,7 +416,7 @@ def write_document(document: SignedDocument, path: Path) -> None:
 
 
 def check_reachable(policy: ApprovalPolicy) -> None:
-    """Raise `ConfigurationError` when nobody's plan could ever have enough approvals by other people."""
+    """Raise `ConfigurationError` if no person's plan could ever have enough approvals by others."""
     others = max((len(policy.people.approvers_for(maker)) for maker in policy.people.makers), default=0)
     if others < policy.needed:
         raise ConfigurationError(
@@ -392,5 +426,5 @@ def check_reachable(policy: ApprovalPolicy) -> None:
                 needed=policy.needed,
                 others=others,
             ),
-            hint=say("A person with several keys counts once, and never approves the own plan."),
+            hint=say("Each person counts once, however many keys they hold, and no one can approve their own plan."),
         )

@@ -1,16 +1,16 @@
 """Submits a sheet: compares it with the journal, and then stores the planned batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
 
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS
-from paygw_batch.core.reference import reference_of
+from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS, reference_of
 from paygw_batch.core.shown_states import state_words
-from paygw_batch.core.spelling import spelled_alike
+from paygw_batch.core.text import spelled_alike
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, ReferenceLookAlike
 from paygw_batch.journal import (
@@ -25,15 +25,25 @@ from paygw_batch.journal import (
     NewBatch,
 )
 from paygw_batch.language import say
-from paygw_batch.run.compare_sheet import SheetComparison, compare_sheet, with_rows, without_rows
-from paygw_batch.run.quarantine_clock import Quarantine, days_ago, quarantine_in_force, require_sound_clock
-from paygw_batch.run.repeated_sheet import SheetRepeat, at_least_two, not_summed_up, once_a_batch, repeated_by
-from paygw_batch.sheet.check.contract import ContractGate, good_rows
-from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE
+from paygw_batch.run.compare_sheet import (
+    ComparisonMemory,
+    SheetComparison,
+    SheetRepeat,
+    compare_sheet,
+    one_warning_per_batch,
+    outside_repeat,
+    repeated_by,
+    repeated_within_a_batch,
+    with_rows,
+    without_rows,
+)
+from paygw_batch.run.forget_order import require_remembered
+from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
+from paygw_batch.sheet.check.contract import ContractGate, good_rows, rules_for_sheet
+from paygw_batch.sheet.check.repeats import LOOK_ALIKE
 from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
 from paygw_batch.sheet.findings import Findings
-from paygw_batch.sheet.instructions.instruction_columns import InstructionColumns
-from paygw_batch.sheet.instructions.pages import Pager
+from paygw_batch.sheet.instructions import InstructionColumns, Pager
 from paygw_batch.sheet.model import Validated, as_defects, no_defects
 
 
@@ -64,12 +74,12 @@ class Plan:
         """The warnings, those about the whole sheet first, at row 0."""
         of_sheet = [] if self.repeat is None else [self.repeat.as_warning()]
         if self.look_alikes:
-            of_sheet.append(once_a_batch(self.look_alikes))
+            of_sheet.append(one_warning_per_batch(self.look_alikes))
         return self.validated.warnings_found.after(pl.concat([no_defects(), *of_sheet]))
 
     @property
     def repeated_batch(self) -> str:
-        """The id of the batch that the sheet repeats; empty where it repeats none."""
+        """The id of the batch that the sheet repeats; empty if it repeats none."""
         return "" if self.repeat is None else self.repeat.batch
 
     def is_meant(self, answer: str) -> bool:
@@ -93,55 +103,63 @@ def plan_submission(
     strict: bool = False,
     repeat_days: int = REPEAT_DAYS,
     look_alike_days: int = LOOK_ALIKE_DAYS,
+    as_of: datetime | None = None,
+    memory: ComparisonMemory | None = None,
 ) -> Plan:
     """Compare a validated sheet with the journal.
 
-    A row whose order id was used for other content becomes a defect, unless `amend` allows it to replace what was never
-    paid (where a person's word alone says so, after `quarantine_h`); so does one whose id was used in another spelling.
-    A row that pays like another one of the last `look_alike_days` (0: never looked at) gets a warning, several that pay
-    like rows of one batch get one together, and a sheet that repeats a batch of the last `repeat_days` (0: never asked)
-    a finding of its own in their place. With `strict`, whatever is worth a warning is a defect: those
-    rows are left out of the batch, which may with that be one that the journal has already.
+    A row whose order id was used for other content is a defect, unless `amend` lets it replace a payment that was never
+    made (if only a person says so, after `quarantine_h`); so is one whose id was used in another spelling. A row like
+    one of the last `look_alike_days` gets a warning (several like one batch: one together), a repeat of a batch of the
+    last `repeat_days` a finding of its own; 0: neither. With `strict`, rows with a warning are left out as defects.
+    Days count back from `as_of`, or from now. With `memory`, the journal is asked only about rows that have changed.
 
-    Raises `ReferenceLookAlike` when the order ids were derived from a reference that was used in another spelling.
+    Raises `ReferenceLookAlike` if the order ids come from a reference that was used in another spelling.
     """
-    if strict:
-        validated = warnings_as_defects(validated)
-    if existing := _batch(journal, operation, validated.batch):
+    validated = warnings_as_defects(validated) if strict else validated
+    if existing := _existing(validated, journal, operation):
         return Plan(validated, existing, (), ())
     _refuse_respelled_reference(validated, journal, operation)
-    quarantine = quarantine_in_force(journal, quarantine_h, now())
-    until = quarantine.left_until(now())
+    clock = JournalClock.read(journal, now())
+    counted = replace(clock, now=as_of or clock.now)
+    quarantine = clock.quarantine(quarantine_h)
+    until = quarantine.left_until(clock.now)
     found = compare_sheet(
         validated,
         journal,
         operation,
         lambda clash: amend and clash.amendable and _is_over(clash, until),
-        days_ago(journal, max(look_alike_days, repeat_days), now()),
+        counted.days_ago(max(look_alike_days, repeat_days)),
+        None if amend else memory,
     )
     if found.amended:
-        require_sound_clock(journal, now())
-    amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended]
+        clock.require_sound()
     if found.conflicts or found.spelled:
         conflicts = _conflict_defects(found.conflicts, until, quarantine)
         validated = with_defects(validated, pl.concat([conflicts, _spelled_otherwise(found)]))
-        if existing := _batch(journal, operation, validated.batch):
+        if existing := _existing(validated, journal, operation):
             return Plan(validated, existing, (), ())
     paid_before: Sequence[LookAlike] = found.paid_before
-    lately = [one for one in paid_before if one.opened_at > days_ago(journal, look_alike_days, now())]
+    lately = [one for one in paid_before if one.opened_at > counted.days_ago(look_alike_days)]
     if strict and lately:
         validated = with_defects(validated, _look_alike_warnings(lately, found.own_ids))
-        if existing := _batch(journal, operation, validated.batch):
+        if existing := _existing(validated, journal, operation):
             return Plan(validated, existing, (), ())
         left_out = {one.row for one in lately}
         paid_before, lately = [one for one in paid_before if one.row not in left_out], []
-    since = days_ago(journal, repeat_days, now())
-    repeat = _repeat(validated, paid_before, journal, since=since) if repeat_days else None
-    left = not_summed_up(lately, repeat)
-    together = at_least_two(left)
-    if single := [one for one in left if one not in together]:
-        validated = with_warnings(validated, _look_alike_warnings(single, found.own_ids))
+    repeat = _repeat(validated, paid_before, journal, since=counted.days_ago(repeat_days)) if repeat_days else None
+    together = repeated_within_a_batch(left := outside_repeat(lately, repeat))
+    validated = _with_look_alikes(validated, [one for one in left if one not in together], found.own_ids)
+    amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended]
     return Plan(validated, None, found.known, amendments, repeat, together)
+
+
+def _existing(validated: Validated, journal: JournalReader, operation: str) -> BatchRecord | None:
+    """Return the batch of a sheet where the journal has it. Raises `PeopleForgotten` if its people were forgotten."""
+    existing = journal.batch(validated.batch, operation=operation)
+    if existing is not None:
+        require_remembered(journal, existing)
+    return existing
 
 
 def open_planned_batch(
@@ -186,7 +204,7 @@ def open_planned_batch(
         approvals=tuple(approvals),
         plan_sha256=plan_sha256,
     )
-    parts = _parts(plan, ContractGate(rules, operation))
+    parts = _parts(plan, ContractGate(rules_for_sheet(rules, validated.sheet.headers), operation))
     return journal.open_batch(batch, parts=parts, known=plan.known, amendments=plan.amendments, at=timestamp(now()))
 
 
@@ -205,11 +223,6 @@ def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
         del part  # while the next one is made, there is room for its instructions alone
         yield BatchPart(pages, new)
     yield BatchPart(pager.last())
-
-
-def _batch(journal: JournalReader, operation: str, batch: str) -> BatchRecord | None:
-    same = (record for record in journal.batches() if (record.operation, record.batch) == (operation, batch))
-    return next(same, None)
 
 
 def _refuse_respelled_reference(validated: Validated, journal: JournalReader, operation: str) -> None:
@@ -240,11 +253,12 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
             "choose a reference that differs in more than its spelling.",
             reference=newest.reference,
         ),
+        option="--reference",
     )
 
 
 def _reference(validated: Validated) -> str | None:
-    """Return the reference that a sheet's order ids were derived from; None where they are its own."""
+    """Return the reference that a sheet's order ids were derived from; None if they are its own."""
     for part in validated.parts():
         for order_id, content in part.instructions.head(1).select("client_orderid", "content").iter_rows():
             return reference_of(order_id, content)
@@ -284,6 +298,10 @@ def _repeat(
     return repeated_by(batches, validated.payable)
 
 
+def _with_look_alikes(validated: Validated, single: Sequence[LookAlike], own_ids: Mapping[int, str]) -> Validated:
+    return with_warnings(validated, _look_alike_warnings(single, own_ids)) if single else validated
+
+
 def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int, str]) -> pl.DataFrame:
     lines = []
     for one in look_alikes:
@@ -310,19 +328,19 @@ def _conflict_defects(conflicts: Sequence[Clash], until: str, quarantine: Quaran
     for clash in conflicts:
         sentence = say(
             "{order_id} was used on {day} for another payment (batch {batch}, row {row}, now {state}): give this one "
-            "an id of its own",
+            "its own id",
             order_id=clash.client_orderid,
             day=clash.opened_at[:10],
             batch=clash.batch,
             row=clash.sheet_row,
             state=state_words(clash.state.value),
         )
-        mend = say(", or submit with --amend to replace the other.") if clash.amendable else "."
+        mend = say(", or amend: this row then replaces the other.") if clash.amendable else "."
         since = clash.quarantined_since
         if clash.amendable and since is not None and not _is_over(clash, until):
             mend = say(
-                ". The other is rejected on a person's word alone, left at {time} and could still be paid: --amend may "
-                "replace it from {opens} on ({quarantine}).",
+                ". The other is rejected on a person's word alone, left at {time} and could still be paid: this row "
+                "may replace it from {opens} on ({quarantine}).",
                 time=since,
                 opens=timestamp(quarantine.opens(since)),
                 quarantine=quarantine,

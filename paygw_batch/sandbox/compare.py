@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from paygw_batch.core.terminal_text import fit_for_terminal
+from paygw_batch.core.text import fit_for_terminal
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.sandbox.record import RecordLine, read_record, unguarded
 
@@ -111,7 +111,7 @@ def read_reconciliation(path: Path) -> list[dict[str, str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the differences between the two files named; return 0 for none, 1 for some, 2 where they cannot be read."""
+    """Print the differences between the two files named; return 0 for none, 1 for some, 2 if they cannot be read."""
     if len(arguments) != 2:  # noqa: PLR2004 (the record and the reconciliation)
         sys.stderr.write("usage: python -m paygw_batch.sandbox.compare RECORD RECONCILIATION.csv\n")
         return 2

@@ -1,21 +1,149 @@
 """Checks the fields of a body against the form of their country.
 
 Source: sections 2.1 to 2.4 of the gateway's interface, as the data under `config/` states them.
+
+Reads the body of a request: strict JSON, one flat object, numbers kept as the digits that were sent.
+
+Checks the points that the country's form leaves open: how the amount is written, and the control hash.
+
+Computed in its own way and not by the code that makes requests, so that the one tests the other.
 """
 
+import hashlib
+import hmac
 import ipaddress
+import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import assert_never
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import NoReturn, assert_never
 from urllib.parse import urlsplit
 
 from paygw_batch.core.money import parse_amount
 from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField, Rules
-from paygw_batch.errors import InternalError
-from paygw_batch.sandbox.body import Digits, order_id_of, shown_name
-from paygw_batch.sandbox.expects import Expects, amount_form_problem, is_control
+from paygw_batch.errors import ConfigurationError, InternalError
 from paygw_batch.sandbox.request import Order, Refusal
+
+_PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
+class Digits(str):
+    """A JSON number, as the very digits that were sent: a signature covers them, and money is never a float."""
+
+    __slots__ = ()
+
+
+class _NotFlatJson(ValueError):
+    """The text is JSON to a lenient reader only."""
+
+
+def parse_body(body: bytes) -> Mapping[str, str] | Refusal:
+    """Return the fields of a body, text as `str` and numbers as `Digits`, or why it is not one flat JSON object.
+
+    Strict as RFC 8259 and section 2 of the gateway's interface ask: UTF-8 without a byte order mark, one object, no
+    name twice, no NaN or Infinity, nothing but text and numbers in it.
+    """
+    try:
+        parsed = json.loads(
+            body.decode("utf-8"),
+            parse_int=Digits,
+            parse_float=Digits,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_refuse_duplicates,
+        )
+    except UnicodeDecodeError:
+        return Refusal(400, "body", "The body is not UTF-8.")
+    except _NotFlatJson as problem:
+        return Refusal(400, "body", str(problem))
+    except (ValueError, RecursionError):
+        return Refusal(400, "body", "The body is not JSON.")
+    if not isinstance(parsed, dict):
+        return Refusal(400, "body", "The body is not a JSON object.")
+    for name, value in parsed.items():
+        if not (isinstance(value, str) and _is_unicode(name) and _is_unicode(value)):
+            return Refusal(400, "body", f"{shown_name(name)} is neither text nor a number.", order_id_of(parsed))
+    return parsed
+
+
+def order_id_of(fields: Mapping[str, object]) -> str | None:
+    """Return the order id that a body states, if it states one as text."""
+    value = fields.get("client_orderid")
+    return value if type(value) is str and _is_unicode(value) else None
+
+
+def shown_name(name: str) -> str:
+    """Return a field's name for a message; a name no form would have may hold anything and is not repeated."""
+    return name if _PLAIN_NAME.fullmatch(name) else "A field"
+
+
+def _refuse_constant(_: str) -> NoReturn:
+    raise _NotFlatJson("The body holds NaN or Infinity, which are not JSON.")
+
+
+def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise _NotFlatJson("The body names a field twice.")
+    return fields
+
+
+def _is_unicode(text: str) -> bool:
+    """Tell whether `text` can be written as UTF-8: an escape such as backslash-uD800 alone cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+_TWO_DECIMALS = re.compile(r"[0-9]+\.[0-9]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRule:
+    """How the merchant and the sandbox agreed to compute the control: the configuration's words, and the secret."""
+
+    order: tuple[str, ...]
+    separator: str
+    amount: str
+    secret: str = field(default="", repr=False)
+    is_keyed: bool = False
+    """Whether the secret is the key of an HMAC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expects:
+    """The expectations for every body of an operation."""
+
+    amount_is_text: bool = False
+    control: ControlRule | None = None
+
+
+def amount_form_problem(expects: Expects, value: str, *, is_number: bool) -> str:
+    """Return how the amount is written in another way than agreed, as the words after its name, or an empty text."""
+    if not expects.amount_is_text:
+        return "" if is_number else "must be a number, not text"
+    return "must be text with two decimals" if is_number or not _TWO_DECIMALS.fullmatch(value) else ""
+
+
+def is_control(rule: ControlRule, fields: Mapping[str, str], *, minor_units: int) -> bool:
+    """Whether `fields` carry the control that `rule` leads to."""
+    amount = Decimal(fields["amount"])
+    written = {
+        "as-sent": fields["amount"],
+        "two-decimals": f"{amount:.2f}",
+        "minor-units": f"{amount * 10**minor_units:.0f}",
+    }
+    if rule.amount not in written:
+        raise ConfigurationError(f"The sandbox knows no control amount {rule.amount}: {', '.join(written)}.")
+    values = {**fields, "amount": written[rule.amount], "secret": rule.secret}
+    digest = hmac.new(rule.secret.encode(), digestmod=hashlib.sha256) if rule.is_keyed else hashlib.sha256()
+    for position, part in enumerate(rule.order):
+        digest.update(((rule.separator if position else "") + values[part]).encode())
+    return hmac.compare_digest(digest.hexdigest().encode(), fields["control"].encode())
+
 
 _MAX_TEXT = 1024
 _MAX_ORDER_ID = 128
@@ -28,9 +156,9 @@ _EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(?:\.[^@\s.]+)+")
 
 
 class FormCheck:
-    """Holds bodies against the rules of one operation."""
+    """Checks bodies by the rules of one operation."""
 
-    def __init__(self, rules: Rules, expects: Expects = Expects()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, rules: Rules, expects: Expects = Expects()) -> None:
         self._expects = expects
         self._by_code = rules
         self._by_currency: defaultdict[str, list[CountryRule]] = defaultdict(list)
@@ -82,7 +210,7 @@ class FormCheck:
         """Return the rule of the country a body is about, or a sentence.
 
         A body of a payout names no country: it follows from the currency, and where countries share a currency, the
-        dialling code of its phone, or of its account where it has no phone.
+        dialling code of its phone, or of its account if it has no phone.
         """
         if (named := self._by_code.get(fields.get("country", ""))) is not None:
             return named
@@ -124,7 +252,8 @@ def _value_problem(rule: CountryRule, form_field: FormField, value: str) -> str:
         case FieldKind.COUNTRY:
             return "" if value == rule.code else f"must be {rule.code}"
         case FieldKind.PURPOSE:
-            return "" if value == rule.purpose else f"is not the code that {rule.name} is reached through"
+            codes = {rule.purpose, *(one.purpose for one in rule.purposes.values())}
+            return "" if value in codes else f"is not the code that {rule.name} is reached through"
         case FieldKind.MASKED_PHONE if "*" in value:
             return _masked_problem(rule, value)
         case FieldKind.INTERNATIONAL_PHONE | FieldKind.LOCAL_PHONE | FieldKind.WALLET | FieldKind.MASKED_PHONE:

@@ -73,7 +73,7 @@ class Record:
             raise OutputError("The sandbox's record cannot be written: the disk is full.")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def __enter__(self) -> Self:

@@ -40,7 +40,7 @@ class Order:
     """An order to pay that was properly signed and satisfies its country's form.
 
     `amount` keeps the digits that were sent; `payee` is the account number, or the receiver's phone in the receiver
-    form. `purpose` is None where the country sends none, `callback_url` where its form has none. The latter may hold a
+    form. `purpose` is None if the country sends none, `callback_url` where its form has none. The latter may hold a
     merchant's secret token.
     """
 

@@ -1,17 +1,191 @@
-"""Verifies that a request is a payment or a collection. Every request passes here.
+"""Verifies who sent a request, and that it is a payment or a collection. Every request passes here.
 
-What is asked, and where it is written: sections 4 and 5 of the gateway's interface (POST, the path, the three headers),
-RFC 5849 (the signature), sections 2.1 to 2.4 (the form), section 5 (the control).
+Written from the interface and not from the client, on purpose: this checks the client's own signing code. Sources:
+sections 4 and 5 of the gateway's interface (POST, the path, the three headers), RFC 5849 and RFC 3986 (the header, the
+signature, nonces that may be used once), sections 2.1 to 2.4 (the form), section 5 (the control).
 """
 
+import base64
+import binascii
+import re
 from collections.abc import Callable, Mapping
+from enum import StrEnum
+from urllib.parse import quote, unquote
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from paygw_batch.countries.rules import Operation, Rules
-from paygw_batch.sandbox.authorization import Authenticator
-from paygw_batch.sandbox.body import order_id_of, parse_body
-from paygw_batch.sandbox.expects import Expects
-from paygw_batch.sandbox.form import FormCheck
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.sandbox.form import Expects, FormCheck, order_id_of, parse_body
 from paygw_batch.sandbox.request import Order, Refusal, Request
+
+CLOCK_TOLERANCE_S = 300
+"""How far a timestamp may be from the sandbox's own clock, either way."""
+
+_SIGNATURE = "oauth_signature"
+
+
+_PARAMETERS = frozenset(
+    {
+        "oauth_consumer_key",
+        "oauth_nonce",
+        _SIGNATURE,
+        "oauth_signature_method",
+        "oauth_timestamp",
+        "oauth_version",
+    }
+)
+
+
+_PARAMETER = re.compile(r'([a-z_]+)="([A-Za-z0-9._~%-]+)"')
+
+
+_TIMESTAMP = re.compile(r"[1-9][0-9]{0,11}")
+
+
+_NONCE_CHARACTERS = 22
+"""A shorter text of the 66 unreserved characters cannot hold 128 random bits."""
+
+
+class VerifiedProfile(StrEnum):
+    """How the text that is signed is put together; the interface leaves it open."""
+
+    JSON_PARAMS = "json-params"
+    """The body's fields and the `oauth_` parameters together, as RFC 5849 does with a form."""
+    RAW_BODY = "raw-body"
+    """The `oauth_` parameters, then the body as one more part."""
+
+
+def parse_authorization(header: str) -> Mapping[str, str] | Refusal:
+    """Return the six parameters of an `Authorization` header, decoded, or why there are not exactly these six."""
+    scheme, _, rest = header.partition(" ")
+    if scheme != "OAuth":
+        return _refuse("authorization", "The Authorization header does not start with the scheme word OAuth.")
+    parameters: dict[str, str] = {}
+    for part in rest.split(","):
+        found = _PARAMETER.fullmatch(part.strip(" "))
+        if found is None:
+            return _refuse("authorization", 'The Authorization header is not a list of name="value".')
+        name, encoded = found.groups()
+        value = unquote(encoded, errors="replace")
+        if quote(value, safe="") != encoded:
+            return _refuse("authorization", "A value of the Authorization header is not percent-encoded as RFC 3986.")
+        if name in parameters:
+            return _refuse("authorization", "The Authorization header names a parameter twice.")
+        parameters[name] = value
+    if parameters.keys() != _PARAMETERS:
+        return _refuse("authorization", "The Authorization header does not have exactly the six OAuth parameters.")
+    return parameters
+
+
+def base_string(
+    profile: VerifiedProfile, url: str, parameters: Mapping[str, str], fields: Mapping[str, str], body: bytes
+) -> bytes:
+    """Return the text that must have been signed for a POST to `url`, which has no query.
+
+    `parameters` are the header's (its signature is left out), `fields` the body's as text, `body` its bytes.
+    """
+    signed = [(quote(name, safe=""), quote(value, safe="")) for name, value in parameters.items() if name != _SIGNATURE]
+    if profile is VerifiedProfile.JSON_PARAMS:
+        signed += [(quote(name, safe=""), quote(value, safe="")) for name, value in fields.items()]
+    text = "&".join(f"{name}={value}" for name, value in sorted(signed))
+    parts = ["POST", quote(url, safe=""), quote(text, safe="")]
+    if profile is VerifiedProfile.RAW_BODY:
+        parts.append(quote(body, safe=""))
+    return "&".join(parts).encode("ascii")
+
+
+class NonceMemory:
+    """The nonces of the last ten minutes at least; an older request is refused for its timestamp already."""
+
+    def __init__(self) -> None:
+        self._older: set[str] = set()
+        self._newer: set[str] = set()
+        self._turned_at_s = float("-inf")
+
+    def first_use(self, nonce: str, now_s: float) -> bool:
+        """Remember `nonce`, and tell whether it is new."""
+        if now_s - self._turned_at_s > 2 * CLOCK_TOLERANCE_S:
+            self._older, self._newer = self._newer, set()
+            self._turned_at_s = now_s
+        if nonce in self._older or nonce in self._newer:
+            return False
+        self._newer.add(nonce)
+        return True
+
+
+class Authenticator:
+    """Checks who sent a request. One merchant: one consumer key, one public key, one profile."""
+
+    def __init__(self, *, consumer_key: str, public_key_pem: bytes, profile: VerifiedProfile) -> None:
+        self._consumer_key = consumer_key
+        self._public_key = _load_public_key(public_key_pem)
+        self._profile = profile
+        self._nonces = NonceMemory()
+
+    def check(self, request: Request, fields: Mapping[str, str], now_s: float) -> Refusal | None:
+        """Return why the request is not from the merchant, now and for the first time, or None.
+
+        The nonce is used up only by a request that is properly signed.
+        """
+        headers = request.header("authorization")
+        if len(headers) != 1:
+            return _refuse("authorization", "There must be exactly one Authorization header.")
+        parameters = parse_authorization(headers[0])
+        if isinstance(parameters, Refusal):
+            return parameters
+        refusal = self._check_parameters(parameters, now_s)
+        if refusal is not None:
+            return refusal
+        url = f"http://{request.header('host')[0]}{request.path}"
+        signed = base_string(self._profile, url, parameters, fields, request.body)
+        if not self._is_signed(signed, parameters[_SIGNATURE]):
+            return _refuse("signature", f"The signature does not fit the request under the profile {self._profile}.")
+        if not self._nonces.first_use(parameters["oauth_nonce"], now_s):
+            return _refuse("nonce", "oauth_nonce was used before.")
+        return None
+
+    def _check_parameters(self, parameters: Mapping[str, str], now_s: float) -> Refusal | None:
+        if parameters["oauth_consumer_key"] != self._consumer_key:
+            return Refusal(403, "consumer_key", "oauth_consumer_key is unknown here.")
+        if parameters["oauth_signature_method"] != "RSA-SHA256":
+            return _refuse("signature_method", "oauth_signature_method must be RSA-SHA256.")
+        if parameters["oauth_version"] != "1.0":
+            return _refuse("version", "oauth_version must be 1.0.")
+        if len(parameters["oauth_nonce"]) < _NONCE_CHARACTERS:
+            return _refuse("nonce", "oauth_nonce is too short for 128 random bits.")
+        timestamp = parameters["oauth_timestamp"]
+        if _TIMESTAMP.fullmatch(timestamp) is None:
+            return _refuse("timestamp", "oauth_timestamp must be whole seconds since 1970.")
+        if abs(int(timestamp) - now_s) > CLOCK_TOLERANCE_S:
+            return _refuse("timestamp", f"oauth_timestamp is more than {CLOCK_TOLERANCE_S} seconds from our clock.")
+        return None
+
+    def _is_signed(self, signed: bytes, signature: str) -> bool:
+        try:
+            self._public_key.verify(base64.b64decode(signature, validate=True), signed, PKCS1v15(), SHA256())
+        except (binascii.Error, ValueError, InvalidSignature):
+            return False
+        return True
+
+
+def _load_public_key(pem: bytes) -> RSAPublicKey:
+    try:
+        key = load_pem_public_key(pem)
+    except ValueError:
+        raise ConfigurationError("The merchant's public key for the sandbox is not PEM.") from None
+    if not isinstance(key, RSAPublicKey):
+        raise ConfigurationError("The merchant's public key for the sandbox is not an RSA key.")
+    return key
+
+
+def _refuse(code: str, message: str) -> Refusal:
+    return Refusal(401, code, message)
+
 
 MAX_BODY_BYTES = 65536
 """A longer body is refused unread; the largest form fills a fraction of it."""

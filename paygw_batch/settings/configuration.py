@@ -7,40 +7,48 @@ leaves open (`signature_profile`, `[outcomes]`, `purpose`) has no default; `miss
 
 import difflib
 import hashlib
+import json
 import os
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
-from urllib.parse import urlsplit
+from typing import Any, Literal, get_args
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.data import reason_of
-from paygw_batch.countries.rules import OperatorTerms
+from paygw_batch.countries.rules import OperatorTerms, PurposeTerms
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.processes import HANDED_ON
 from paygw_batch.settings.sections import (
-    NotificationsSection,
-    PayinSection,
-    ReplySection,
-    Section,
-    StatusEnquirySection,
-)
-from paygw_batch.settings.tables import (
+    FOLDER_PREFIX,
+    KEY_SCHEMES,
     ApprovalSection,
     ConsoleSection,
     CountrySection,
+    EvidenceSection,
     GatewaySection,
     JournalSection,
     LimitsSection,
+    NotificationsSection,
+    PayinSection,
+    PayinTermsSection,
+    PayoutTermsSection,
+    ReplySection,
     ReportingSection,
+    RetentionSection,
     RetrySection,
     SandboxSection,
+    Section,
     SheetSection,
     StatementSection,
+    StatusEnquirySection,
     SubmissionSection,
 )
 from paygw_batch.settings.user_directories import state_directory
@@ -48,6 +56,17 @@ from paygw_batch.trusted_files import Others, read_with_mode
 
 SANDBOX = "sandbox"
 """The `base_url` that starts the built-in gateway for the duration of a run."""
+
+
+_OWN_PORTS = {"https": 443, "http": 80}
+
+
+def _further_port(address: SplitResult) -> int | None:
+    """Return the port of an address unless it is the scheme's own. One that does not exist is refused elsewhere."""
+    try:
+        return address.port if address.port != _OWN_PORTS.get(address.scheme) else None
+    except ValueError:
+        return None
 
 
 class Settings(Section):
@@ -59,11 +78,13 @@ class Settings(Section):
     reply: ReplySection = ReplySection()
     outcomes: Mapping[str, Literal["paid", "accepted", "rejected"]] = Field(default_factory=dict)
     retry: RetrySection = RetrySection()
+    retention: RetentionSection = RetentionSection()
     limits: LimitsSection = LimitsSection()
     sheet: SheetSection = SheetSection()
     columns: Mapping[str, str] = Field(default_factory=dict)
     countries: Mapping[str, CountrySection] = Field(default_factory=dict)
     statement: StatementSection = StatementSection()
+    evidence: EvidenceSection = EvidenceSection()
     approval: ApprovalSection = ApprovalSection()
     reporting: ReportingSection = ReportingSection()
     notifications: NotificationsSection = NotificationsSection()
@@ -90,11 +111,7 @@ class Settings(Section):
     def terms(self, operation: str) -> Mapping[str, OperatorTerms]:
         """Return the additions of the operator's configuration to each country, for an operation."""
         sections = {code: getattr(section, operation, None) for code, section in self.countries.items()}
-        return {
-            code: OperatorTerms(**{**terms.model_dump(), "optional": tuple(terms.optional), "also": tuple(terms.also)})
-            for code, terms in sections.items()
-            if terms is not None
-        }
+        return {code: _operator_terms(terms) for code, terms in sections.items() if terms is not None}
 
     def urls(self) -> Mapping[str, str | None]:
         """Return the operator's own addresses, by the name of the field that carries them."""
@@ -109,18 +126,17 @@ class Settings(Section):
         return self.payin.missing() if operation == "payin" else []
 
     def endpoint(self) -> str:
-        """Return the name of the endpoint whose order ids a journal keeps unique: the gateway's host, and our id there.
-
-        Not the port: a gateway that moves to another one is still the same gateway.
-        """
-        place = SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").hostname or "unset"
-        return f"{place}/{self.gateway.endpoint_id or 'unset'}"
+        """Return the name of the endpoint whose order ids a journal keeps unique: `HOST[:PORT]/ENDPOINT_ID`."""
+        return self.endpoint_identity().name
 
     def endpoint_identity(self) -> EndpointIdentity:
         """Return the identity of the endpoint that journals are kept for: the same for every spelling of its host."""
         gateway = self.gateway
-        host = SANDBOX if self.uses_sandbox else urlsplit(gateway.base_url or "").hostname or "unset"
-        return EndpointIdentity.of(host, gateway.endpoint_id or "unset", gateway.consumer_key)
+        port = None if self.uses_sandbox else _further_port(urlsplit(gateway.base_url or ""))
+        return EndpointIdentity.of(self._host(), gateway.endpoint_id or "unset", gateway.consumer_key, port=port)
+
+    def _host(self) -> str:
+        return SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").hostname or "unset"
 
     def registry_directory(self) -> Path | None:
         """Return where journals are remembered; None for the sandbox, whose journals are thrown away."""
@@ -136,11 +152,12 @@ class Settings(Section):
     def journal_path(self) -> Path:
         """Return the journal's path: the configured one, or one per endpoint under the user's state directory.
 
+        The port is no part of it, so that a configuration with another one finds the journal, which then refuses it.
         With `journal.url` there is no file at it; the inbox and other files of this host are beside it.
         """
         if self.journal.path is not None:
             return self.journal.path
-        endpoint = self.endpoint()
+        endpoint = f"{self._host()}/{self.gateway.endpoint_id or 'unset'}"
         readable = "".join(c if c.isalnum() or c in ".-" else "_" for c in endpoint)
         folder = f"{readable}-{hashlib.sha256(endpoint.encode()).hexdigest()[:8]}"
         return state_directory() / folder / "journal.sqlite3"
@@ -247,7 +264,7 @@ def _tables(file: Path, content: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file} is not TOML: {error}.", hint="Mend the named line.") from None
+        raise ConfigurationError(f"{file} is not TOML: {error}.", hint="Correct the named line.") from None
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], object]:
@@ -264,15 +281,15 @@ def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], objec
         annotation = _ENVIRONMENT_SECTIONS[section].model_fields[key].annotation
         value = _from_text(name, text, annotation)
         is_own_profile = (section, key) == _PROFILE and text.endswith(".toml")
-        found[section, key] = str(Path(text).absolute()) if is_own_profile else value
-    if path := environ.get("PAYGW_JOURNAL"):
-        found["journal", "path"] = str(Path(path).absolute())
+        found[section, key] = _path_from_text(name, text) if is_own_profile else value
+    if (path := environ.get("PAYGW_JOURNAL")) is not None:
+        found["journal", "path"] = _path_from_text("PAYGW_JOURNAL", path)
     return found
 
 
 def _from_text(name: str, text: str, annotation: Any) -> object:
     """Return the value an environment variable states, of the type the key has."""
-    options = set(get_args(annotation)) or {annotation}
+    options = _kinds(annotation)
     try:
         if int in options:
             return int(text)
@@ -280,9 +297,22 @@ def _from_text(name: str, text: str, annotation: Any) -> object:
             return float(text)
     except ValueError:
         raise ConfigurationError(f"{name} is {text!r}, which is not a number.") from None
-    if Path in options or any(get_origin(option) is Path for option in options):
-        return str(Path(text).absolute())
+    if Path in options:
+        is_address = str in options and text.startswith(KEY_SCHEMES)
+        return text if is_address else _path_from_text(name, text)
     return text
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """Return the types that a value may have, from within `Annotated` as well."""
+    return {annotation}.union(*map(_kinds, get_args(annotation)))
+
+
+def _path_from_text(name: str, text: str) -> str:
+    """Return the absolute path that a variable states. An empty one would be the current directory."""
+    if not text.strip():
+        raise ConfigurationError(f"{name} is empty, and must be a path.", hint="Set it to a path, or unset it.")
+    return str(Path(text).absolute())
 
 
 def secret_variables(settings: Settings) -> frozenset[str]:
@@ -340,4 +370,67 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
     if (profile := settings.sheet.column_profile) is not None and profile.endswith(".toml"):
         own = os.path.abspath(base / profile)  # noqa: PTH100 (as above)
         changed["sheet"] = settings.sheet.model_copy(update={"column_profile": own})
+    if (folder := settings.evidence.folder) is not None:
+        there = f"{FOLDER_PREFIX}{os.path.abspath(base / folder)}"  # noqa: PTH100 (as above)
+        changed["evidence"] = settings.evidence.model_copy(update={"statements": there})
     return settings.model_copy(update=changed)
+
+
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+"""A name and a password in an address: they have no place there, and are not repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingOrigin:
+    """One setting: its key with dots, its value as text (empty: not set), and its origin."""
+
+    key: str
+    value: str
+    origin: str
+
+
+def setting_origins(
+    settings: Settings, file: Path | None, environ: Mapping[str, str], journal_origin: str | None
+) -> Iterator[SettingOrigin]:
+    """Yield every setting. `journal_origin` is the origin of the journal's path, if it is not the file.
+
+    The file was read before, with `settings`: it is there, and is TOML.
+    """
+    in_file = dict(_leaves(tomllib.loads(file.read_text(encoding="utf-8")))) if file is not None else {}
+    in_environment = {
+        f"{section}.{key}": name for name, (section, key) in environment_keys().items() if name in environ
+    }
+    values = dict(_leaves(settings.model_dump()))
+    values["journal.path"] = settings.journal_path()
+    for key, value in values.items():
+        if key == "journal.path" and journal_origin is not None:
+            origin = journal_origin
+        elif key in in_environment:
+            origin = f"environment: {in_environment[key]}"
+        else:
+            origin = "file" if key in in_file else "default"
+        yield SettingOrigin(key, _USER_INFO.sub("...@", _text(value)), origin)
+
+
+def _leaves(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in tables.items():
+        key = f"{above}{name}"
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str | Path | Decimal):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _operator_terms(terms: PayoutTermsSection | PayinTermsSection) -> OperatorTerms:
+    """Return the operator's additions to a country as the rules take them."""
+    said = terms.model_dump()
+    purposes = {word: PurposeTerms(**one) for word, one in said.pop("purposes", {}).items()}
+    return OperatorTerms(**{**said, "optional": tuple(terms.optional), "also": tuple(terms.also), "purposes": purposes})

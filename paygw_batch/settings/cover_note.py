@@ -4,28 +4,47 @@ import tomllib
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.countries.data import nearest, reason_of
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
-from paygw_batch.settings.sections import AmountText, Section
+from paygw_batch.settings.sections import AmountText, Encoding, Section
 
 MAX_NOTE_BYTES = 64 * 1024
 _HINT = mark(
-    "Nothing was sent. Mend the cover note (docs/cron.md says what it may hold), and drop it again with the sheet."
+    "Nothing was sent. Correct the cover note (docs/cron.md says what it may hold), and drop it again with the sheet."
 )
+
+
+def _one_line(words: str) -> str:
+    if not words.strip() or not words.isprintable():
+        raise ValueError("write one line of text")
+    return words
+
+
 _Text = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class CoverNote(Section):
     """The values in a cover note of a sheet; each key is the option of `submit` of that name."""
 
-    sheet: _Text | None = None
+    worksheet: _Text | None = None
     reference: _Text | None = None
     expect_rows: Annotated[int, Field(ge=0)] | None = None
-    expect_total: Mapping[Annotated[str, Field(pattern="^[A-Z]{3}$")], AmountText] = Field(default_factory=dict)
+    expect_total: Annotated[
+        Mapping[Annotated[str, Field(pattern="^[A-Z]{3}$")], AmountText], Field(min_length=1, validate_default=False)
+    ] = Field(default_factory=dict)
+    column_profile: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")] | None = None
+    """The name of a profile; not a file, of which the folder would have one more."""
+    encoding: Encoding | None = None
+    skip_invalid: bool | None = None
+    """None: as the command says."""
+    amend: bool = False
+    strict: bool = False
+    repeats_meant: bool = False
+    by: Annotated[str, AfterValidator(_one_line)] | None = None
 
     @property
     def totals(self) -> ControlTotals:
@@ -38,7 +57,10 @@ def parse_cover_note(content: bytes, name: str) -> CoverNote:
     if len(content) > MAX_NOTE_BYTES:
         raise SheetError(say("{name} is too long to be a cover note.", name=name), hint=say(_HINT))
     try:
-        return CoverNote.model_validate(tomllib.loads(content.decode()))
+        stated = tomllib.loads(content.decode())
+        if not stated:
+            raise SheetError(say("{name} is empty, and a cover note must say something.", name=name), hint=say(_HINT))
+        return CoverNote.model_validate(stated)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SheetError(say("{name} is not TOML: {error}.", name=name, error=error), hint=say(_HINT)) from None
     except ValidationError as error:

@@ -1,13 +1,18 @@
-"""Defines the base of every table of the configuration file, and the tables of operations and notifications."""
+"""Defines the tables of the configuration file."""
 
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import parse_qs, urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS
 from paygw_batch.core.money import parse_amount
+from paygw_batch.core.text import is_encoding
 
 
 class Section(BaseModel):
@@ -17,7 +22,19 @@ class Section(BaseModel):
 
 
 def _path(value: object) -> object:
-    return Path(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if not value.strip() or "\0" in value:
+        raise ValueError("the path is empty; name a file, or leave the key out" if not value.strip() else "not a path")
+    return Path(value)
+
+
+KEY_SCHEMES = ("pkcs11:", "awskms:")
+"""How the address of a private key begins that is not a file: in a token (RFC 7512), in AWS KMS."""
+
+
+def _key_place(value: object) -> object:
+    return value if isinstance(value, str) and value.startswith(KEY_SCHEMES) else _path(value)
 
 
 def _decimal(value: object) -> object:
@@ -29,8 +46,17 @@ def _decimal(value: object) -> object:
     return amount
 
 
+def _encoding(name: str) -> str:
+    if not is_encoding(name):
+        raise ValueError(f"{name!r} is no encoding of texts; for example cp1252 or cp1256")
+    return name
+
+
+Encoding = Annotated[str, AfterValidator(_encoding)]
 FilePath = Annotated[Path, BeforeValidator(_path)]
 """A path; relative ones are taken from the directory of the configuration file."""
+KeyPlace = Annotated[Path | str, BeforeValidator(_key_place)]
+"""The path of a private key, or its address where it is not a file."""
 AmountText = Annotated[Decimal, BeforeValidator(_decimal)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Address = Annotated[str, Field(pattern=r"^https?://[!-~]+$")]
@@ -189,6 +215,17 @@ class PayinSection(Section):
         return absent
 
 
+class PurposeSection(Section):
+    """A purpose of `[countries.XX.payout.purposes]` that names its mobile operator."""
+
+    purpose: str
+    operator: str | None = None
+
+
+def _purpose(value: object) -> object:
+    return {"purpose": value} if isinstance(value, str) else value
+
+
 class _TermsSection(Section):
     """Values that the interface leaves to the operator in every operation, and limits that may be tightened."""
 
@@ -208,6 +245,8 @@ class PayoutTermsSection(_TermsSection):
 
     form: str | None = None
     bank_account_pattern: str | None = None
+    phone_is_account: bool | None = None
+    purposes: Mapping[str, Annotated[PurposeSection, BeforeValidator(_purpose)]] = Field(default_factory=dict)
 
 
 class PayinTermsSection(_TermsSection):
@@ -217,3 +256,249 @@ class PayinTermsSection(_TermsSection):
     city: str | None = None
     zip_code: str | None = None
     merchant_data: str | None = None
+
+
+MIN_READ_TIMEOUT_S = 60
+"""Section 8 of the gateway's interface: mobile-money providers can take this long."""
+
+
+class GatewaySection(Section):
+    """`[gateway]`: who we are, where the gateway is, and how we speak with it.
+
+    `private_key` may be a file, a key in a token (`pkcs11:...`, by `pkcs11_module`) or in AWS (`awskms:...`): then
+    `signing_concurrency` signatures are made at once.
+    """
+
+    base_url: str | None = None
+    endpoint_id: str | None = None
+    consumer_key: str | None = None
+    private_key: KeyPlace | None = None
+    private_key_passphrase_env: str | None = None
+    private_key_passphrase_file: FilePath | None = None
+    pkcs11_module: FilePath | None = None
+    signing_concurrency: Annotated[int, Field(ge=1, le=64)] = 4
+    server_callback_url: str | None = None
+    signature_profile: Literal["json-params", "raw-body"] | None = None
+    connect_timeout_s: Seconds = 30
+    read_timeout_s: Annotated[float, Field(le=3600)] = 60
+    total_timeout_s: Seconds = 120
+    ca_bundle: FilePath | None = None
+    proxy: str | None = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "GatewaySection":
+        if self.read_timeout_s < MIN_READ_TIMEOUT_S:
+            raise ValueError(
+                f"read_timeout_s is {self.read_timeout_s:g}; providers can need {MIN_READ_TIMEOUT_S} seconds to "
+                "answer, and giving up sooner would leave paid rows in doubt"
+            )
+        if self.total_timeout_s < self.read_timeout_s:
+            raise ValueError("total_timeout_s must not be below read_timeout_s")
+        return self
+
+
+class SubmissionSection(Section):
+    """`[submission]`: how fast, and when to stop."""
+
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
+    rate_per_s: Annotated[float, Field(ge=0)] = 0
+    stop_after_in_doubt: Annotated[int, Field(ge=0)] = 5
+    stop_after_rejected: Annotated[int, Field(ge=0)] = 10
+    connections: Literal["fresh", "reuse"] = "fresh"
+    quarantine_h: Annotated[float, Field(ge=0, le=87_600)] = 24
+
+
+class JournalSection(Section):
+    """`[journal]`: where the journal is: a file of this machine, or a database that several hosts share.
+
+    `url` is the address of a PostgreSQL database, without a password; `replication` says how it is copied. A process
+    that shows no sign of life for `lease_s` may be taken over; it leases `chunk_rows` rows at a time.
+    """
+
+    path: FilePath | None = None
+    url: str | None = None
+    replication: Literal["synchronous", "asynchronous", "provider", "none"] | None = None
+    lease_s: Annotated[float, Field(ge=5, le=600)] = 30
+    chunk_rows: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+
+    @model_validator(mode="after")
+    def _in_one_place(self) -> "JournalSection":
+        if self.url is None:
+            return self
+        if self.path is not None:
+            raise ValueError("path and url are both set; a journal is in one place: leave one of them out")
+        if not self.url.startswith(("postgresql://", "postgres://")):
+            raise ValueError("url must begin with postgresql://")
+        address = urlsplit(self.url)
+        if ":" in address.netloc.rpartition("@")[0] or "password" in parse_qs(address.query):
+            raise ValueError(
+                "url holds a password; keep it out of the configuration: write it into a file of your own with mode "
+                "0600 and name that file in the environment variable PGPASSFILE, or use a client certificate"
+            )
+        if self.replication is None:
+            raise ValueError(
+                'replication is not set; say how the database of url is copied: "synchronous" (a standby confirms each '
+                'commit before a row leaves), "asynchronous" (a standby may lag: after a failover the rows that left '
+                'last are in doubt), "provider" (the provider of the database sees to it) or "none" (there is no copy)'
+            )
+        return self
+
+
+class RetrySection(Section):
+    """`[retry]`: under which order id a released row is sent again."""
+
+    order_id: Literal["suffix", "same"] = "suffix"
+
+
+class LimitsSection(Section):
+    """`[limits]`: how large a sheet may be."""
+
+    max_rows: Annotated[int, Field(ge=1)] = 1_000_000
+    max_sheet_mib: Annotated[int, Field(ge=1)] = 1024
+
+
+class SheetSection(Section):
+    """`[sheet]`: how sheets are written here. `column_profile` names a file of config/columns/."""
+
+    encoding: Encoding | None = None
+    column_profile: Annotated[str, Field(min_length=1)] | None = None
+    repeat_days: Annotated[int, Field(ge=0, le=366)] = REPEAT_DAYS
+    look_alike_days: Annotated[int, Field(ge=0, le=366)] = LOOK_ALIKE_DAYS
+
+
+class StatementSection(Section):
+    """`[statement]`: how the gateway writes its statements. `columns` maps its headings to ours."""
+
+    columns: Mapping[str, Literal["order_id", "amount", "currency", "status", "answer", "time"]] = Field(
+        default_factory=dict
+    )
+
+
+FOLDER_PREFIX = "folder:"
+
+
+class EvidenceSection(Section):
+    """`[evidence]`: what proves that a statement is the gateway's. Without `statements` each is a person's word.
+
+    `signed`: a signature beside the file, by `statement_key`. `folder:PATH`: a folder that only a transfer writes.
+    """
+
+    statements: Annotated[str, Field(pattern=rf"^(signed|{FOLDER_PREFIX}.+)$")] | None = None
+    statement_key: FilePath | None = None
+
+    @model_validator(mode="after")
+    def _names_its_key(self) -> "EvidenceSection":
+        if (self.statements == "signed") != (self.statement_key is not None):
+            raise ValueError('statements = "signed" and statement_key belong together')
+        return self
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that only the gateway's transfer writes, where one proves statements."""
+        is_folder = self.statements is not None and self.statements.startswith(FOLDER_PREFIX)
+        return Path(self.statements.removeprefix(FOLDER_PREFIX)) if self.statements and is_folder else None
+
+
+class RetentionSection(Section):
+    """`[retention]`: after how many years `forget` means a payment if no date is named. It forgets nobody by itself."""
+
+    years: Annotated[int, Field(ge=1, le=100)] | None = None
+
+
+Keys = str | list[str]
+"""A person's public key, or several; an empty list for somebody who has yet to make a passkey."""
+
+
+class ApprovalSection(Section):
+    """`[approval]`: which documents need approval, and by whom. A name maps to a public key, or to several.
+
+    Without approvers nothing needs approval. A currency that `from_amount` does not list needs it from the first cent.
+    """
+
+    needed: Annotated[int, Field(ge=1)] = 1
+    from_amount: Mapping[str, AmountText] = Field(default_factory=dict)
+    expires_h: Annotated[float, Field(gt=0)] = 72
+    changed_share: Annotated[float, Field(ge=0)] = 0.25
+    makers: Mapping[str, Keys] = Field(default_factory=dict)
+    approvers: Mapping[str, Keys] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _peopled(self) -> "ApprovalSection":
+        if self.model_fields_set and not (self.makers and self.approvers):
+            raise ValueError("name at least one key under makers and one under approvers")
+        return self
+
+
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_ORIGIN = re.compile(rf"(https://({_LABEL}\.)+{_LABEL}|https?://localhost)(:[1-9][0-9]{{0,4}})?", re.ASCII)
+_ADDRESS = re.compile(r".*\.[0-9]+(:[0-9]+)?", re.ASCII)
+
+
+class ConsoleSection(Section):
+    """`[console]`: the web application, and who looks at its pages beside the makers and approvers of `[approval]`.
+
+    `origin` is the address of its pages, for which people's passkeys are made. Auditors read, administrators look after
+    the program; neither moves money. `sandbox_keys` is a folder with the key of each person, `NAME.pem`: where the
+    built-in gateway is used, choosing a name from a list is signing with it.
+    """
+
+    origin: str | None = None
+    port: Annotated[int, Field(ge=0, le=65535)] = 8460
+    socket: FilePath | None = None
+    directory: FilePath | None = None
+    max_upload_mib: Annotated[int, Field(ge=1, le=1024)] = 64
+    idle_min: Annotated[float, Field(gt=0, le=60)] = 15
+    session_h: Annotated[float, Field(gt=0, le=12)] = 8
+    auditors: Mapping[str, Keys] = Field(default_factory=dict)
+    administrators: Mapping[str, Keys] = Field(default_factory=dict)
+    sandbox_keys: FilePath | None = None
+    time_zone: str = "UTC"
+
+    @field_validator("time_zone")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        """Refuse a name that the system's time zones do not have."""
+        try:
+            ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(f"{name!r} is no time zone; write it as Africa/Nairobi") from None
+        return name
+
+    @model_validator(mode="after")
+    def _can_have_passkeys(self) -> "ConsoleSection":
+        """Refuse an origin that no browser makes passkeys for, or that browsers write in another way."""
+        if self.origin is None:
+            return self
+        is_default_port = self.origin.endswith(":443" if self.origin.startswith("https") else ":80")
+        if not _ORIGIN.fullmatch(self.origin) or _ADDRESS.fullmatch(self.origin) or is_default_port:
+            raise ValueError(
+                f"{self.origin!r} is no origin that passkeys are made for; write it as the browser does, "
+                '"https://payouts.example.com" or "http://localhost:8443": a name in small letters, no number, '
+                "no path, no default port"
+            )
+        return self
+
+
+class ReportingSection(Section):
+    """`[reporting]`: the outputs of a run's reports: a log of JSON lines, a file for Prometheus (`.prom`), a hook.
+
+    `hook` is a command without a shell; it gets the summary on its standard input.
+    """
+
+    log: FilePath | None = None
+    metrics: FilePath | None = None
+    hook: list[str] = Field(default_factory=list)
+    hook_timeout_s: Seconds = 60
+
+
+class SandboxSection(Section):
+    """`[sandbox]`: the answers of the built-in gateway."""
+
+    behaviour: FilePath | None = None
+
+
+class CountrySection(Section):
+    """`[countries.XX]`."""
+
+    payout: PayoutTermsSection = PayoutTermsSection()
+    payin: PayinTermsSection = PayinTermsSection()

@@ -11,7 +11,7 @@ def state_directory() -> Path:
 
 
 def default_configuration() -> Path:
-    """Return the configuration file that `init` writes, and that is read, where no other is named.
+    """Return the configuration file that `init` writes and commands read if no other is named.
 
     Never one of the current directory: whoever can write there would decide where money goes.
     """
@@ -19,6 +19,6 @@ def default_configuration() -> Path:
 
 
 def own_configuration() -> Path | None:
-    """Return the configuration that this user's `init` wrote, where there is one."""
+    """Return the configuration that this user's `init` wrote, if any."""
     path = default_configuration()
     return path if path.exists() else None

@@ -1,7 +1,7 @@
 """Reads sheets as exact text, validates them against the rules, and writes their rows to files.
 
 - `read.read_sheet(path: Path, options: ReadOptions) -> Sheet`. `ReadOptions(max_rows=1_000_000, max_sheet_bytes=2**30,
-  code_page=None, sheet_name=None, aliases={})`. Raises `SheetError`.
+  encoding=None, sheet_name=None, aliases={})`. Raises `SheetError`.
 - `read.open_sheet(path, options) -> Source` and `validate.validate_opened(source, rules, *, reference=None)
   -> Validated`: the same for a file that may be large, in pieces. Raise as `read_sheet` and `validate` do.
 - `validate.validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated`. Raises `SheetError`

@@ -24,6 +24,10 @@ _WORDS = {
 }
 """How people write a currency beside an amount. A currency that is not here is known by its code."""
 _IN_GROUPS = r"^[0-9]{1,3}(?:[\s'\x{2019}\p{Z}][0-9]{3})+(?:[.,][0-9]+)?$"
+_DATE = r"^[0-9]{1,2}[-/][A-Za-z0-9]+(?:[-/][0-9]+)?$|^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_NEGATIVE = r"^\(.*\)$|^-|^\x{2212}"
+_TOO_LONG = r"^[0-9]{16,}"
+_TWO_WAYS = r"^[1-9][0-9]{0,2}[.,][0-9]{3}$"
 
 _READABLE = r"^[0-9]{1,15}(\.[0-9]{1,4})?$"
 
@@ -64,32 +68,46 @@ def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
     return pl.when(bare.str.contains(_IN_GROUPS)).then(bare.str.replace_all(r"[\s'\x{2019}\p{Z}]", "")).otherwise(bare)
 
 
-def amount_advice(column: str, currency: str | None) -> pl.Expr:
-    """Return the rest of the sentence about an amount that is not plain digits: its mistake, and the mended text."""
+def amount_correction(column: str, currency: str | None) -> pl.Expr:
+    """Return the one amount that a text means which is not plain digits; null where it means none, or two."""
     text = pl.col(column)
     core = _bare_amount(text, currency)
     english = core.str.replace_all(",", "", literal=True)
     european = core.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+    is_damaged = (text.str.contains(pattern) for pattern in (_DATE, _NEGATIVE, _TOO_LONG))
+    return (
+        pl.when(pl.any_horizontal(*is_damaged, core.str.contains(_TWO_WAYS)))
+        .then(None)
+        .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})*(?:\.[0-9]+)?$"))
+        .then(english)
+        .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:\.[0-9]{3})*(?:,[0-9]+)?$|^[0-9]+,[0-9]+$"))
+        .then(european)
+        .when(core.str.contains(r"^[0-9]+(?:\.[0-9]+)?$"))
+        .then(core.str.replace(r"^0+([0-9])", "${1}"))
+    )
+
+
+def amount_advice(column: str, currency: str | None) -> pl.Expr:
+    """Return the rest of the sentence about an amount that is not plain digits: its mistake, and the mended text."""
+    text = pl.col(column)
+    core = _bare_amount(text, currency)
+    correction = amount_correction(column, currency)
     whole = core.str.replace_all("[.,]", "")
     fraction = core.str.replace(",", ".", literal=True).str.replace(r"\.?0+$", "")
     return (
-        pl.when(text.str.contains(r"^[0-9]{1,2}[-/][A-Za-z0-9]+(?:[-/][0-9]+)?$|^[0-9]{4}-[0-9]{2}-[0-9]{2}"))
+        pl.when(text.str.contains(_DATE))
         .then(pl.lit(say("is a date, which the spreadsheet made of it: write the amount again, in a column of text")))
-        .when(text.str.contains(r"^\(.*\)$|^-|^\x{2212}"))
+        .when(text.str.contains(_NEGATIVE))
         .then(pl.lit(say("is negative: write what is to be paid, without sign or brackets")))
-        .when(text.str.contains(r"^[0-9]{16,}"))
+        .when(text.str.contains(_TOO_LONG))
         .then(pl.lit(say("has more than 15 digits: no amount is that large")))
-        .when(core.str.contains(r"^[1-9][0-9]{0,2}[.,][0-9]{3}$"))
+        .when(core.str.contains(_TWO_WAYS))
         .then(
             worded(
                 "can be read in two ways: write {whole}, or {fraction} if that is meant", whole=whole, fraction=fraction
             )
         )
-        .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})*(?:\.[0-9]+)?$"))
-        .then(worded("is no plain number: write {text}", text=english))
-        .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:\.[0-9]{3})*(?:,[0-9]+)?$|^[0-9]+,[0-9]+$"))
-        .then(worded("is no plain number: write {text}", text=european))
-        .when(core.str.contains(r"^[0-9]+(?:\.[0-9]+)?$"))
-        .then(worded("is no plain number: write {text}", text=core.str.replace(r"^0+([0-9])", "${1}")))
-        .otherwise(pl.lit(say("is no plain number: write digits, with a point before decimals, such as 1000.50")))
+        .when(correction.is_not_null())
+        .then(worded("is not a plain number: write {text}", text=correction))
+        .otherwise(pl.lit(say("is not a plain number. Use digits and a decimal point, such as 1000.50")))
     )

@@ -2,6 +2,11 @@
 
 Every function works on whole columns and touches only the values that need it: most sheets are clean, and a clean
 column comes back as the very same series.
+
+The guard against formulas in CSV (section 5 of the interface): put on in writing, taken off in reading.
+
+A cell that starts with `=`, `@`, a tab, a carriage return, or with `+` or `-` without being a plain number is run as a
+formula by a spreadsheet that opens the file; with a leading `'` it is text.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -10,6 +15,7 @@ import polars as pl
 
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import Cleaning
+from paygw_batch.countries.rules import WORD_SEPARATORS, CountryRule
 
 _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
 _CLEAN_NUMBER = r"^\+?[0-9]+$"
@@ -38,7 +44,7 @@ def bare(column: str) -> str:
     return f"{column}:bare"
 
 
-def prepared(frame: pl.DataFrame, columns: Collection[str] | None = None) -> pl.DataFrame:
+def cleaned(frame: pl.DataFrame, columns: Collection[str] | None = None) -> pl.DataFrame:
     """Return `row` and every known column, cleaned as its kind says; String throughout.
 
     Null where the sheet has none, and where the column is not one of `columns` (None: all), those of its operation.
@@ -101,7 +107,7 @@ def changed(text: pl.Series, mask: pl.Series, change: Callable[[pl.Series], pl.S
 
 
 def trimmed(text: pl.Series) -> pl.Series:
-    """Return the values without blanks, control and invisible characters at either end; null where nothing is left."""
+    """Return the values without blanks, control and invisible characters at either end; null if nothing is left."""
     # Two questions, each at one end of the text, are far cheaper than one about both.
     untidy = text.str.contains(_TRIM_START) | text.str.contains(_TRIM_END) | (text == "")
     return changed(text, untidy, lambda part: _empty_as_null(part.str.replace_all(_TRIM, "")))
@@ -154,3 +160,50 @@ CLEANERS: Mapping[Cleaning, Callable[[pl.Series], pl.Series]] = {
     Cleaning.CODE: _cleaned_code,
     Cleaning.AMOUNT: _cleaned_amount,
 }
+
+
+_RISKY = r"^[=@\t\r+\-]"
+_PLAIN_NUMBER = r"^[+-][0-9]+(?:\.[0-9]+)?$"
+_GUARDED = r"^'[=@\t\r+\-]"
+
+
+def guarded(text: pl.Series) -> pl.Series:
+    """Return the values with the guard where they need it."""
+    risky = text.str.contains(_RISKY) & ~text.str.contains(_PLAIN_NUMBER)
+    return changed(text, risky, lambda part: "'" + part)
+
+
+def guarded_columns(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with `guarded` texts. All columns are looked at together, and most of them are as they are."""
+    texts = pl.selectors.string()
+    at_risk = frame.select(texts.str.contains(_RISKY).any()).row(0, named=True)
+    return frame.with_columns(guarded(frame[name]) for name, is_at_risk in at_risk.items() if is_at_risk)
+
+
+def unguarded(text: pl.Series) -> pl.Series:
+    """Return the values as they were before `guarded`."""
+    quoted = text.str.starts_with("'")
+    if not quoted.any():
+        return text
+    return changed(text, quoted & text.str.contains(_GUARDED), lambda part: part.str.strip_prefix("'"))
+
+
+def guarded_names(names: list[str]) -> list[str]:
+    """Return column names with the guard: they are text in a file like any other."""
+    return guarded(pl.Series(names, dtype=pl.String)).to_list()
+
+
+def unguarded_names(names: list[str]) -> list[str]:
+    """Return column names as they were before `guarded_names`."""
+    return unguarded(pl.Series(names, dtype=pl.String)).to_list()
+
+
+def chosen_purpose(rule: CountryRule) -> pl.Expr:
+    """Return the purpose that a row's own word means; null if it has no known word."""
+    codes = {word: one.purpose for word, one in rule.purposes.items()}
+    return folded_purpose().replace_strict(codes, default=None, return_dtype=pl.String)
+
+
+def folded_purpose() -> pl.Expr:
+    """Return a row's word for a purpose as `CountryRule.purposes` has it."""
+    return pl.col("purpose").str.replace_all(WORD_SEPARATORS, "").str.to_lowercase()

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from paygw_batch.countries.form_columns import sheet_columns
-from paygw_batch.language import in_all_languages, mark
+from paygw_batch.countries.form_columns import COUNTRY_COLUMN, sheet_columns
+from paygw_batch.language import mark, say
 
 
 def known_columns() -> tuple[str, ...]:
@@ -68,8 +68,8 @@ QUESTION_COLUMNS = (
 REJECTS_COLUMNS = ("row", "problems")
 """The two columns that a rejects file has beside the sender's own. A sheet that has both is a mended rejects file."""
 
-HELP_TITLE = mark("How this sheet is filled in")
-PROBLEMS_TITLE = mark("What is to be mended in this workbook")
+HELP_TITLE = mark("How to fill in this sheet")
+PROBLEMS_TITLE = mark("Problems in this workbook")
 """The first cell of each of our own worksheets, in the language of who made it."""
 
 CUSTOMER_URL = "customer_url"
@@ -80,11 +80,6 @@ RECONCILED_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Operation -> the columns that its reconciliation files start with."""
 
 
-def our_worksheets() -> tuple[str, ...]:
-    """Return the first cells of our own worksheets in all languages: these are never taken for a sheet of payees."""
-    return (*in_all_languages(HELP_TITLE), *in_all_languages(PROBLEMS_TITLE))
-
-
 def reserved_names(operation: str) -> frozenset[str]:
     """Return the names that an unknown column cannot have in our frames; it is then called `NAME (sheet)`."""
     return frozenset({*columns_of_operation(operation), *RECONCILED_OF[operation], *REJECTS_COLUMNS, "valid"})
@@ -92,3 +87,11 @@ def reserved_names(operation: str) -> frozenset[str]:
 
 CONTROL = r"[\x00-\x08\x0a-\x1f\x7f-\x{9f}\x{2028}\x{2029}]"
 """Control characters and line breaks of every kind, but not the tab: nothing that belongs inside a field."""
+
+
+def label_of(column: str) -> str:
+    """Return the name of a column in words, in the chosen language."""
+    if column == COUNTRY_COLUMN:
+        return say("Country")
+    label = sheet_columns().labels.get(column)
+    return column.replace("_", " ").capitalize() if label is None else say(label)

@@ -1,12 +1,31 @@
 """Holds the defects, or the warnings, of a sheet: counted, the first of them made, and all of them when asked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import polars as pl
 
 from paygw_batch.sheet.columns import known_columns
-from paygw_batch.sheet.deferred import Deferred
+
+
+class BuiltOnUse:
+    """Builds a frame on first use. `validate` never builds most of them."""
+
+    def __init__(self, make: Callable[[], pl.DataFrame]) -> None:
+        self._make = make
+
+    @classmethod
+    def of(cls, frame: pl.DataFrame) -> "BuiltOnUse":
+        """Return a frame that is there already."""
+        return cls(lambda: frame)
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """The frame itself."""
+        return self._make()
+
 
 LISTED = 1000
 """How many of the first are at hand."""
@@ -28,14 +47,14 @@ class Findings:
 
     counts: pl.DataFrame
     rows: pl.Series
-    few: Deferred
-    every: Deferred
+    few: BuiltOnUse
+    every: BuiltOnUse
 
     @classmethod
     def of(cls, found: pl.DataFrame) -> "Findings":
         """Return the findings of a frame that has all of them, in their order."""
         rows = found["row"].unique(maintain_order=True)
-        return cls(_counts(found), rows, Deferred(lambda: few_of(found)), Deferred.of(found))
+        return cls(_counts(found), rows, BuiltOnUse(lambda: few_of(found)), BuiltOnUse.of(found))
 
     @property
     def is_empty(self) -> bool:
@@ -72,8 +91,8 @@ class Findings:
         return Findings(
             summed([self.counts, _counts(found)]),
             pl.concat([self.rows, found["row"]]).unique(),
-            Deferred(lambda: few_of(put(few.frame))),
-            Deferred(lambda: put(every.frame)),
+            BuiltOnUse(lambda: few_of(put(few.frame))),
+            BuiltOnUse(lambda: put(every.frame)),
         )
 
 
@@ -103,3 +122,17 @@ def in_order(found: pl.DataFrame) -> pl.DataFrame:
     ranks = {name: rank for rank, name in enumerate(known_columns())}
     rank = pl.col("column").replace_strict(ranks, default=-1, return_dtype=pl.Int32)
     return found.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
+
+
+def listed(found: Findings, headings: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the first defects or warnings as the JSON summary has them.
+
+    `headings` are the sheet's: a column -> the sender's own heading.
+    """
+    lines = found.first.select("row", "column", "value", "code", "message").to_dicts()
+    return [{**line, "heading": headings.get(line["column"], line["column"])} for line in lines]
+
+
+def warnings_told(warnings: Findings, headings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the members of the JSON summary about warnings: the number of rows, and the first warnings."""
+    return {"warnings": warnings.rows.len(), "warning_list": listed(warnings, headings)}

@@ -9,8 +9,7 @@ import polars as pl
 
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.language import say
-from paygw_batch.sheet.deferred import Deferred
-from paygw_batch.sheet.findings import Findings
+from paygw_batch.sheet.findings import BuiltOnUse, Findings
 
 LINE_COLUMNS = (
     "row",
@@ -34,11 +33,18 @@ DEFECT_SCHEMA: Mapping[str, pl.DataType] = {
     "value": pl.String(),
     "code": pl.String(),
     "message": pl.String(),
+    "correction": pl.String(),
 }
-"""The columns of every frame of defects or warnings."""
+"""The columns of every frame of defects or warnings.
+
+`message` is for people, and nothing reads it. `correction` is the one text that would be right: "" empties the cell,
+null says that there is none.
+"""
 
 
 _SHARED = pl.QueryOptFlags.none().update(comm_subexpr_elim=True)
+
+NO_CORRECTION = pl.lit(None, dtype=pl.String)
 
 SHOWN_CHARACTERS = 60
 """Values are cut to so many characters where they are shown."""
@@ -50,19 +56,27 @@ def no_defects() -> pl.DataFrame:
 
 
 def as_defects(lines: Iterable[tuple[int, str, str | None, str, str]]) -> pl.DataFrame:
-    """Return a frame of defects or warnings from lines in the order of `DEFECT_SCHEMA`."""
-    return pl.DataFrame(list(lines), schema=dict(DEFECT_SCHEMA), orient="row")
+    """Return a frame of defects or warnings without a correction, from lines in the order of `DEFECT_SCHEMA`."""
+    schema = {name: dtype for name, dtype in DEFECT_SCHEMA.items() if name != "correction"}
+    return pl.DataFrame(list(lines), schema=schema, orient="row").with_columns(correction=NO_CORRECTION)
 
 
 def defects_of(
-    rows: pl.DataFrame, column: str, code: str, message: pl.Expr, value: pl.Expr | None = None
+    rows: pl.DataFrame,
+    column: str,
+    code: str,
+    message: pl.Expr,
+    value: pl.Expr | None = None,
+    correction: pl.Expr = NO_CORRECTION,
 ) -> pl.DataFrame:
     """Return one defect or warning for each of `rows`; its value is that of the column, unless `value` is another."""
     if not rows.height:
         return no_defects()
     text = shown(column) if value is None else value
     # Some sentences ask the same of a value many times: lazily, what they share is done once.
-    found = rows.lazy().select("row", column=pl.lit(column), value=text, code=pl.lit(code), message=message)
+    found = rows.lazy().select(
+        "row", column=pl.lit(column), value=text, code=pl.lit(code), message=message, correction=correction
+    )
     return found.collect(optimizations=_SHARED).match_to_schema(DEFECT_SCHEMA)
 
 
@@ -103,18 +117,20 @@ class Sheet:
     `notes` are sentences about the file as a whole that a person should read and that refuse nothing. `defects`
     (`DEFECT_SCHEMA`) are those that only the file itself can show: a row with a field too many, a number that the
     spreadsheet has already cut; `warnings` (`DEFECT_SCHEMA`) are what it shows of rows that may well be good.
-    `operation` is what its rows are for: the known columns are those of its sheets.
+    `operation` is what its rows are for: the known columns are those of its sheets. `encoding` is the one that somebody
+    had to name for a text that says none; empty: nobody had to.
     """
 
     name: str
     sha256: str
-    content: Deferred
+    content: BuiltOnUse
     headers: Mapping[str, str]
     unknown: tuple[str, ...]
     notes: tuple[str, ...] = ()
     defects: pl.DataFrame = field(default_factory=no_defects)
     warnings: pl.DataFrame = field(default_factory=no_defects)
     operation: str = "payout"
+    encoding: str = ""
 
     @property
     def frame(self) -> pl.DataFrame:
@@ -159,7 +175,7 @@ class Validated:
     - `instructions`: one line for every valid row, with the columns of `journal.port.NewInstruction`, in that order
       (`row` UInt32, `minor` Int64, the rest String).
     - `defects_found` and `warnings_found`: counted, and the first of them. All of them are `defects` and `warnings`:
-      `row` (UInt32), then as String `column, value, code, message`; ordered by row.
+      `row` (UInt32), then as String `column, value, code, message, correction`; ordered by row.
     - `totals`: every row, and per currency the sum of every readable amount, valid or not.
     - `counts`: `COUNT_KEYS` and, as of all rows that share them, `count` and `sum` (Decimal) of every readable amount.
     - `held`: the columns of the sheet in which any row has a value.
@@ -171,8 +187,8 @@ class Validated:
 
     sheet: Sheet
     batch: str
-    lines: Deferred
-    made: Deferred
+    lines: BuiltOnUse
+    made: BuiltOnUse
     defects_found: Findings
     warnings_found: Findings
     totals: ControlTotals
@@ -183,7 +199,7 @@ class Validated:
     def parts(self) -> Iterator[ValidatedPart]:
         """Yield all rows of the sheet, in its order, part by part.
 
-        Raises `SheetError` where the file was changed since the sheet was validated.
+        Raises `SheetError` if the file was changed since the sheet was validated.
         """
         if self.streamed is not None:
             return self.streamed()

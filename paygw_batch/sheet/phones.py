@@ -17,9 +17,13 @@ _HIDDEN = "[Xx\u00d7#\u2022\u25cf\u2219\u00b7?_\uff0a\uff38\uff58\uff03]"
 
 @dataclass(frozen=True, slots=True)
 class PhoneColumn:
-    """A number column of one country, over a `prepared` frame. The expressions are null where the column is."""
+    """A number column of one country, over a `prepared` frame. The expressions are null where the column is.
+
+    `source` is the column that its values are in.
+    """
 
     name: str
+    source: str
     kind: FieldKind
     numbers: MobileNumbers
     bank_account_pattern: str | None
@@ -27,11 +31,13 @@ class PhoneColumn:
     @classmethod
     def of(cls, rule: CountryRule, name: str, kind: FieldKind) -> "PhoneColumn":
         """Return the column `name` as `rule` wants it."""
-        return cls(name, kind, rule.numbers, rule.bank_account_pattern if kind is FieldKind.WALLET else None)
+        is_account = kind is FieldKind.WALLET
+        source = (rule.account_from if is_account else "") or name
+        return cls(name, source, kind, rule.numbers, rule.bank_account_pattern if is_account else None)
 
     @property
     def _digits(self) -> pl.Expr:
-        digits = pl.col(bare(self.name))
+        digits = pl.col(bare(self.source))
         return digits.str.replace_all(_HIDDEN, "*") if self.kind is FieldKind.MASKED_PHONE else digits
 
     @property
@@ -58,7 +64,7 @@ class PhoneColumn:
         """Whether the whole value is a bank account as the operator describes one; it is then taken as it is."""
         if self.bank_account_pattern is None:
             return pl.lit(value=False)
-        text = pl.col(self.name)
+        text = pl.col(self.source)
         return text.str.contains(_ACCOUNT_LETTERS) & text.str.contains(f"^(?:{self.bank_account_pattern})$")
 
     @property
@@ -96,7 +102,7 @@ class PhoneColumn:
         )
         return reduce(or_, ways) & ~self.is_bank_account if ways else pl.lit(value=False)
 
-    def of_another_operator(self, operator: str) -> tuple[pl.Expr, pl.Expr]:
+    def of_another_operator(self, operator: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
         """Return whether a valid mobile number was first given to another operator, and to which one."""
         operators = self.numbers.operators
         # Rust takes the first alternative that fits: the longest ones are first.
@@ -138,11 +144,11 @@ class PhoneColumn:
         number = pl.concat_str(pl.lit(self._sent_prefix), national)
         if self.bank_account_pattern is None:
             return number
-        return pl.when(self.is_bank_account).then(pl.col(self.name)).otherwise(number)
+        return pl.when(self.is_bank_account).then(pl.col(self.source)).otherwise(number)
 
     @property
     def is_as_sent(self) -> pl.Expr:
-        """Whether a valid number surely has the form of the wire already: a cheap question. Never null."""
+        """Whether a valid number certainly has the wire form already: a cheap check. Never null."""
         n, digits = self.numbers, self._digits
         if self.kind is FieldKind.INTERNATIONAL_PHONE:
             return digits.str.starts_with("+").fill_null(value=False)

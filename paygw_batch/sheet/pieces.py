@@ -17,7 +17,7 @@ from paygw_batch.sheet.model import Headed, Sheet
 ROWS_AT_ONCE = 250_000
 _CORES_A_PIECE = 2
 """The number of cores that polars keeps busy with one piece, more or less: pieces in parallel cost memory."""
-_MOST_AT_ONCE = 4
+_MAX_AT_ONCE = 4
 
 _Made = TypeVar("_Made")
 
@@ -30,8 +30,8 @@ class Piece:
     defects: pl.DataFrame
 
 
-class NotPlain(Exception):
-    """A file cannot be gone through piece by piece: it has to be read as a whole."""
+class NeedsWholeFile(Exception):
+    """The file cannot be streamed: it must be read as a whole."""
 
 
 def changed_since_read(name: str) -> SheetError:
@@ -42,7 +42,7 @@ def changed_since_read(name: str) -> SheetError:
 def frame_read_again(whole: Callable[[], Sheet], name: str, sha256: str | None) -> pl.DataFrame:
     """Return the frame of a sheet that was gone through, read as a whole. `sha256` is of the bytes that were read.
 
-    Raises `SheetError` where the file has others by now.
+    Raises `SheetError` if the file has others by now.
     """
     sheet = whole()
     if sheet.sha256 != sha256:
@@ -61,11 +61,11 @@ class SheetSource(Headed, Protocol):
     def nameless(self) -> Collection[str]:
         """Columns without a heading, which count for nothing unless they hold something."""
 
-    def probably_held(self) -> Collection[str]:
+    def columns_likely_filled(self) -> Collection[str]:
         """Return columns that hold something, from a look at some rows: most of them, or all."""
 
     def pieces(self) -> Iterator[Callable[[], Piece]]:
-        """Yield functions that make the pieces, in order. Yielding and making may raise `NotPlain`."""
+        """Yield functions that make the pieces, in order. Yielding and making may raise `NeedsWholeFile`."""
 
     def sheet(self, held: Collection[str]) -> Sheet:
         """Return the sheet, when it has been gone through and these columns were found to hold something."""
@@ -84,7 +84,7 @@ def each(source: SheetSource, work: Callable[[Piece], _Made]) -> Iterator[_Made]
 
     Some are worked at beside each other (polars lets go of the interpreter's lock); no more are begun than that.
     """
-    threads = max(1, min(pl.thread_pool_size() // _CORES_A_PIECE, _MOST_AT_ONCE))
+    threads = max(1, min(pl.thread_pool_size() // _CORES_A_PIECE, _MAX_AT_ONCE))
     begun: deque[Future[_Made]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for make in source.pieces():
@@ -126,7 +126,7 @@ class InMemory:
         """As in `SheetSource`: those that hold nothing have been dropped."""
         return ()
 
-    def probably_held(self) -> Collection[str]:
+    def columns_likely_filled(self) -> Collection[str]:
         """As in `SheetSource`: all of them."""
         return held_in(self.whole_sheet.frame)
 

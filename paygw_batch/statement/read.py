@@ -3,23 +3,154 @@
 import csv
 import hashlib
 import io
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 
 from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import SheetError
+from paygw_batch.files import read_regular
 from paygw_batch.language import say
 from paygw_batch.sheet.read.delimited import DELIMITERS
-from paygw_batch.sheet.read.headings import fold
+from paygw_batch.sheet.read.headings import HEADER_ROWS, fold
 from paygw_batch.sheet.read.text import to_utf8
-from paygw_batch.statement.workbook_lines import FIRST_BYTES, workbook_lines
+from paygw_batch.sheet.read.xlsx_cells import Row, Workbook
+from paygw_batch.statement.proof import StatementProof, StatementRule
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})"
+)
+
+
+_EAST = timedelta(hours=14)
+
+
+_WEST = timedelta(hours=12)
+"""The zones of the earth in which a date begins first and ends last."""
+
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+WRITTEN = "2026-11-20T14:05:00Z, 2026-11-20T17:05:00+03:00 or 2026-11-20"
+"""How a time may be written, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """A stated time, as long as its unit: it was at `start` or later, and before `end`. Both are UTC."""
+
+    start: datetime
+    end: datetime
+
+
+def read_time(text: str) -> TimeSpan | None:
+    """Return the time that `text` states, or None if it states none in a way that leaves no doubt.
+
+    ISO 8601 with a zone, down to minutes or finer; or a bare date, which is that day in any zone of the earth.
+    """
+    try:
+        if _DATE.fullmatch(text):
+            day = datetime.fromisoformat(text).replace(tzinfo=UTC)
+            return TimeSpan(day - _EAST, day + timedelta(days=1) + _WEST)
+        if (found := _TIME.fullmatch(text)) is None:
+            return None
+        seconds, fraction = found.group(1), found.group(2)
+        # `fromisoformat` wants three or six digits of a second.
+        plain = text.replace(fraction, f"{fraction:0<7}", 1) if fraction else text
+        start = datetime.fromisoformat(plain).astimezone(UTC)
+        start -= timedelta(microseconds=start.microsecond % 1000)
+        return TimeSpan(start, start + _unit(seconds, fraction))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _unit(seconds: str | None, fraction: str | None) -> timedelta:
+    """Return how long a time is that is stated in minutes, in seconds or in parts of one."""
+    if seconds is None:
+        return timedelta(minutes=1)
+    if fraction is None:
+        return timedelta(seconds=1)
+    return max(timedelta(microseconds=10 ** (7 - len(fraction))), _MILLISECOND)
+
+
+FIRST_BYTES = b"PK\x03\x04"
+"""How a workbook begins. No CSV does."""
+
+
+def workbook_lines(
+    data: bytes, file: str, max_bytes: int, is_header: Callable[[Sequence[str]], bool]
+) -> Iterator[tuple[int, Sequence[str]]]:
+    """Yield the header, and each line below it that is not empty, with its row; every line is as long as the header.
+
+    Raises `SheetError` if no visible worksheet has a header, several have one, or a cell's value is lost.
+    """
+    workbook = Workbook(data, file=file, max_bytes=max_bytes)
+    parts = [part for part in workbook.worksheets() if not part.hidden]
+    fitting = [part for part in parts if _header(workbook.rows(part), is_header) is not None]
+    if len(fitting) != 1:
+        raise _unclear(file, [part.name for part in fitting])
+    rows = workbook.rows(fitting[0])
+    header = _header(rows, is_header)
+    if header is None:
+        return
+    width = max(header.texts)
+    yield header.number, _cells(header, width)
+    for row in rows:
+        cells = _cells(row, width)
+        if not any(cell.strip() for cell in cells):
+            continue
+        if doubt := next((at for at in row.doubts if at <= width), None):
+            raise SheetError(
+                say(
+                    "{file}, row {row}: {value} is a formula without a value, or a number that was cut.",
+                    file=file,
+                    row=row.number,
+                    value=row.texts[doubt],
+                ),
+                hint=say("Ask for the statement as CSV, or with these cells as text."),
+            )
+        yield row.number, cells
+
+
+def _unclear(file: str, fitting: Sequence[str]) -> SheetError:
+    if fitting:
+        names = ", ".join(repr(name) for name in fitting)
+        return SheetError(
+            say("{file}: several worksheets look like a statement: {names}.", file=file, names=names),
+            hint=say("Save the one that is meant as CSV."),
+        )
+    return SheetError(
+        say("{file} has no worksheet with the columns order_id, amount and currency.", file=file),
+        hint=say("`[statement.columns]` in the configuration says which of the gateway's headings is which column."),
+        for_terminal=True,
+    )
+
+
+def _header(rows: Iterator[Row], is_header: Callable[[Sequence[str]], bool]) -> Row | None:
+    """Return the first row that is a header, and leave `rows` behind it."""
+    for row in rows:
+        if row.number > HEADER_ROWS:
+            return None
+        if row.texts and is_header(_cells(row, max(row.texts))):
+            return row
+    return None
+
+
+def _cells(row: Row, width: int) -> list[str]:
+    return [row.texts.get(column, "") for column in range(1, width + 1)]
+
 
 MAX_STATEMENT_BYTES = 256 * 1024 * 1024
-MINOR_UNITS_AT_MOST = 4
+MAX_MINOR_UNITS = 4
 _NEEDED = ("order_id", "amount", "currency")
 
 _GUARD = re.compile(r"^'(?=[=@+-])")
@@ -48,7 +179,7 @@ class StatementLine:
     """One line of a statement, about one order. `amount` is None when `amount_text` states none.
 
     Exactly one of `status` (the gateway's own word) and `answer` (`paid`, `rejected`, `not-received`; empty: no answer
-    yet) is a text. `time` and `sent_at` are as they are written, empty where the line states none.
+    yet) is a text. `time` and `sent_at` are as they are written, empty if the line states none.
     """
 
     line: int
@@ -64,25 +195,30 @@ class StatementLine:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement as received. `sha256` is the digest of the file's bytes."""
+    """A statement as received. `sha256` is the digest of the file's bytes, `proof` whether they are the gateway's."""
 
     name: str
     sha256: str
     lines: Sequence[StatementLine]
+    proof: StatementProof = StatementProof.UNASKED
 
 
-def read_statement(path: Path, aliases: Mapping[str, str], *, code_page: str | None) -> Statement:
+def read_statement(
+    path: Path, aliases: Mapping[str, str], *, encoding: str | None, rule: StatementRule | None = None
+) -> Statement:
     """Return the statement in a CSV file or a workbook; `aliases` maps its own headings to ours (`HEADINGS`).
+
+    `rule` is what proves one to be the gateway's, None if nothing does.
 
     Raises `SheetError` when it cannot be read, lacks a column, has one twice, or has a line with other fields than the
     header.
     """
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_STATEMENT_BYTES + 1)
+        data = read_regular(path, MAX_STATEMENT_BYTES + 1)
     except OSError as error:
         raise SheetError(
-            say("{path} cannot be read: {reason}.", path=path, reason=say(error.strerror or "unknown reason").lower())
+            say("{path} cannot be read: {reason}.", path=path, reason=say(error.strerror or "unknown reason").lower()),
+            hint=say("Check the path."),
         ) from None
     if len(data) > MAX_STATEMENT_BYTES:
         raise SheetError(
@@ -91,14 +227,15 @@ def read_statement(path: Path, aliases: Mapping[str, str], *, code_page: str | N
         )
     if not data:
         raise SheetError(say("{name} is empty.", name=path.name))
+    proof = StatementProof.UNASKED if rule is None else rule.proof_of(path, data)
     if data.startswith(FIRST_BYTES):
         lines = list(_workbook_lines(data, aliases, path.name))
     else:
-        text = to_utf8(data, code_page=code_page, file=path.name).decode()
+        text = to_utf8(data, encoding=encoding, file=path.name).decode()
         lines = list(_lines(text, aliases, path.name))
     if not lines:
         raise SheetError(say("{name} has a header and no line below it.", name=path.name))
-    return Statement(path.name, hashlib.sha256(data).hexdigest(), lines)
+    return Statement(path.name, hashlib.sha256(data).hexdigest(), lines, proof)
 
 
 def _lines(text: str, aliases: Mapping[str, str], file: str) -> Iterator[StatementLine]:
@@ -149,7 +286,7 @@ def _line(number: int, cells: Mapping[str, str]) -> StatementLine:
     return StatementLine(
         line=number,
         order_id=_GUARD.sub("", cells["order_id"]),
-        amount=parse_amount(cells["amount"], minor_units=MINOR_UNITS_AT_MOST),
+        amount=parse_amount(cells["amount"], minor_units=MAX_MINOR_UNITS),
         amount_text=cells["amount"],
         currency=cells["currency"].upper(),
         status=cells.get("status"),
@@ -188,6 +325,7 @@ def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> M
             hint=say(
                 "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
             ),
+            for_terminal=True,
         )
     if missing:
         raise SheetError(
@@ -195,5 +333,25 @@ def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> M
             hint=say(
                 "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
             ),
+            for_terminal=True,
         )
     return places
+
+
+def statement_as_json(statement: Statement) -> str:
+    """Return a statement as text."""
+    lines = [asdict(line) | {"amount": None if line.amount is None else str(line.amount)} for line in statement.lines]
+    return json.dumps(
+        {"name": statement.name, "sha256": statement.sha256, "lines": lines, "proof": statement.proof},
+        ensure_ascii=False,
+    )
+
+
+def statement_of_json(text: str) -> Statement:
+    """Return the statement that `statement_as_json` made the text of."""
+    found = json.loads(text)
+    lines = [
+        StatementLine(**{**line, "amount": None if line["amount"] is None else Decimal(line["amount"])})
+        for line in found["lines"]
+    ]
+    return Statement(found["name"], found["sha256"], lines, StatementProof(found["proof"]))

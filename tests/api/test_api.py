@@ -14,7 +14,9 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
+from paygw_batch.actions import background_run
 from paygw_batch.api import (
+    ApprovalError,
     Conclusion,
     ConfigurationError,
     ControlTotals,
@@ -28,10 +30,9 @@ from paygw_batch.api import (
     SheetError,
     UsageError,
 )
-from paygw_batch.compose.actions import background_run
 from paygw_batch.engine import engine
 from paygw_batch.errors import JournalUnwritable
-from paygw_batch.journal.opening.open import SqliteJournal
+from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Entry, MoveResult
 from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
 
@@ -169,7 +170,7 @@ def test_rows_with_defects_can_be_left_out(payouts: Payouts) -> None:
 
 def test_control_totals_that_do_not_hold_stop_everything(payouts: Payouts, program: Program) -> None:
     wrong = ControlTotals(3, {"KES": Decimal(1)})
-    with pytest.raises(SheetError, match="KES 1 was stated"), payouts.submit(people(3), name=NAME, expected=wrong):
+    with pytest.raises(SheetError, match="You expected KES 1;"), payouts.submit(people(3), name=NAME, expected=wrong):
         pytest.fail("entered")
     assert program.record() == []
 
@@ -471,3 +472,39 @@ def test_importing_the_package_alone_loads_nothing_heavy() -> None:
 
 def test_the_api_loads_nothing_of_the_commands() -> None:
     assert not any(name.startswith("paygw_batch.cli") for name in loaded_by("paygw_batch.api"))
+
+
+def test_a_plan_that_is_named_and_that_no_policy_asks_for_pays_nothing(program: Program) -> None:
+    payouts = Payouts(program.config, environ={})
+    for _ in range(2):
+        with pytest.raises(ApprovalError), payouts.submit(people(2), name=NAME, plan="nope.json"):
+            pass
+        assert program.record() == []
+    with payouts.submit(people(2), name=NAME) as run:
+        assert len(list(run)) == 2
+    assert finished(run.result).conclusion is Conclusion.DONE
+    with pytest.raises(ApprovalError), payouts.submit(people(2), name=NAME, plan="nope.json"):
+        pass
+
+
+def test_an_empty_path_is_no_path(program: Program) -> None:
+    payouts = Payouts(program.config, environ={})
+    with pytest.raises(UsageError):
+        Payouts("")
+    with pytest.raises(UsageError):
+        Payouts(program.config, journal="")
+    for empty in ("", " ", "\0"):
+        with pytest.raises(UsageError):
+            payouts.submit(empty)
+        with pytest.raises(UsageError):
+            payouts.submit(people(1), name=NAME, plan=empty)
+
+
+@pytest.mark.parametrize("name", [".", "/", "/dev/zero", "pipe.csv", "folder.csv", f"{'x' * 300}.csv"])
+def test_what_is_no_sheet_is_a_fault_of_the_sheet(program: Program, name: str) -> None:
+    os.mkfifo(program.home / "pipe.csv")
+    (program.home / "folder.csv").mkdir()
+    payouts = Payouts(program.config, environ={})
+    with pytest.raises(SheetError), payouts.submit(program.home / name):
+        pass
+    assert program.record() == []

@@ -1,7 +1,6 @@
 """The page about the API is true: its programs run as they stand, are typed, and its table is the API's own."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,16 +9,15 @@ import pytest
 
 from paygw_batch import api
 from paygw_batch.api import Conclusion
+from tests.checkout import ROOT, copy_versioned
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_a_program_of_the_page_runs_as_it_stands(number: int, tmp_path: Path) -> None:
-    for folder in ("config", "samples"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.reconciliation.csv"))
+    copy_versioned(tmp_path, "config", "samples")
     (tmp_path / "program.py").write_text(PROGRAMS[number])
     environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -34,6 +32,7 @@ def test_there_are_programs_on_the_page() -> None:
     assert len(PROGRAMS) == 2
 
 
+@pytest.mark.long
 def test_the_programs_of_the_page_are_typed(tmp_path: Path) -> None:
     for number, text in enumerate(PROGRAMS):
         (tmp_path / f"program_{number}.py").write_text(text)

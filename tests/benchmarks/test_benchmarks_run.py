@@ -16,9 +16,13 @@ from benchmarks.validation import OPTIONS, terms
 from paygw_batch.countries.load import load_rules
 from paygw_batch.sheet.check.validate import validate_opened
 from paygw_batch.sheet.read.sheet_file import open_sheet
+from tests.long_part import long
+
+LONG = {"several", "console", "commands"}
+"""Sections that start processes for seconds, each of which the rest of the tests starts as well."""
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("section", [long(name) if name in LONG else name for name in SECTIONS])
 def test_every_section_comes_to_its_figures(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = tmp_path / "performance.md"
     document.write_text(f"Before.\n{BEGIN}\nOld figures.\n{END}\nAfter.\n", encoding="utf-8")

@@ -29,7 +29,7 @@ commits = false
 ENDS = {0, 4, 5}
 SIGNED_IN_THREADS = "plants:key_known_to_be_sound"
 SIGNED_IN_PROCESSES = "plants:signed_in_processes"
-MOST_STARTS = 200
+MAX_STARTS = 200
 
 
 @dataclass
@@ -71,7 +71,7 @@ def kill_until_done(
     rows = rng.randrange(2, 50)
     sheet = machine.sheet(rows)
     has_batch = False
-    for _ in range(MOST_STARTS):
+    for _ in range(MAX_STARTS):
         command = ("resume",) if has_batch and rng.random() < 0.8 else (machine.command, sheet)
         run = machine.start(*command, planted=planted)
         if not _is_let_end(run, at.of(machine.operation), rng, pace):

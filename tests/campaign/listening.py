@@ -11,7 +11,6 @@ import signal
 import socket
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
@@ -22,7 +21,8 @@ from typing import Protocol, Self
 
 from tests.campaign.judge import Broken, judge_end
 from tests.campaign.kills import SLOW, Killed, Pace, kill_until_done
-from tests.campaign.machine import PATIENCE_S, GatewayProcess, Machine, Run, Spawner
+from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner
+from tests.patience import until
 from tests.ports import free_port
 
 NOTIFYING = (
@@ -122,11 +122,7 @@ class Listening:
         """Hold the end: every notification that was answered with 200 is in the journal, and the books tie."""
         run = self._start()
         try:
-            give_up_at_s = time.monotonic() + PATIENCE_S
-            while not self._is_all_taken_in():
-                if time.monotonic() > give_up_at_s:
-                    raise Broken(f"heard {self._heard()}, kept {self._kept()}: {self._machine.said()}")
-                time.sleep(0.05)
+            until(self._is_all_taken_in, lambda: f"heard {self._heard()}, kept {self._kept()}: {self._machine.said()}")
             self._until_it_listens(run)
         finally:
             run.send(signal.SIGTERM)
@@ -206,7 +202,7 @@ def kill_with(
                 kill_until_done(machine, at, rng, pace, tally)
                 other.rest()
                 other.judge(rows=len((machine.home / "payroll.csv").read_text().splitlines()) - 1)
-            except Broken as broken:
+            except AssertionError as broken:
                 raise Broken(f"seed {seed}, life {life} in {machine.home}: {broken}") from None
         tally.kills += other.kills
         shutil.rmtree(machine.home)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from paygw_batch.sandbox.record import RecordLine, read_record, unguarded
+from tests.patience import PATIENCE_S, until
 from tests.ports import free_port, wait_until_there
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,6 @@ LINES = {
     "payin": "KE,{id},{amount},KES,Jane,Wanjiku,+254712345{n:03},jane@example.com,1 Moi Avenue,Nairobi,00100,192.0.2.1,"
     "Shoes,t",
 }
-PATIENCE_S = 60.0
 """How long anything may take before the campaign calls it hung."""
 
 
@@ -125,11 +124,7 @@ class Run:
 
     def until_stopped(self) -> None:
         """Wait until the process has stopped itself."""
-        give_up_at_s = time.monotonic() + PATIENCE_S
-        while _state_of(self.pid) not in {"T", "t"}:
-            if time.monotonic() > give_up_at_s:
-                raise AssertionError("the program did not stop")
-            time.sleep(0.002)
+        until(lambda: _state_of(self.pid) in {"T", "t"}, "the program did not stop", look_every_s=0.002)
 
 
 def _state_of(pid: int) -> str:

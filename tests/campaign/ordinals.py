@@ -44,7 +44,7 @@ fails, which no disk brings about. A kill strikes at every one."""
 MAY_END = {0, 2, 3, 4, 5, 6, 7, -9}
 """What a struck run may end with: anything but an unexpected error."""
 ROWS = 4
-MOST_RESUMES = 5
+MAX_RESUMES = 5
 
 
 @dataclass
@@ -98,7 +98,7 @@ def _strike_once(machine: Machine, at: GatewayProcess, inject: str, call: str) -
     if code not in MAY_END:
         raise Broken(f"exit code {code}: {machine.said()}")
     judge_orders(machine, at) if machine.journal.exists() else None
-    for _ in range(MOST_RESUMES):
+    for _ in range(MAX_RESUMES):
         if machine.run("submit", sheet) in ENDS:
             break
     else:

@@ -18,12 +18,12 @@ from random import Random
 from threading import Event
 from typing import Self
 
-from paygw_batch.compose.journal import make_journal, open_to_write
 from paygw_batch.errors import JournalError, JournalMissing
-from paygw_batch.journal.guards.location import settled
+from paygw_batch.journal.guards.location import canonical_path
 from paygw_batch.journal.guards.witness import read_witness, witness_path
-from paygw_batch.journal.opening.open import SqliteJournal
+from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.settings.configuration import Settings, load_settings
+from paygw_batch.wiring.journal import file_of
 from tests.campaign.judge import Broken
 from tests.campaign.machine import Machine, Run
 from tests.campaign.tracing import traced
@@ -393,7 +393,9 @@ def look_at_journal(machine: Machine, sent: set[str], when: str) -> None:
 def witnessed(machine: Machine) -> int:
     """Return the number of the last fact that the witness of a machine knows of."""
     with as_configured(machine) as settings:
-        seen = read_witness(witness_path(settled(settings.witness_directory()), settled(settings.journal_path())))
+        seen = read_witness(
+            witness_path(canonical_path(settings.witness_directory()), canonical_path(settings.journal_path()))
+        )
     return 0 if seen is None else seen.seq
 
 
@@ -414,10 +416,9 @@ def as_configured(machine: Machine) -> Iterator[Settings]:
 def open_as_configured(machine: Machine) -> SqliteJournal:
     """Open the journal of a machine as the program would there."""
     with as_configured(machine) as settings:
+        place = file_of(settings)
         try:
-            journal = open_to_write(settings, "campaign")
+            return place.open_to_write("campaign")
         except JournalMissing:  # its making was cut off: it can be made again, and is a journal without a batch
-            make_journal(settings, "campaign")
-            journal = open_to_write(settings, "campaign")
-    assert isinstance(journal, SqliteJournal)
-    return journal
+            place.make("campaign")
+            return place.open_to_write("campaign")

@@ -22,8 +22,9 @@ from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
 from paygw_batch.journal.values import InboxEnd
 from paygw_batch.run.approval import read_plan
 from tests.campaign.judge import Broken
-from tests.campaign.machine import PATIENCE_S, Machine, Run
+from tests.campaign.machine import Machine, Run
 from tests.campaign.power import Disk, Look, Operation, files_of, look_at_journal, open_as_configured, play, record
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 ROWS = 8
@@ -219,7 +220,7 @@ PLAN = ("plan", "payroll.csv", "--out", "payroll.plan.json", "--key", "amina.pem
 STORIES = {
     "resolve": Story(
         _submitted,
-        ("resolve", "payroll.csv", "--row", str(DOUBTFUL_ROW), "--as", "paid", "--evidence", "letter", "--by", "amina"),
+        ("resolve", "row", "payroll.csv", str(DOUBTFUL_ROW), "--as", "paid", "--evidence", "letter", "--by", "amina"),
         _after_resolve,
     ),
     "retry": Story(_submitted, ("retry", "payroll.csv"), _after_retry),

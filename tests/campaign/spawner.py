@@ -18,7 +18,7 @@ from typing import Any
 
 MODULES = (
     *(f"paygw_batch.cli.commands.{name}" for name in ("submit", "collect", "resume", "reconcile", "status", "verify")),
-    "paygw_batch.cli.runs.send_batch",
+    "paygw_batch.cli.send_batch",
     # What a run would import by itself, somewhere on its way.
     "pandera.backends.polars.builtin_checks",
     "pandera.backends.polars.register",
@@ -53,14 +53,19 @@ def serve() -> None:
 
 
 def _start(start: dict[str, Any]) -> int:
+    # Before anybody is answered: who asked may close a pipe then that the new process writes to.
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    files += [os.open(start[name], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666) for name in ("out", "err")]
     signal.pthread_sigmask(signal.SIG_BLOCK, _ASKED_TO_END)
     pid = os.fork()
     if pid:
+        for file in files:
+            os.close(file)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKED_TO_END)
         return pid
     code = 1
     try:
-        _become(start)
+        _become(start, files)
         from paygw_batch.cli.start import main  # noqa: PLC0415 (only the child calls into the program)
 
         main()
@@ -74,7 +79,7 @@ def _start(start: dict[str, Any]) -> int:
         os._exit(code)
 
 
-def _become(start: dict[str, Any]) -> None:
+def _become(start: dict[str, Any], files: list[int]) -> None:
     """Turn this fork into a fresh start of the program. Asked to end before it begins, it ends as one that begins."""
     for each in _ASKED_TO_END:
         signal.signal(each, lambda *_: os._exit(_INTERRUPTED))
@@ -83,10 +88,9 @@ def _become(start: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(start["environ"])
     os.chdir(start["directory"])
-    with open(os.devnull) as nothing, open(start["out"], "ab") as out, open(start["err"], "ab") as err:  # noqa: PTH123
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(out.fileno(), 1)
-        os.dup2(err.fileno(), 2)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
     if (limit := start.get("file_bytes")) is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     if (user := start.get("user")) is not None:

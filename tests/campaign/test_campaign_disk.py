@@ -13,6 +13,7 @@ from tests.campaign.ordinals import KILL, strike
 from tests.campaign.power import Sent, play, record
 from tests.campaign.power_stories import STORIES, play_story
 from tests.campaign.tracing import why_not
+from tests.long_part import long, share
 
 ROWS = 4
 can_trace = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
@@ -23,13 +24,13 @@ can_trace = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
     ("call", "fault", "every"),
     [
         ("fdatasync", KILL, 2),
-        ("fdatasync", "error=EIO", 4),
-        ("pwrite64", KILL, 16),
+        long("fdatasync", "error=EIO", 4),
+        long("pwrite64", KILL, 16),
         ("sendto", KILL, 2),
         ("write", "error=ENOSPC", 1),
-        ("rename", KILL, 1),
-        ("rename", "error=ENOSPC", 1),
-        ("connect", "error=ECONNREFUSED", 3),
+        long("rename", KILL, 1),
+        long("rename", "error=ENOSPC", 1),
+        long("connect", "error=ECONNREFUSED", 3),
     ],
 )
 def test_no_row_is_paid_twice_or_lost_when_a_system_call_is_the_last_or_fails(
@@ -48,24 +49,33 @@ def in_memory(spawner: Spawner, slow_gateway: GatewayProcess) -> Iterator[Machin
 
 
 @can_trace
-def test_a_power_cut_at_any_moment_leaves_a_journal_that_owes_nothing_that_had_left(in_memory: Machine) -> None:
+@pytest.mark.parametrize(("every", "disks"), [(15, 25), long(5, 50)])
+def test_a_power_cut_at_any_moment_leaves_a_journal_that_owes_nothing_that_had_left(
+    in_memory: Machine, every: int, disks: int
+) -> None:
     operations = record(in_memory, "submit", in_memory.sheet(ROWS))
     assert len({operation.order_id for operation in operations if isinstance(operation, Sent)}) == ROWS
-    assert play(in_memory, operations, every=5) > 50
+    assert play(in_memory, operations, every=every) > disks
 
 
 @can_trace
 @pytest.mark.parametrize(
-    "planted", ["plants:synchronous_normal", "plants:synchronous_off", "plants:witness_not_synced"]
+    ("planted", "every"),
+    [
+        ("plants:synchronous_normal", 9),
+        long("plants:synchronous_normal", 3),
+        long("plants:synchronous_off", 3),
+        long("plants:witness_not_synced", 3),
+    ],
 )
-def test_a_power_cut_finds_the_planted_bug(in_memory: Machine, planted: str) -> None:
+def test_a_power_cut_finds_the_planted_bug(in_memory: Machine, planted: str, every: int) -> None:
     operations = record(in_memory, "submit", in_memory.sheet(ROWS), planted=planted)
     with pytest.raises(Broken, match=r"had begun to leave|does not open"):
-        play(in_memory, operations, every=3)
+        play(in_memory, operations, every=every)
 
 
 @can_trace
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("story", share(STORIES, every=3))
 def test_a_power_cut_takes_nothing_back_that_a_command_said_or_answered(in_memory: Machine, story: str) -> None:
     assert play_story(in_memory, STORIES[story], every=4) > 2
 
@@ -75,10 +85,10 @@ def test_a_power_cut_takes_nothing_back_that_a_command_said_or_answered(in_memor
     ("story", "planted", "what"),
     [
         ("listen", "plants:inbox_not_synced", "were answered with 200"),
-        ("resolve", "plants:synchronous_off", "was called paid|does not open|fact"),
+        long("resolve", "plants:synchronous_off", "was called paid|does not open|fact"),
         ("retry", "plants:witness_not_synced", "its witness knows"),
-        ("approve", "plants:plan_in_place", "no plan any more|approvals"),
-        ("backup", "plants:backup_not_synced", "is gone|is no copy|is damaged"),
+        long("approve", "plants:plan_in_place", "no plan any more|approvals"),
+        long("backup", "plants:backup_not_synced", "is gone|is no copy|is damaged"),
     ],
 )
 def test_a_power_cut_in_a_command_finds_the_planted_bug(

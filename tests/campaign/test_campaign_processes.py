@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -10,45 +9,46 @@ import pytest
 from tests.campaign.judge import judge_end, judge_orders
 from tests.campaign.kills import ENDS, FAST, SLOW, kill
 from tests.campaign.listening import kill_with_listener
-from tests.campaign.machine import PATIENCE_S, GatewayProcess, Machine, Spawner, gateway
+from tests.campaign.machine import GatewayProcess, Machine, Spawner, gateway
 from tests.campaign.tracing import traced, why_not
 from tests.campaign.watching import kill_with_console
+from tests.long_part import long, share
+from tests.patience import until
 
-KILLS = 50
-LISTENING_KILLS = 20
-WATCHED_KILLS = 12
 ROWS = 30
 
 
-@pytest.mark.parametrize(("behaviour", "seed"), [(SLOW, 1), (SLOW, 2), (FAST, 3), (FAST, 4)])
+@pytest.mark.parametrize(
+    ("behaviour", "seed", "kills"),
+    [(SLOW, 1, 16), long(SLOW, 1, 50), long(SLOW, 2, 50), (FAST, 3, 16), long(FAST, 3, 50), long(FAST, 4, 50)],
+)
 def test_no_row_is_paid_twice_or_lost_by_kills_at_random_instants(
-    tmp_path: Path, spawner: Spawner, behaviour: str, seed: int
+    tmp_path: Path, spawner: Spawner, behaviour: str, seed: int, kills: int
 ) -> None:
     with gateway(tmp_path / "gateway", behaviour) as at:
-        tally = kill(tmp_path, spawner, at, kills=KILLS, seed=seed)
-    assert tally.kills >= KILLS
+        tally = kill(tmp_path, spawner, at, kills=kills, seed=seed)
+    assert tally.kills >= kills
     assert tally.kills_while_sending > 0
 
 
+@pytest.mark.parametrize("kills", [7, long(20)])
 def test_no_row_is_paid_twice_or_lost_with_the_listener_on_and_killed_as_well(
-    tmp_path: Path, spawner: Spawner, notifying_gateway: GatewayProcess
+    tmp_path: Path, spawner: Spawner, notifying_gateway: GatewayProcess, kills: int
 ) -> None:
-    tally = kill_with_listener(tmp_path, spawner, notifying_gateway, kills=LISTENING_KILLS, seed=1)
-    assert tally.kills >= LISTENING_KILLS
+    tally = kill_with_listener(tmp_path, spawner, notifying_gateway, kills=kills, seed=1)
+    assert tally.kills >= kills
 
 
+@pytest.mark.parametrize("kills", [4, long(12)])
 def test_no_row_is_paid_twice_or_lost_with_the_console_on_looked_at_and_killed_as_well(
-    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess
+    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, kills: int
 ) -> None:
-    tally = kill_with_console(tmp_path, spawner, slow_gateway, kills=WATCHED_KILLS, seed=1)
-    assert tally.kills >= WATCHED_KILLS
+    tally = kill_with_console(tmp_path, spawner, slow_gateway, kills=kills, seed=1)
+    assert tally.kills >= kills
 
 
 def wait_for_orders(machine: Machine, at: GatewayProcess, count: int) -> None:
-    give_up_at_s = time.monotonic() + PATIENCE_S
-    while len(judge_orders(machine, at)) < count:
-        assert time.monotonic() < give_up_at_s, machine.said()
-        time.sleep(0.005)
+    until(lambda: len(judge_orders(machine, at)) >= count, machine.said, look_every_s=0.005)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -70,7 +70,7 @@ def test_a_first_signal_lets_rows_in_flight_land_and_ends_with_130(
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 @pytest.mark.parametrize("name", ["TERM", "INT"])
-@pytest.mark.parametrize("commit", [4, 6, 8])
+@pytest.mark.parametrize("commit", share([6, 4, 8], every=3))
 def test_a_signal_in_a_commit_ends_the_run_in_order(
     machine: Machine, slow_gateway: GatewayProcess, name: str, commit: int
 ) -> None:

@@ -21,6 +21,7 @@ from tests.campaign.judge import orders_of
 from tests.campaign.machine import HEADINGS, ROOT, GatewayProcess, Machine, Spawner, gateway
 from tests.campaign.test_campaign_processes import wait_for_orders
 from tests.campaign.tracing import traced, why_not
+from tests.long_part import share
 
 AMOUNTS = ("100", "9001", "9002", "9004", "9006", "9007", "9008", "9009", "9010", "9011", "200", "300")
 """One for each fault of the built-in gateway but the one that takes a minute."""
@@ -183,7 +184,7 @@ UNHEARD = {
 OF_VALIDATION = {"PANDERA_VALIDATION_ENABLED", "PANDERA_VALIDATION_DEPTH", "PYTHONOPTIMIZE"}
 
 
-@pytest.mark.parametrize("name", UNHEARD)
+@pytest.mark.parametrize("name", share(UNHEARD, every=4))
 def test_a_variable_of_the_environment_changes_nothing(
     machine: Machine, slow_gateway: GatewayProcess, name: str
 ) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.campaign.machine import PATIENCE_S, Machine, Run
+from tests.campaign.machine import Machine, Run
+from tests.patience import PATIENCE_S
 
 
 def traced(

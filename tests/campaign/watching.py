@@ -14,7 +14,8 @@ import httpx
 from paygw_batch.run.passkey import RelyingParty
 from tests.campaign.judge import Broken
 from tests.campaign.listening import kill_with
-from tests.campaign.machine import PATIENCE_S, GatewayProcess, Machine, Run, Spawner
+from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.run.test_passkey import passkey
 

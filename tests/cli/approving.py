@@ -2,8 +2,13 @@
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from paygw_batch.run.approval import PlanDocument
+from paygw_batch.run.approval_keys import load_approval_key
+from paygw_batch.run.signed_document import signed, write_document
 from tests.cli.program import Program, kenyan_rows
 
 
@@ -56,6 +61,14 @@ def refused(program: Program, *arguments: str | Path) -> str:
     assert not (program.home / "payroll.reconciliation.csv").exists()
     assert program.json("status")["batches"] == []
     return result.stderr
+
+
+def signed_again(program: Program, change: Callable[[dict[str, Any]], object], *, by: str = "ada") -> None:
+    """Change the plan as its maker could, by hand: sign it again, and let it be approved anew."""
+    document = json.loads(plan_of(program).read_text())
+    change(document)
+    read = PlanDocument.model_validate_json(json.dumps({**document, "approvals": []}))
+    write_document(signed(read, load_approval_key(program.home / f"{by}.pem", None)), plan_of(program))
 
 
 def edited(program: Program, change: "dict[str, object]") -> None:

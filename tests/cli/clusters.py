@@ -2,9 +2,8 @@
 
 import re
 import subprocess
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,14 +11,14 @@ from pathlib import Path
 import psycopg
 
 from paygw_batch.cli.main import COMMANDS
-from paygw_batch.compose.operations import rules_of
-from paygw_batch.compose.sandbox import RECORD_NAME, sandbox_config
-from paygw_batch.compose.signing import key_path, signer_key
-from paygw_batch.sandbox.sandbox_server import running_sandbox
+from paygw_batch.sandbox.server import running_sandbox
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.wiring.operations import rules_of
+from paygw_batch.wiring.sandbox import RECORD_NAME, sandbox_config
+from paygw_batch.wiring.signing import key_place, signer_key
 from tests.cli.program import Program, read_csv, sandbox_toml
+from tests.patience import until
 
-WAIT_AT_MOST_S = 120
 assert "work" in COMMANDS
 
 
@@ -61,12 +60,12 @@ class Hosts:
         return Counter(line["client_orderid"] for line in found if line["committed"] == "yes")
 
     def wait_for_record(self, rows: int, process: "subprocess.Popen[str]") -> None:
-        self.wait_until(lambda: self.record().total() >= rows or has_ended(process))
+        until(lambda: self.record().total() >= rows or has_ended(process))
         assert not has_ended(process), process.communicate()
 
     def wait_for_workers(self, *processes: "subprocess.Popen[str]", count: int = 0) -> None:
         alive = "SELECT number FROM paygw.worker WHERE kind = 'worker' AND ended_at IS NULL"
-        self.wait_until(lambda: len(self.ask(alive)) >= (count or len(processes)) or any(map(has_ended, processes)))
+        until(lambda: len(self.ask(alive)) >= (count or len(processes)) or any(map(has_ended, processes)))
         for process in filter(has_ended, processes):
             raise AssertionError(process.communicate())
 
@@ -79,14 +78,7 @@ class Hosts:
 
     def wait_until_held(self) -> None:
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        self.wait_until(lambda: bool(self.ask(waiting)))
-
-    @staticmethod
-    def wait_until(holds: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + WAIT_AT_MOST_S
-        while not holds():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        until(lambda: bool(self.ask(waiting)))
 
     def ask(self, statement: str) -> list[tuple[object, ...]]:
         with psycopg.connect(self.database, autocommit=True) as connection:
@@ -100,7 +92,7 @@ def has_ended(process: "subprocess.Popen[str]") -> bool:
 
 def _configuration(database: str) -> str:
     text = re.sub(r"\[journal\].*?\n\[", "[", sandbox_toml(concurrency="4"), flags=re.DOTALL)
-    return f'{text}\n[journal]\nurl = "{database}"\nlease_s = 5\nchunk_rows = 7\n'
+    return f'{text}\n[journal]\nurl = "{database}"\nreplication = "none"\nlease_s = 5\nchunk_rows = 7\n'
 
 
 @contextmanager
@@ -115,7 +107,7 @@ def hosts_on(place: Path, database: str, *, behaviour: str = "[default]\ndelay_s
     settings = load_settings(config, environ=environ, flags={})
     key = signer_key(settings, environ)
     with running_sandbox(sandbox_config(settings, [rules_of(settings, "payout")], key, environ)) as base_url:
-        gateway = {"PAYGW_BASE_URL": base_url, "PAYGW_PRIVATE_KEY": str(key_path(settings))}
+        gateway = {"PAYGW_BASE_URL": base_url, "PAYGW_PRIVATE_KEY": str(key_place(settings))}
         hosts = Hosts(place, database, gateway, sandbox / RECORD_NAME)
         made = hosts.office.run("journal", "new")
         assert made.exit_code == 0, made.output

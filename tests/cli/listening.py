@@ -4,18 +4,17 @@ import csv
 import os
 import sqlite3
 import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from tests.cli import forked
 from tests.cli.program import Program, sandbox_toml
+from tests.patience import PATIENCE_S
 from tests.ports import free_port, wait_until_there
 
 TOKEN = "t" * 16 + "0123456789abcdefABCDEF_-"
-PATIENCE_S = 90.0
 AUTHENTIC = """
 authenticity = "shared-secret-hash"
 hash_algorithm = "sha256"
@@ -26,25 +25,14 @@ secret_file = "secret.txt"
 """
 
 
-def until(holds: Callable[[], bool], why: str) -> None:
-    give_up_at_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < give_up_at_s, why
-        time.sleep(0.05)
-
-
 @contextmanager
-def started(program: Program, *arguments: str, config: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def started(program: Program, *arguments: str, config: Path) -> Iterator["subprocess.Popen[str]"]:
     command = next(word for word in arguments if not word.startswith("-"))
     log = (config.parent / f"{command}.log").open("wb")
     with (
         log,
-        subprocess.Popen(
-            [sys.executable, "-m", "paygw_batch", "--config", config, *arguments],
-            env={**os.environ, **program.environ},
-            cwd=config.parent,
-            stdout=log,
-            stderr=log,
+        forked.start(
+            ["--config", config, *arguments], {**os.environ, **program.environ}, config.parent, log, log
         ) as process,
     ):
         try:

@@ -8,9 +8,10 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cli.listening import started, until
+from tests.cli.listening import started
 from tests.cli.program import Program, sandbox_toml
 from tests.cli.stopped import stopped
+from tests.patience import until
 from tests.ports import free_port, wait_until_there
 
 
@@ -20,7 +21,7 @@ class LoopbackGateway:
 
     directory: Path
     port: int
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[str]"
 
     def orders(self) -> list[str]:
         """Return the order ids of all payouts that arrived, in their order: the judge."""

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from paygw_batch.cli.main import cli
+from tests.cli import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "samples"
@@ -80,14 +80,9 @@ class Program:
 
     def start(self, *arguments: str | Path) -> "subprocess.Popen[str]":
         """Start as a process of its own."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "paygw_batch", "--config", self.config, *arguments],
-            env={**os.environ, **self.environ},
-            cwd=self.home,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        words = ["--config", self.config, *arguments]
+        environ = {**os.environ, **self.environ}
+        return forked.start(words, environ, self.home, subprocess.PIPE, subprocess.PIPE)
 
     def record(self) -> list[dict[str, str]]:
         """Return what the sandbox says it accepted: the judge."""

@@ -5,9 +5,9 @@ from contextlib import closing
 
 import pytest
 
-from paygw_batch.compose.actions.audit import newest_entries, open_trail
 from paygw_batch.journal import AuditNote, AuditResult
 from paygw_batch.settings.configuration import Settings, load_settings
+from paygw_batch.wiring.journal import newest_entries, open_trail
 from tests.cli.program import Program, kenyan_rows
 
 

@@ -1,13 +1,20 @@
 """What bad input gets: one plain sentence, what to do, the documented exit code, no traceback, nothing half written."""
 
 import json
+import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import Result
 
+from paygw_batch.cli.main import cli
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.settings.configuration import Settings, load_settings
+from tests.cli.approving import policy
 from tests.cli.program import HEADING, SAMPLES, Program, kenyan_rows, sandbox_toml
 
 
@@ -189,7 +196,7 @@ def test_every_kind_of_defect_is_told_at_once(program: Program) -> None:
         (("submit",), "Missing argument 'SHEET'"),
         (("--nosuch", "status"), "No such option"),
         (("submit", "pay.csv", "--first", "none"), "Invalid value for '--first'"),
-        (("resolve", "--as", "lost"), "Invalid value for '--as'"),
+        (("resolve", "row", "b", "2", "--as", "lost"), "Invalid value for '--as'"),
     ],
 )
 def test_a_usage_error_is_one_json_object_too(program: Program, words: tuple[str, ...], said: str) -> None:
@@ -198,3 +205,134 @@ def test_a_usage_error_is_one_json_object_too(program: Program, words: tuple[str
     assert (result.exit_code, summary["exit_code"]) == (2, 2)
     assert said in summary["message"]
     assert program.run(*words).stdout == ""
+
+
+# What is named in place of a file
+
+
+@pytest.fixture
+def odd(program: Program) -> Path:
+    """A folder with everything that has a name and is no file."""
+    path = program.home / "odd"
+    path.mkdir()
+    for ending in ("csv", "xlsx", "parquet", "json", "toml"):
+        os.mkfifo(path / f"pipe.{ending}")
+    (path / "folder.csv").mkdir()
+    (path / "dangling.csv").symlink_to(path / "nowhere.csv")
+    (path / "circle.csv").symlink_to(path / "circle.csv")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path / "socket.csv"))
+    return path
+
+
+NO_SHEETS = [
+    *(".", "..", "/", "/dev/null", "/dev/zero", "odd/folder.csv", "odd/pipe.csv", "odd/pipe.xlsx", "odd/pipe.parquet"),
+    *("odd/socket.csv", "odd/dangling.csv", "odd/circle.csv", f"{'x' * 300}.csv", "odd/pipe.csv/x.csv"),
+]
+
+
+@pytest.mark.parametrize("name", NO_SHEETS)
+def test_what_is_no_sheet_is_refused_in_a_sentence(program: Program, odd: Path, name: str, key: Path) -> None:
+    sheet = name if name.startswith((".", "/")) else str(odd.parent / name)
+    for command in (
+        ("submit", sheet),
+        ("submit", sheet, "--dry-run"),
+        ("collect", sheet),
+        ("validate", sheet),
+        ("validate", sheet, "--map", odd / "map.toml"),
+        ("plan", sheet, "--out", program.home / "plan.json", "--key", key),
+        ("sign", sheet),
+    ):
+        assert program.run(*command).exit_code == 3, command
+    assert program.run("resume", sheet).exit_code in {2, 7}
+    assert program.record() == []
+
+
+@pytest.fixture
+def key(program: Program) -> Path:
+    program.config.write_text(sandbox_toml() + policy(program.home))
+    return program.home / "ada.pem"
+
+
+def test_no_pipe_keeps_a_command_waiting(program: Program, odd: Path, key: Path) -> None:
+    sheet, pipe = program.sheet(kenyan_rows(1)), odd / "pipe.json"
+    batch = program.json("submit", sheet)["batch"]
+    assert program.run("approve", pipe, "--key", key).exit_code == 8
+    assert program.run("submit", sheet, "--plan", pipe).exit_code == 8
+    assert program.run("submit", sheet, "--mended", pipe).exit_code == 3
+    assert program.run("submit", sheet, "--column-profile", odd / "pipe.toml").exit_code == 2
+    assert program.run("resolve", "statement", batch, odd / "pipe.csv").exit_code == 3
+    assert program.run("resolve", "order", pipe).exit_code == 8
+    assert program.run("retry", batch, "--order", pipe).exit_code == 8
+
+
+# A path that is empty
+
+
+def every_path() -> list[tuple[str, click.Parameter]]:
+    context = click.Context(cli)
+    commands = [("", cli), *((name, cli.get_command(context, name)) for name in cli.list_commands(context))]
+    found = []
+    for name, one in commands:
+        assert one is not None
+        inner = one.commands.items() if isinstance(one, click.Group) and one is not cli else ()
+        for words, command in ((name, one), *((f"{name} {sub}", each) for sub, each in inner)):
+            found += [(words, each) for each in command.params if isinstance(each.type, click.Path)]
+    return found
+
+
+@pytest.mark.parametrize("empty", ["", " ", "\n"])
+def test_every_path_of_every_command_refuses_an_empty_one(empty: str) -> None:
+    paths = every_path()
+    assert {("", "config"), ("", "journal"), ("submit", "sheet"), ("run-folder", "folder"), ("backup", "file")} <= {
+        (words, one.name) for words, one in paths
+    }
+    for words, one in paths:
+        with pytest.raises(click.UsageError):
+            one.type.convert(empty, one, click.Context(cli, info_name=words))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("submit", ""),
+        ("submit", "{sheet}", "--plan", ""),
+        ("submit", "{sheet}", "--out", ""),
+        ("submit", "{sheet}", "--column-profile", ""),
+        ("--config", "", "submit", "{sheet}"),
+        ("--journal", "", "submit", "{sheet}"),
+        ("resume", ""),
+        ("retry", ""),
+        ("reconcile", "", "--out", "x.csv"),
+    ],
+)
+def test_an_empty_word_is_never_a_file_or_a_batch(program: Program, arguments: tuple[str, ...]) -> None:
+    assert program.json("submit", program.sheet(kenyan_rows(1)))["exit_code"] == 0
+    other = program.sheet(kenyan_rows(1, prefix="OTHER", amount="20"), "other.csv")
+    assert program.run(*(word.format(sheet=other) for word in arguments)).exit_code == 2
+    assert len(program.record()) == 1
+
+
+@pytest.mark.parametrize("name", ["PAYGW_CONFIG", "PAYGW_JOURNAL", "PAYGW_PRIVATE_KEY", "PAYGW_CA_BUNDLE"])
+def test_an_empty_variable_is_no_path(program: Program, name: str) -> None:
+    sheet = program.sheet(kenyan_rows(1))
+    assert program.run("submit", sheet, config=name != "PAYGW_CONFIG", **{name: ""}).exit_code == 2
+    assert program.record() == []
+
+
+def path_keys() -> list[tuple[str, str]]:
+    found = []
+    for section, field in Settings.model_fields.items():
+        tables = getattr(field.annotation, "model_fields", {})
+        found += [(section, key) for key, each in tables.items() if "Path" in str(each.annotation)]
+    return found
+
+
+@pytest.mark.parametrize(("section", "key_of"), [*path_keys(), ("sheet", "column_profile")])
+def test_an_empty_path_in_the_configuration_is_refused(tmp_path: Path, section: str, key_of: str) -> None:
+    file = tmp_path / "paygw.toml"
+    for empty in ('""', '" "') if key_of != "column_profile" else ('""',):
+        file.write_text(f"[{section}]\n{key_of} = {empty}\n")
+        file.chmod(0o600)
+        with pytest.raises(ConfigurationError):
+            load_settings(file, environ={})

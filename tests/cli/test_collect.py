@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.countries.load import load_rules
-from paygw_batch.gateway import control
+from paygw_batch.gateway import encode
 from paygw_batch.sandbox.compare import compare, read_reconciliation
 from paygw_batch.sandbox.record import read_record
 from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
 from tests.cli.program import SAMPLES, Program, kenyan_rows, kill, read_csv
+from tests.patience import PATIENCE_S
 
 COUNTRIES = sorted(load_rules("payin", {}))
 MIXED = SAMPLES / "collections-mixed.csv"
@@ -51,7 +52,7 @@ def test_a_collect_run_of_all_countries_in_a_process_of_its_own_is_verified_by_t
     out = program.home / "out.csv"
     process = program.start("collect", str(MIXED), "--out", str(out))
     try:
-        said, told = process.communicate(timeout=60)
+        said, told = process.communicate(timeout=PATIENCE_S)
     finally:
         kill(process)
     assert process.returncode == 0, said + told
@@ -134,12 +135,12 @@ def test_a_secret_in_a_file_is_its_owners_alone(program: Program) -> None:
 
 
 def test_a_planted_wrong_control_is_refused_by_the_sandbox(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = control.ControlProfile.control
+    right = encode.ControlProfile.control
 
-    def wrong(profile: control.ControlProfile, *, order_id: str, **rest: object) -> str:
+    def wrong(profile: encode.ControlProfile, *, order_id: str, **rest: object) -> str:
         return right(profile, order_id=f"{order_id}x", **rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(control.ControlProfile, "control", wrong)
+    monkeypatch.setattr(encode.ControlProfile, "control", wrong)
     summary = program.json("collect", program.sheet(customers(1), "c.csv", HEADING))
     assert summary["states"] == {"rejected": 1}
     (row,) = read_csv(summary["reconciliation"])
@@ -230,7 +231,7 @@ def settled(program: Program, batch: str, line: str) -> dict[str, object]:
     """Carry out a statement of one line."""
     file = program.home / "statement.csv"
     file.write_text(f"order_id,amount,currency,status\n{line}\n")
-    return program.json("resolve", batch, "--from", file, "--yes")
+    return program.json("resolve", "statement", batch, file, "--yes")
 
 
 def test_a_statement_about_an_id_amount_and_currency_of_both_operations_settles_neither(program: Program) -> None:
@@ -238,8 +239,8 @@ def test_a_statement_about_an_id_amount_and_currency_of_both_operations_settles_
     for batch in batches:
         summary = settled(program, batch, "ID-1,9002,KES,declined")
         assert (summary["exit_code"], summary["resolved"], summary["states"]) == (3, 0, {"accepted": 1})
-        assert "which of them is meant" in str(summary["differences"])
-    told = program.json("resolve", batches[0], "--row", "2", "--as", "paid", "--evidence", "Ticket 4711")
+        assert "Settle the right row" in str(summary["differences"])
+    told = program.json("resolve", "row", batches[0], "2", "--as", "paid", "--evidence", "Ticket 4711")
     assert told["states"] == {"paid": 1}
     assert program.json("status", batches[1])["states"] == {"accepted": 1}
 
@@ -287,7 +288,7 @@ def test_a_killed_collection_is_resumed_as_one_and_its_unanswered_row_is_in_doub
     assert sorted(line["client_orderid"] for line in collected(program)) == [f"COL-{n}" for n in range(1, 5)]
     (doubtful,) = [row for row in read_csv(summary["reconciliation"]) if row["state"] == "in_doubt"]
     settled = program.json(
-        "resolve", batch, "--row", doubtful["row"], "--as", "paid", "--evidence", "the gateway's support, ticket 7"
+        "resolve", "row", batch, doubtful["row"], "--as", "paid", "--evidence", "the gateway's support, ticket 7"
     )
     assert settled["states"] == {"paid": 4}
     assert program.json("reconcile", batch, "--out", program.home / "again.csv")["states"] == {"paid": 4}
@@ -324,7 +325,7 @@ def test_status_tells_payouts_from_collections(program: Program) -> None:
 def test_what_is_said_of_a_collection_is_not_what_is_said_of_a_payout(program: Program) -> None:
     sheet = program.sheet([*customers(1, amount="9010"), *customers(1, amount="x", prefix="BAD")], "c.csv", HEADING)
     refused = program.json("collect", sheet)["message"]
-    assert "`paygw-batch validate --collect --rejects FILE`" in refused
+    assert "`paygw-batch validate SHEET --collect --rejects FILE`" in refused
     assert "collect with --skip-invalid to collect the others" in refused
     program.json("collect", sheet, "--skip-invalid")
     (row,) = program.json("status", sheet)["in_doubt"]

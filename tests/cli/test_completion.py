@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.shell_completion import BashComplete
 
+from paygw_batch.cli.main import cli
 from tests.cli.program import Program, kenyan_rows
 
 COMPLETED = {"bash": "COMPREPLY", "zsh": "#compdef paygw-batch", "fish": "complete --no-files --command paygw-batch"}
@@ -20,6 +22,11 @@ def completed(program: Program, *words: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.stdout.splitlines()
+
+
+def completed_here(*words: str) -> list[str]:
+    """Ask in this process what comes next: each start costs a second."""
+    return [item.value for item in BashComplete(cli, {}, "paygw-batch", "").get_completions([*words], "")]
 
 
 @pytest.mark.parametrize("shell", COMPLETED)
@@ -54,8 +61,9 @@ def test_batches_are_completed_the_newest_first_and_without_any_files(program: P
         program.sheet(kenyan_rows(1, prefix=name, amount=f"{n}00"), name) for n, name in ((1, "a.csv"), (2, "b.csv"))
     ]
     batches = [program.json("submit", sheet)["batch"] for sheet in sheets]
-    for command in ("status", "resume", "retry", "resolve", "reconcile", "refresh"):
-        assert completed(program, *config, command, "") == [f"plain,{batch}" for batch in reversed(batches)]
+    assert completed(program, *config, "status", "") == [f"plain,{batch}" for batch in reversed(batches)]
+    for command in ("resume", "retry", "resolve row", "resolve statement", "reconcile", "refresh"):
+        assert completed_here(*config, *command.split()) == [*reversed(batches)]
     assert completed(program, *config, "status", batches[0][:6]) == [f"plain,{batches[0]}"]
     assert completed(program, *config, "status", "payroll.c") == ["file,payroll.c"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paygw_batch.settings.tables import GatewaySection, SubmissionSection
+from paygw_batch.settings.sections import GatewaySection, SubmissionSection
 from tests.cli.program import Program
 
 

@@ -1,11 +1,16 @@
 """Cover notes of a drop folder: what the options of `submit` say, in a file beside the sheet."""
 
 import os
+from dataclasses import fields
 from pathlib import Path
 
 import openpyxl
 import pytest
 
+from paygw_batch.actions.plan_sheet import SheetOptions, Submission
+from paygw_batch.cli.commands.submit import command as submit_command
+from paygw_batch.cli.invocation import program_options
+from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.errors import SheetError
 from paygw_batch.settings.cover_note import CoverNote, parse_cover_note
 from tests.cli.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv
@@ -43,7 +48,7 @@ def answer(folder: Path) -> str:
 
 def test_the_named_worksheet_is_paid_and_the_note_goes_with_the_sheet(program: Program, folder: Path) -> None:
     book = workbook(folder / "pay.xlsx", October=kenyan_rows(2, prefix="OCT"), November=kenyan_rows(3, prefix="NOV"))
-    noted(book, 'sheet = "November"\nexpect_rows = 3\n[expect_total]\nKES = "4501.50"\n')
+    noted(book, 'worksheet = "November"\nexpect_rows = 3\n[expect_total]\nKES = "4501.50"\n')
     summary = program.json("run-folder", folder)
     assert (summary["exit_code"], summary["states"]) == (0, {"paid": 3})
     assert {line["client_orderid"] for line in program.record()} == {"NOV-1", "NOV-2", "NOV-3"}
@@ -72,17 +77,23 @@ def test_the_reference_of_a_note_makes_the_order_ids_that_submit_makes(program: 
 @pytest.mark.parametrize(
     ("note", "said"),
     [
-        ("expect_rows = 4\n", "4 rows were stated; the sheet has 3."),
-        ('[expect_total]\nKES = "1.00"\n', "KES 1.00 was stated"),
+        ("expect_rows = 4\n", "You expected 4 rows; the sheet has 3."),
+        ('[expect_total]\nKES = "1.00"\n', "You expected KES 1.00"),
         ('[expect_total]\nUGX = "100"\n', "the sheet has no UGX row"),
         ("[expect_total]\nKES = 4501.50\n", "write the amount in quotes"),
         ('[expect_total]\nKES = "1e3"\n', "is not an amount"),
         ('[expect_total]\nkes = "4501.50"\n', "expect_total"),
-        ('worksheet = "x"\n', "worksheet is not a known key"),
+        ('work_sheet = "x"\n', "work_sheet is not a known key"),
         ("expect_row = 3\n", "did you mean expect_rows?"),
         ("expect_rows = -1\n", "expect_rows"),
         ('reference = ""\n', "reference"),
         ("reference = \n", "is not TOML"),
+        ("", "is empty"),
+        ('column_profile = "none-such"\n', "no profile is called"),
+        ('column_profile = "/etc/passwd.toml"\n', "column_profile"),
+        ('encoding = "none-such"\n', "is no encoding of texts"),
+        ('skip_invalid = "yes"\n', "skip_invalid"),
+        ('by = "two\\nlines"\n', "one line"),
         ("# " + "x" * 70_000, "too long"),
     ],
 )
@@ -151,7 +162,7 @@ def test_a_workbook_with_defects_is_answered_with_its_own_red_cells(program: Pro
 
 def test_a_sheet_with_defects_is_answered_with_its_rejects(program: Program, folder: Path) -> None:
     bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
-    noted(program.sheet([bad], "drop/bad.csv"), "")
+    noted(program.sheet([bad], "drop/bad.csv"), None)
     program.json("run-folder", folder)
     (rejects,) = (folder / "refused").glob("*.rejects.csv")
     assert not list((folder / "refused").glob("*.refused.txt"))
@@ -171,7 +182,92 @@ def test_a_claimed_sheet_keeps_the_note_that_a_crash_left_behind(program: Progra
     assert not (folder / "pay.csv.toml").exists()
 
 
-def test_an_empty_note_says_nothing() -> None:
-    assert parse_cover_note(b"", "a.toml") == CoverNote()
+@pytest.mark.parametrize("content", [b"", b"\n", b"# totals follow\n", b"[expect_total]\n"])
+def test_an_empty_note_is_a_fault(content: bytes) -> None:
+    with pytest.raises(SheetError):
+        parse_cover_note(content, "a.toml")
+
+
+def test_a_note_is_text() -> None:
     with pytest.raises(SheetError, match="not TOML"):
         parse_cover_note(b"\xff", "a.toml")
+
+
+# A note can say all that a submission can be told
+
+NOT_FOR_A_NOTE = {
+    "out": "run-folder names the files that it writes",
+    "plan": "it has a file of its own beside the sheet",
+    "mended": "corrections are made in the console, which submits by itself",
+    "first": "a sheet that is not finished is continued by the next run",
+    "detach": "run-folder always sends by itself",
+    "urgent": "as detach",
+    "dry_run": "nothing would be known of the sheet afterwards",
+    "concurrency": "it is a matter of the host, and of every sheet on it",
+    "rate_per_s": "as concurrency",
+    "wait": "it is about the journal, and not about a sheet",
+    "force": "run-folder names its files by the time",
+}
+
+
+def test_a_note_has_a_key_for_every_option_of_submit() -> None:
+    of_program = {str(one.name) for one in program_options(lambda: None).__click_params__}  # type: ignore[attr-defined]
+    options = {str(one.name) for one in submit_command.params} - {"sheet"} - of_program
+    assert set(CoverNote.model_fields) == options - set(NOT_FOR_A_NOTE)
+
+
+def test_a_note_has_a_key_for_all_that_a_submission_can_be_told() -> None:
+    told = {field.name for field in fields(SheetOptions)} - {"sent_by", "is_plan_named"}
+    told |= {field.name for field in fields(Submission)} - {"validated", "sheet", "options", "read", "corrections"}
+    told |= {field.name for field in fields(SheetAnswers)}
+    assert told - set(NOT_FOR_A_NOTE) <= set(CoverNote.model_fields)
+
+
+def test_a_note_leaves_rows_with_defects_out(program: Program, folder: Path) -> None:
+    bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
+    noted(program.sheet([*kenyan_rows(2), bad], "drop/pay.csv"), 'skip_invalid = true\nby = "Ms Njeri"\n')
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], summary["states"]) == (4, {"paid": 2, "invalid": 1})
+
+
+def test_a_note_keeps_rows_with_defects_in_although_the_command_leaves_them_out(program: Program, folder: Path) -> None:
+    bad = "KE,BAD-1,1e3,KES,Jane Wanjiku,254712345678,+254712345678"
+    noted(program.sheet([*kenyan_rows(2), bad], "drop/pay.csv"), "skip_invalid = false\n")
+    assert program.json("run-folder", folder, "--skip-invalid")["exit_code"] == 3
+    assert program.record() == []
+
+
+def test_a_note_says_that_a_repeat_is_meant(program: Program, folder: Path) -> None:
+    assert program.json("submit", program.sheet(kenyan_rows(6)))["exit_code"] == 0
+    again = kenyan_rows(6, prefix="AGAIN")
+    noted(program.sheet(again, "drop/refused.csv"), None)
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    noted(program.sheet(again, "drop/meant.csv"), "repeats_meant = true\n")
+    assert program.json("run-folder", folder)["states"] == {"paid": 6}
+
+
+def test_a_note_makes_warnings_defects(program: Program, folder: Path) -> None:
+    twice = [kenyan_rows(1)[0], kenyan_rows(1, prefix="TWIN")[0]]
+    noted(program.sheet(twice, "drop/pay.csv"), "strict = true\n")
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    assert program.record() == []
+
+
+def test_a_note_lets_a_changed_row_replace_a_rejected_one(program: Program, folder: Path) -> None:
+    assert program.json("submit", program.sheet(kenyan_rows(1, amount="9001")))["states"] == {"rejected": 1}
+    noted(program.sheet(kenyan_rows(1), "drop/pay.csv"), None)
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    noted(program.sheet(kenyan_rows(1), "drop/pay.csv"), "amend = true\n")
+    assert program.json("run-folder", folder)["states"] == {"paid": 1}
+
+
+def test_a_note_names_the_headings_and_the_encoding_of_its_sheet(program: Program, folder: Path) -> None:
+    rows = "\n".join(kenyan_rows(2)).replace("Jane Wanjiku", "Jos\u00e9 Wanjiku")
+    sheet = folder / "pay.csv"
+    sheet.write_bytes(f"{HEADING}\n{rows}\n".encode("cp1252"))
+    noted(sheet, None)
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    sheet.write_bytes(f"{HEADING}\n{rows}\n".encode("cp1252"))
+    noted(sheet, 'encoding = "cp1252"\ncolumn_profile = "payroll-english"\n')
+    assert program.json("run-folder", folder)["states"] == {"paid": 2}
+    assert program.json("find", "Jos\u00e9")["payments"]

@@ -12,6 +12,7 @@ import pytest
 
 from paygw_batch.gateway.signing.signers import LONG_RUN_PAYOUTS, signers_on, usable_cores
 from tests.cli.program import Program, kenyan_rows, kill, read_csv
+from tests.patience import PATIENCE_S, until
 
 ROWS = 120
 LONG = LONG_RUN_PAYOUTS + 100
@@ -28,10 +29,7 @@ def slow_sandbox(program: Program) -> Program:
 
 
 def wait_for_record(program: Program, lines: int, process: "subprocess.Popen[str]") -> None:
-    deadline_s = time.monotonic() + 60
-    while len(program.record()) < lines and process.poll() is None:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
+    until(lambda: len(program.record()) >= lines or process.poll() is not None, look_every_s=0.005)
 
 
 def paid(program: Program) -> Counter[str]:
@@ -66,7 +64,7 @@ def test_the_first_signal_drains_and_exits_130(slow_sandbox: Program, number: si
     process = program.start("--json", "submit", sheet)
     wait_for_record(program, 5, process)
     process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, stderr
     summary = json.loads(stdout)
     assert summary["exit_code"] == 130
@@ -97,10 +95,7 @@ def test_a_long_run_that_is_killed_takes_its_signing_processes_along_and_is_resu
     signing = signing_processes(process)
     assert len(signing) == signers_on(usable_cores())
     kill(process)
-    deadline_s = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}").exists() for pid in signing):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in signing))
     summary = program.json("submit", long_sheet)
     assert summary["rows"] == LONG
     assert set(summary["states"]) <= {"paid", "in_doubt"}
@@ -113,7 +108,7 @@ def test_a_signal_to_every_process_of_a_long_run_drains_it(program: Program, lon
     wait_for_record(program, 100, process)
     for pid in [*signing_processes(process), process.pid]:
         os.kill(pid, signal.SIGTERM)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, stderr
     assert set(json.loads(stdout)["states"]) == {"paid", "ready"}
     assert program.json("submit", long_sheet)["states"] == {"paid": LONG}
@@ -125,10 +120,10 @@ def test_a_long_run_whose_signing_processes_die_stops_in_order(program: Program,
     wait_for_record(program, 100, process)
     for pid in signing_processes(process):
         os.kill(pid, signal.SIGKILL)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 1, stderr
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 6, stderr
     assert "Traceback" not in stderr
-    assert "The signing process has ended; no new row was started." in stderr
+    assert "The signing process has ended." in stderr
     assert set(program.json("status", long_sheet)["states"]) == {"paid", "ready"}
     assert program.json("submit", long_sheet)["states"] == {"paid": LONG}
     assert set(paid(program).values()) == {1}
@@ -142,7 +137,7 @@ def test_the_second_signal_leaves_at_once_and_what_was_in_flight_is_in_doubt(pro
     time.sleep(0.5)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=10)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "Traceback" not in stderr
     summary = program.json("status", sheet)

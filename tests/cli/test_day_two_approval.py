@@ -38,7 +38,7 @@ def test_what_nobody_planned_is_not_sent(careful: Program) -> None:
 
 def test_what_nobody_approved_is_not_sent(careful: Program) -> None:
     prepared(careful)
-    assert "not enough approvals: 1 is needed, 0 valid" in refused(careful)
+    assert "have enough approvals: 1 is needed, 0 valid" in refused(careful)
 
 
 HEADING_OF_COLLECTIONS = (
@@ -121,7 +121,7 @@ def test_the_maker_cannot_approve(careful: Program) -> None:
     before = plan_of(careful).read_bytes()
     result = careful.run("approve", plan_of(careful), "--key", careful.home / "ada.pem")
     assert result.exit_code == 8
-    assert "another person has to approve" in result.stderr
+    assert "another person must approve" in result.stderr
     assert plan_of(careful).read_bytes() == before
 
 
@@ -140,7 +140,7 @@ def test_a_key_that_nobody_listed_neither_prepares_nor_approves(careful: Program
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        (kenyan_rows(3, amount="1500.51"), "it comes to KES 4,501.50, and the sheet to KES 4,501.53"),
+        (kenyan_rows(3, amount="1500.51"), "its total is KES 4,501.50, and the sheet's is KES 4,501.53"),
         ([row.replace("254712345003", "254712345999") for row in kenyan_rows(3)], "a row, a payee"),
         ([row.replace("Jane", "John") for row in kenyan_rows(3)], "a row, a payee"),
     ],
@@ -216,7 +216,7 @@ def test_an_approver_who_is_no_longer_listed_does_not_count(careful: Program) ->
     prepared(careful, "cleo")
     lines = [line for line in careful.config.read_text().splitlines() if not line.startswith("cleo")]
     careful.config.write_text("\n".join(lines))
-    assert "by a key that [approval.approvers] does not list" in refused(careful)
+    assert "by a key that does not belong to a listed approver" in refused(careful)
 
 
 def test_a_batch_that_was_approved_once_is_continued_without_asking_again(careful: Program) -> None:
@@ -252,8 +252,13 @@ def test_a_plan_tells_what_differs_from_the_last_run(careful: Program) -> None:
     assert (5, "payee.new") in told
     assert (0, "payee.gone") in told
     assert not any(row == 2 and code.startswith("payee") for row, code in told)
-    text = plan_of(careful).read_text()
-    assert "254712345888" not in text
+    listed = [(one["row"], one["name"], one["account"], one["amount"], one["code"]) for one in summary["people"]]
+    assert listed == [
+        (4, "Jane Wanjiku", "254712345777", "100.00", "payee.account"),
+        (3, "Jane Wanjiku", "254712345002", "130.00", "payee.amount"),
+        (5, "Otieno New", "254712345888", "100.00", "payee.new"),
+        (2, "Jane Wanjiku", "254712345001", "100.00", ""),
+    ]
 
 
 def test_a_plan_never_takes_the_place_of_the_sheet(careful: Program) -> None:
@@ -327,4 +332,43 @@ def test_doctor_looks_at_the_approvers_keys(careful: Program) -> None:
 
 def test_doctor_says_that_no_approval_is_asked_for(program: Program) -> None:
     checks = {one["check"]: one for one in program.json("doctor")["checks"]}
-    assert checks["approval"]["found"] == "none is asked for"
+    assert checks["approval"]["found"] == "not required"
+
+
+# A plan that is named
+
+
+@pytest.mark.parametrize("name", ["nope.json", "garbage.json", ".", "payroll.plan.json"])
+def test_a_named_plan_that_no_policy_asks_for_pays_nothing(careful: Program, name: str) -> None:
+    prepared(careful, "cleo")
+    careful.config.write_text(sandbox_toml())
+    (careful.home / "garbage.json").write_text("{}")
+    refused(careful, "--plan", careful.home / name)
+    assert (
+        careful.run("submit", careful.home / "payroll.csv", "--plan", careful.home / name, "--dry-run").exit_code == 8
+    )
+
+
+def test_a_named_plan_is_read_where_nothing_is_due(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(3))
+    assert program.json("submit", sheet)["exit_code"] == 0
+    for rows in (kenyan_rows(3), kenyan_rows(2)):  # the same batch again, and known rows alone
+        sheet = program.sheet(rows)
+        assert program.json("submit", sheet, "--plan", program.home / "nope.json")["exit_code"] == 8
+
+
+def test_a_named_plan_is_read_where_the_sheet_is_small_or_known(careful: Program) -> None:
+    nope, plan = careful.home / "nope.json", plan_of(careful)
+    sheet = prepared(careful, "cleo")
+    small = careful.sheet(kenyan_rows(1, amount="10", prefix="SMALL"), "small.csv")
+    for named in (nope, plan):
+        assert careful.json("submit", small, "--plan", named)["exit_code"] == 8
+    assert careful.record() == []
+    assert careful.json("submit", sheet, "--plan", plan)["states"] == {"paid": 3}
+    assert careful.json("submit", sheet, "--plan", plan)["exit_code"] == 0
+    assert careful.json("submit", sheet, "--plan", nope)["exit_code"] == 8
+
+
+def test_a_named_plan_that_cannot_be_read_comes_before_the_defects_of_a_sheet(careful: Program) -> None:
+    careful.sheet([*kenyan_rows(2), "KE,BAD,1e3,KES,Jane,254712345678,+254712345678"])
+    refused(careful, "--plan", careful.home / "nope.json")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.cli.runs.run_log import masked
+from paygw_batch.actions.run_report import masked
 from tests.cli.paying import paying, unanswered
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 from tests.cli.stopped import stopped, wait_for_first_payment
@@ -70,11 +70,19 @@ def test_a_folder_that_is_not_there_is_a_usage_error(program: Program) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [".payroll.csv", "~$payroll.xlsx", "payroll.csv.part", "notes.pdf", "payroll.reconciliation.csv"]
+    ("name", "code"),
+    [
+        *((name, 0) for name in (".payroll.csv", ".~lock.payroll.xlsx#", "~$payroll.xlsx", ".DS_Store", "Thumbs.db")),
+        *((f"payroll.csv{end}", 0) for end in (".part", ".tmp", ".filepart", ".PARTIAL", ".crdownload", "~")),
+        (".payroll.csv.Xa3bC9", 0),
+        ("payroll.reconciliation.csv", 4),
+        ("payroll.refused.txt", 4),
+    ],
 )
-def test_what_is_no_finished_sheet_is_left_alone(program: Program, folder: Path, name: str) -> None:
+def test_what_is_no_finished_sheet_is_left_alone(program: Program, folder: Path, name: str, code: int) -> None:
     path = dropped(program, kenyan_rows(1), name)
-    assert program.json("run-folder", folder)["sheets"] == []
+    summary = program.json("run-folder", folder)
+    assert (summary["sheets"], summary["exit_code"]) == ([], code)
     assert path.exists()
 
 
@@ -88,7 +96,8 @@ def test_a_sheet_that_someone_may_still_be_writing_is_left_alone(program: Progra
 def test_a_link_is_not_followed(program: Program, folder: Path) -> None:
     outside = program.sheet(kenyan_rows(1))
     (folder / "payroll.csv").symlink_to(outside)
-    assert program.json("run-folder", folder, "--settle-s", "0")["sheets"] == []
+    summary = program.json("run-folder", folder, "--settle-s", "0")
+    assert (summary["exit_code"], summary["sheets"], program.record()) == (4, [], [])
     assert outside.exists()
 
 

@@ -36,21 +36,23 @@ def pem(program: Program, name: str) -> Path:
     return program.home / f"{name}.pem"
 
 
-def resolve(program: Program, *arguments: str | Path) -> dict[str, object]:
-    return program.json("resolve", program.home / "payroll.csv", *arguments)
+def resolve(program: Program, how: str, *arguments: str | Path) -> dict[str, object]:
+    return program.json("resolve", how, program.home / "payroll.csv", *arguments)
 
 
 def ordered(program: Program, *approvers: str, row: int = 2, word: str = "not-received") -> Path:
     """Write ada's order to settle a row, and have it approved."""
-    settlement = ("--row", str(row), "--as", word, "--evidence", EVIDENCE)
-    assert resolve(program, *settlement, "--out", order_of(program), "--key", pem(program, "ada"))["exit_code"] == 0
+    settlement = (str(row), "--as", word, "--evidence", EVIDENCE)
+    assert (
+        resolve(program, "row", *settlement, "--out", order_of(program), "--key", pem(program, "ada"))["exit_code"] == 0
+    )
     for name in approvers:
         assert program.json("approve", order_of(program), "--key", pem(program, name))["exit_code"] == 0
     return order_of(program)
 
 
 def carry_out(program: Program, *arguments: str | Path) -> dict[str, object]:
-    return program.json("resolve", "--order", order_of(program), *arguments)
+    return program.json("resolve", "order", order_of(program), *arguments)
 
 
 def states(program: Program) -> dict[str, int]:
@@ -73,19 +75,19 @@ AS_BEFORE = {"in_doubt": 2, "accepted": 1, "paid": 1}
 @pytest.mark.parametrize(("row", "word"), [(2, "not-received"), (2, "rejected"), (4, "rejected")])
 def test_one_person_alone_does_not_let_a_row_be_paid_again(doubtful: Program, row: int, word: str) -> None:
     result = doubtful.run(
-        "resolve", doubtful.home / "payroll.csv", "--row", str(row), "--as", word, "--evidence", EVIDENCE
+        "resolve", "row", doubtful.home / "payroll.csv", str(row), "--as", word, "--evidence", EVIDENCE
     )
     told = " ".join(result.stderr.split())
     assert result.exit_code == 8
-    assert f"This would let row {row} be paid again, so two people have to say so. Nothing was settled." in told
+    assert f"This would allow row {row} to be paid again, so two people must agree. Nothing was settled." in told
     assert "--out ORDER.json --key KEY` writes an order" in told
     assert "`paygw-batch approve ORDER.json --key KEY`" in told
-    assert "`paygw-batch resolve --order ORDER.json` carries it out" in told
+    assert "`paygw-batch resolve order ORDER.json` carries it out" in told
     assert states(doubtful) == AS_BEFORE
 
 
 def test_one_person_alone_calls_a_row_paid(doubtful: Program) -> None:
-    assert resolve(doubtful, "--row", "2", "--as", "paid", "--evidence", EVIDENCE)["states"] == {
+    assert resolve(doubtful, "row", "2", "--as", "paid", "--evidence", EVIDENCE)["states"] == {
         "in_doubt": 1,
         "accepted": 1,
         "paid": 2,
@@ -94,9 +96,9 @@ def test_one_person_alone_calls_a_row_paid(doubtful: Program) -> None:
 
 def test_without_approval_one_person_decides(doubtful: Program) -> None:
     doubtful.config.write_text(doubtful.config.read_text().partition("[approval]")[0])
-    assert resolve(doubtful, "--row", "2", "--as", "not-received", "--evidence", EVIDENCE)["resolved"] == 1
+    assert resolve(doubtful, "row", "2", "--as", "not-received", "--evidence", EVIDENCE)["resolved"] == 1
     refused = doubtful.run(
-        *("resolve", doubtful.home / "payroll.csv", "--row", "3", "--as", "rejected", "--evidence", EVIDENCE),
+        *("resolve", "row", doubtful.home / "payroll.csv", "3", "--as", "rejected", "--evidence", EVIDENCE),
         *("--out", order_of(doubtful), "--key", pem(doubtful, "ada")),
     )
     assert (refused.exit_code, "has no [approval]" in refused.stderr) == (2, True)
@@ -104,13 +106,13 @@ def test_without_approval_one_person_decides(doubtful: Program) -> None:
 
 def test_one_person_alone_settles_no_statement_that_lets_a_row_be_paid_again(doubtful: Program) -> None:
     lines = statement(doubtful, "LOST-1;9008;KES;declined", "TAKEN-1;9007;KES;approved")
-    preview = resolve(doubtful, "--from", lines)
-    assert "two people have to say so" in str(preview["message"])
-    result = doubtful.run("resolve", doubtful.home / "payroll.csv", "--from", lines, "--yes")
+    preview = resolve(doubtful, "statement", lines)
+    assert "two people must agree" in str(preview["message"])
+    result = doubtful.run("resolve", "statement", doubtful.home / "payroll.csv", lines, "--yes")
     assert result.exit_code == 8
-    assert f"--from {lines} --out ORDER.json --key KEY" in " ".join(result.stderr.split())
+    assert f"{lines} --out ORDER.json --key KEY" in " ".join(result.stderr.split())
     assert states(doubtful) == AS_BEFORE
-    assert resolve(doubtful, "--from", statement(doubtful, "TAKEN-1;9007;KES;approved"), "--yes")["resolved"] == 1
+    assert resolve(doubtful, "statement", statement(doubtful, "TAKEN-1;9007;KES;approved"), "--yes")["resolved"] == 1
 
 
 # Two people
@@ -156,7 +158,7 @@ def test_an_approver_sees_rows_states_what_they_become_why_and_the_sums(doubtful
 
 def test_a_statement_is_settled_by_an_order(doubtful: Program) -> None:
     lines = statement(doubtful, "LOST-1;9008;KES;declined", "TAKEN-1;9007;KES;approved")
-    made = resolve(doubtful, "--from", lines, "--out", order_of(doubtful), "--key", pem(doubtful, "ada"))
+    made = resolve(doubtful, "statement", lines, "--out", order_of(doubtful), "--key", pem(doubtful, "ada"))
     assert [(one["row"], one["resolution"]) for one in made["settlements"]] == [(2, "rejected"), (3, "paid")]  # type: ignore[attr-defined]
     assert doubtful.json("approve", order_of(doubtful), "--key", pem(doubtful, "ben"))["exit_code"] == 0
     assert carry_out(doubtful)["states"] == {"rejected": 1, "accepted": 1, "paid": 2}
@@ -172,8 +174,8 @@ def test_the_maker_does_not_approve_the_own_order(doubtful: Program) -> None:
 
 def test_who_may_not_prepare_writes_no_order(doubtful: Program) -> None:
     for name in ("cleo", "stranger"):
-        settlement = ("--row", "2", "--as", "not-received", "--evidence", EVIDENCE)
-        refused = resolve(doubtful, *settlement, "--out", order_of(doubtful), "--key", pem(doubtful, name))
+        settlement = ("2", "--as", "not-received", "--evidence", EVIDENCE)
+        refused = resolve(doubtful, "row", *settlement, "--out", order_of(doubtful), "--key", pem(doubtful, name))
         assert refused["exit_code"] == 8
         assert not order_of(doubtful).exists()
 
@@ -201,10 +203,10 @@ def test_an_order_does_not_settle_the_next_attempt(doubtful: Program) -> None:
 
 
 def test_an_order_is_carried_out_whole_or_not_at_all(doubtful: Program) -> None:
-    rows = ("--row", "2", "--row", "3", "--as", "not-received", "--evidence", EVIDENCE)
-    resolve(doubtful, *rows, "--out", order_of(doubtful), "--key", pem(doubtful, "ada"))
+    rows = ("2", "3", "--as", "not-received", "--evidence", EVIDENCE)
+    resolve(doubtful, "row", *rows, "--out", order_of(doubtful), "--key", pem(doubtful, "ada"))
     doubtful.json("approve", order_of(doubtful), "--key", pem(doubtful, "cleo"))
-    resolve(doubtful, "--row", "3", "--as", "paid", "--evidence", EVIDENCE)
+    resolve(doubtful, "row", "3", "--as", "paid", "--evidence", EVIDENCE)
     refused = carry_out(doubtful)
     assert "row 3 was in doubt after attempt 1, and is paid" in str(refused["message"])
     assert states(doubtful) == {"in_doubt": 1, "accepted": 1, "paid": 2}
@@ -214,13 +216,13 @@ def test_lifting_one_hold_does_not_lift_the_next(doubtful: Program) -> None:
     """A ready row that is held stays ready when its hold is lifted: the order must not serve a second time."""
     ordered(doubtful, "cleo")
     carry_out(doubtful)
-    assert resolve(doubtful, "--from", statement(doubtful, "LOST-1;9008;KES;approved"), "--yes")["held"] == 1
-    alone = resolve(doubtful, "--row", "2", "--as", "not-received", "--evidence", EVIDENCE)
+    assert resolve(doubtful, "statement", statement(doubtful, "LOST-1;9008;KES;approved"), "--yes")["held"] == 1
+    alone = resolve(doubtful, "row", "2", "--as", "not-received", "--evidence", EVIDENCE)
     assert alone["exit_code"] == 8
     ordered(doubtful, "cleo")
     assert carry_out(doubtful)["resolved"] == 1
     assert carry_out(doubtful)["exit_code"] == 8
-    assert resolve(doubtful, "--from", statement(doubtful, "LOST-1;9008;KES;processing"), "--yes")["held"] == 1
+    assert resolve(doubtful, "statement", statement(doubtful, "LOST-1;9008;KES;processing"), "--yes")["held"] == 1
     again = carry_out(doubtful)
     assert again["exit_code"] == 8
     assert "what holds row 2 is not what held it when the order was made" in str(again["message"])
@@ -242,8 +244,8 @@ def test_the_quarantine_is_looked_at_when_an_order_is_made_and_when_it_is_carrie
     doubtful.config.write_text(text.replace("quarantine_h = 0", "quarantine_h = 24"))
     refused = carry_out(doubtful)
     assert (refused["exit_code"], "may be called not received from" in str(refused["message"])) == (2, True)
-    settlement = ("--row", "3", "--as", "not-received", "--evidence", EVIDENCE)
-    new = resolve(doubtful, *settlement, "--out", doubtful.home / "new.json", "--key", pem(doubtful, "ada"))
+    settlement = ("3", "--as", "not-received", "--evidence", EVIDENCE)
+    new = resolve(doubtful, "row", *settlement, "--out", doubtful.home / "new.json", "--key", pem(doubtful, "ada"))
     assert new["exit_code"] == 2
     assert states(doubtful) == AS_BEFORE
 
@@ -268,37 +270,31 @@ def test_a_plan_is_no_order_and_an_order_no_plan(doubtful: Program) -> None:
     ordered(doubtful, "cleo")
     sheet = doubtful.sheet(kenyan_rows(2, amount="600000"), name="large.csv")
     refused = doubtful.json("submit", sheet, "--plan", order_of(doubtful))
-    assert (refused["exit_code"], "is no plan of this version" in str(refused["message"])) == (8, True)
+    assert (refused["exit_code"], "is not a plan that this version can read" in str(refused["message"])) == (8, True)
     plan = doubtful.home / "large.plan.json"
     doubtful.json("plan", sheet, "--out", plan, "--key", pem(doubtful, "ada"))
-    refused = doubtful.json("resolve", "--order", plan)
-    assert (refused["exit_code"], "is no settlement order" in str(refused["message"])) == (8, True)
+    refused = doubtful.json("resolve", "order", plan)
+    assert (refused["exit_code"], "is not a settlement order" in str(refused["message"])) == (8, True)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--order", "o.json", "--row", "2"],
-        ["--order", "o.json", "--yes"],
-        ["--order", "o.json", "--out", "x.json", "--key", "k.pem"],
-        ["--row", "2", "--as", "rejected", "--evidence", "x", "--out", "x.json"],
-        ["--row", "2", "--as", "rejected", "--evidence", "x", "--out", "x.csv", "--key", "k.pem"],
-        ["--from", "s.csv", "--yes", "--out", "x.json", "--key", "k.pem"],
+        ["order", "o.json", "--yes"],
+        ["order", "o.json", "--out", "x.json", "--key", "k.pem"],
+        ["row", "payroll.csv", "2", "--as", "rejected", "--evidence", "x", "--out", "x.json"],
+        ["row", "payroll.csv", "2", "--as", "rejected", "--evidence", "x", "--out", "x.csv", "--key", "k.pem"],
+        ["statement", "payroll.csv", "s.csv", "--yes", "--out", "x.json", "--key", "k.pem"],
     ],
 )
 def test_options_that_do_not_go_together_are_refused(doubtful: Program, arguments: list[str]) -> None:
-    assert doubtful.run("resolve", "payroll.csv", *arguments).exit_code == 2
-
-
-def test_resolve_needs_a_batch_or_an_order(doubtful: Program) -> None:
-    result = doubtful.run("resolve", "--row", "2", "--as", "paid", "--evidence", "x")
-    assert (result.exit_code, "Name the BATCH" in result.stderr) == (2, True)
+    assert doubtful.run("resolve", *arguments).exit_code == 2
 
 
 def test_an_order_names_its_batch_itself(doubtful: Program) -> None:
     ordered(doubtful, "cleo")
     doubtful.json("submit", doubtful.sheet(kenyan_rows(1, prefix="NEW", amount="5"), name="other.csv"))
-    wrong = doubtful.json("resolve", doubtful.home / "other.csv", "--order", order_of(doubtful))
+    wrong = doubtful.json("resolve", "order", order_of(doubtful), "--batch", doubtful.home / "other.csv")
     assert (wrong["exit_code"], "The order is about batch" in str(wrong["message"])) == (2, True)
-    right = doubtful.json("resolve", doubtful.home / "payroll.csv", "--order", order_of(doubtful))
+    right = doubtful.json("resolve", "order", order_of(doubtful), "--batch", doubtful.home / "payroll.csv")
     assert right["resolved"] == 1

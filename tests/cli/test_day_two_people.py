@@ -62,7 +62,7 @@ def test_a_person_does_not_approve_the_own_plan_with_another_key(program: Progra
     configure(program, {"ada": ada}, {"ada": second, "cleo": quoted(keys["cleo"])})
     prepared(program)
     code, told = approve(program, "ada2")
-    assert (code, "ada made this plan: another person has to approve it" in told) == (8, True)
+    assert (code, "ada made this plan, so another person must approve it" in told) == (8, True)
     assert "0 valid" in refused(program)
 
 
@@ -241,17 +241,6 @@ def test_an_amended_sheet_needs_a_plan_of_its_own(program: Program, keys: dict[s
     assert approve(program, "cleo")[0] == 0
     assert program.json("submit", sheet, "--amend")["states"] == {"paid": 3}
     assert program.json("verify")["exit_code"] == 0
-
-
-def test_a_plan_of_an_older_version_is_refused(program: Program, keys: dict[str, str]) -> None:
-    configure(program, {"ada": quoted(keys["ada"])}, {"cleo": quoted(keys["cleo"])})
-    prepared(program, "cleo")
-    document = json.loads(plan_of(program).read_text())
-    del document["document"], document["content"]["journal"]
-    plan_of(program).write_text(json.dumps(document))
-    told = refused(program)
-    assert "made by an older version" in told
-    assert "Make a new plan" in told
 
 
 def test_looking_at_a_changed_plan_says_so(program: Program, keys: dict[str, str]) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import openpyxl
 import pytest
 
-from paygw_batch.compose import outputs
 from paygw_batch.report.workbook import is_exact
+from paygw_batch.wiring import outputs
 from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
 
 HOSTILE = '<script>alert(1)</script> & "x"'
@@ -192,7 +192,7 @@ def test_a_large_workbook_of_ours_is_replaced_as_a_small_one_is(
 ) -> None:
     """The names by which it is known are among the first texts, however many rows come before them."""
     reconciled(mixed)
-    monkeypatch.setattr(outputs, "_MOST_STRINGS_BYTES", 1_000)
+    monkeypatch.setattr(outputs, "_MAX_STRINGS_BYTES", 1_000)
     reconciled(mixed)
 
 

@@ -8,11 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from tests.cli.program import ROOT, Program, kenyan_rows
+from tests.long_part import share
+from tests.patience import PATIENCE_S
 
 START = """
 import importlib.abc, os, signal, sys
@@ -55,15 +58,15 @@ def struck(program: Program, moment: str, number: int, *arguments: str) -> "subp
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("moment", [*IMPORTS, *CALLS])
+@pytest.mark.parametrize("strike", share([*product([*IMPORTS, *CALLS], [signal.SIGTERM, signal.SIGINT])], every=3))
 def test_a_signal_before_the_first_row_ends_with_130_and_one_object(
-    program: Program, moment: str, number: signal.Signals
+    program: Program, strike: tuple[str, signal.Signals]
 ) -> None:
+    moment, number = strike
     sheet = program.sheet(kenyan_rows(3))
     done = struck(program, moment, number, "--config", str(program.config), "--json", "submit", str(sheet))
     assert done.returncode == 130, done.stderr
@@ -85,7 +88,7 @@ def test_without_json_standard_output_stays_empty(program: Program, number: sign
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("moment", ["call:Interruption.heed_the_second", "call:write_results"])
+@pytest.mark.parametrize("moment", ["call:Interruption.raise_on_second_signal", "call:write_results"])
 def test_a_signal_between_the_last_row_and_the_summary_ends_with_130_and_does_not_say_that_nothing_was_sent(
     program: Program, moment: str, number: signal.Signals
 ) -> None:

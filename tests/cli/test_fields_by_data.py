@@ -51,7 +51,7 @@ OF_EVERY_ROW = {
     FieldKind.OPERATOR_URL: None,
 }
 """Kinds that a form can have again under another name, without a column; the value that is then sent."""
-TYPED_BY_NECESSITY = {"core/instruction.py", "countries/data.py", "countries/rules.py"}
+TYPED_BY_NECESSITY = {"core/batch.py", "countries/data.py", "countries/rules.py"}
 """The keys of an operator's terms are the model of a file; a kind of field is called `email`, and so is an ending by
 which a field names a payee."""
 
@@ -117,7 +117,7 @@ def test_a_required_field_is_in_the_template_and_its_example_is_good(
     fill(path, [row])
     assert program.json("validate", path)["defect_list"] == []
     lacking = program.run("validate", program.sheet([KENYAN.format(id="PAY-1", amount="1", n=1)], "lacking.csv"))
-    assert f"lacks columns: {FIELD} (needed for" in lacking.stderr
+    assert f"has missing columns: {FIELD} (needed for" in lacking.stderr
 
 
 @pytest.mark.parametrize("kind", OF_EVERY_ROW)

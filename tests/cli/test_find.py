@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.compose.find_payments import payment_search
+from paygw_batch.actions.find_payments import payment_search, spellings_of_number
 from paygw_batch.countries.load import load_rules
-from paygw_batch.countries.number_spellings import spellings_of_number
 from tests.cli.program import Program
 
 HEADING = (
@@ -107,7 +106,7 @@ def test_the_screen_shows_names_and_the_end_of_numbers(paid: Program) -> None:
 def test_nothing_found_is_a_plain_sentence(paid: Program) -> None:
     result = paid.run("find", "nobody at all")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.startswith("No payment of this journal fits 'nobody at all'.")
+    assert result.stdout.startswith("No payment in this journal matches 'nobody at all'.")
 
 
 def test_what_a_hostile_sheet_says_does_not_reach_the_terminal(program: Program) -> None:
@@ -140,7 +139,7 @@ def test_the_advice_has_what_was_paid_to_one_person_and_is_private(paid: Program
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("Jane", "fits 2 people"), ("José", "is paid: no advice"), ("nobody", "is paid: no advice")],
+    [("Jane", "matches 2 people"), ("José", "is paid, so no advice"), ("nobody", "is paid, so no advice")],
 )
 def test_no_advice_shows_one_what_another_got_or_what_nobody_got(paid: Program, text: str, sentence: str) -> None:
     result = paid.run("find", text, "--advice", paid.home / "advice.html")

@@ -1,11 +1,17 @@
 """Fraud in a sheet with 30 dropped zeros: whoever approves sees it first, by name and amount, and all of it."""
 
+import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.approving import plan_of, policy
+from paygw_batch.run.approval import PlanDocument, read_plan
+from paygw_batch.run.approval_keys import load_approval_key
+from paygw_batch.run.signed_document import signed, write_document
+from tests.cli.approving import plan_of, policy, signed_again
 from tests.cli.program import Program, sandbox_toml
 
 SCREEN_LINES = 24
@@ -51,11 +57,15 @@ def test_all_three_are_on_the_first_screen_of_plan_and_of_approve(month: Program
     for shown in (planned(month), month.run("approve", plan_of(month), "--key", month.home / "cleo.pem").stdout):
         screen = shown.splitlines()[:SCREEN_LINES]
         found = [line for line in screen if line.startswith("- ")]
-        assert found[0].startswith(f"- Row 32, {NAMES[30]}, KES 1,031.00: the account ends in 777")
-        assert found[1] == f"- Row 33, {NAMES[31]}, KES 4,128.00: KES 1,032.00 in the last run"
-        assert found[2] == "- Row 34, Ghost Kamau, KES 1,500.00: not in the last run"
-        assert found[3] == f"- {NAMES[33]}, KES 1,034.00: in the last run, and not in this sheet"
-        assert len(found) == 4
+        assert found[0].startswith(f"- Row 32, {NAMES[30]}, KES 1,031.00: ")
+        assert found[1].startswith(f"- Row 33, {NAMES[31]}, KES 4,128.00: KES 1,032.00 in october.csv")
+        assert found[2].startswith("- Row 34, Ghost Kamau, KES 1,500.00: ")
+        assert found[3].startswith(f"- {NAMES[33]}, KES 1,034.00: ")
+        old, new, marks = screen[screen.index(found[0]) + 1 :][:3]
+        assert (old.split()[-1], new.split()[-1]) == ("254712345031", "254799000777")
+        at = new.index("254799000777")
+        assert [new[place] for place, sign in enumerate(marks) if sign == "^"] == list("99000777")
+        assert old.index("254712345031") == at, "one above the other"
         assert "Look at this first: 1 changed account, 1 amount off, 1 new person, 1 person missing." in screen
         assert "phone.zero_restored: 30" in shown
         assert shown.count("seems to have dropped a zero") == 6  # three examples of each kind
@@ -68,6 +78,8 @@ def test_what_the_plan_names_is_under_its_signature(month: Program) -> None:
     assert (first["name"], first["amount"], first["currency"], first["before"]) == (
         *(NAMES[30], "1031.00", "KES", "1031.00"),
     )
+    assert (first["account"], first["old_account"]) == ("254799000777", "254712345031")
+    assert (first["before_sheet"], "message" in first) == ("october.csv", False)
     first["name"] = "Somebody Else"
     plan_of(month).write_text(json.dumps(document))
     result = month.run("approve", plan_of(month), "--key", month.home / "cleo.pem")
@@ -122,3 +134,289 @@ def test_look_alikes_are_told_once_a_batch_and_their_days_are_a_setting(month: P
     text = month.config.read_text()
     month.config.write_text(f"{text}\n[sheet]\nlook_alike_days = 0\n")
     assert month.json("submit", sheet, "--dry-run").get("warning_list", []) == []
+
+
+Findings = list[dict[str, Any]]
+Change = Callable[[dict[str, Any]], object]
+
+
+def _found(document: dict[str, Any], code: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in document["findings"] if one["code"] == code)
+    return found
+
+
+def without(code: str) -> Change:
+    def change(document: dict[str, Any]) -> None:
+        kept = [one for one in document["findings"] if one["code"] != code]
+        assert len(kept) < len(document["findings"])
+        document["findings"] = kept
+
+    return change
+
+
+def with_value(code: str, name: str, value: object) -> Change:
+    def change(document: dict[str, Any]) -> None:
+        assert _found(document, code).get(name) != value
+        _found(document, code)[name] = value
+
+    return change
+
+
+def with_more(**finding: object) -> Change:
+    return lambda document: document["findings"].insert(0, {"row": 0, "message": "Checked by audit: ok.", **finding})
+
+
+FORGERIES: dict[str, Change] = {
+    "no finding at all": lambda document: document["findings"].clear(),
+    "no changed account": without("payee.account"),
+    "no amount off": without("payee.amount"),
+    "no new person": without("payee.new"),
+    "nobody missing": without("payee.gone"),
+    "no comparison": without("payee.compared"),
+    "fewer warnings of a kind": lambda document: document["findings"].remove(_found(document, "phone.zero_restored")),
+    "another name": with_value("payee.account", "name", "Jane Wanjiku"),
+    "another amount": with_value("payee.amount", "amount", "1032.00"),
+    "another amount of before": with_value("payee.amount", "before", "4128.00"),
+    "another currency": with_value("payee.amount", "currency", "UGX"),
+    "another row": with_value("payee.account", "row", 2),
+    "another code": with_value("payee.account", "code", "payee.new"),
+    "another sentence": with_value("payee.account", "message", "the account is as it was: checked by audit"),
+    "another sentence of a warning": with_value("phone.zero_restored", "message", "Row 2: checked by audit: ok."),
+    "a word of comfort": with_more(code="audit.checked"),
+    "a correction that nobody made": with_more(code="cell.mended"),
+    "a row that nobody left out": with_more(code="row.left_out", row=2),
+    "one finding twice": lambda document: document["findings"].append(document["findings"][-1]),
+    "another order": lambda document: document["findings"].reverse(),
+    "a repeat that there is not": lambda document: document.update(repeats_meant="0" * 16),
+    "another language": lambda document: document.update(language="fr"),
+    "a language that there is not": lambda document: document.update(language="../../etc/x"),
+    "a batch that there is not": lambda document: document.update(against="0" * 16),
+}
+
+
+@pytest.fixture
+def asking(month: Program) -> Program:
+    """The company of `month` with a plan of November; from now on KES 1,000 and more need approval."""
+    planned(month)
+    month.config.write_text(month.config.read_text().replace('KES = "100000000"', 'KES = "1000"'))
+    return month
+
+
+def approved_and_submitted(program: Program, *arguments: str) -> int:
+    approved = program.run("approve", plan_of(program), "--key", program.home / "cleo.pem")
+    assert approved.exit_code == 0, approved.output
+    return program.run("submit", program.home / "payroll.csv", "--skip-invalid", *arguments).exit_code
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_plan_from_which_its_maker_took_what_an_approver_has_to_see_is_refused(asking: Program, forgery: str) -> None:
+    signed_again(asking, FORGERIES[forgery])
+    assert approved_and_submitted(asking) == 8
+    assert len(asking.record()) == 34, "October alone was paid"
+    assert len(asking.json("status")["batches"]) == 1
+
+
+def test_the_plan_as_the_program_made_it_is_paid(asking: Program) -> None:
+    signed_again(asking, lambda _document: None)
+    assert approved_and_submitted(asking) == 0
+    assert len(asking.record()) == 34 + 34
+
+
+def test_a_plan_in_the_language_of_its_maker_is_paid_in_another(asking: Program) -> None:
+    sheet, plan, key = asking.home / "payroll.csv", plan_of(asking), asking.home / "ada.pem"
+    made = asking.run("--lang", "fr", "plan", sheet, "--out", plan, "--key", key, "--force")
+    assert made.exit_code == 0, made.output
+    assert json.loads(plan.read_text())["language"] == "fr"
+    signed_again(asking, with_value("phone.zero_restored", "message", "Ligne 2 : audit, rien \u00e0 signaler."))
+    assert approved_and_submitted(asking) == 8
+    asking.run("--lang", "fr", "plan", sheet, "--out", plan, "--key", key, "--force")
+    assert approved_and_submitted(asking) == 0
+
+
+def test_a_plan_is_out_of_date_if_its_people_were_paid_otherwise_since(asking: Program) -> None:
+    bonus = [row("BONUS", 31, NAMES[30], "5", account="0799000777")]
+    assert asking.json("submit", asking.sheet(bonus, "bonus.csv"))["exit_code"] == 0
+    assert approved_and_submitted(asking) == 8
+    assert len(asking.record()) == 35
+
+
+def test_a_batch_named_by_its_maker_adds_findings_and_hides_none(asking: Program) -> None:
+    bonus = [row("BONUS", 31, NAMES[30], "5", account="0799000777")]
+    batch = asking.json("submit", asking.sheet(bonus, "bonus.csv"))["batch"]
+    october = next(one["batch"] for one in asking.json("status")["batches"] if one["batch"] != batch)
+    shown: dict[str, set[tuple[object, ...]]] = {}
+    for against in ("", batch, october):
+        more = ("--against", against) if against else ()
+        told = asking.json(
+            *("plan", asking.home / "payroll.csv", "--out", plan_of(asking), "--key", asking.home / "ada.pem"),
+            *("--force", *more),
+        )
+        shown[against] = {(one["row"], one["code"], one["name"], one["amount"]) for one in told["findings"]}
+    assert shown[""] <= shown[batch]
+    assert shown[""] <= shown[october]
+    assert approved_and_submitted(asking) == 0
+
+
+def test_a_repeated_payroll_that_the_plan_does_not_show_is_refused(asking: Program) -> None:
+    again = [row("AGAIN", n, name, f"{1000 + n}") for n, name in enumerate(NAMES[:34], 1)]
+    asking.sheet(again)
+    asking.run(
+        *("plan", asking.home / "payroll.csv", "--out", plan_of(asking), "--key", asking.home / "ada.pem"),
+        *("--force", "--repeats-meant"),
+    )
+    assert json.loads(plan_of(asking).read_text())["repeats_meant"] != ""
+
+    def hide(document: dict[str, Any]) -> None:
+        without("sheet.repeats_a_batch")(document)
+        document["repeats_meant"] = ""
+
+    signed_again(asking, hide)
+    assert approved_and_submitted(asking, "--repeats-meant") == 8
+    assert len(asking.record()) == 34
+
+
+@pytest.mark.parametrize("forgery", ["no changed account", "another amount", "another sentence", "a word of comfort"])
+def test_an_approver_with_the_sheet_signs_no_plan_that_hides_something(asking: Program, forgery: str) -> None:
+    signed_again(asking, FORGERIES[forgery])
+    key = asking.home / "cleo.pem"
+    assert asking.run("approve", plan_of(asking), "--sheet", asking.home / "payroll.csv", "--key", key).exit_code == 8
+    assert json.loads(plan_of(asking).read_text())["approvals"] == []
+
+
+def test_an_approver_with_another_sheet_signs_nothing(asking: Program) -> None:
+    other = asking.sheet([*november()[:-1], row("NOV", 36, "Ghost Kamau", "1501")], "other.csv")
+    key = asking.home / "cleo.pem"
+    assert asking.run("approve", plan_of(asking), "--sheet", other, "--key", key).exit_code == 8
+    assert json.loads(plan_of(asking).read_text())["approvals"] == []
+
+
+def test_an_approver_is_told_whose_view_is_shown_and_has_the_own_one_in_the_own_language(asking: Program) -> None:
+    theirs = asking.run("approve", plan_of(asking))
+    assert (theirs.exit_code, "as its maker ada signed it" in theirs.stdout) == (0, True)
+    sheet, key = asking.home / "payroll.csv", asking.home / "cleo.pem"
+    own = asking.run("--lang", "fr", "approve", plan_of(asking), "--sheet", sheet, "--key", key)
+    assert own.exit_code == 0, own.output
+    assert "as its maker" not in own.stdout
+    assert "the account ends in" not in own.stdout
+    assert NAMES[30] in own.stdout
+    assert asking.run("submit", sheet).exit_code == 0
+
+
+PAYROLL = [row("SEP", n, name, "20000") for n, name in enumerate(NAMES[:30], 1)]
+
+
+def pay_here(month: Program, sheet: Path) -> None:
+    assert month.json("submit", sheet)["exit_code"] == 0
+
+
+def after_three_other_batches(month: Program, pay: Callable[[Program, Path], None] = pay_here) -> list[str]:
+    """Pay a payroll, a bonus to the same people, another department and a tiny batch; return the next payroll.
+
+    The tiny batch pays KES 10 to the account that one of them is to be paid to next.
+    """
+    bonus = [row("BON", n, name, "500") for n, name in enumerate(NAMES[:30], 1)]
+    others = [row("DEP", n, f"Other Worker{n}", "30000", account=f"0733000{n:03}") for n in range(1, 20)]
+    tiny = [row("TINY", 4, NAMES[3], "10", account="0712999004")]
+    for name, rows in (("sep.csv", PAYROLL), ("bonus.csv", bonus), ("other.csv", others), ("tiny.csv", tiny)):
+        pay(month, month.sheet(rows, name))
+    now = [row("NOV", n, name, "20500") for n, name in enumerate(NAMES[:30], 1)]
+    now[3] = row("NOV", 4, NAMES[3], "20000", account="0712999004")
+    now[4] = row("NOV", 5, NAMES[4], "80000")
+    now[5] = row("NOV", 6, "Ghost Kamau", "15000", account="0799000777")
+    return now
+
+
+def test_after_a_bonus_another_department_and_a_tiny_batch_the_approver_still_sees_it_all(program: Program) -> None:
+    program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "100000000"'))
+    sheet = program.sheet(after_three_other_batches(program))
+    made = program.json("plan", sheet, "--out", plan_of(program), "--key", program.home / "ada.pem")
+    found = {one["code"]: one for one in made["findings"] if one["code"].startswith("payee.")}
+    overlap = found["payee.compared"]
+    assert (overlap["before_sheet"], overlap["found"], overlap["people"]) == ("sep.csv", 29, 30)
+    assert sum(one["code"].startswith("payee.") for one in made["findings"]) == 5
+    changed = found["payee.account"]
+    assert (changed["name"], changed["account"], changed["old_account"]) == (NAMES[3], "254712999004", "254712345004")
+    assert (changed["before_sheet"], changed["first_sheet"], changed["first_amount"]) == (
+        "sep.csv",
+        "tiny.csv",
+        "10.00",
+    )
+    assert (found["payee.amount"]["name"], found["payee.amount"]["before"]) == (NAMES[4], "20000.00")
+    assert (found["payee.new"]["name"], found["payee.gone"]["name"]) == ("Ghost Kamau", NAMES[5])
+    page = program.home / "plan.html"
+    shown = program.run("approve", plan_of(program), "--report", page).stdout
+    for name, account in ((NAMES[3], "254712999004"), (NAMES[4], "254712345005"), ("Ghost Kamau", "254799000777")):
+        assert any(name in line and account in line for line in shown.splitlines())
+    assert all(f"254712345{n:03}" in shown for n in (1, 2, 3, *range(7, 31)))
+    html = page.read_text()
+    assert "254712<mark>345</mark>004<br>254712<mark>999</mark>004" in html
+    people = html[html.index("<h2>All people</h2>") :]
+    assert people.count("<tr>") == 31
+    first = [people.index(name) for name in (NAMES[3], NAMES[4], "Ghost Kamau", NAMES[0])]
+    assert first == sorted(first)
+
+
+def test_who_is_left_out_is_named_with_amount_and_reason(month: Program) -> None:
+    rows = [
+        *november()[-3:],
+        row("NOV", 50, "Left Behind", "777"),
+        "KE,NOV-51,1e3,KES,Wrong Amount,0712345051,0712345051",
+    ]
+    rows[3] = rows[3].replace("0712345050", "12")
+    sheet = month.sheet(rows)
+    made = month.json("plan", sheet, "--skip-invalid", "--out", plan_of(month), "--key", month.home / "ada.pem")
+    out = [one for one in made["findings"] if one["code"] == "row.left_out"]
+    assert [(one["row"], one["name"], one["amount"]) for one in out] == [
+        (5, "Left Behind", "777"),
+        (6, "Wrong Amount", "1e3"),
+    ]
+    assert all(one["reasons"] and not one["by"] for one in out)
+    shown = month.run("approve", plan_of(month)).stdout
+    assert "Left out: 2 rows (KES 777):" in shown
+    assert [one["name"] for one in made["people"] if one["name"] in {"Left Behind", "Wrong Amount"}] == []
+
+
+def resigned(month: Program, change: Callable[[PlanDocument], PlanDocument]) -> None:
+    """Change a plan as its maker could, with the maker's own key."""
+    key = load_approval_key(month.home / "ada.pem", None)
+    write_document(signed(change(read_plan(plan_of(month))), key), plan_of(month))
+
+
+def other_people(document: PlanDocument) -> str:
+    return document.people.replace("Ghost Kamau", "Grace Kamau")
+
+
+def test_a_list_of_other_people_is_refused_when_it_is_read_and_when_it_is_submitted(month: Program) -> None:
+    month.config.write_text(month.config.read_text().replace('KES = "100000000"', 'KES = "1000"'))
+    planned(month)
+    resigned(month, lambda plan: plan.model_copy(update={"people": other_people(plan)}))
+    assert month.run("approve", plan_of(month), "--key", month.home / "cleo.pem").exit_code == 8
+    planned(month)
+
+    def forged(plan: PlanDocument) -> PlanDocument:
+        people = other_people(plan)
+        digest = hashlib.sha256(people.encode()).hexdigest()
+        return plan.model_copy(
+            update={"people": people, "content": plan.content.model_copy(update={"people_sha256": digest})}
+        )
+
+    resigned(month, forged)
+    shown = month.run("approve", plan_of(month), "--key", month.home / "cleo.pem")
+    assert (shown.exit_code, "Grace Kamau" in shown.stdout) == (0, True)
+    before = len(month.record())
+    assert month.run("submit", month.home / "payroll.csv").exit_code == 8
+    assert len(month.record()) == before
+
+
+def test_no_sentence_of_the_maker_is_shown_for_a_difference(month: Program) -> None:
+    planned(month)
+
+    def soothing(plan: PlanDocument) -> PlanDocument:
+        findings = [one.model_copy(update={"message": "all is well"}) for one in plan.findings if "payee." in one.code]
+        return plan.model_copy(update={"findings": findings})
+
+    resigned(month, soothing)
+    shown = month.run("approve", plan_of(month), "--report", month.home / "plan.html")
+    assert "all is well" not in shown.stdout
+    assert "all is well" not in (month.home / "plan.html").read_text()
+    assert "254712345031" in shown.stdout

@@ -2,7 +2,6 @@
 
 import html
 import re
-from collections.abc import Iterator
 from gettext import GNUTranslations
 from pathlib import Path
 from string import Formatter
@@ -11,10 +10,10 @@ from typing import Any
 import openpyxl
 import pytest
 
-from paygw_batch.compose.outputs import OutputKind, _is_ours
 from paygw_batch.countries.load import load_rules
-from paygw_batch.language import ENGLISH, language, say, say_count, speaking, use
+from paygw_batch.language import language, say, say_count, speaking
 from paygw_batch.sheet.check.validate import validate
+from paygw_batch.wiring.outputs import OutputKind, _is_ours
 from tests.cli.approving import plan_of, policy
 from tests.cli.program import ROOT, SAMPLES, Program, kenyan_rows, sandbox_toml
 from tests.sheet.sheet_values import of_rows
@@ -57,13 +56,6 @@ def text_of_workbook(path: Path, *names: str) -> str:
     return "\n".join(str(cell) for name in names for line in book[name].values for cell in line if cell is not None)
 
 
-@pytest.fixture(autouse=True)
-def english_again() -> Iterator[None]:
-    """Leave this process in English: a command chooses the language of its whole process."""
-    yield
-    use(ENGLISH)
-
-
 @pytest.fixture
 def office(program: Program) -> Program:
     program.config.write_text(sandbox_toml() + policy(program.home))
@@ -85,7 +77,7 @@ def test_a_day_in_french_shows_no_english(office: Program) -> None:
     french("submit", sheet, exit_code=5)
     french("status", exit_code=5)
     french("status", sheet, "--history", exit_code=5)
-    french("resolve", sheet, "--row", "5", "--as", "paid", "--evidence", "ticket 7", exit_code=4)
+    french("resolve", "row", sheet, "5", "--as", "paid", "--evidence", "ticket 7", exit_code=4)
     french("reconcile", sheet, "--out", book, "--report", page, exit_code=4)
     french("find", "254712345001", "--advice", advice)
     screens = "\n".join(told)
@@ -185,3 +177,29 @@ def test_a_sheet_is_judged_in_the_language_of_the_context() -> None:
     assert english_in("\n".join(french)) == []
     assert len(french) == len(english)
     assert not set(french) & set(english)
+
+
+def test_setup_is_in_french(program: Program) -> None:
+    """`init`, `doctor`, `sign` and `config`; the letter in `init` is for the gateway's operator, and is in English."""
+    needed = ("--base-url", "https://gateway.example/base", "--endpoint-id", "77", "--consumer-key", "ACME")
+    program.config.unlink()
+    missing = program.run("--lang", "fr", "init", *needed)
+    assert "init a besoin de --server-callback-url." in missing.stderr
+    assert english_in(missing.output) == []
+    made = program.run("--lang", "fr", "init", *needed, "--server-callback-url", "https://pay.example/callback")
+    assert made.exit_code == 0, made.output
+    before, _, letter = made.stdout.partition("To the operator of the payment gateway")
+    assert english_in(before) == []
+    assert english_in(letter.splitlines()[-1]) == []
+    found = program.run("--lang", "fr", "doctor", COLUMNS="400")
+    assert found.exit_code == 2
+    assert english_in(found.output) == []
+    assert english_in(program.run("--lang", "fr", "config", "show", COLUMNS="400").stdout.splitlines()[0]) == []
+
+
+def test_a_good_setup_and_a_signature_are_explained_in_french(office: Program) -> None:
+    sheet = office.sheet(kenyan_rows(1))
+    for command in (("doctor",), ("sign", sheet, "--explain")):
+        result = office.run("--lang", "fr", *command, COLUMNS="400")
+        assert result.exit_code == 0, result.output
+        assert english_in(result.output) == []

@@ -113,7 +113,7 @@ def test_fields_are_sent_that_the_example_lacks_and_defaults_fill_what_a_sheet_l
 
 def test_what_is_filled_in_is_told(program: Program) -> None:
     found = {check["check"]: check["found"] for check in program.json("doctor")["checks"]}
-    assert found["country TZ"] == 'sent where a sheet says nothing: ipaddress = "127.0.0.1", order_desc = "Payout"'
+    assert found["country TZ"] == 'sent if a sheet gives no value: ipaddress = "127.0.0.1", order_desc = "Payout"'
     sheet = program.sheet([f"{ROW},a@example.com,Wages"], heading=f"{TANZANIAN},receiver_email,order_desc")
     told = " ".join(program.run("validate", sheet).output.split())
     assert 'TZ: the sheet does not say these, so they are filled in: ipaddress = "127.0.0.1".' in told

@@ -131,7 +131,7 @@ def test_the_configuration_and_the_journal_go_where_they_are_told(nobody: Progra
 def test_a_configuration_that_is_there_is_replaced_with_force_alone_and_its_key_is_kept(nobody: Program) -> None:
     first = init(nobody, *NEEDED)
     before = nobody.config.read_text()
-    assert "There is a configuration at" in refused(nobody, *NEEDED)
+    assert "There already is a configuration at" in refused(nobody, *NEEDED)
     assert nobody.config.read_text() == before
     again = init(nobody, *NEEDED, "--country", "KE=X", "--force")
     assert again["fingerprint"] == first["fingerprint"]
@@ -183,7 +183,7 @@ def test_without_a_terminal_nothing_is_asked_and_what_is_missing_is_named(nobody
         (("--server-callback-url", "merchant.example"), "--server-callback-url"),
         (("--consumer-key", "two\nlines"), "control character"),
         (("--private-key-passphrase-env", "HOME_OF_NOTHING"), "HOME_OF_NOTHING"),
-        (("--sandbox",), "--sandbox takes no"),
+        (("--sandbox",), "--sandbox and --base-url cannot be combined"),
         (("--letter", "."), "."),
     ],
 )

@@ -154,7 +154,7 @@ def test_validate_lists_every_defect_of_every_row_with_code_and_sentence(program
     found = {(defect["row"], defect["column"]) for defect in summary["defect_list"]}
     assert {(4, "amount"), (4, "currency"), (4, "account_name"), (4, "account_number")} <= found
     for defect in summary["defect_list"]:
-        assert set(defect) == {"row", "column", "value", "code", "message"}
+        assert set(defect) == {"row", "column", "heading", "value", "code", "message"}
         assert defect["code"].startswith(defect["column"] + ".")
         assert len(defect["message"]) > 10
 

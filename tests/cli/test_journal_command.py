@@ -100,7 +100,7 @@ def test_a_fresh_state_directory_with_a_default_journal_sends_nothing(
     for home in ("cron", "container"):
         told = refused(program, "submit", sheet, XDG_STATE_HOME=str(program.home / home))
         assert "There is no journal at" in told
-        assert "`paygw-batch journal new` makes one." in told
+        assert "`paygw-batch journal new` creates one." in told
     program.config.write_text(text.replace("127.0.0.1", "localhost"))
     assert f"{journal_id(program)} at " in refused(program, "submit", sheet)
     assert sorted(gateway.orders()) == PAID
@@ -114,11 +114,11 @@ def test_a_fresh_state_directory_with_a_default_journal_sends_nothing(
         ["resume", "abc"],
         ["retry", "abc"],
         ["refresh", "abc"],
-        ["resolve", "abc", "--row", "2", "--as", "paid", "--evidence", "a statement"],
+        ["resolve", "row", "abc", "2", "--as", "paid", "--evidence", "a statement"],
         ["status"],
         ["reconcile", "abc", "--out", "out.csv"],
         ["verify"],
-        ["run-folder", "{home}"],
+        ["run-folder", "{home}/drop"],
         ["backup", "copy.sqlite3"],
     ],
     ids=lambda arguments: " ".join(arguments[:1] + arguments[2:3]),
@@ -128,6 +128,7 @@ def test_every_command_that_needs_a_journal_says_that_there_is_none(
 ) -> None:
     sheet = program.sheet(kenyan_rows(1))
     program.config.write_text(gateway.configuration() + '\n[status_enquiry]\nprofile = "paynet-v4"\n')
+    (program.home / "drop").mkdir()
     given = [one.format(sheet=sheet, home=program.home) for one in arguments]
     told = refused(program, *given)
     assert f"There is no journal at {program.journal}." in told
@@ -152,7 +153,7 @@ def test_what_needs_no_journal_works_without_one_and_doctor_says_how_to_make_it(
     assert "There is no journal at" in doctor.stdout.replace("\n", " ")
     checks = {check["check"]: check for check in program.json("doctor")["checks"]}
     assert checks["journal"]["state"] == "wrong"
-    assert "`paygw-batch journal new` makes one." in checks["journal"]["found"]
+    assert "`paygw-batch journal new` creates one." in checks["journal"]["found"]
     program.make_journal()
     assert program.run("doctor").exit_code == 0
 
@@ -179,7 +180,7 @@ def test_the_api_makes_no_journal_either(
 def test_a_run_whose_name_reads_like_a_listeners_is_not_waited_for(
     program: Program, paid: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paygw_batch.compose.run_journal.time.sleep", lambda _: pytest.fail("it was waited for"))
+    monkeypatch.setattr("paygw_batch.wiring.journal.time.sleep", lambda _: pytest.fail("it was waited for"))
     (path,) = program.home.glob("journal.sqlite3*.lock")
     holder = {"pid": 1, "host": "here", "since": "2026-11-22T00:00:00.000Z", "command": "listen", "kind": "run"}
     with path.open("w") as other:
@@ -205,6 +206,21 @@ def test_a_journal_is_made_once(program: Program, gateway: LoopbackGateway) -> N
         assert f"{made['journal']['id']} at {program.journal}" in told
         assert f"journal new --beside {made['journal']['id']}" in told
     assert not second.exists()
+
+
+def test_another_port_of_the_host_is_refused_until_a_person_says_that_it_is_the_same_gateway(
+    program: Program, gateway: LoopbackGateway, paid: Path
+) -> None:
+    text = gateway.configuration()
+    program.config.write_text(text.replace(f"127.0.0.1:{gateway.port}", "127.0.0.1:1"))
+    told = refused(program, "submit", paid)
+    assert f"localhost:{gateway.port}" in told
+    assert "paygw-batch journal adopt" in told
+    assert program.run("journal", "adopt", "--yes").exit_code == 0
+    assert program.json("submit", paid)["sent_this_run"] == 0
+    program.config.write_text(text)
+    assert program.json("submit", paid)["sent_this_run"] == 0
+    assert sorted(gateway.orders()) == PAID
 
 
 def test_another_name_with_the_same_endpoint_id_and_consumer_key_is_the_same_endpoint(
@@ -312,12 +328,13 @@ def test_an_older_copy_in_a_fresh_state_directory_sends_nothing(
         file.rename(file.with_name(f"renamed-{file.name}"))
     older_copy.rename(program.journal)
     fresh = str(program.home / "fresh")
-    sheet = program.home / "payroll.csv"
+    sheet, folder = program.home / "payroll.csv", program.home / "drop"
+    folder.mkdir()
     for arguments in (
         ("submit", sheet),
         ("submit", sheet, "--dry-run"),
         ("resume", "abc"),
-        ("run-folder", program.home),
+        ("run-folder", folder),
     ):
         assert "has never seen the journal" in refused(program, *arguments, XDG_STATE_HOME=fresh)
     looked = program.run("status", XDG_STATE_HOME=fresh)

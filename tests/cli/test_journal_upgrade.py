@@ -6,14 +6,14 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from paygw_batch.compose.journal import database_place
 from paygw_batch.errors import JournalUnwritable
-from paygw_batch.journal.opening.open_postgres import PostgresPlace, give_postgres_rights, open_worker_journal
+from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.postgres import migrations
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.wiring.journal import database_of
 from tests.cli.program import Program, kenyan_rows
 from tests.cli.test_postgres_commands import ClusterProgram, cluster, url_of
-from tests.journal.journal_rows import AT, open_sheet
+from tests.journal.journal_rows import open_sheet
 from tests.journal.postgres_rows import open_postgres
 
 __all__ = ["cluster"]
@@ -30,8 +30,8 @@ def newer_program(monkeypatch: pytest.MonkeyPatch) -> NewerProgram:
     return lambda: monkeypatch.setattr(migrations, "scripts", lambda: scripts)
 
 
-def place_of(user: ClusterProgram) -> PostgresPlace:
-    place = database_place(load_settings(user.config, environ=user.environ))
+def place_of(user: ClusterProgram) -> DatabasePlace:
+    place = database_of(load_settings(user.config, environ=user.environ))
     assert place is not None
     return place
 
@@ -69,7 +69,7 @@ def test_newer_tables_are_refused_by_every_command(cluster: ClusterProgram) -> N
 
 def test_nothing_is_brought_up_under_a_process_that_works(cluster: ClusterProgram, newer_program: NewerProgram) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1)))
-    with closing(open_worker_journal(place_of(cluster), now=AT, holder="work")):
+    with closing(place_of(cluster).open_to_work("work")):
         newer_program()
         refused = cluster.run("journal", "upgrade")
         assert refused.exit_code == 7
@@ -97,7 +97,7 @@ def test_only_the_owner_brings_tables_up_and_the_roles_may_use_what_is_new(
     cluster: ClusterProgram, newer_program: NewerProgram
 ) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1)))
-    desk = give_postgres_rights(place_of(cluster))[-1]
+    desk = place_of(cluster).give_rights()[-1]
     owner, login = url_of(cluster), f"{desk}_login"
     with psycopg.connect(owner, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {login} LOGIN IN ROLE {desk}".encode())

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.listening import AUTHENTIC, TOKEN, kept, started, until
+from tests.cli.listening import AUTHENTIC, TOKEN, kept, started
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
 from tests.cli.stopped import stopped, wait_for_first_payment
+from tests.patience import PATIENCE_S, until
 from tests.ports import free_port, wait_until_there
 
 PATH = f"/paygw/{TOKEN}"
@@ -32,7 +33,7 @@ def set_up(program: Program, section: str = "") -> int:
 
 def call(port: int, method: str = "POST", path: str = PATH, body: bytes = b"", **headers: str) -> int:
     """Send one request; return the status of its answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         return connection.getresponse().status
@@ -85,7 +86,7 @@ def test_what_is_no_notification_gets_a_4xx_and_moves_nothing(program: Program) 
         assert notify(port, client_orderid="NOT-OURS") == 200
         until(lambda: kept(program).total() == 13, "not all was taken in")
         listener.send_signal(signal.SIGTERM)
-        assert listener.wait(30) == 0
+        assert listener.wait(PATIENCE_S) == 0
     assert kept(program) == {"unreadable": 9, "forged": 3, "unknown_order": 1}
     requests = json.loads(log_of(program).splitlines()[-1])["requests"]
     assert requests == {"200": 4, "400": 9, "404": 3, "405": 1, "413": 1, "kept": 13, "unreadable": 9}
@@ -107,13 +108,13 @@ def test_without_a_profile_a_notification_is_evidence_that_a_person_confirms(pro
         assert notify(port) == 200
         until(lambda: kept(program).total() == 1, "not taken in")
         listener.send_signal(signal.SIGTERM)
-        assert listener.wait(30) == 0
+        assert listener.wait(PATIENCE_S) == 0
     assert "No authenticity check is configured" in log_of(program)
     status = program.json("status", sheet)
     assert (status["states"], status["exit_code"]) == ({"accepted": 1}, 5)
     (waiting,) = status["evidence_waiting"]
     assert (waiting["row"], waiting["said"], waiting["finding"]) == (2, "paid", "to_confirm")
-    settled = program.json("resolve", sheet, "--row", "2", "--as", "paid", "--evidence", "their support said so")
+    settled = program.json("resolve", "row", sheet, "2", "--as", "paid", "--evidence", "their support said so")
     assert settled["states"] == {"paid": 1}
     assert program.json("status", sheet)["exit_code"] == 0
 
@@ -184,7 +185,7 @@ def test_a_slow_client_is_cut_and_keeps_nobody_out(program: Program) -> None:
             slow.settimeout(30)
             assert is_cut(slow)
         listener.send_signal(signal.SIGTERM)
-        assert listener.wait(30) == 0
+        assert listener.wait(PATIENCE_S) == 0
 
 
 def test_more_than_the_rate_is_turned_away(program: Program) -> None:

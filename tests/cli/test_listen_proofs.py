@@ -14,9 +14,10 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from tests.cli.listening import heard, kept, merchant_and_gateway, started, until
+from tests.cli.listening import heard, kept, merchant_and_gateway, started
 from tests.cli.program import Program, kenyan_rows
 from tests.cli.test_listen import APPROVED, call, log_of, set_up
+from tests.patience import PATIENCE_S, until
 from tests.ports import wait_until_there
 
 SECRET = b"a secret of enough bytes"
@@ -58,7 +59,7 @@ def listening(program: Program, port: int) -> Iterator[None]:
         wait_until_there(port, listener)
         yield
         listener.send_signal(signal.SIGTERM)
-        assert listener.wait(30) == 0
+        assert listener.wait(PATIENCE_S) == 0
 
 
 def hmac_header(body: bytes) -> str:
@@ -211,7 +212,7 @@ def test_without_an_enquiry_profile_nothing_is_asked_and_the_listener_says_so(pr
     with listening(program, port):
         assert call(port, body=BODY, Content_Type="application/json") == 200
         until(lambda: kept(program) == {"to_confirm": 1}, "not taken in")
-    assert "does not say status_enquiry.profile" in log_of(program)
+    assert "status_enquiry.profile is not configured" in log_of(program)
     assert program.json("status", sheet)["exit_code"] == 5
 
 

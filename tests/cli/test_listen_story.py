@@ -4,8 +4,9 @@ import json
 import signal
 from collections import Counter
 
-from tests.cli.listening import AUTHENTIC, TOKEN, heard, kept, merchant_and_gateway, started, until
+from tests.cli.listening import AUTHENTIC, TOKEN, heard, kept, merchant_and_gateway, started
 from tests.cli.program import Program, kenyan_rows, read_csv
+from tests.patience import PATIENCE_S, until
 from tests.ports import wait_until_there
 
 ROWS = 300
@@ -61,7 +62,7 @@ def test_300_payouts_notified_late_twice_out_of_order_forged_and_contradicted(pr
         until(lambda: heard(callbacks) == expected, f"heard: {heard(callbacks)}")
         until(lambda: kept(program).total() == sum(expected.values()), "not all was taken in")
         listener.send_signal(signal.SIGTERM)
-        assert listener.wait(30) == 0
+        assert listener.wait(PATIENCE_S) == 0
     findings = kept(program)
     assert findings["moved"] == ROWS
     assert findings["forged"] == 30

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.compose.signing import signer_key
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.wiring.signing import signer_key
 from tests.cli.program import SAMPLES, Program, kenyan_rows, sandbox_toml
 
 RUN = """
@@ -71,18 +71,20 @@ def test_status_loads_neither_transport_nor_sandbox_nor_what_reads_sheets(progra
             "ours.sheet.read",
             "ours.sheet.check",
         )
-        heavy = ("httpx", "httptools", "uvicorn", "starlette", "h11", "cryptography", "polars", "pandera")
+        heavy = ("httpx", "httptools", "uvicorn", "starlette", "jinja2", "h11", "cryptography", "polars", "pandera")
         assert among(names, *ours, "ours.sheet.check", *heavy) == []
 
 
 @pytest.mark.parametrize("command", ["submit", "resume"])
-def test_the_payout_path_loads_no_httpx(program: Program, command: str) -> None:
+def test_the_payout_path_loads_no_httpx_and_a_page_alone_loads_jinja(program: Program, command: str) -> None:
     sheet = program.sheet(kenyan_rows(2))
     if command == "resume":
         program.run("submit", sheet, "--first", "1")
     names = loaded(program, command, sheet)
     assert "paygw_batch.gateway.http.transport" in names
-    assert among(names, "httpx", "httpcore", "ours.gateway.http.httpx_transport") == []
+    assert among(names, "httpx", "httpcore", "ours.gateway.http.enquiry_client", "jinja2") == []
+    names = loaded(program, "reconcile", sheet, "--out", program.home / "o.csv", "--report", program.home / "o.html")
+    assert "jinja2" in names
 
 
 def test_a_run_for_a_real_gateway_loads_nothing_of_the_built_in_one(program: Program) -> None:
@@ -96,5 +98,5 @@ def test_a_run_for_a_real_gateway_loads_nothing_of_the_built_in_one(program: Pro
     assert among(names, "ours.sandbox", "ours.listener", "uvicorn", "h11", "starlette", "httpx") == []
 
 
-def test_httpx_serves_where_somebody_asks_the_gateway(program: Program) -> None:
-    assert among(loaded(program, "doctor"), "httpx")
+def test_doctor_looks_for_the_gateway_with_the_transport_of_payouts(program: Program) -> None:
+    assert among(loaded(program, "doctor"), "httpx") == []

@@ -2,13 +2,13 @@
 
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import openpyxl
 import pytest
 
-from tests.cli.program import ROOT, Program
+from tests.checkout import ROOT, copy_versioned
+from tests.cli.program import Program
 
 PAGE = (ROOT / "docs" / "mending.md").read_text()
 COMMANDS = [
@@ -22,7 +22,7 @@ MENDS = re.findall(r"^\| `([A-Z]+[0-9]+)` \|.*\| `([^`]+)` \|$", PAGE, flags=re.
 
 @pytest.fixture
 def at_home(program: Program, monkeypatch: pytest.MonkeyPatch) -> Program:
-    shutil.copytree(ROOT / "samples", program.home / "samples")
+    copy_versioned(program.home, "samples")
     monkeypatch.chdir(program.home)
     return program
 

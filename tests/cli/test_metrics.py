@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.listening import AUTHENTIC, started, until
+from tests.cli.listening import AUTHENTIC, started
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 from tests.cli.test_listen import notify, set_up
+from tests.patience import until
 from tests.ports import wait_until_there
 
 SAMPLE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")
@@ -82,7 +83,7 @@ def test_the_oldest_row_in_doubt_is_the_one_that_was_sent_first(measured: Progra
 def test_a_row_in_doubt_that_is_settled_is_none_any_more(measured: Program) -> None:
     sheet = measured.sheet(kenyan_rows(1, amount="9007"))
     measured.json("submit", sheet)
-    measured.json("resolve", sheet, "--row", "2", "--as", "paid", "--evidence", "their support said so")
+    measured.json("resolve", "row", sheet, "2", "--as", "paid", "--evidence", "their support said so")
     assert rows(measured) == {"paid": 1}
     assert gauges(measured)['paygw_run_exit_code{command="resolve"}'] == 0
     assert gauges(measured)["paygw_oldest_in_doubt_timestamp_seconds"] == 0
@@ -93,10 +94,10 @@ def test_a_statement_that_is_carried_out_is_in_the_figures_at_once_and_its_previ
     measured.json("submit", sheet)
     statement = measured.home / "statement.csv"
     statement.write_text("order_id,amount,currency,status\nPAY-1,9007,KES,approved\n")
-    measured.json("resolve", sheet, "--from", statement)
+    measured.json("resolve", "statement", sheet, statement)
     assert rows(measured) == {"in_doubt": 2}
     assert 'paygw_run_exit_code{command="resolve"}' not in gauges(measured)
-    measured.json("resolve", sheet, "--from", statement, "--yes")
+    measured.json("resolve", "statement", sheet, statement, "--yes")
     assert rows(measured) == {"paid": 1, "in_doubt": 1}
     assert gauges(measured)['paygw_run_exit_code{command="resolve"}'] == 5
 
@@ -104,7 +105,7 @@ def test_a_statement_that_is_carried_out_is_in_the_figures_at_once_and_its_previ
 def test_a_settlement_that_is_refused_says_its_exit_code(measured: Program) -> None:
     sheet = measured.sheet(kenyan_rows(1, amount="9007"))
     measured.json("submit", sheet)
-    refused = measured.json("resolve", sheet, "--row", "2", "--as", "not-received", "--evidence", "Ticket 1")
+    refused = measured.json("resolve", "row", sheet, "2", "--as", "not-received", "--evidence", "Ticket 1")
     assert refused["exit_code"] == 2
     assert rows(measured) == {"in_doubt": 1}
     assert gauges(measured)['paygw_run_exit_code{command="resolve"}'] == 2
@@ -133,7 +134,7 @@ def test_every_state_is_there_and_a_row_of_two_batches_counts_once(measured: Pro
     measured.json("submit", measured.sheet(more, "more.csv"), "--skip-invalid")
     assert rows(measured) == {"paid": 2, "rejected": 1, "accepted": 1, "invalid": 1}
     named = {key for key in gauges(measured) if key.startswith("paygw_rows")}
-    states = ("invalid", "ready", "in_doubt", "accepted", "paid", "rejected", "returned")
+    states = ("invalid", "ready", "in_flight", "in_doubt", "accepted", "paid", "rejected", "returned")
     assert named == {f'paygw_rows{{state="{state}"}}' for state in states}
     assert gauges(measured)['paygw_amount{currency="KES",state="paid"}'] == 200
     assert gauges(measured)['paygw_amount{currency="KES",state="returned"}'] == 0

@@ -83,8 +83,8 @@ def test_the_sheet_is_known_by_whatever_name(paid: Program, by: str) -> None:
             other = paid.home / "folder" / "payroll.csv"
         case _:
             other = sheet
-    assert "would take the place of the sheet" in refused(paid, "submit", sheet, "--out", other, "--force")
-    assert "would take the place of the sheet" in refused(paid, "validate", sheet, "--rejects", other, "--force")
+    assert "would overwrite the sheet" in refused(paid, "submit", sheet, "--out", other, "--force")
+    assert "would overwrite the sheet" in refused(paid, "validate", sheet, "--rejects", other, "--force")
 
 
 @pytest.mark.parametrize("writer", ANY_NAME)
@@ -92,7 +92,7 @@ def test_the_sheet_is_known_by_whatever_name(paid: Program, by: str) -> None:
     "name",
     [
         *("journal.sqlite3", "journal.sqlite3-wal", "journal.sqlite3-shm", "journal.sqlite3-journal"),
-        *("journal.sqlite3.lock", "journal.sqlite3.notifications", "journal.sqlite3.notifications.lock"),
+        *("journal.sqlite3.lock", "journal.sqlite3.inbox", "journal.sqlite3.inbox.lock"),
         *("JOURNAL.sqlite3-WAL", "witness/new.witness", "state/paygw-batch/registry"),
         *(
             "sandbox-merchant.pem",
@@ -107,7 +107,7 @@ def test_no_option_writes_over_the_journal_or_what_belongs_to_it(paid: Program, 
     (paid.home / "state" / "paygw-batch").mkdir(parents=True, exist_ok=True)
     force = ["--force"] if writer == "report" else []
     told = refused(paid, *written(paid, writer, paid.home / name), *force)
-    assert "would take the place of" in told
+    assert "would overwrite" in told
     assert paid.json("verify")["exit_code"] == 0
 
 
@@ -126,7 +126,7 @@ def test_no_option_writes_over_a_key_or_a_secret(paid: Program, name: str) -> No
         arguments = ["plan", "payroll.csv", "--out", str(paid.home / "maker.json"), "--key", str(paid.home / name)]
     else:
         arguments = written(paid, "report", paid.home / name)
-    assert "would take the place of" in refused(paid, *arguments, "--force")
+    assert "would overwrite" in refused(paid, *arguments, "--force")
 
 
 @pytest.mark.parametrize("writer", [name for name in WRITERS if name not in {"template", "backup", "collect", "plan"}])

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.clock import utc_now
-from paygw_batch.compose.approvals import required_policy
 from paygw_batch.run.approval import PlanDocument
-from paygw_batch.run.orders.settlement_order import SettlementOrder
+from paygw_batch.run.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import (
     Approval,
     ApprovalPolicy,
@@ -19,6 +18,7 @@ from paygw_batch.run.signed_document import (
     write_document,
 )
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.wiring.approvals import required_policy
 from tests.cli.approving import plan_of, policy, prepared, refused
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
 from tests.run.software_passkey import SoftwarePasskey
@@ -101,17 +101,17 @@ def test_an_order_that_people_signed_by_passkey_is_carried_out_once(console: Pro
     console.config.write_text(console.config.read_text().replace('KES = "1000"', 'KES = "1000000"'))
     sheet, order = console.sheet(rows), console.home / "order.json"
     assert console.json("submit", sheet)["states"] == {"in_doubt": 1}
-    settlement = ("--row", "2", "--as", "not-received", "--evidence", "Ticket 4711")
-    console.json("resolve", sheet, *settlement, "--out", order, "--key", console.home / "ada.pem")
+    settlement = ("2", "--as", "not-received", "--evidence", "Ticket 4711")
+    console.json("resolve", "row", sheet, *settlement, "--out", order, "--key", console.home / "ada.pem")
     made(console, order, SettlementOrder)
-    assert console.json("resolve", "--order", order)["exit_code"] == 8
+    assert console.json("resolve", "order", order)["exit_code"] == 8
     approved(console, order, SettlementOrder)
-    assert console.json("resolve", "--order", order)["states"] == {"ready": 1}
-    assert console.json("resolve", "--order", order)["exit_code"] == 8
+    assert console.json("resolve", "order", order)["states"] == {"ready": 1}
+    assert console.json("resolve", "order", order)["exit_code"] == 8
 
 
 def test_doctor_says_where_a_passkey_counts_nowhere(console: Program) -> None:
-    said = f"the passkey {CLEO.public.fingerprint} counts nowhere"
+    said = f"the passkey {CLEO.public.fingerprint} cannot be used"
     assert said not in console.run("doctor").stdout
     console.config.write_text(console.config.read_text().replace(f'origin = "{CONSOLE.origin}"', ""))
     assert said in " ".join(console.run("doctor").stdout.split())

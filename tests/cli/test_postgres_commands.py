@@ -1,5 +1,6 @@
 """The commands on a journal in PostgreSQL: kills, a server that crashes, and everything that is refused."""
 
+import re
 import sys
 import threading
 from collections import Counter
@@ -13,12 +14,13 @@ from typing import Self
 import psycopg
 import pytest
 
-from paygw_batch.compose.actions.follow_payout import running_now
+from paygw_batch.actions.follow_payout import running_now
 from paygw_batch.settings.configuration import load_settings
 from tests.cli.program import Program, kenyan_rows, kill, read_csv
 from tests.cli.test_crashes import paid, wait_for_record
 from tests.journal.postgres_server import PostgresServer, own_server
 from tests.journal.wire_proxy import Trouble, wire_proxy
+from tests.patience import PATIENCE_S
 
 ROWS = 60
 
@@ -27,8 +29,8 @@ ROWS = 60
 class ClusterProgram(Program):
     """A user's machine whose journal is in PostgreSQL."""
 
-    def write_url(self, url: str, more: str = "") -> None:
-        """Write the configuration anew, with its journal at `url`."""
+    def write_url(self, url: str, more: str = 'replication = "none"\n') -> None:
+        """Write the configuration again, with its journal at `url`."""
         shipped = self.config.read_text().partition("[journal]")
         tables = shipped[2].partition("\n[")
         head = shipped[0] if shipped[1] else self.config.read_text()
@@ -49,9 +51,9 @@ def cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -
     postgres_server.drop_database(name)
 
 
-def slow(user: ClusterProgram) -> None:
+def slow(user: ClusterProgram, delay_s: float = 0.02) -> None:
     """Let the sandbox take its time, so that there is something to interrupt."""
-    (user.home / "slow.toml").write_text("[default]\ndelay_s = 0.02\n")
+    (user.home / "slow.toml").write_text(f"[default]\ndelay_s = {delay_s}\n")
     user.config.write_text(f'{user.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
 
 
@@ -67,7 +69,7 @@ def test_what_one_machine_does_with_a_file_it_does_with_a_database(cluster: Clus
     assert (again["sent_this_run"], again["known"]) == (0, 11)
     assert len(cluster.record()) == 11
     said = ("--as", "paid", "--evidence", "statement of 22 November", "--by", "amina")
-    assert cluster.json("resolve", sheet, "--row", "12", *said)["exit_code"] in {0, 4}
+    assert cluster.json("resolve", "row", sheet, "12", *said)["exit_code"] in {0, 4}
     assert cluster.json("retry", sheet, "--row", "11")["states"] == {"paid": 10, "rejected": 1}
     assert [line["client_orderid"] for line in cluster.record()][-1] == "NO-1-r2"
     assert cluster.json("status")["batches"][0]["rows"] == 11
@@ -116,7 +118,7 @@ def test_a_run_goes_on_after_its_server_has_crashed_and_come_back(program: Progr
         server.stop("immediate")
         starting = threading.Thread(target=server.start)
         starting.start()
-        _, stderr = process.communicate(timeout=120)
+        _, stderr = process.communicate(timeout=PATIENCE_S)
         starting.join()
         assert process.returncode == 0, stderr
         assert Counter(paid(user).values()) == {1: ROWS}
@@ -193,6 +195,25 @@ def test_an_unsafe_server_is_refused(program: Program) -> None:
         assert "waits for no standby" in found_by_doctor(user)
 
 
+@pytest.mark.parametrize("more", ["", 'replication = "sometimes"\n'])
+def test_how_the_database_is_copied_has_to_be_said(cluster: ClusterProgram, more: str) -> None:
+    cluster.write_url(url_of(cluster), more)
+    for command in (("doctor",), ("validate", cluster.sheet(kenyan_rows(1))), ("journal", "new")):
+        refused_here = cluster.run(*command)
+        assert refused_here.exit_code == 2, refused_here.output
+        assert "asynchronous" in refused_here.stderr
+
+
+def test_doctor_holds_the_word_against_the_server(cluster: ClusterProgram) -> None:
+    url = url_of(cluster)
+    assert cluster.run("submit", cluster.sheet(kenyan_rows(1))).exit_code == 0
+    for word, state in (("none", "ok"), ("provider", "ok"), ("asynchronous", "look"), ("synchronous", "wrong")):
+        cluster.write_url(url, f'replication = "{word}"\n')
+        told = cluster.json("doctor")
+        (found,) = [one for one in told["checks"] if one["check"] == "replication"]
+        assert (found["state"], found["found"].partition(";")[0]) == (state, word)
+
+
 def paid_one(user: ClusterProgram) -> None:
     assert user.run("submit", user.sheet(kenyan_rows(1), name="first.csv")).exit_code == 0
 
@@ -215,7 +236,7 @@ def test_a_standby_is_looked_into_and_nothing_is_sent_by_it(program: Program) ->
         sentence = "postgres on 127.0.0.1 is a standby: it cannot be written."
         hint = "Name all servers in [journal] url, with target_session_attrs=read-write."
         batch = user.json("status")["batches"][0]["batch"]
-        settled = ("resolve", batch, "--row", "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina")
+        settled = ("resolve", "row", batch, "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina")
         for command in ((), ("resume",), ("work", "--once"), ("journal", "new"), ("limits", "--rate", "5"), settled):
             refused(user, 7, f"{sentence}\nNothing was sent. {hint}", *command)
         assert found_by_doctor(user) == f"{sentence} Nothing was sent. {hint}"
@@ -260,7 +281,7 @@ def test_a_clock_that_is_off_is_refused(
         refused(cluster, 7, "Set both clocks by the same time server, then run again.", *command)
     assert f" seconds {which} that of " in found_by_doctor(cluster)
     assert cluster.run("status").exit_code == 0  # to look is always possible
-    monkeypatch.setattr("paygw_batch.journal.postgres.session.MOST_CLOCK_OFF_S", 3600)
+    monkeypatch.setattr("paygw_batch.journal.postgres.session.MAX_CLOCK_SKEW_S", 3600)
     assert cluster.run("submit", cluster.sheet(kenyan_rows(2))).exit_code == 0
 
 
@@ -278,11 +299,9 @@ def test_a_database_of_another_endpoint_or_version_is_refused(cluster: ClusterPr
 def test_without_its_extra_the_program_says_what_to_install(
     cluster: ClusterProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [
-        one for one in sys.modules if one.partition(".")[0] in {"psycopg", "psycopg_binary"} or "postgres" in one
-    ]:
-        if not name.startswith("tests."):
-            monkeypatch.delitem(sys.modules, name)
+    importing = re.compile(r"(psycopg|psycopg_binary)\b|paygw_batch\..*(postgres|database_place)")
+    for name in [one for one in sys.modules if importing.match(one)]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     refused(cluster, 2, "pip install 'paygw-batch[cluster]'", "status")
 

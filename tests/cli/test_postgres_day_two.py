@@ -9,11 +9,12 @@ import psycopg
 import pytest
 
 from tests.cli.approving import plan_of, policy, prepared, refused
-from tests.cli.listening import AUTHENTIC, heard, merchant_and_gateway, started, until
+from tests.cli.listening import AUTHENTIC, heard, merchant_and_gateway, started
 from tests.cli.program import Program, kenyan_rows, read_csv
 from tests.cli.test_postgres_commands import ClusterProgram, url_of
 from tests.cli.test_refresh_command import AMOUNTS, set_up
 from tests.journal.postgres_server import PostgresServer
+from tests.patience import PATIENCE_S, until
 from tests.ports import wait_until_there
 
 
@@ -99,7 +100,7 @@ def test_notifications_wait_in_the_inbox_of_the_host_and_are_taken_in_once(clust
         until(lambda: heard(callbacks) == expected, f"heard: {heard(callbacks)}")
         until(lambda: findings(url_of(cluster)).total() == 2 * ROWS + 3, "not all was taken in")
         listener.send_signal(signal.SIGTERM)
-        assert listener.wait(30) == 0
+        assert listener.wait(PATIENCE_S) == 0
     found = findings(url_of(cluster))
     assert (found["moved"], found["forged"], found["repeated"] + found["late"]) == (ROWS, 3, ROWS)
     assert cluster.json("status", sheet)["states"] == {"paid": ROWS}

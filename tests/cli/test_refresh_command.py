@@ -65,7 +65,7 @@ def test_rows_find_their_final_state_and_not_found_waits_for_a_person(program: P
     assert by_amount["9002"]["message"] == "By enquiry (evidence 2)."
     status = program.json("status", sheet)
     assert [one["finding"] for one in status["evidence_waiting"]] == ["not_found"]
-    assert "Messages of the gateway that wait for a person" in program.run("status", sheet).stdout
+    assert "Messages from the gateway that need a person" in program.run("status", sheet).stdout
     assert program.json("verify")["checked"]["evidence"] == 5  # and the clock
     retried = program.json("refresh", sheet)
     assert retried["findings"] == {"not_found": 1}

@@ -51,7 +51,7 @@ def test_a_role_that_may_not_do_it_is_told_so_in_one_sentence(
         "submit": ["submit", more],
         "work": ["work", "--once"],
         "status": ["status", batch],
-        "resolve": ["resolve", batch, "--row", "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina"],
+        "resolve": ["resolve", "row", batch, "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina"],
         "retry": ["retry", batch],
         "limits": ["limits", "--rate", "5", "--by", "amina"],
         "find": ["find", "PAY-1"],
@@ -75,7 +75,7 @@ def test_what_a_finance_person_meets_is_in_french(cluster: ClusterProgram, comma
         "submit": [new_sheet(cluster)],
         "work": ["--once"],
         "status": [],
-        "resolve": ["b", "--row", "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina"],
+        "resolve": ["row", "b", "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina"],
     }
     cluster.write_url("postgresql://paygw@127.0.0.1:1/nothing")
     refused = cluster.run("--lang", "fr", command, *given[command])

@@ -1,4 +1,4 @@
-"""docs/backup.md, carried out: a journal is restored from a copy, and nobody who was paid since is paid again."""
+"""docs/journals.md, carried out: a journal is restored from a copy, and nobody who was paid since is paid again."""
 
 import re
 import shlex
@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.cli.listening import AUTHENTIC, heard, kept, merchant_and_gateway, started, until
+from tests.cli.listening import AUTHENTIC, heard, kept, merchant_and_gateway, started
 from tests.cli.program import ROOT, Program, kenyan_rows, read_csv
+from tests.patience import until
 from tests.ports import wait_until_there
 
 BEHAVIOUR = """
@@ -73,7 +74,7 @@ class Office:
 
 def commands_of(heading: str) -> list[list[str]]:
     """Return the commands of one section of the page, a list for each block."""
-    section = (ROOT / "docs" / "backup.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    section = (ROOT / "docs" / "journals.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     blocks = re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL)
     return [block.splitlines() for block in blocks]
 
@@ -91,7 +92,7 @@ def office(program: Program) -> Iterator[Office]:
         words = {"/var/lib/paygw": str(program.home), "/srv/backup": str(backup), "BATCH": batch}
         with started(program, "listen", config=program.config) as listener:
             wait_until_there(port, listener)
-            Office(program, words).carry_out(commands_of("Making one")[0])
+            Office(program, words).carry_out(commands_of("Making a backup")[0])
             program.json("submit", payroll, "--first", "2")
             program.json("retry", before)
             program.json("submit", program.sheet(kenyan_rows(1, prefix="BONUS", amount="50"), name="bonus.csv"))
@@ -135,7 +136,7 @@ def retry_what_the_copy_does_not_know(program: Program) -> None:
     assert program.json("resume", before)["states"] == {"paid": 1, "rejected": 1}
     assert program.json("retry", before)["states"] == {"paid": 1, "ready": 1}
     assert program.json("resume", before)["exit_code"] == 5
-    done = program.run("resolve", before, "--row", "3", "--as", "paid", "--evidence", "Statement, as BEFORE-2-r2")
+    done = program.run("resolve", "row", before, "3", "--as", "paid", "--evidence", "Statement, as BEFORE-2-r2")
     assert done.exit_code == 0, done.stderr
     assert program.json("resume", before)["states"] == {"paid": 2}
 

@@ -29,16 +29,45 @@ def test_the_host_that_sent_more_is_named_and_retired_by_a_person(restored: Clus
     for command in (("submit", sheet), ("journal", "roll-call")):
         refused = restored.run(*command)
         assert (refused.exit_code, "older copy" in refused.stderr) == (7, True), refused.output
-        assert "journal retire" in refused.stderr
+        assert "--accept-loss" in refused.stderr
     (path,) = restored.home.rglob("*.pg-host")
     host = path.read_text()
-    unasked = restored.run("journal", "retire", host)
+    lives = restored.json("journal", "retire", host, "--yes", "--by", "amina")
+    assert lives["exit_code"] == 2
+    unasked = restored.run("journal", "roll-call", "--accept-loss")
     assert (unasked.exit_code, "Nobody can be asked" in unasked.stderr) == (2, True)
-    retired = restored.json("journal", "retire", host, "--yes", "--by", "amina")
-    assert (retired["exit_code"], retired["rows_in_doubt"]) == (0, 0)
+    assert restored.run("journal", "roll-call", "--yes").exit_code == 2
+    accepted = restored.json("journal", "roll-call", "--accept-loss", "--yes", "--by", "amina")
+    assert (accepted["exit_code"], accepted["rows_in_doubt"], accepted["is_guess"]) == (0, 0, False)
+    assert len(accepted["unknown_orders"]) == 3  # their batch is lost: a person looks for them at the gateway
     assert restored.json("journal", "roll-call")["missing"] == []
-    assert len(restored.record()) == sent
-    assert restored.json("verify")["exit_code"] == 0
+    again = restored.run("submit", sheet)
+    assert again.exit_code == 5, again.output
+    (written,) = restored.home.glob("payroll.reconciliation.csv")
+    assert written.read_text().count("left before the database lost its batch") == 3
+    assert len(restored.record()) == sent, "no order that left is paid again"
+    assert restored.json("verify")["exit_code"] in {0, 5}
+
+
+def test_rows_that_never_left_are_sent_after_a_loss_and_no_other(
+    tmp_path: Path, program: Program, postgres_server: PostgresServer
+) -> None:
+    name = postgres_server.new_database()
+    user = ClusterProgram(tmp_path, program.config)
+    user.write_url(postgres_server.url(name))
+    sheet = user.sheet(kenyan_rows(8))
+    assert user.run("submit", sheet, "--first", "2").exit_code == 6
+    backup = postgres_server.new_database(name)
+    assert user.run("submit", sheet, "--first", "3").exit_code == 6
+    postgres_server.drop_database(name)
+    postgres_server.execute(f"ALTER DATABASE {backup} RENAME TO {name}")
+    assert user.run("submit", sheet).exit_code == 7
+    accepted = user.json("journal", "roll-call", "--accept-loss", "--yes", "--by", "amina")
+    assert (accepted["exit_code"], accepted["rows_in_doubt"], accepted["unknown_orders"]) == (0, 3, [])
+    assert user.run("submit", sheet).exit_code == 5
+    ids = [line["client_orderid"] for line in user.record()]
+    assert len(ids) == len(set(ids)) == 8
+    assert user.json("verify")["exit_code"] in {0, 5}
 
 
 def test_a_journal_in_a_file_has_no_roll_call(program: Program) -> None:

@@ -23,13 +23,13 @@ def paid(program: Program) -> Path:
     [
         (("submit", "payroll.csv"), "370,369.50"),
         (("submit", "more.csv", "--dry-run"), "(KES 444,445.00)"),
-        (("submit", "payroll.csv", "--expect-total", "KES=1000000"), "KES 1,000,000 was stated"),
+        (("submit", "payroll.csv", "--expect-total", "KES=1000000"), "You expected KES 1,000,000"),
         (("validate", "payroll.csv"), "370,369.50"),
         (("status",), "370,369.50"),
         (("status", "payroll.csv"), "370,369.50"),
         (("reconcile", "payroll.csv", "--out", "again.csv"), "370,369.50"),
         (("find", "Jane Wanjiku"), "KES 123,456.50"),
-        (("resolve", "payroll.csv", "--from", "statement.csv"), "KES 99,999.00; it was sent with KES 123,456.50"),
+        (("resolve", "statement", "payroll.csv", "statement.csv"), "KES 99,999.00; it was sent with KES 123,456.50"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -54,6 +54,7 @@ def test_the_compose_example_speaks_of_commands_that_exist(tmp_path: Path) -> No
     assert all((ROOT / "samples" / one).exists() for one in files)
 
 
+@pytest.mark.long  # .ci/run plays it as well
 def test_the_demo_pays_the_sample_sheet_by_two_workers(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NO_COLOR": "1"}
     demo = [sys.executable, str(ROOT / "tooling/several_demo.py")]

@@ -9,14 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from paygw_batch.actions.continue_batch import draft_release
 from paygw_batch.clock import utc_now
-from paygw_batch.compose.actions.release_rows import draft_release
-from paygw_batch.compose.approvals import required_policy
-from paygw_batch.compose.journal import find_batch, journal_to_read
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal import JournalReader, Messages
-from paygw_batch.run.orders.kept_orders import check_kept_orders
-from paygw_batch.run.orders.release_order import ReleaseOrder
+from paygw_batch.run.kept_documents import check_kept_orders
+from paygw_batch.run.release import ReleaseOrder
 from paygw_batch.run.signed_document import (
     Approval,
     approval_text,
@@ -25,6 +23,8 @@ from paygw_batch.run.signed_document import (
     write_document,
 )
 from paygw_batch.settings.configuration import Settings, load_settings
+from paygw_batch.wiring.approvals import required_policy
+from paygw_batch.wiring.journal import find_batch, journal_to_read
 from tests.cli.approving import policy
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
 from tests.run.test_passkey import CONSOLE, passkey
@@ -79,6 +79,24 @@ def carry_out(program: Program) -> dict[str, Any]:
 
 def sent(program: Program) -> list[str]:
     return [line["client_orderid"] for line in program.record()]
+
+
+# Withdrawals
+
+
+@pytest.mark.parametrize("name", ["ada", "cleo"])
+def test_no_copy_of_a_withdrawn_order_is_carried_out(rejected: Program, name: str) -> None:
+    ordered(rejected, "cleo", rows=(2,))
+    before = sent(rejected)
+    withdraw = ("approve", order_of(rejected), "--withdraw", "--key")
+    assert rejected.run(*withdraw, rejected.home / "stranger.pem").exit_code == 8
+    assert rejected.run(*withdraw, rejected.home / f"{name}.pem").exit_code == 0
+    assert carry_out(rejected)["exit_code"] == 8
+    assert sent(rejected) == before
+    ordered(rejected, "cleo", rows=(2,))
+    assert carry_out(rejected)["released"] == 1, "a new order is another one"
+    assert rejected.run(*withdraw, rejected.home / "cleo.pem").exit_code == 8, "it was carried out"
+    assert rejected.json("verify")["checked"]["withdrawals"] == 1
 
 
 # Releases
@@ -137,9 +155,9 @@ def test_an_approver_sees_the_rows_and_why(rejected: Program) -> None:
 
 
 def test_a_settlement_order_releases_nothing(rejected: Program) -> None:
-    settlement = ("--row", "4", "--as", "not-received", "--evidence", "Ticket 1")
+    settlement = ("4", "--as", "not-received", "--evidence", "Ticket 1")
     written = ("--out", order_of(rejected), "--key", rejected.home / "ada.pem")
-    rejected.json("resolve", sheet_of(rejected), *settlement, *written)
+    rejected.json("resolve", "row", sheet_of(rejected), *settlement, *written)
     assert carry_out(rejected)["exit_code"] == 8
 
 
@@ -151,7 +169,7 @@ def test_an_order_to_release_signed_by_passkeys_is_carried_out(rejected: Program
         draft = draft_release(settings, journal, record, [3], EVIDENCE, ADA.public)
     made = made_by_passkey(draft, ADA.sign(draft.signed_text()), rules)
     asked = approval_text(made, CLEO.public, rules, utc_now())
-    assert asked.text.startswith(b"paygw-batch release order 1 approval\n")
+    assert asked.text.startswith(b"paygw-batch release order 2 approval\n")
     approval = Approval(key=CLEO.public.text, approved_at=asked.approved_at, signature=CLEO.sign(asked.text))
     write_document(approve_by_passkey(made, approval, rules, utc_now()), order_of(rejected))
     assert carry_out(rejected)["released"] == 1
@@ -190,11 +208,11 @@ def check(program: Program, *orders: ReleaseOrder) -> int:
 
 def test_verify_counts_the_orders_that_the_journal_keeps(rejected: Program) -> None:
     assert "signed_orders" not in rejected.json("verify")["checked"]
-    settlement = ("--row", "4", "--as", "not-received", "--evidence", "Ticket 1")
+    settlement = ("4", "--as", "not-received", "--evidence", "Ticket 1")
     key = ("--key", rejected.home / "ada.pem")
-    rejected.json("resolve", sheet_of(rejected), *settlement, "--out", order_of(rejected), *key)
+    rejected.json("resolve", "row", sheet_of(rejected), *settlement, "--out", order_of(rejected), *key)
     rejected.json("approve", order_of(rejected), "--key", rejected.home / "cleo.pem")
-    assert rejected.json("resolve", "--order", order_of(rejected))["resolved"] == 1
+    assert rejected.json("resolve", "order", order_of(rejected))["resolved"] == 1
     order_of(rejected).unlink()
     ordered(rejected, "cleo")
     carry_out(rejected)

@@ -1,5 +1,7 @@
 """Warnings and `--strict`, as a user and a cron job have them."""
 
+import openpyxl
+
 from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
 
 DOUBTFUL = "KE,PAY-9,10,KES,OK,254712000009,+254712000009"
@@ -10,14 +12,14 @@ def test_warnings_are_grouped_for_a_person_and_listed_for_a_program(program: Pro
     told = program.run("validate", sheet)
     assert told.exit_code == 0
     assert "account_name.placeholder: 5 rows" in told.stdout
-    assert "Row 4, account_name: OK is no name" in told.stdout
+    assert "Row 4, account_name: OK is not a name" in told.stdout
     assert "... and 2 more." in told.stdout
     summary = program.json("validate", sheet)
     assert summary["exit_code"] == 0
     assert summary["warnings"] == 5
     assert summary["defects"] == 0
     assert {warning["code"] for warning in summary["warning_list"]} == {"account_name.placeholder"}
-    assert set(summary["warning_list"][0]) == {"row", "column", "value", "code", "message"}
+    assert set(summary["warning_list"][0]) == {"row", "column", "heading", "value", "code", "message"}
 
 
 def test_validate_strict_refuses_and_writes_the_rows_out(program: Program) -> None:
@@ -36,7 +38,7 @@ def test_submit_strict_sends_nothing_of_a_doubtful_sheet(program: Program) -> No
     for options in (["--strict"], ["--strict", "--dry-run"]):
         summary = program.json("submit", sheet, *options)
         assert summary["exit_code"] == 3
-        assert "validate --strict --rejects" in summary["message"]
+        assert "validate SHEET --strict --rejects" in summary["message"]
     assert not program.record()
     paid = program.json("submit", sheet)
     assert (paid["exit_code"], paid["states"], paid["warnings"]) == (0, {"paid": 3}, 1)
@@ -72,3 +74,16 @@ def test_an_operator_that_nobody_knows_is_refused_with_the_nearest(program: Prog
     result = program.run("validate", program.sheet(kenyan_rows(1), heading=HEADING))
     assert result.exit_code == 2
     assert "did you mean Safaricom?" in result.stderr
+
+
+def test_a_hidden_column_refuses_a_strict_sheet_also_if_invalid_rows_are_left_out(program: Program) -> None:
+    book = openpyxl.Workbook()
+    for line in (HEADING, *kenyan_rows(2)):
+        book.worksheets[0].append(line.split(","))
+    book.worksheets[0].column_dimensions["C"].hidden = True
+    sheet = program.home / "pay.xlsx"
+    book.save(sheet)
+    refused = program.json("submit", sheet, "--strict", "--skip-invalid")
+    assert (refused["exit_code"], refused["defects"], refused["sent_this_run"]) == (3, 1, 0)
+    paid = program.json("submit", sheet)
+    assert (paid["exit_code"], paid["warning_list"][0]["code"]) == (0, "column.hidden")

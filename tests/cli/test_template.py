@@ -7,7 +7,7 @@ import pytest
 from openpyxl.worksheet.worksheet import Worksheet
 
 from paygw_batch.countries.load import load_rules
-from paygw_batch.sheet.write.guide import ColumnGuide, guides
+from paygw_batch.sheet.write.template import ColumnGuide, guides
 from tests.cli.program import Program
 
 COUNTRIES = ["BF", "BN", "CI", "EG", "GH", "GN", "KE", "NG", "RW", "SN", "TZ", "UG", "ZA", "ZM"]
@@ -134,7 +134,7 @@ def test_a_file_that_is_there_is_never_overwritten(program: Program) -> None:
         ("KY", "did you mean KE?"),
         ("BJ", "Benin is written BN"),
         ("Kenya", "write KE"),
-        ("", "no country"),
+        ("", "not a known country"),
     ],
 )
 def test_an_unknown_country_is_told_with_the_nearest(program: Program, country: str, sentence: str) -> None:

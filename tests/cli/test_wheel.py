@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.checkout import ROOT, versioned_files
 from tests.cli.program import HEADING, kenyan_rows, read_csv
-from tests.cli.wheels import ROOT, build_wheel, install
+from tests.cli.wheels import build_wheel, install
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_the_wheel_is_what_runs(programs: Path, tmp_path: Path) -> None:
 
 def test_man_finds_a_page_for_each_command(programs: Path) -> None:
     installed = {path.name for path in (programs.parent / "share" / "man" / "man1").iterdir()}
-    assert installed == {path.name for path in (ROOT / "docs" / "man").iterdir()}
+    assert installed == {path.name for path in versioned_files("docs/man")}
 
 
 def test_a_fresh_environment_pays_a_sandbox_sheet_with_init_and_one_more_command(

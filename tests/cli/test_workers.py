@@ -1,17 +1,23 @@
 """Workers on several hosts: real processes, one database, one gateway whose own record is the judge."""
 
+import os
 import signal
+import socket
 import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.cli.clusters import Hosts, hosts_on
+from tests.cli.clusters import Hosts, has_ended, hosts_on
 from tests.cli.program import Program, kenyan_rows, kill, read_csv
+from tests.cli.stopped import stopped
 from tests.journal.postgres_server import PostgresServer, own_server
+from tests.patience import PATIENCE_S, until
 
 ROWS = 60
 WINDOW = 4
@@ -28,7 +34,7 @@ def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
 
 
 def ended(process: "subprocess.Popen[str]", code: int) -> str:
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code, stdout + stderr
     return stdout + stderr
 
@@ -87,7 +93,7 @@ def test_a_worker_that_is_killed_leaves_its_window_in_doubt_and_the_other_pays_t
     hosts.wait_for_record(10, dying)
     kill(dying)
     other = hosts.host("two").start("work", "--once")
-    other.communicate(timeout=120)
+    other.communicate(timeout=PATIENCE_S)
     assert other.returncode in {0, 5}
     summary = hosts.office.json("reconcile", sheet, "--out", hosts.office.home / "r.csv")
     assert summary["exit_code"] in {0, 5}, summary
@@ -98,6 +104,105 @@ def test_a_worker_that_is_killed_leaves_its_window_in_doubt_and_the_other_pays_t
     assert max(record.values()) == 1
     assert {line["client_orderid"] for line in reconciled if line["state"] == "paid"} <= set(record)
     assert hosts.office.json("verify")["exit_code"] == 0
+
+
+HELD = "127.0.0.2"
+LEADS_TO_THE_DOOR = f"""
+import runpy
+from paygw_batch.gateway.http import transport
+async def held(*asked): return ["{HELD}"]
+transport.KeptAddresses.of = held
+runpy.run_module("paygw_batch", run_name="__main__")
+"""
+"""The program on a host from which the gateway's address leads to the door: no setting differs."""
+
+
+class HeldDoor:
+    """A way to the gateway whose connections are not taken until it is opened: a request that left its journal waits.
+
+    The queue of a socket that listens is full of connections of ours, so that the system answers no other.
+    """
+
+    def __init__(self, gateway: str) -> None:
+        self._port = int(gateway.rpartition(":")[2].partition("/")[0])
+        self._listening = socket.create_server((HELD, self._port), backlog=0)
+        self._ours = [socket.socket() for _ in range(4)]
+        for one in self._ours:
+            one.setblocking(False)
+            one.connect_ex((HELD, self._port))
+
+    def wanted(self) -> int:
+        """Return how many connections wait to be answered, ours included, by the system's own list."""
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        place = f"{int.from_bytes(socket.inet_aton(HELD), sys.byteorder):08X}:{self._port:04X}"
+        return sum(line[2:4] == [place, "02"] for line in lines)
+
+    def open(self) -> None:
+        self._leave()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._leave()
+        self._listening.close()
+
+    def _leave(self) -> None:
+        for one in self._ours:
+            one.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                threading.Thread(target=self._carry, args=(client,), daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._port)) as gateway:
+            back = threading.Thread(target=self._pump, args=(gateway, client), daemon=True)
+            back.start()
+            self._pump(client, gateway)
+            back.join()
+
+    @staticmethod
+    def _pump(source: socket.socket, to: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                to.sendall(data)
+            to.shutdown(socket.SHUT_WR)
+
+
+def test_a_worker_frozen_between_its_commit_and_its_first_byte_sends_nothing_when_it_thaws(hosts: Hosts) -> None:
+    """Its intent is committed, and its connection is being opened, when another worker takes its chunk over."""
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    with closing(HeldDoor(hosts.gateway["PAYGW_BASE_URL"])) as door:
+        host = hosts.host("one")
+        ours = door.wanted()
+        command = [sys.executable, "-c", LEADS_TO_THE_DOOR, "--config", str(host.config), "work"]
+        environ = {**os.environ, **host.environ}
+        frozen = subprocess.Popen(
+            command, env=environ, cwd=host.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        until(lambda: door.wanted() > ours or has_ended(frozen))
+        assert not has_ended(frozen), frozen.communicate()
+        with stopped(frozen):
+            other = hosts.host("two").start("work")
+            until(lambda: hosts.record().total() == ROWS - 1 or has_ended(other))
+            assert not has_ended(other), other.communicate()
+            door.open()
+        until(lambda: hosts.ask(LATE) == [(1,)] or has_ended(frozen))
+        for process in (frozen, other):
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=PATIENCE_S)
+    ((doubtful, state),) = hosts.ask(INTENDED)
+    arrived = Counter(line["client_orderid"] for line in read_csv(hosts.record_path))
+    assert (arrived[str(doubtful)], state) == (0, "in_doubt")
+    assert (arrived.total(), max(arrived.values())) == (ROWS - 1, 1)
+    assert hosts.office.json("verify")["exit_code"] == 5, "sound, and it keeps the late word that nothing left"
+
+
+INTENDED = """SELECT p.client_orderid, p.state FROM paygw.progress p JOIN paygw.fact f ON f.instruction = p.number
+    WHERE f.kind = 'intended' AND f.segment = (SELECT min(segment) FROM paygw.fact WHERE kind = 'intended')"""
+LATE = "SELECT count(*) FROM paygw.fact WHERE kind = 'not_sent'"
 
 
 def test_a_worker_that_is_asked_to_end_waits_for_its_rows_and_leaves_nothing_in_doubt(hosts: Hosts) -> None:
@@ -156,7 +261,7 @@ def test_who_follows_a_batch_stops_it_by_an_interrupt(hosts: Hosts) -> None:
             assert following.poll() is None
         following.send_signal(signal.SIGINT)
         stopped = "SELECT number FROM paygw.run WHERE stop_reason IS NOT NULL"
-        hosts.wait_until(lambda: bool(hosts.ask(stopped)))
+        until(lambda: bool(hosts.ask(stopped)))
     ended(following, 130)
     states = Counter(hosts.office.json("status", sheet)["states"])
     assert states["paid"] <= WINDOW

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.sandbox.sandbox_app import SandboxApp
+from paygw_batch.sandbox.server import SandboxApp
 from tests.cli.clusters import Hosts, hosts_on
 from tests.cli.program import kenyan_rows
 from tests.cli.test_workers import ended
@@ -86,7 +86,7 @@ def test_a_worker_needs_the_rights_of_a_worker_alone(hosts: Hosts, postgres_serv
     one.config.write_text(one.config.read_text().replace(hosts.database, postgres_server.url(name, f"{name}_one")))
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
-    assert "worker: may send what is offered" in one.run("doctor").output
+    assert "worker: can send offered rows" in one.run("doctor").output
     for decided in (["submit", one.sheet(kenyan_rows(1))], ["limits", "--rate", "1"], ["resume"]):
         refused = one.run(*decided)
         assert (refused.exit_code, "may not do this" in refused.stderr) == (7, True), refused.output

@@ -1,4 +1,4 @@
-"""`--sheet NAME`: which worksheet of a workbook is paid."""
+"""`--worksheet NAME`: which worksheet of a workbook is paid."""
 
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,14 @@ def test_a_workbook_with_several_pay_sheets_is_refused_with_the_option_that_mend
         result = program.run(command, months)
         assert result.exit_code == 3
         assert "'October', 'November'" in result.stderr
-        assert "--sheet October" in result.stderr
+        assert "--worksheet October" in result.stderr
     assert not program.record()
 
 
 def test_the_named_worksheet_is_read_whatever_the_case_of_its_name(program: Program, months: Path) -> None:
-    assert program.json("validate", months, "--sheet", "October")["rows"] == 2
-    assert program.json("validate", months, "--sheet", "november")["rows"] == 3
-    result = program.run("validate", months, "--sheet", "December")
+    assert program.json("validate", months, "--worksheet", "October")["rows"] == 2
+    assert program.json("validate", months, "--worksheet", "november")["rows"] == 3
+    result = program.run("validate", months, "--worksheet", "December")
     assert result.exit_code == 3
     assert "no worksheet called 'December'" in result.stderr
     assert "'October', 'November'" in result.stderr
@@ -59,12 +59,12 @@ def test_two_names_that_differ_in_case_alone_are_told_apart(program: Program) ->
     copied._WorkbookChild__title = "PAY"  # what openpyxl itself refuses to write
     copied.append(kenyan_rows(2)[1].split(","))
     changed.save(book)
-    assert program.json("validate", book, "--sheet", "PAY")["rows"] == 2
-    assert "several worksheets called 'pay'" in program.run("validate", book, "--sheet", "pay").stderr
+    assert program.json("validate", book, "--worksheet", "PAY")["rows"] == 2
+    assert "several worksheets called 'pay'" in program.run("validate", book, "--worksheet", "pay").stderr
 
 
 def test_a_worksheet_of_a_text_file_is_refused(program: Program) -> None:
-    result = program.run("validate", program.sheet(kenyan_rows(1)), "--sheet", "October")
+    result = program.run("validate", program.sheet(kenyan_rows(1)), "--worksheet", "October")
     assert result.exit_code == 3
     assert "has no worksheets" in result.stderr
 
@@ -74,7 +74,7 @@ def test_the_batch_is_that_of_the_content_whatever_file_and_worksheet_it_came_in
 ) -> None:
     alone = workbook(program.home / "alone.xlsx", Sheet1=kenyan_rows(2, prefix="OCT"))
     text = program.sheet(kenyan_rows(2, prefix="OCT"))
-    named = program.json("validate", months, "--sheet", "October")
+    named = program.json("validate", months, "--worksheet", "October")
     assert named["sheet"] == "pay.xlsx [October]"
     for other in (alone, text):
         found = program.json("validate", other)
@@ -82,14 +82,14 @@ def test_the_batch_is_that_of_the_content_whatever_file_and_worksheet_it_came_in
 
 
 def test_each_worksheet_is_a_batch_with_a_reconciliation_of_its_own(program: Program, months: Path) -> None:
-    october = program.json("submit", months, "--sheet", "October")
-    november = program.json("submit", months, "--sheet", "November")
+    october = program.json("submit", months, "--worksheet", "October")
+    november = program.json("submit", months, "--worksheet", "November")
     assert october["batch"] != november["batch"]
     for summary, prefix in ((october, "OCT"), (november, "NOV")):
         assert summary["exit_code"] == 0
         rows = read_csv(summary["reconciliation"])
         assert {row["client_orderid"][:3] for row in rows} == {prefix}
-    assert program.json("submit", months, "--sheet", "October")["sent_this_run"] == 0
+    assert program.json("submit", months, "--worksheet", "October")["sent_this_run"] == 0
     assert len(program.record()) == 5
     resumed = program.json("resume", october["batch"])
     assert resumed["reconciliation"] == october["reconciliation"]
@@ -98,7 +98,7 @@ def test_each_worksheet_is_a_batch_with_a_reconciliation_of_its_own(program: Pro
 def test_the_path_of_a_workbook_is_no_batch_when_two_of_its_worksheets_were_paid(
     program: Program, months: Path
 ) -> None:
-    batches = [program.json("submit", months, "--sheet", name)["batch"] for name in ("October", "November")]
+    batches = [program.json("submit", months, "--worksheet", name)["batch"] for name in ("October", "November")]
     result = program.run("status", months)
     assert result.exit_code == 2
     for batch in batches:

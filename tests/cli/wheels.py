@@ -7,13 +7,14 @@ import sysconfig
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.checkout import copy_versioned
 
 
 def build_wheel(into: Path) -> Path:
-    """Build the wheel of this checkout with the build backend of the lock file; nothing is fetched."""
+    """Build the wheel of what is versioned with the build backend of the lock file; nothing is fetched."""
+    source = copy_versioned(into / "source", "")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(into)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
     assert built.returncode == 0, f"{built.stderr}\nIs requirements-dev.lock installed?"
     (wheel,) = into.glob("*.whl")
     return wheel

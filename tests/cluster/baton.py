@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 
 from paygw_batch.journal.postgres import session
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 60.0
 _LOOK_EVERY_S = 0.003
 _PASSED = ("to_regclass", "FROM migration", "FROM identity")
 """What a process only looks at when it begins: nothing can go wrong there that does not before or after."""

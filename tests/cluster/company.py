@@ -20,8 +20,7 @@ LEASE_S = 5
 PRELOADED: tuple[str, ...] = (
     "psycopg",
     "paygw_batch.cli.commands.work",
-    "paygw_batch.cli.runs.serve_batches",
-    "paygw_batch.journal.opening.open_postgres",
+    "paygw_batch.journal.opening.database_place",
 )
 """What a process imports when its journal is in PostgreSQL."""
 _INTENDED = "SELECT details FROM fact WHERE kind = 'intended' AND contradicts IS NULL"
@@ -47,6 +46,7 @@ class Company:
         *,
         window: int = WINDOW,
         chunk_rows: int = 10,
+        replication: str = "none",
     ) -> None:
         self.at, self.url, self.window = at, url, window
         self._prefix = f"{prefix}-"
@@ -62,7 +62,7 @@ class Company:
                 *(home / host, spawner, at), prefix=prefix, concurrency=window, has_journal=False, since=0
             )
             config = machine.home / "paygw.toml"
-            kept = f'url = "{through}"\nlease_s = {LEASE_S}\nchunk_rows = {chunk_rows}\n'
+            kept = f'url = "{through}"\nreplication = "{replication}"\nlease_s = {LEASE_S}\nchunk_rows = {chunk_rows}\n'
             text, count = _JOURNAL.subn(kept, config.read_text(), count=1)
             if count != 1:
                 raise AssertionError("the configuration has no [journal] path")

@@ -5,44 +5,60 @@ from types import MappingProxyType
 
 from paygw_batch.core.lifecycle import Concluded
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter, _Fate
+from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter, _Fate
 from tests.cluster.protocol import ProtocolBug
 
-_WRITER = "paygw_batch.journal.postgres.leasing.lease_writer"
+_WRITER = "paygw_batch.journal.postgres.leasing.chain_writer"
+_CHUNKS = "paygw_batch.journal.postgres.leasing.chunk_journal"
 _FENCE = "AND g.sealed_at IS NULL AND g.head_seq = u.seq AND g.head_hash = u.hash"
 _NO_FENCE = {_FENCE: ""}
 _NO_TRIGGER = (
     """CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'""",
 )
-_NOT_MISSED = (("paygw_batch.journal.postgres.replay._UNIQUE_WANTED", [("order_id_pkey",), ("segment_unsealed",)]),)
-_CLAIM = """ AND t.facts = u.before
-        AND (u.state <> 'in_flight' OR t.state = 'in_flight' OR (t.state = 'ready' AND t.attempt = u.attempt - 1))"""
+_NOT_MISSED = (("paygw_batch.journal.postgres.verify._UNIQUE_WANTED", [("order_id_pkey",), ("segment_unsealed",)]),)
+_CLAIM = """ AND t.facts = u.nth - 1
+                AND t.state = 'ready' AND t.attempt = u.attempt - 1 AND t.order_id = d.order_id"""
 _WRONG_CLAIM = {
     _CLAIM: "",
-    "ON CONFLICT (instruction) DO NOTHING": """ON CONFLICT (instruction) DO UPDATE SET facts = excluded.facts,
-        state = excluded.state, attempt = excluded.attempt, order_id = excluded.order_id""",
+    """ON CONFLICT (instruction) DO NOTHING;
+        GET""": """ON CONFLICT (instruction) DO UPDATE SET facts = excluded.facts,
+        state = excluded.state, attempt = excluded.attempt, order_id = excluded.order_id;
+        GET""",
 }
+_GUARD = "IF FOUND THEN\n            RAISE EXCEPTION 'an answer is of"
+_ANSWERS_OF_OTHERS = {_GUARD: _GUARD.replace("FOUND", "false")}
+"""Without this guard of the database no bug of the program can put a row back that another process sent."""
 _OF_CHUNK = "WHERE c.number = %s AND p.state = 'in_flight'"
 NO_INDEXES = ("DROP INDEX fact_one_intent", "DROP INDEX fact_nth")
 
-NO_CLAIM = ProtocolBug(sql={"commit_facts": {**_NO_FENCE, **_WRONG_CLAIM}}, statements=_NO_TRIGGER)
+NO_CLAIM = ProtocolBug(sql={"commit_facts": _NO_FENCE, "move_rows": _WRONG_CLAIM}, statements=_NO_TRIGGER)
 
 
 def _put_back() -> Concluded:
     return Concluded(Outcome(OutcomeKind.NOT_SENT, "planted"))
 
 
-def _always_committed(writer: LeaseWriter, staged: object) -> _Fate:
-    del writer, staged
+def _whenever_it_is_ready(journal: object, age_s: float) -> bool:
+    del journal, age_s
+    return True
+
+
+def _always_committed(writer: ChainWriter, before: object, after: object) -> _Fate:
+    del writer, before, after
     return _Fate.COMMITTED
 
 
 BUGS: Mapping[str, ProtocolBug] = MappingProxyType(
     {
-        "rows in flight are put back": ProtocolBug(patches=((f"{_WRITER}.Interrupted", _put_back),)),
+        "a lease that is not asked before sending": ProtocolBug(
+            patches=((f"{_CHUNKS}.ChunkJournal.may_leave", _whenever_it_is_ready),)
+        ),
+        "rows in flight are put back": ProtocolBug(
+            sql={"commit_facts": _ANSWERS_OF_OTHERS}, patches=((f"{_WRITER}.Interrupted", _put_back),)
+        ),
         "no fence": ProtocolBug(sql={"commit_facts": _NO_FENCE}, statements=_NO_TRIGGER),
         "no unique index, no fence, and a wrong claim": ProtocolBug(
-            sql={"commit_facts": {**_NO_FENCE, **_WRONG_CLAIM}},
+            sql={"commit_facts": _NO_FENCE, "move_rows": _WRONG_CLAIM},
             statements=(*_NO_TRIGGER, *NO_INDEXES),
             patches=_NOT_MISSED,
         ),
@@ -56,7 +72,7 @@ BUGS: Mapping[str, ProtocolBug] = MappingProxyType(
             sql={"take_lease": {"AND is_alive(old.worker)": "AND false"}},
         ),
         "an answer that is lost is taken for a commit": ProtocolBug(
-            patches=((f"{_WRITER}.LeaseWriter._fate_of", _always_committed),)
+            patches=((f"{_WRITER}.ChainWriter._fate_of", _always_committed),)
         ),
     }
 )

@@ -20,18 +20,20 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import HolderKind, JournalError, JournalWentBack
+from paygw_batch.gateway.message import MayLeave
 from paygw_batch.journal.guards.location import make_directory
-from paygw_batch.journal.opening import open_postgres
-from paygw_batch.journal.opening.open_postgres import PostgresJournal, PostgresPlace, open_postgres_journal
+from paygw_batch.journal.opening import database_place
+from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.postgres import session
 from paygw_batch.journal.postgres.leasing import leases
+from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.leasing.host_witness import HostWitness
-from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter
 from paygw_batch.journal.postgres.leasing.leases import Heartbeat, HeldLeases
 from paygw_batch.journal.postgres.leasing.roll_call import RollCall
 from paygw_batch.journal.postgres.migrations import identity_in
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.values import Due, Entry, MoveResult
 from tests.cluster.baton import Actor, Died, Fate, PacedConnection, Stage, actor_here, connect_unpaced
 from tests.journal.journal_rows import AT, intent, open_sheet, outcome_of, resolved
@@ -41,14 +43,18 @@ from tests.journal.postgres_server import PostgresServer
 ROWS, CHUNK_ROWS, WINDOW = 8, 3, 2
 STEPS = 250
 """How long there is trouble; then everything ends in order."""
-MOST_PROCESSES = 14
+MAX_PROCESSES = 14
+CHANCE_OF_A_FREEZE, CHANCE_OF_A_FREEZE_AT_DEPARTURE = 0.015, 0.1
+MAX_STEPS_FROZEN = 80
+"""Long enough for another process to take over what a frozen one was about to send."""
 WORDS = {"approved": OutcomeKind.PAID}
 HOSTS = ("north", "south")
 _CLEARED = """SELECT count(*) FROM fact WHERE instruction = %s AND contradicts IS NULL
     AND kind IN ('released', 'resolved_not_received')"""
 _INTENDED = """SELECT count(*) FROM fact WHERE instruction = %s AND attempt = %s AND kind = 'intended'
     AND contradicts IS NULL"""
-
+_GIVEN_UP = """SELECT count(*) FROM fact WHERE instruction = %s AND attempt = %s AND kind = 'interrupted'
+    AND contradicts IS NULL"""
 _FOREIGN = """SELECT f.instruction FROM fact f JOIN segment g ON g.number = f.segment JOIN chunk c ON c.number = g.chain
     WHERE f.kind = 'interrupted' AND f.instruction NOT BETWEEN c.first AND c.last"""
 
@@ -102,9 +108,10 @@ class World:
         self.trail: list[str] = []
         self.played = Played(lives=1)
         self._workers: dict[Actor, int] = {}
+        self._frozen_until: dict[Actor, int] = {}
 
     @staticmethod
-    def _place(url: str, home: Path) -> PostgresPlace:
+    def _place(url: str, home: Path) -> DatabasePlace:
         return postgres_place(url, home, chunk_rows=CHUNK_ROWS, lease_s=600.0)
 
     # The processes.
@@ -130,7 +137,7 @@ class World:
             heartbeat = PlayedHeartbeat(place.server, number, place.lease_s)
             witness = HostWitness(place.witness_dir, identity.journal_id, now=AT, command="worker")
             guarded = GuardedSession(opened, identity, witness, roll)
-            writer = LeaseWriter(guarded, HeldLeases(number, None), heartbeat)
+            writer = ChainWriter(guarded, HeldLeases(number, None), heartbeat)
             try:
                 self._pay(actor, writer)
             except Died:
@@ -156,7 +163,7 @@ class World:
     @contextmanager
     def _opened(self, actor: Actor) -> Iterator[PostgresJournal]:
         place = self.places[actor.rng.choice(HOSTS)]
-        journal = open_postgres_journal(place, now=AT, holder=actor.name)
+        journal = place.open_to_write(actor.name)
         self._workers[actor] = journal.writer._held.worker
         try:
             yield journal
@@ -168,7 +175,7 @@ class World:
             raise
         journal.close()
 
-    def _pay(self, actor: Actor, writer: LeaseWriter) -> None:
+    def _pay(self, actor: Actor, writer: ChainWriter) -> None:
         journal = ChunkJournal(_OnlyWriter(writer), writer)
         done: list[Entry] = []
         try:
@@ -178,17 +185,23 @@ class World:
                 if not entries:
                     return
                 actor.claims = {one.number for one in due}
+                handed_in_s = actor.clock_s
                 results = writer.append(entries)
-                done = list(self._sent(actor, zip(due, results[len(done) :], strict=True)))
+                moved = zip(due, results[len(done) :], strict=True)
+                done = list(self._sent(actor, moved, lambda: journal.may_leave(actor.clock_s - handed_in_s)))  # noqa: B023 (used at once)
         finally:
             journal.close()
             if writer.has_lost and not actor.was_hurt:
                 raise Broken(f"a lease of {actor.name} was taken over while it lived")
 
-    def _sent(self, actor: Actor, moved: Any) -> Iterator[Entry]:
+    def _sent(self, actor: Actor, moved: Any, may_leave: MayLeave) -> Iterator[Entry]:
         for due, result in moved:
             if result is MoveResult.MOVED:
                 actor.stop_at(f"before row {due.number} leaves")
+                if not may_leave():
+                    yield outcome_of(due.number, due.standing.attempt + 1, OutcomeKind.NOT_SENT)
+                    actor.claims.discard(due.number)
+                    continue
                 self._arrives(due)
                 kind = actor.rng.choice([OutcomeKind.PAID, OutcomeKind.REJECTED, OutcomeKind.UNKNOWN])
                 yield outcome_of(due.number, due.standing.attempt + 1, kind)
@@ -202,6 +215,8 @@ class World:
         with psycopg.connect(self.places[HOSTS[0]].server.url, options="-c search_path=paygw") as judge:
             if judge.execute(_INTENDED.encode(), (number, attempt)).fetchall() != [(1,)]:
                 raise Broken(f"row {number}, attempt {attempt}, was sent without an intent")
+            if judge.execute(_GIVEN_UP.encode(), (number, attempt)).fetchall() != [(0,)]:
+                raise Broken(f"row {number}, attempt {attempt}, was sent when another process had put it in doubt")
             cleared = judge.execute(_CLEARED.encode(), (number,)).fetchall()[0][0]
         self.sent.append((number, attempt))
         if sum(one == number for one, _ in self.sent) > 1 + cleared:
@@ -229,21 +244,24 @@ class World:
 
     def trouble(self) -> None:
         """Move actors in an order of the dice, and let them die, freeze, and lose their connections."""
-        for _ in range(STEPS):
+        for step in range(STEPS):
             self._new_lives()
             movable = self.stage.movable()
             if not movable:
                 self.stage.settle()  # a deadlock: the server ends it
                 continue
-            actor, dice = self.rng.choice(movable), self.rng.random()
-            if dice < 0.015:
+            # All wait for what a frozen one has locked: then it thaws sooner.
+            thawed = [actor for actor in movable if self._frozen_until.get(actor, 0) <= step] or movable
+            actor, dice = self.rng.choice(thawed), self.rng.random()
+            if dice < (CHANCE_OF_A_FREEZE_AT_DEPARTURE if "leaves" in actor.place else CHANCE_OF_A_FREEZE):
                 self._freeze(actor)
+                self._frozen_until[actor] = step + self.rng.randrange(MAX_STEPS_FROZEN)
                 continue
             fate = Fate.DIE if dice < 0.03 else Fate.LOSE_CONNECTION if dice < 0.06 else Fate.GO_ON
             self._move(actor, fate)
 
     def _new_lives(self) -> None:
-        if self.played.processes < MOST_PROCESSES and len(self.stage.living()) < 4 and self.rng.random() < 0.1:
+        if self.played.processes < MAX_PROCESSES and len(self.stage.living()) < 4 and self.rng.random() < 0.1:
             story = self.rng.choice([self.worker, self.worker, self.run, self.person, self.person])
             self._enter(story.__name__, story)
 
@@ -327,7 +345,7 @@ class World:
             raise Broken(f"{len(found)} rows of {ROWS} are left")
         with TemporaryDirectory() as elsewhere:
             place = postgres_place(self.places[HOSTS[0]].server.url, Path(elsewhere))
-            reader = open_postgres.read_postgres_journal(place)
+            reader = place.open_to_read()
             try:
                 counts = reader.verify()
             finally:
@@ -344,7 +362,7 @@ class World:
 class _OnlyWriter:
     """The journal of a worker that takes no notifications in."""
 
-    def __init__(self, writer: LeaseWriter) -> None:
+    def __init__(self, writer: ChainWriter) -> None:
         self._writer = writer
         self.append = writer.append
 
@@ -394,9 +412,7 @@ def play(server: PostgresServer, template: str, seed: int, bug: ProtocolBug = NO
 def make_batch(server: PostgresServer, template: str, home: Path) -> str:
     """Return a database to play in, again and again as a copy: a journal with one batch that is open."""
     name = server.new_database(template)
-    journal = open_postgres_journal(
-        postgres_place(server.url(name), home, chunk_rows=CHUNK_ROWS), now=AT, holder="a test"
-    )
+    journal = postgres_place(server.url(name), home, chunk_rows=CHUNK_ROWS).open_to_write("a test")
     open_sheet(journal, new=ROWS)
     journal.close()
     with psycopg.connect(server.url(name), autocommit=True, options="-c search_path=paygw") as connection:
@@ -409,7 +425,7 @@ def _plant(url: str, bug: ProtocolBug, patching: pytest.MonkeyPatch) -> None:
     patching.setattr(session, "connect", connect_unpaced)
     patching.setattr(session, "_LimitedConnection", PacedConnection)
     patching.setattr(PacedConnection, "rewritten", bug.rewritten)
-    patching.setattr(open_postgres, "Heartbeat", PlayedHeartbeat)
+    patching.setattr(database_place, "Heartbeat", PlayedHeartbeat)
     for path, value in bug.patches:
         patching.setattr(path, value)
     plant_sql(url, bug)

@@ -16,13 +16,12 @@ from tests.cluster.company import LEASE_S, Company
 from tests.cluster.trouble import Endured, Ordeal, Size, signed
 from tests.journal.postgres_server import PostgresServer
 from tests.journal.wire_proxy import Trouble
+from tests.patience import PATIENCE_S
 
 DESK = "desk"
 FROZEN_S = LEASE_S * 1.3
 TURN_S = 0.02
 LOOK_EVERY_S = 0.2
-PATIENCE_S = 180.0
-"""How long nothing may arrive. A worker waits a minute for a server, and then starts again."""
 HANDED_OVER = {0, 4, 5}
 KILLED_OPENINGS = 0.3
 _LEFT = """SELECT EXISTS (SELECT FROM paygw.run WHERE ended_at IS NULL),

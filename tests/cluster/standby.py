@@ -11,9 +11,8 @@ from contextlib import contextmanager, suppress
 import psycopg
 
 from tests.journal.postgres_server import BIN, PostgresServer, as_other_user, new_home, used, watch
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
-
-PATIENCE_S = 60.0
 
 
 @contextmanager

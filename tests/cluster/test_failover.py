@@ -13,7 +13,7 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalUnwritable, JournalWentBack, RollCallOpen
-from paygw_batch.journal.opening.open_postgres import PostgresPlace, roll_call_of
+from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import MoveResult, RowStanding
@@ -21,12 +21,13 @@ from tests.cluster.standby import both, caught_up, no_standby_answers, standby_o
 from tests.journal.journal_rows import AT, all_due, intent, open_sheet, outcome_of, send
 from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place
 from tests.journal.postgres_server import PostgresServer, own_server
+from tests.patience import PATIENCE_S
 
 _WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 _CANCEL = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 
-def host(home: Path, name: str, url: str, **more: object) -> PostgresPlace:
+def host(home: Path, name: str, url: str, **more: object) -> DatabasePlace:
     (home / name).mkdir(mode=0o700, exist_ok=True)
     server = Server(url, commit_limit_s=60.0, **more)  # type: ignore[arg-type]  # figures of a test
     return replace(postgres_place(url, home / name), server=server)
@@ -49,7 +50,7 @@ class Answered:
             self.error = error
 
     def join(self) -> "Answered":
-        self.thread.join(120)
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
         return self
 
@@ -106,7 +107,7 @@ def test_the_bug_that_does_not_read_the_witness_would_be_seen(
     primary, standby, home = pair
     url = both(primary, standby)
     monkeypatch.setattr("paygw_batch.journal.postgres.leasing.roll_call.check_witnesses", lambda *_: None)
-    list(roll_call_of(host(home, "south", url)))
+    list(host(home, "south", url).roll_call())
     standby.execute("UPDATE paygw.worker SET ended_at = clock_timestamp()")
     with closing(open_postgres(host(home, "north", url))) as journal:
         assert len(all_due(journal, 1)) == 5

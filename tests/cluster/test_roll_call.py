@@ -11,9 +11,10 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable, JournalWentBack, RollCallOpen, UsageError
-from paygw_batch.journal.opening.open_postgres import PostgresPlace, retire_host, roll_call_of
+from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import MoveResult
-from tests.journal.journal_rows import AT, all_due, intent, open_sheet, outcome_of, send
+from tests.journal.journal_rows import all_due, intent, open_sheet, outcome_of, send
 from tests.journal.postgres_rows import LeasingPostgres, open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer
 
@@ -29,7 +30,7 @@ class Company:
         for host in (NORTH, SOUTH):
             (home / host).mkdir(mode=0o700)
 
-    def host(self, name: str) -> PostgresPlace:
+    def host(self, name: str) -> DatabasePlace:
         return postgres_place(self.server.url(self.name), self.home / name)
 
     def opens(self, monkeypatch: pytest.MonkeyPatch, name: str) -> LeasingPostgres:
@@ -99,9 +100,9 @@ def test_once_every_host_has_shown_that_nothing_is_missing_all_go_on(
         open_sheet(journal, new=5)
     company.restore(company.backup())
     monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
-    assert [one.name for one in roll_call_of(company.host(SOUTH))] == [NORTH]
+    assert [one.name for one in company.host(SOUTH).roll_call()] == [NORTH]
     monkeypatch.setattr("socket.gethostname", lambda: NORTH)
-    assert list(roll_call_of(company.host(NORTH))) == []
+    assert list(company.host(NORTH).roll_call()) == []
     with closing(company.opens(monkeypatch, SOUTH)) as journal:
         assert len(send(journal, 1, OutcomeKind.PAID)) == 5
         assert journal.verify()["paid"] == 5
@@ -114,8 +115,8 @@ def test_a_host_that_is_retired_leaves_every_row_in_doubt_that_it_could_have_sen
         restored.opens(monkeypatch, SOUTH)
     for wrong in ("east", SOUTH):
         with pytest.raises(UsageError, match=f"does not miss a host {wrong}"):
-            retire_host(restored.host(SOUTH), wrong, by="amina", now=AT)
-    host, rows = retire_host(restored.host(SOUTH), NORTH, by="amina", now=AT)
+            restored.host(SOUTH).retire(wrong, by="amina")
+    host, rows = restored.host(SOUTH).retire(NORTH, by="amina")
     assert (host.name, rows) == (NORTH, 5)
     with closing(restored.opens(monkeypatch, SOUTH)) as journal:
         assert list(all_due(journal, 1)) == []
@@ -126,18 +127,21 @@ def test_a_host_that_is_retired_leaves_every_row_in_doubt_that_it_could_have_sen
         restored.opens(monkeypatch, NORTH)
 
 
-def test_the_only_host_is_retired_by_itself_and_is_then_a_new_one(
+def test_a_host_that_is_there_is_not_retired_and_accepts_its_loss(
     restored: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(JournalWentBack):
         restored.opens(monkeypatch, NORTH)
-    assert retire_host(restored.host(NORTH), NORTH, by="amina", now=AT)[1] == 5
+    with pytest.raises(UsageError, match="lives"):
+        restored.host(NORTH).retire(NORTH, by="amina")
+    accepted = restored.host(NORTH).accept_loss(by="amina")
+    assert (accepted.rows.in_doubt, [one.name for one in accepted.missing]) == (1, [SOUTH])
     with pytest.raises(RollCallOpen, match="Missing: south"):
         restored.opens(monkeypatch, NORTH)
     monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
-    assert list(roll_call_of(restored.host(SOUTH))) == []
+    assert list(restored.host(SOUTH).roll_call()) == []
     with closing(restored.opens(monkeypatch, NORTH)) as journal:
-        assert list(all_due(journal, 1)) == []
+        assert len(all_due(journal, 1)) == 4
         open_sheet(journal, "b2", new=[])
 
 
@@ -147,15 +151,13 @@ def test_a_crash_while_a_host_is_retired_leaves_the_roll_open_and_it_is_retired_
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(JournalWentBack):
-        restored.opens(monkeypatch, NORTH)
-    monkeypatch.setattr("paygw_batch.journal.opening.open_postgres.write_retired", crash)
-    with pytest.raises(KeyboardInterrupt):
-        retire_host(restored.host(NORTH), NORTH, by="amina", now=AT)
-    monkeypatch.undo()
-    with pytest.raises(JournalWentBack):  # its witness still knows what is not there
-        restored.opens(monkeypatch, NORTH)
-    assert retire_host(restored.host(NORTH), NORTH, by="amina", now=AT)[1] == 0
+    with monkeypatch.context() as broken:
+        broken.setattr("paygw_batch.journal.opening.database_place.write_retired", crash)
+        with pytest.raises(KeyboardInterrupt):
+            restored.host(SOUTH).retire(NORTH, by="amina")
+    with pytest.raises(RollCallOpen, match="Missing: north"):
+        restored.opens(monkeypatch, SOUTH)
+    assert restored.host(SOUTH).retire(NORTH, by="amina")[1] == 0
     with closing(restored.opens(monkeypatch, SOUTH)) as journal:
         assert {row.state for row in journal.rows(1)} == {State.IN_DOUBT}
 
@@ -167,10 +169,12 @@ def test_no_host_is_retired_while_a_process_still_sends(restored: Company, monke
     with psycopg.connect(restored.server.url(restored.name), autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         connection.execute("SET paygw.retires = 'on'")
-        connection.execute("UPDATE worker SET ended_at = NULL, boot = 'elsewhere', seen_at = clock_timestamp()")
+        connection.execute(
+            "UPDATE worker SET ended_at = NULL, boot = 'elsewhere', host = 'third', seen_at = clock_timestamp()"
+        )
         connection.execute("SELECT take_lease(1, (SELECT max(number) FROM worker), '{}')")
     with pytest.raises(JournalHeld):
-        retire_host(restored.host(SOUTH), NORTH, by="amina", now=AT)
+        restored.host(SOUTH).retire(NORTH, by="amina")
     with pytest.raises(RollCallOpen):
         restored.opens(monkeypatch, SOUTH)
 
@@ -180,7 +184,7 @@ def test_a_retired_host_that_comes_back_is_told_so(company: Company, monkeypatch
     company.opens(monkeypatch, NORTH).close()
     company.opens(monkeypatch, SOUTH).close()
     company.restore(company.backup())
-    retire_host(company.host(SOUTH), NORTH, by="amina", now=AT)
+    company.host(SOUTH).retire(NORTH, by="amina")
     with pytest.raises(JournalError, match="This host was retired"):
         company.opens(monkeypatch, NORTH)
     for path in (company.home / NORTH / "witness").iterdir():
@@ -236,4 +240,106 @@ def test_a_synchronous_copy_elsewhere_is_not_waived(restored: Company, monkeypat
     """The word `synchronous` is about a standby of the same cluster, never about a copy that was restored."""
     server = replace(restored.host(SOUTH).server, replication="synchronous")
     monkeypatch.setattr("paygw_batch.journal.postgres.session._check_durable", lambda *_, **__: None)
-    assert [one.name for one in roll_call_of(replace(restored.host(SOUTH), server=server))] == [NORTH]
+    assert [one.name for one in replace(restored.host(SOUTH), server=server).roll_call()] == [NORTH]
+
+
+def as_worker(company: Company, name: str) -> DatabasePlace:
+    """A host whose login is a worker and nothing else."""
+    login = f"{company.name}_{name}"
+    company.host(name).give_rights()
+    company.server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {company.name}_worker")
+    return replace(company.host(name), server=Server(company.server.url(company.name, user=login)))
+
+
+def test_a_host_that_wrote_first_in_what_is_lost_is_waited_for(
+    company: Company, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its login is a worker's, and nobody has seen it: a stop would be lifted by whoever starts a run."""
+    with closing(company.opens(monkeypatch, SOUTH)) as journal:
+        open_sheet(journal, new=5)
+        assert journal.hand_over(1, waits=True) is not None
+    backup = company.backup()
+    north = as_worker(company, NORTH)
+    monkeypatch.setattr("socket.gethostname", lambda: NORTH)
+    with closing(north.open_to_work("work")) as worker:
+        assert worker.join_run() is not None
+        worker.writer.lease_chunks([1])
+        (first, *_) = worker.writer.due(1, after_row=0, limit=9)
+        assert worker.writer.append([intent(first)]) == [MoveResult.MOVED]
+    company.restore(backup)
+    company.host(SOUTH).give_rights()
+    with pytest.raises(JournalWentBack):
+        north.open_to_work("work")
+    with pytest.raises(RollCallOpen, match="Missing: north"):
+        company.opens(monkeypatch, SOUTH)
+    assert company.host(NORTH).accept_loss(by="amina").rows.in_doubt == 1
+    with closing(company.opens(monkeypatch, SOUTH)) as journal:
+        assert [due.row for due in all_due(journal, 1)] == [3, 4, 5, 6]
+
+
+def follows(company: Company) -> None:
+    """Let the database be one that took over from another one of its cluster."""
+    with psycopg.connect(company.server.url(company.name), autocommit=True) as connection:
+        connection.execute("SET search_path = paygw")
+        connection.execute(
+            """INSERT INTO roll_call SELECT number + 1,
+            split_part(life, ' ', 1) || ' 0000000F ' || split_part(life, ' ', 3), 'a test', true FROM newest_call"""
+        )
+
+
+def synchronously(place: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> DatabasePlace:
+    monkeypatch.setattr("paygw_batch.journal.postgres.session._check_durable", lambda *_, **__: None)
+    return replace(place, server=replace(place.server, replication="synchronous"))
+
+
+@pytest.fixture
+def taken_over(company: Company, monkeypatch: pytest.MonkeyPatch) -> DatabasePlace:
+    """A synchronous standby took over, and the worker of south was the first to see it."""
+    with closing(company.opens(monkeypatch, NORTH)) as journal:
+        open_sheet(journal, new=5)
+        assert [*journal.append([intent(all_due(journal, 1)[0])])] == [MoveResult.MOVED]
+    company.opens(monkeypatch, SOUTH).close()
+    south = as_worker(company, SOUTH)
+    follows(company)
+    with pytest.raises(RollCallOpen, match="Missing: north"):
+        synchronously(south, monkeypatch).open_to_work("work")
+    return south
+
+
+def test_whoever_decides_waives_the_roll_that_a_worker_called_after_a_synchronous_takeover(
+    company: Company, taken_over: DatabasePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RollCallOpen, match="Missing: north"):
+        synchronously(taken_over, monkeypatch).open_to_work("work")
+    assert [one.name for one in company.host(SOUTH).roll_call()] == [NORTH], "it waits where a standby may lag"
+    assert list(synchronously(company.host(SOUTH), monkeypatch).roll_call()) == []
+    synchronously(taken_over, monkeypatch).open_to_work("work").close()
+
+
+@pytest.mark.usefixtures("taken_over")
+def test_nobody_waives_a_roll_once_a_host_lacks_something(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
+    with psycopg.connect(company.server.url(company.name), autocommit=True) as connection:
+        (host_id,) = (company.home / NORTH / "witness").glob("*.pg-host")
+        connection.execute("SELECT paygw.call_roll(%s, 'north')", (host_id.read_text().strip(),))
+    monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
+    assert [one.name for one in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]
+
+
+def test_no_copy_elsewhere_and_no_roll_that_was_open_before_is_waived_later(
+    company: Company, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    company.opens(monkeypatch, NORTH).close()
+    company.opens(monkeypatch, SOUTH).close()
+    south = as_worker(company, SOUTH)
+    company.restore(company.backup())
+    with pytest.raises(RollCallOpen):
+        synchronously(south, monkeypatch).open_to_work("work")
+    assert [one.name for one in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]
+    follows(company)
+    with psycopg.connect(company.server.url(company.name), autocommit=True) as connection:
+        connection.execute(
+            """INSERT INTO paygw.roll_call SELECT number + 1, life, 'a test', false FROM paygw.newest_call"""
+        )
+    with pytest.raises(RollCallOpen):
+        synchronously(south, monkeypatch).open_to_work("work")
+    assert [one.name for one in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]

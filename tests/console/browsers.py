@@ -8,10 +8,12 @@ from typing import Any
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it ships no types
 from playwright.sync_api import Browser, BrowserContext, CDPSession, Locator, Page
 
+from tests.patience import PATIENCE_S
+
 WHERE = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 NARROW = 320
 """Of a telephone, in CSS pixels."""
-PATIENCE_MS = 60_000
+PATIENCE_MS = PATIENCE_S * 1000
 """How long a page may take: the machine may have much else to do."""
 HOW_TO_GET_IT = "NO BROWSER: the tests of the console were left out. `apt-get install chromium` installs one."
 
@@ -19,6 +21,12 @@ HOW_TO_GET_IT = "NO BROWSER: the tests of the console were left out. `apt-get in
 def chromium() -> str | None:
     """Return where the system's browser is; `PAYGW_CHROMIUM` names another one."""
     return os.environ.get("PAYGW_CHROMIUM") or next(filter(None, map(shutil.which, WHERE)), None)
+
+
+def follow(link: Locator) -> None:
+    """Click a link, and go on once the page behind it is there: a look at the old page would judge the wrong one."""
+    with link.page.expect_navigation():
+        link.click()
 
 
 @dataclass
@@ -79,7 +87,7 @@ class Desk:
         assert not told, told  # not in a test's module, where pytest would show the values
 
 
-MOST_TABS = 400
+MAX_TABS = 400
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class Keyboard:
 
     def reach(self, control: Locator) -> Locator:
         """Go on until a control has the focus. Fails for one that Tab does not lead to."""
-        for _ in range(MOST_TABS):
+        for _ in range(MAX_TABS):
             if control.evaluate("one => one === document.activeElement"):
                 return control
             self.page.keyboard.press("Tab")

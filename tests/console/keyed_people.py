@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from httpx import ASGITransport, AsyncClient, Response
 
-from paygw_batch.console.access.passkey_sign_in import SignInText
+from paygw_batch.console.access.passkey_access import SignInText
 from paygw_batch.run.passkey import PasskeySignature, RelyingParty
 from tests.console.people import APPROVER, MAKER, House, Person
 from tests.run.software_passkey import SoftwarePasskey
@@ -86,6 +86,6 @@ class PasskeyHouse(House):
         """Upload a sheet and sign it as its maker; return its address."""
         place = maker.upload("/new", name, content).headers["location"]
         page = maker.get(f"{place}/plan").text
-        answer = maker.post(f"{place}/sign", code=value(page, "code"), **maker.signature_for(page))
+        answer = maker.post(f"{place}/sign", digest=value(page, "digest"), **maker.signature_for(page))
         assert answer.status_code == 303, answer.text
         return str(place)

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from httpx import ASGITransport, AsyncClient, Response
 
+from paygw_batch.actions import payout_folder
 from paygw_batch.console.console_app import console_app, console_of
+from paygw_batch.console.pages import check_page
 from paygw_batch.settings.configuration import load_settings
 from tests.cli.program import Program, sandbox_toml
 
@@ -60,12 +63,37 @@ sandbox_keys = "keys"
     return Program(home, config)
 
 
+_OTHER_PAGES = ("/settle", "/retry", "/statement")
+"""How the addresses of forms end that are on a page of the same address."""
+_CHOICES = frozenset({"row", "column", "kind"})
+"""The hidden fields by which a form on a page is told from others with the same address."""
+
+
+def forms_of(page: str) -> list[tuple[str, dict[str, str]]]:
+    """Return the forms of a page: the address of each, and its hidden fields but for those that belong to a choice."""
+    found: list[tuple[str, dict[str, str]]] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            given = {name: value or "" for name, value in attrs}
+            if tag == "form":
+                found.append((given.get("action", ""), {}))
+            elif (
+                tag == "input" and given.get("type") == "hidden" and found and not given["name"].startswith("heading-")
+            ):
+                found[-1][1][given["name"]] = given.get("value", "")
+
+    Reader().feed(page)
+    return found
+
+
 @dataclass
 class Person:
     """Somebody at a browser."""
 
     client: AsyncClient
     name: str = ""
+    house: "House | None" = None
 
     def ask(self, method: str, path: str, **details: Any) -> Response:
         """Send one request. A new loop each time: nothing of one request is left for the next but the cookie."""
@@ -79,12 +107,29 @@ class Person:
         found = re.search(r'name="csrf" value="([^"]+)"', self.get(path).text)
         return "" if found is None else found.group(1)
 
+    def shown(self, path: str, **typed: str) -> dict[str, str]:
+        """Return the hidden fields of the form for `path` on its page, the one that fits `typed`; none if none does."""
+        place = path if path == "/new" else path.rpartition("/")[0]
+        if path.endswith(_OTHER_PAGES):
+            place = path
+        pages = [place, f"{place}?kind=mended", *(f"{place}?kind={typed[name]}" for name in ("kind",) if name in typed)]
+        pages += [f"{place}/plan"] if place.startswith("/sheets/") else []
+        pages += [f"{place}{one}" for one in dict.fromkeys(re.findall(r'href="(\?kind=[^"#]+)', self.get(place).text))]
+        for page in dict.fromkeys(pages):
+            for action, fields in forms_of(self.get(page).text):
+                if action == path and all(
+                    typed.get(name, fields[name]) == fields[name] for name in _CHOICES & {*fields}
+                ):
+                    return fields
+        return {} if self.house is None or "row" not in typed else self.house.row_fields(place, **typed)
+
     def post(self, path: str, **form: str) -> Response:
-        """Send a form as the pages have it: with the token of this session, from our origin."""
-        return self.ask("POST", path, data={"csrf": self.token(), **form}, headers={"origin": ORIGIN})
+        """Send a form as the pages have it: with its hidden fields and the token of this session, from our origin."""
+        data = {**self.shown(path, **form), "csrf": self.token(), **form}
+        return self.ask("POST", path, data=data, headers={"origin": ORIGIN})
 
     def upload(self, path: str, name: str, content: bytes, **form: str) -> Response:
-        data = {"csrf": self.token(), **form}
+        data = {**self.shown(path), "csrf": self.token(), **form}
         return self.ask("POST", path, data=data, files={"sheet": (name, content)}, headers={"origin": ORIGIN})
 
 
@@ -107,5 +152,15 @@ class House:
         one = self.stranger()
         answer = one.ask("POST", "/sign-in", data={"name": name}, headers={"origin": ORIGIN})
         assert answer.status_code == 303, answer.text
-        one.name = name
+        one.name, one.house = name, self
         return one
+
+    def row_fields(self, place: str, row: str, column: str = "", **_typed: str) -> dict[str, str]:
+        """Return the hidden fields of a form about a row that no page lists, because nothing is wrong with it."""
+        found = payout_folder.folder_of(self.console.directory, place.rpartition("/")[2])
+        if found is None or not found.was_read or found.mending is None or not row.isdigit():
+            return {}
+        texts = check_page.cell_texts(found, [int(row)]).get(int(row), {})
+        is_out = any(one.row == int(row) for one in found.mending.left_out)
+        shown = (texts.get(column) or "") if column else check_page.digest_of_texts(texts)
+        return {"file": found.mending.sheet_sha256, "shown": shown, "out": "no" if is_out else "yes"}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from paygw_batch.compose.actions.audit import newest_entries
 from paygw_batch.errors import AuditUnwritable
 from paygw_batch.journal import AuditEntry
+from paygw_batch.wiring.journal import newest_entries
 from tests.console.people import AUDITOR, MAKER, ORIGIN, House
 
 

@@ -11,11 +11,11 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.cli.program import ROOT, Program
+from tests.console.browsers import NARROW, PATIENCE_MS, follow
+from tests.patience import PATIENCE_S
 from tests.ports import free_port, wait_until_there
 
 DEMO = runpy.run_path(str(ROOT / "tooling/console_demo.py"))
-NARROW = 320
-PATIENCE_MS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
     wait_until_there(port, running)
     yield f"http://127.0.0.1:{port}", folder
     running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=30)
+    running.communicate(timeout=PATIENCE_S)
 
 
 def signed_in(browser: Browser, address: str, name: str, **options: object) -> BrowserContext:
@@ -78,7 +78,7 @@ def test_two_people_bring_a_sheet_with_defects_to_a_reconciliation(browser: Brow
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     ada.goto("/")
     look(ada)
-    ada.get_by_role("link", name="Start a new payout").click()
+    follow(ada.get_by_role("link", name="Start a new payout"))
     look(ada)
     ada.get_by_label("Your sheet").set_input_files(folder / "payroll-november.csv")
     ada.get_by_role("button", name="Upload and check").click()
@@ -86,11 +86,11 @@ def test_two_people_bring_a_sheet_with_defects_to_a_reconciliation(browser: Brow
     look(ada)
     mend_everything(ada)
     look(ada)
-    ada.get_by_role("link", name="Check what will be paid").click()
+    follow(ada.get_by_role("link", name="Check what will be paid"))
     look(ada)
     code = ada.locator(".code").inner_text()
     ada.get_by_role("button", name="Sign and send for approval").click()
-    expect(ada.get_by_text("another person has to approve it")).to_be_visible()
+    expect(ada.get_by_text("another person must approve it")).to_be_visible()
     ben.goto("/")
     ben.get_by_role("link", name="payroll-november.csv").first.click()
     assert ben.locator(".code").inner_text() == code

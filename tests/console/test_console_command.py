@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.console.console_server import listen_on_port
-from tests.cli.listening import until
 from tests.cli.program import Program, sandbox_toml
 from tests.console.people import House
+from tests.patience import PATIENCE_S, until
 from tests.ports import free_port, wait_until_there
 
 
@@ -20,11 +20,11 @@ def test_it_serves_on_loopback_and_says_where(house: House) -> None:
     running = house.program.start("console", "--port", str(port))
     try:
         wait_until_there(port, running)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/sign-in", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/sign-in", timeout=PATIENCE_S) as answer:
             assert "Ada Wanjiru" in answer.read().decode()
     finally:
         running.send_signal(signal.SIGTERM)
-        said, further = running.communicate(timeout=30)
+        said, further = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 0, further
     assert f"The pages are at http://127.0.0.1:{port}." in said
     assert further == ""
@@ -46,7 +46,7 @@ def test_it_serves_on_a_unix_socket_for_a_proxy(house: House) -> None:
         assert path.stat().st_mode & 0o777 == 0o660
     finally:
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=30)
+        running.communicate(timeout=PATIENCE_S)
     assert not path.exists()
 
 
@@ -62,11 +62,11 @@ def test_it_is_on_no_address_but_loopback(house: House, host: str) -> None:
 def test_a_missing_extra_is_one_sentence_with_the_command(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "jinja2" else there(name, *more)
+        importlib.util, "find_spec", lambda name, *more: None if name == "starlette" else there(name, *more)
     )
     result = house.program.run("console")
     assert result.exit_code == 2
-    assert "The pages need jinja2." in result.stderr
+    assert "The pages need starlette." in result.stderr
     assert "pip install 'paygw-batch[console]'" in result.stderr
 
 

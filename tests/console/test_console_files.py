@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paygw_batch.compose.actions.audit import newest_entries
+from paygw_batch.wiring.journal import newest_entries
 from tests.cli.program import Program
 from tests.console.people import ADMINISTRATOR, AUDITOR, MAKER, House, set_up
 
@@ -47,7 +47,7 @@ def test_a_person_is_found_and_gets_an_advice_of_her_own(tmp_path: Path) -> None
     assert "Halima Abdi" in advice.text
     assert "Jane" not in advice.text
     assert person.get("/payees/advice?text=nobody").status_code == 409
-    assert "No payment fits" in person.get("/payees?text=nobody").text
+    assert "No payment matches" in person.get("/payees?text=nobody").text
     masked = house.person(AUDITOR).get("/payees?text=halima").text
     assert "254712345002" not in masked
     assert "...002" in masked

@@ -7,8 +7,7 @@ import pytest
 
 from paygw_batch.console.console_app import ROUTES
 from paygw_batch.console.pages.people_page import ACTS_NOTED, RESULTS_NOTED
-from paygw_batch.console.rendering import when
-from paygw_batch.console.visit_language import LANGUAGE_COOKIE
+from paygw_batch.console.rendering import LANGUAGE_COOKIE, when
 from paygw_batch.journal import AuditResult
 from paygw_batch.language import say, speaking
 from tests.console.people import MAKER, ORIGIN, House, Person

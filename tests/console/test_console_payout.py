@@ -6,12 +6,11 @@ import time
 
 import pytest
 
-from paygw_batch.compose.journal import journal_to_read
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import HolderKind
-from paygw_batch.journal import journal_holder
-from paygw_batch.journal.guards.lock import RunLock, lock_path
+from paygw_batch.journal.guards.lock import RunLock, journal_holder, lock_path
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.wiring.journal import journal_to_read
 from tests.cli.program import Program, kenyan_rows, kill
 from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, set_up
 
@@ -53,10 +52,10 @@ def test_what_needs_a_person_comes_first(house: House) -> None:
     batch = paid(house.program, ["100.00", "9001.00", "9006.00"])
     page = house.person(MAKER).get("/").text
     needing, _, payouts = page.partition("<h2>Payouts</h2>")
-    assert "1 in doubt: ask the gateway what became of them. 1 rejected: decide whether to try again." in needing
+    assert "1 in doubt: ask the gateway what happened to them. 1 rejected: decide whether to try again." in needing
     assert f'href="/payouts/{batch}"' in needing
     assert f'href="/payouts/{batch}"' in payouts
-    assert "Nothing waits for you." in house.person(AUDITOR).get("/").text
+    assert "Nothing needs your attention." in house.person(AUDITOR).get("/").text
 
 
 def test_a_payout_shows_counts_sums_and_rows_by_state(house: House) -> None:

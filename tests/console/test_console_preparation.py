@@ -1,5 +1,6 @@
 """From an upload to a payout, on the pages: mend, leave out, sign, approve, start; and everything that is refused."""
 
+import csv
 import io
 import json
 import re
@@ -10,7 +11,8 @@ import pytest
 from markupsafe import escape
 
 from paygw_batch.run.approval import read_plan
-from tests.console.people import APPROVER, MAKER, ORIGIN, House, Person
+from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person
+from tests.console.test_console_payout import SMALL
 
 HEADING = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
 
@@ -67,10 +69,10 @@ def uploaded(person: Person, content: bytes, name: str = "payroll-november.csv")
 
 
 def signed(person: Person, place: str) -> str:
-    """Sign a sheet that is ready, and return the digest of its plan."""
+    """Sign a sheet that is ready, and return the code of its plan."""
     page = person.get(f"{place}/plan").text
-    code = str(re.findall(r'name="code" value="(\w+)"', page)[0])
-    assert person.post(f"{place}/sign", code=code).status_code == 303
+    code = str(re.findall(r'<span class="code">([\w ]+)</span>', page)[0])
+    assert person.post(f"{place}/sign").status_code == 303
     return code
 
 
@@ -110,7 +112,7 @@ def test_the_story_of_a_sheet_with_defects(house: House) -> None:
     assert 'name="text" value="1250.00"' in page  # "Use 1250.00"
     assert to_pay(mend(4, "amount", "1250.00")) == "5"
     wrong = mend(5, "amount", "twelve")
-    assert "twelve is no plain number" in wrong
+    assert "twelve is not a plain number" in wrong
     assert to_pay(wrong) == "5"
     for number, column, text, left in (
         (5, "amount", "112.00", "6"),
@@ -122,17 +124,18 @@ def test_the_story_of_a_sheet_with_defects(house: House) -> None:
         assert to_pay(mend(number, column, text)) == left
     assert ada.post(f"{place}/leave-out", row="9").status_code == 303
     page = ada.get(place).text
-    assert "Every row can be paid" in page
+    assert "11 of 12 rows can be paid; 1 is left out" in page
     assert to_pay(page) == "11"
 
     plan = ada.get(f"{place}/plan").text
     assert "Row 4:" in plan
     assert "Amount was 1,250.00, is 1250.00" in plan
-    assert "Row 9:" in plan
+    assert '<tr><th scope="row" class="number">9</th>' in plan.partition("Left out")[2]
     code = signed(ada, place)
-    assert "another person has to approve it" in ada.get(f"{place}/plan").text
+    assert "another person must approve it" in ada.get(f"{place}/plan").text
     assert f"/sheets/{place.rpartition('/')[2]}/plan" in ben.get("/").text.partition("<h2>Payouts</h2>")[0]
-    assert f"{code[:4]} {code[4:8]} {code[8:12]} {code[12:]}" in ben.get(f"{place}/plan").text
+    assert re.fullmatch(r"\w{4} \w{4} \w{4} \w{4}", code)
+    assert f'<span class="code">{code}</span>' in ben.get(f"{place}/plan").text
     assert ben.post(f"{place}/approve", digest=digest(ben, place)).status_code == 303
     assert "Everything is in place. Starting sends 11 payments." in ben.get(f"{place}/plan").text
     shown = digest(ben, place)
@@ -148,7 +151,7 @@ def test_the_story_of_a_sheet_with_defects(house: House) -> None:
     assert "approved by Ben Okello" in page
     assert house.program.json("verify")["exit_code"] == 0
     # What was started is not changed any more, and the same sheet again sends nothing.
-    assert ada.post(f"{place}/mend", row="4", column="amount", text="1.00").status_code == 403
+    assert ada.post(f"{place}/mend", row="4", column="amount", text="1.00").status_code == 409
     again = uploaded(ada, sheet(2))
     assert "All 2 rows are known; nothing would be sent" in ada.get(again).text
 
@@ -191,34 +194,35 @@ def test_mending_after_the_signature_takes_the_signature_away(house: House) -> N
     assert ada.post(f"{place}/mend", row="2", column="amount", text="999.00").status_code == 303
     answer = ben.post(f"{place}/approve", digest=shown)
     assert answer.status_code == 409
-    assert "The page is too old" in answer.text
+    assert "This payout was changed since this page was opened." in answer.text
     signed(ada, place)
     assert ben.post(f"{place}/approve", digest=shown).status_code == 409  # what Ben saw is not what was signed
-    assert ben.post(f"{place}/start", digest=digest_of(house, place)).status_code == 303
+    assert ben.post(f"{place}/start", digest=digest_of(house, place)).status_code == 409
     assert house.program.record() == []
 
 
 def test_what_is_signed_is_what_is_shown(house: House) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, sheet(3))
-    stale = re.findall(r'name="code" value="(\w+)"', ada.get(f"{place}/plan").text)[0]
+    stale = digest(ada, place)
     assert ada.post(f"{place}/mend", row="3", column="amount", text="777.00").status_code == 303
-    assert ada.post(f"{place}/sign", code=stale).status_code == 409
-    assert ada.post(f"{place}/sign", code="").status_code == 409
+    assert ada.post(f"{place}/sign", digest=stale).status_code == 409
+    assert ada.post(f"{place}/sign", digest="").status_code == 409
     ada.post(f"{place}/leave-out", row="2")
     signed(ada, place)
     page = ada.get(f"{place}/plan").text
     text = read_plan(house.console.directory / place.rpartition("/")[2] / "plan.json").signed_text().decode()
-    for figure in re.findall(r'<td class="number">(?:[A-Z]{3} )?([\d,]+\.\d\d)</td>', page):
-        assert figure.replace(",", "") in text
+    for figure in re.findall(r'<td class="number">(?:[A-Z]{3} )?([\d\u202f]+\.\d\d)</td>', page):
+        assert figure.replace("\u202f", "") in text
     assert "was 102.00, is 777.00" in page
-    assert "was 102.00, is 777.00" in text
+    assert '"becomes":"777.00"' in text
+    assert '"value":"102.00"' in text
 
 
 def test_a_file_that_is_no_sheet_says_so_first_and_alone(house: House) -> None:
     ada = house.person(MAKER)
     page = ada.get(uploaded(ada, b"%PDF-1.4 not a sheet", "scan.csv")).text
-    assert "This sheet cannot be used yet" in page
+    assert "We can't read this sheet yet" in page
     assert "cannot be paid yet" not in page
     assert ada.get(uploaded(ada, HEADING.encode())).text.count("no row below it") == 1
 
@@ -237,7 +241,7 @@ def test_a_file_name_never_leads_out_of_its_folder(house: House, name: str) -> N
 def test_a_strange_file_name_is_a_sentence(house: House, name: str) -> None:
     answer = house.person(MAKER).upload("/new", name, sheet(1))
     page = answer.text if answer.status_code != 303 else house.person(MAKER).get(answer.headers["location"]).text
-    assert answer.status_code == 409 or "This sheet cannot be used yet" in page
+    assert answer.status_code == 409 or "We can't read this sheet yet" in page
 
 
 def test_an_upload_that_is_too_large_is_refused(house: House) -> None:
@@ -325,6 +329,7 @@ def test_the_command_line_refuses_the_maker_as_approver_and_other_corrections(ho
 def test_forms_of_the_pages_come_from_the_pages(house: House) -> None:
     ada, _, place = ready(house)
     data = {"csrf": ada.token(place), "row": "2", "column": "amount", "text": "1.00"}
+    data |= house.row_fields(place, "2", "amount")
     assert ada.ask("POST", f"{place}/mend", data=data, headers={"origin": "https://evil.example"}).status_code == 403
     assert ada.ask("POST", f"{place}/mend", data=data, headers={"origin": ORIGIN}).status_code == 303
 
@@ -339,3 +344,88 @@ def test_the_workbook_with_the_red_cells_is_made_in_another_process(house: House
     assert answer.status_code == 409
     assert "There is no marked workbook of this sheet" in answer.text
     assert not list(house.console.directory.glob(".download-*"))
+
+
+def placed(house: House, content: bytes) -> tuple[Person, str]:
+    """Return the maker, and the place of an uploaded sheet."""
+    ada = house.person(MAKER)
+    return ada, uploaded(ada, content)
+
+
+def pay(house: House, content: bytes) -> None:
+    """Pay a sheet by the command line, where it needs no approval."""
+    program, path = house.program, house.program.home / "earlier.csv"
+    plain = program.config.read_text()
+    program.config.write_text(plain.replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    path.write_bytes(content)
+    assert program.json("submit", path)["exit_code"] == 0
+    program.config.write_text(plain)
+
+
+def listed(page: str) -> list[str]:
+    """Return the names of a list of people, in its order."""
+    table = page[page.rindex("<table>") :]
+    return re.findall(r'<th scope="row" class="number">\d+</th><td><bdi>([^<]*)</bdi>', table)
+
+
+def test_everybody_who_is_paid_is_on_the_pages_searched_and_sorted(house: House) -> None:
+    ada, place = placed(house, sheet(120))
+    signed(ada, place)
+    page = house.person(APPROVER).get(f"{place}/plan").text
+    assert listed(page) == [f"Jane {n}" for n in range(120, 70, -1)]
+    assert "254712345120" in page
+    people = f"{place}/people"
+    ben = house.person(APPROVER)
+    assert listed(ben.get(f"{people}?order=smallest").text) == [f"Jane {n}" for n in range(1, 51)]
+    assert listed(ben.get(f"{people}?order=row&after=100").text) == [f"Jane {n}" for n in range(101, 121)]
+    assert listed(ben.get(f"{people}?text=jane+117").text) == ["Jane 117"]
+    assert listed(ben.get(f"{people}?text=2345099").text) == ["Jane 99"]
+    assert listed(ben.get(f"{people}?text=nobody").text) == []
+    assert listed(ben.get(f"{people}?after=99999999").text) == ["Jane 1"]
+
+
+def test_the_list_of_people_is_taken_away_as_csv(house: House) -> None:
+    ada, place = placed(house, sheet(3))
+    taken = ada.get(f"{place}/people.csv")
+    assert (taken.status_code, taken.headers["content-type"]) == (200, "text/csv; charset=utf-8")
+    lines = list(csv.reader(io.StringIO(taken.text)))
+    assert lines[0] == ["row", "name", "account", "currency", "amount", "known_since", "differs"]
+    assert [line[0] for line in lines[1:]] == ["2", "3", "4"]
+    assert lines[2] == ["3", "Jane 2", "254712345002", "KES", "102.00", "", ""]
+
+
+def test_an_auditor_sees_the_people_without_their_accounts(house: House) -> None:
+    ada, place = placed(house, sheet(3))
+    signed(ada, place)
+    grace = house.person(AUDITOR)
+    for page in (grace.get(f"{place}/plan").text, grace.get(f"{place}/people").text):
+        assert listed(page) == ["Jane 3", "Jane 2", "Jane 1"]
+        assert "25471234" not in page
+        assert "...001" in page
+    assert listed(grace.get(f"{place}/people?text=25471").text) == []
+    assert grace.get(f"{place}/people.csv").status_code == 403
+
+
+def test_an_auditor_sees_enough_of_a_changed_account_to_tell_it_from_the_old_one(house: House) -> None:
+    pay(house, sheet(4))
+    changed = sheet(4).replace(b"254712345003,", b"254712999003,").replace(b"P-", b"Q-").replace(b".00,", b".50,")
+    ada, place = placed(house, changed)
+    whole, masked = ada.get(f"{place}/plan").text, house.person(AUDITOR).get(f"{place}/plan").text
+    assert "254712<mark>345</mark>003" in whole
+    assert "254712<mark>999</mark>003" in whole
+    assert "******<mark>345</mark>003" in masked
+    assert "******<mark>999</mark>003" in masked
+    assert "254712345003" not in masked
+
+
+def test_who_is_left_out_is_named_and_nothing_mended_of_such_a_row(house: House) -> None:
+    ada, place = placed(house, sheet(4, {2: {"amount": "12-Jan"}}))
+    ada.post(f"{place}/mend", row="3", column="amount", text="55.00")
+    ada.post(f"{place}/leave-out", row="3")
+    signed(ada, place)
+    page = house.person(APPROVER).get(f"{place}/plan").text
+    left_out = page[page.index("<h2>Left out</h2>") :]
+    assert "1 row, KES 55.00" in left_out
+    assert "<bdi>Jane 2</bdi>" in left_out[: left_out.index("<h2>", 4)]
+    assert f"left out by {MAKER}" in left_out
+    assert "12-Jan" not in page

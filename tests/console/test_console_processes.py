@@ -15,18 +15,20 @@ from threading import Thread
 import httpx
 import pytest
 
-from tests.cli.listening import until
 from tests.cli.program import Program, kenyan_rows
 from tests.console.people import APPROVER, MAKER, set_up
 from tests.console.test_console_preparation import sheet
+from tests.patience import PATIENCE_S, until
 from tests.ports import free_port, wait_until_there
 
 SLOW_ROW = "7777.00"
 BEHAVIOUR = """
 [[rule]]
 amount_whole = 7777
-delay_s = 50
+delay_s = 500
 """
+PATIENT = "[gateway]\nread_timeout_s = 600\ntotal_timeout_s = 600\n"
+"""However slow the machine is, the slow row waits for its answer until its run is killed."""
 SMALL = '[approval.from_amount]\nKES = "100000000"\n'
 TABS = 50
 
@@ -48,7 +50,7 @@ class Tab:
 
     def __init__(self, port: int) -> None:
         self.origin = f"http://127.0.0.1:{port}"
-        self.client = httpx.Client(base_url=self.origin, timeout=90, headers={"connection": "close"})
+        self.client = httpx.Client(base_url=self.origin, timeout=PATIENCE_S, headers={"connection": "close"})
 
     def get(self, path: str) -> str:
         answer = self.client.get(path, follow_redirects=True)
@@ -65,13 +67,13 @@ class Tab:
         return str(answer.headers["location"])
 
     def hidden(self, path: str, name: str) -> str:
-        return str(re.findall(rf'name="{name}" value="(\w+)"', self.get(path))[0])
+        return str(re.findall(rf'name="{name}" value="([^"]*)"', self.get(path))[0])
 
 
 def started_payout(maker: Tab, approver: Tab, content: bytes) -> str:
     """Upload, sign, approve and start a payout; return the address of its page."""
     place = maker.post("/new", file=("payroll.csv", content))
-    maker.post(f"{place}/sign", code=maker.hidden(f"{place}/plan", "code"))
+    maker.post(f"{place}/sign", digest=maker.hidden(f"{place}/plan", "digest"))
     shown = approver.hidden(f"{place}/plan", "digest")
     approver.post(f"{place}/approve", digest=shown)
     approver.post(f"{place}/start", digest=shown)
@@ -90,7 +92,10 @@ def started_payout(maker: Tab, approver: Tab, content: bytes) -> str:
 def counted(page: str) -> Counter[str]:
     """Return how many rows a page says are in each state."""
     return Counter(
-        {word.strip(): int(n.replace(",", "")) for n, word in re.findall(r"<strong>([\d,]+)</strong> ([^<]+)", page)}
+        {
+            word.strip(): int(n.replace("\u202f", ""))
+            for n, word in re.findall(r"<strong>([\d\u202f]+)</strong> ([^<]+)", page)
+        }
     )
 
 
@@ -109,6 +114,7 @@ def is_alive(pid: int) -> bool:
 def test_browser_closed_console_killed_runner_killed_the_truth_afterwards_and_no_order_twice(tmp_path: Path) -> None:
     """Story 8."""
     program, port = set_up(tmp_path, behaviour=BEHAVIOUR), free_port()
+    program.config.write_text(program.config.read_text().replace("[gateway]\n", PATIENT))
     content = sheet(6).replace(b"103.00", SLOW_ROW.encode())
     with console_of(program, port):
         maker, approver = Tab(port), Tab(port)
@@ -130,7 +136,7 @@ def test_browser_closed_console_killed_runner_killed_the_truth_afterwards_and_no
         until(lambda: counted(maker.get(place))["In doubt"] == 1, "the page still says that it is being sent")
         page = maker.get(place)
         assert counted(page) == Counter({"Paid": 5, "In doubt": 1})
-        assert "Do not pay them another way" in page
+        assert "pay them another way" in page
     orders = Counter(line["client_orderid"] for line in program.record())
     assert set(orders.values()) == {1}
     # Whatever is started again now pays nobody twice.
@@ -143,7 +149,7 @@ def test_browser_closed_console_killed_runner_killed_the_truth_afterwards_and_no
 def test_a_run_that_was_killed_with_its_console_goes_on_from_the_page(tmp_path: Path) -> None:
     """Killed before all rows left: those that never left are sent by a person's click, and the one in flight is not."""
     program, port = set_up(tmp_path, behaviour=BEHAVIOUR), free_port()
-    text = program.config.read_text().replace("[gateway]\n", "[gateway]\n", 1)
+    text = program.config.read_text().replace("[gateway]\n", PATIENT)
     program.config.write_text(re.sub(r"(?m)^concurrency = .*$", "concurrency = 1", text))
     content = sheet(4).replace(b"102.00", SLOW_ROW.encode())
     with console_of(program, port):
@@ -151,20 +157,19 @@ def test_a_run_that_was_killed_with_its_console_goes_on_from_the_page(tmp_path: 
         for tab, name in ((maker, MAKER), (approver, APPROVER)):
             tab.post("/sign-in", name=name)
         place = started_payout(maker, approver, content)
-        until(lambda: counted(maker.get(place))["Being sent"] >= 1, "nothing is being sent")
+        sent = Counter({"Paid": 1, "Being sent": 1, "Not sent yet": 2})
+        until(lambda: counted(maker.get(place)) == sent, "the slow row is not being sent")
         os.kill(runner_of(program), signal.SIGKILL)
     before = Counter(line["client_orderid"] for line in program.record())
     with console_of(program, port):
         until(lambda: counted(maker.get(place))["Being sent"] == 0, "a dead run is said to send")
         first = counted(maker.get(place))
-        assert first["In doubt"] >= 1
-        if first["Not sent yet"]:
-            maker.post(f"{place}/continue")
-            until(lambda: counted(maker.get(place))["Not sent yet"] == 0, "the rest is never sent")
+        assert first == Counter({"Paid": 1, "In doubt": 1, "Not sent yet": 2})
+        maker.post(f"{place}/continue", run=maker.hidden(place, "run"))
+        until(lambda: counted(maker.get(place))["Not sent yet"] == 0, "the rest is never sent")
         until(lambda: not is_alive(runner_of(program)), "the second run never ends")
         last = counted(maker.get(place))
-    assert last["Paid"] + last["In doubt"] == 4
-    assert last["In doubt"] == first["In doubt"]
+    assert last == Counter({"Paid": 3, "In doubt": 1})
     orders = Counter(line["client_orderid"] for line in program.record())
     assert set(orders.values()) == {1}
     assert before <= orders
@@ -218,7 +223,7 @@ def test_fifty_tabs_poll_while_cron_starts_a_run_and_it_starts(polled: tuple[Pro
         before = told()
         rows = kenyan_rows(2, prefix=f"CRON{number}", amount=f"{number + 1}00.00")
         run = program.start("submit", program.sheet(rows, f"cron-{number}.csv"))
-        _, said = run.communicate(timeout=120)
+        _, said = run.communicate(timeout=PATIENCE_S)
         assert run.returncode == 0, said
         until(lambda: told() > before, "the tabs have stopped")  # noqa: B023 (called at once)
     assert len(program.record()) == 9

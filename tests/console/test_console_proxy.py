@@ -14,9 +14,9 @@ import httpx
 import pytest
 import trustme
 
-from tests.cli.listening import until
 from tests.cli.program import Program
 from tests.console.people import MAKER, set_up
+from tests.patience import PATIENCE_S, until
 from tests.ports import free_port, wait_until_there
 
 PROXIES = Path(__file__).resolve().parents[2] / "docs" / "proxies"
@@ -115,7 +115,7 @@ def test_the_pages_are_reached_through_nginx_over_tls_under_their_own_name_alone
 ) -> None:
     origin = f"https://localhost:{ports[1]}"
     trusted = ssl.create_default_context(cafile=str(home / "ca.pem"))
-    with httpx.Client(base_url=origin, verify=trusted, timeout=60) as client:
+    with httpx.Client(base_url=origin, verify=trusted, timeout=PATIENCE_S) as client:
         page = client.get("/sign-in")
         assert (page.status_code, MAKER in page.text) == (200, True)
         assert page.headers["strict-transport-security"]

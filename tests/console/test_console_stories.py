@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import unescape
@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.compose.actions.payout_folder import PayoutFolder
+from paygw_batch.actions.payout_folder import PayoutFolder
 from paygw_batch.console.console_app import ROUTES
 from paygw_batch.run.approval import PlanDocument, read_plan
 from paygw_batch.run.approval_keys import load_approval_key
 from paygw_batch.run.passkey import RelyingParty
 from paygw_batch.run.signed_document import Approval, write_document
+from paygw_batch.wiring.journal import journal_to_read
 from tests.cli.program import Program
 from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, PORT, House, Person, set_up
 from tests.console.test_console_access import address
@@ -75,7 +76,7 @@ def test_story_4_her_own_approval_is_refused_by_route_by_command_line_and_by_sub
     signed(ada, place)
     found = folder_of(house, place)
     assert "Approve</button>" not in ada.get(f"{place}/plan").text
-    assert "another person has to approve it" in ada.get(f"{place}/plan").text
+    assert "another person must approve it" in ada.get(f"{place}/plan").text
     by_route = ada.post(f"{place}/approve", digest=read_plan(found.plan_file).digest())
     assert by_route.status_code == 403
     key = house.program.home / "keys" / f"{MAKER}.pem"
@@ -86,8 +87,8 @@ def test_story_4_her_own_approval_is_refused_by_route_by_command_line_and_by_sub
     code, said = submitted(house.program, found)
     assert code == 8
     assert f"that of {MAKER} is by the maker of the plan" in said
-    assert ada.post(f"{place}/start", digest=read_plan(found.plan_file).digest()).status_code == 303
-    assert "Approved</dt><dd>by nobody yet" in ada.get(f"{place}/plan").text
+    assert ada.post(f"{place}/start", digest=read_plan(found.plan_file).digest()).status_code == 409
+    assert "Approved</dt><dd>by no one yet" in ada.get(f"{place}/plan").text
     assert house.program.record() == []
 
 
@@ -108,13 +109,15 @@ def test_story_6_sent_back_with_a_reason_the_old_signature_counts_for_nothing(
     assert "Sent back by Ben Okello: Row 2 was paid in cash &lt;b&gt;" in needing
     assert "Row 2 was paid in cash &lt;b&gt;" in ada.get(place).text
     assert ben.post(f"{place}/approve", digest=shown).status_code == 409
+    with journal_to_read(house.console.settings) as journal:
+        assert [(one.sha256, one.by) for one in journal.withdrawals()] == [(old.digest(), APPROVER)]
     ada.post(f"{place}/leave-out", row="2")
     signed(ada, place)
     assert ben.post(f"{place}/approve", digest=shown).status_code == 409
     write_document(old, found.plan_file)  # kept somewhere, and put back
     assert submitted(house.program, found)[0] == 8
     key = house.program.home / "keys" / f"{APPROVER}.pem"
-    assert house.program.run("approve", found.plan_file, "--key", key).exit_code == 0
+    assert house.program.run("approve", found.plan_file, "--key", key).exit_code == 8
     assert submitted(house.program, found)[0] == 8  # approved, and of another content
     assert house.program.record() == []
 
@@ -181,8 +184,8 @@ class Signed:
         """Fail unless the pages, the start and `submit` all say that nobody approves."""
         house = House(self.house.program)
         ada = at_passkey(house, ADAS)
-        assert "Approved</dt><dd>by nobody yet" in ada.get(f"{self.place}/plan").text
-        assert ada.post(f"{self.place}/start", digest=read_plan(self.found.plan_file).digest()).status_code == 303
+        assert "Approved</dt><dd>by no one yet" in ada.get(f"{self.place}/plan").text
+        assert ada.post(f"{self.place}/start", digest=read_plan(self.found.plan_file).digest()).status_code == 409
         assert not list(house.console.directory.glob("runs/*"))
         assert submitted(house.program, self.found)[0] == 8
         assert house.program.record() == []
@@ -256,18 +259,27 @@ def test_story_7_an_approval_for_another_endpoint_sends_nothing(waiting: Signed)
 def test_story_9_two_payouts_started_in_the_same_second_run_one_after_the_other(
     house: House, ada: Person, ben: Person
 ) -> None:
-    places = [
-        uploaded(ada, sheet(3).replace(b"P-", prefix).replace(b"25471234500", number), f"{prefix.decode()}.csv")
-        for prefix, number in ((b"A-", b"25471234510"), (b"B-", b"25471234520"))
-    ]
+    team_a, team_b = (
+        sheet(3).replace(b"P-", prefix).replace(b"25471234500", number).replace(b"Jane", name)
+        for prefix, number, name in ((b"A-", b"25471234510", b"Ann"), (b"B-", b"25471234520", b"Bob"))
+    )
+    last_month = team_a + b"\n" + team_b.partition(b"\n")[2]
+    places = [uploaded(ada, last_month.replace(b"-", b"-OCT-").replace(b",10", b",9"), "october.csv")]
+    both_started(ada, ben, places)
+    assert "<strong>6</strong> Paid" in finished(ada, places[0])
+    places = [uploaded(ada, team_a, "A.csv"), uploaded(ada, team_b, "B.csv")]
+    both_started(ada, ben, places)
+    for place in places:
+        assert "<strong>3</strong> Paid" in finished(ada, place)
+    assert len(house.program.record()) == 12
+
+
+def both_started(ada: Person, ben: Person, places: Sequence[str]) -> None:
     for place in places:
         signed(ada, place)
         ben.post(f"{place}/approve", digest=digest(ben, place))
     for place in places:
         ben.post(f"{place}/start", digest=digest(ben, place))
-    for place in places:
-        assert "<strong>3</strong> Paid" in finished(ada, place)
-    assert len(house.program.record()) == 6
 
 
 # 16
@@ -341,6 +353,7 @@ ATTRIBUTES = frozenset(
         *("aria-current", "aria-describedby", "aria-hidden", "aria-label", "aria-labelledby"),
         *("data-challenge", "data-credential", "data-from", "data-passkey", "data-passkey-problem"),
         *("data-reload-ms", "data-rp-id", "data-seen", "data-user-id", "data-user-name"),
+        *("data-session-left-s", "data-who"),
     }
 )
 

@@ -196,7 +196,7 @@ def test_a_damaged_file_is_a_sentence_that_says_how_to_go_on(journal: Path, cont
     path.chmod(0o600)
     with pytest.raises(SessionsBroken) as refused:
         KeptSessions(journal)
-    assert "everybody signs in again" in refused.value.hint
+    assert "Everyone then signs in again" in refused.value.hint
 
 
 def test_a_file_that_others_may_read_is_refused(serve: Serve, journal: Path) -> None:

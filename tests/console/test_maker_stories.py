@@ -15,6 +15,7 @@ from tests.console.people import MAKER, House
 from tests.console.serving import served
 from tests.console.test_console_payout import SMALL
 from tests.console.test_console_preparation import EIGHT_DEFECTS, sheet
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 NewDesk = Callable[..., Desk]
@@ -62,7 +63,7 @@ def test_story_1_eight_defects_are_mended_and_the_totals_move_each_time(ada: Des
 
     keyboard.write(page.get_by_label("Amount of row 5"), "twelve")
     page.keyboard.press("Enter")
-    expect(page.locator("#row-5 td.wrong")).to_contain_text("twelve is no plain number")
+    expect(page.locator("#row-5 td.wrong")).to_contain_text("twelve is not a plain number")
     expect(can_be_paid).to_have_text("5")
     mend("Amount", 5, "112.00", "6")
     keyboard.press(page.get_by_role("button", name="Use KE", exact=True))
@@ -73,13 +74,13 @@ def test_story_1_eight_defects_are_mended_and_the_totals_move_each_time(ada: Des
     keyboard.press(page.get_by_role("button", name="Use KES"))
     expect(can_be_paid).to_have_text("9")
     mend("Client Order ID", 11, "P-10", "11")
-    expect(page.get_by_role("heading", name="Every row can be paid")).to_be_visible()
-    mended = page.get_by_role("region", name="Mended after the upload").get_by_role("row")
+    expect(page.get_by_role("heading", name="11 of 12 rows can be paid; 1 is left out")).to_be_visible()
+    mended = page.get_by_role("region", name="Corrected after the upload").get_by_role("row")
     expect(mended.nth(1)).to_contain_text("1,250.00")
     expect(mended.nth(1)).to_contain_text(f"1250.00{MAKER}")
     keyboard.press(page.get_by_role("link", name="Check what will be paid"))
     keyboard.press(page.get_by_role("button", name="Sign and send for approval"))
-    expect(page.get_by_text("another person has to approve it")).to_be_visible()
+    expect(page.get_by_text("another person must approve it")).to_be_visible()
 
 
 def letterhead(path: Path) -> None:
@@ -111,7 +112,7 @@ def test_story_2_a_workbook_with_a_letterhead_comes_back_mended(ada: Desk, tmp_p
     path, mended = tmp_path / "net pay.xlsx", tmp_path / "mended.xlsx"
     letterhead(path)
     keyboard, page = upload(ada, path), ada.page
-    expect(page.get_by_role("heading", name="This sheet cannot be used yet")).to_be_visible()
+    expect(page.get_by_role("heading", name="We can't read this sheet yet")).to_be_visible()
     expect(page.get_by_role("combobox", name="Net Pay")).to_have_value("amount")
     expect(page.get_by_role("combobox", name="Station")).to_have_value("")
     keyboard.press(page.get_by_role("button", name="Read the sheet like this"))
@@ -130,7 +131,7 @@ def test_story_2_a_workbook_with_a_letterhead_comes_back_mended(ada: Desk, tmp_p
     keyboard.reach(page.get_by_label("The corrected file")).set_input_files(mended)
     keyboard.press(page.get_by_role("button", name="Upload it in place of this one"))
     expect(page.get_by_role("heading", name="Every row can be paid")).to_be_visible()
-    expect(page.get_by_role("row", name="KES 3 4,506.00")).to_be_visible()
+    expect(page.get_by_role("row", name="KES 3 4\u202f506.00")).to_be_visible()
 
 
 def test_story_3_octobers_sheet_again_would_send_nothing(house: House, ada: Desk, tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_story_3_octobers_sheet_again_would_send_nothing(house: House, ada: Desk
     plain = program.config.read_text()
     program.config.write_text(plain.replace("[approval.makers]", f"{SMALL}[approval.makers]"))
     run = program.start("submit", path)  # a process: this one has the event loop of the browser
-    said = run.communicate(timeout=120)
+    said = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 0, said
     program.config.write_text(plain)
     keyboard, page = upload(ada, path), ada.page

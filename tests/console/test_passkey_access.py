@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.console.access.invitations import Invitations
+from paygw_batch.console.access.invitations import (
+    Invitations,
+    NewPasskey,
+    UsedInvitation,
+    invitation_challenge,
+    new_passkey,
+)
 from paygw_batch.console.access.kept_sessions import KeptSessions
-from paygw_batch.console.access.new_passkey import NewPasskey, invitation_challenge, new_passkey
-from paygw_batch.console.access.passkey_sign_in import OpenSignIns, key_that_signed
+from paygw_batch.console.access.passkey_access import OpenSignIns, key_that_signed
 from paygw_batch.run.passkey import RelyingParty, challenge_of, to_base64url
 from tests.run.software_passkey import SoftwarePasskey
 from tests.run.test_passkey import CONSOLE, ELSEWHERE, passkey
@@ -132,7 +137,7 @@ def test_what_was_signed_for_one_sign_in_counts_for_no_other(open_sign_ins: Open
 def test_a_sign_in_is_no_approval_and_an_approval_no_sign_in(open_sign_ins: OpenSignIns) -> None:
     begun = open_sign_ins.begin()
     assert begun.text.split(b"\n")[0] == b"paygw-batch sign-in 1"
-    approval = b"paygw-batch plan 3 approval\n" + begun.text.split(b"\n", 1)[1]
+    approval = b"paygw-batch plan 4 approval\n" + begun.text.split(b"\n", 1)[1]
     assert key_that_signed(begun, ADA.sign(approval), KEYS, CONSOLE) is None
 
 
@@ -197,8 +202,11 @@ def test_an_invitation_is_used_once(invitations: Invitations) -> None:
     assert found is not None
     assert (found.name, found.expires_at) == ("Ben Okello", "2026-11-23T08:00:00.000Z")
     assert invitations.invitation(TOKEN, NOW) == found
-    assert invitations.use(TOKEN, NOW) == found
-    assert invitations.use(TOKEN, NOW) is None
+    assert invitations.use(TOKEN, "ab:cd", NOW) == UsedInvitation("Ben Okello", is_first=True)
+    assert invitations.use(TOKEN, "ab:cd", NOW) == UsedInvitation("Ben Okello", is_first=False)  # the second click
+    assert invitations.use(TOKEN, "ef:01", NOW) is None
+    assert invitations.invitation(TOKEN, NOW) is None
+    assert invitations.use(TOKEN, "ab:cd", NOW + timedelta(hours=24)) is None
     assert invitations.invitation(TOKEN, NOW) is None
 
 
@@ -206,7 +214,7 @@ def test_an_invitation_lasts_a_day(invitations: Invitations) -> None:
     invitations.invite("Ben Okello", TOKEN, NOW)
     assert invitations.invitation(TOKEN, NOW + timedelta(hours=24) - timedelta(seconds=1)) is not None
     assert invitations.invitation(TOKEN, NOW + timedelta(hours=24)) is None
-    assert invitations.use(TOKEN, NOW + timedelta(hours=24)) is None
+    assert invitations.use(TOKEN, "ab:cd", NOW + timedelta(hours=24)) is None
 
 
 @pytest.mark.parametrize("token", ["", "x", "U" * 43, "../" + "T" * 40, "T" * 42 + "\0", "T" * 44, "\u00e4" * 43])

@@ -63,3 +63,30 @@ def test_while_nothing_moves_nothing_is_counted(journal: Any) -> None:
         now_s[0] = float(second)
         assert counted(counts, journal, is_poll=True) == "at fact 0"
     assert journal.times == 1
+
+
+def test_one_look_is_enough_for_all_tabs_of_a_second() -> None:
+    now_s = [0.0]
+    counts = PayoutCounts(monotonic_s=lambda: now_s[0])
+    assert counts.seen("b", "en") is None
+    counts.note_seen("b", "en", "x")
+    now_s[0] = 0.9
+    assert (counts.seen("b", "en"), counts.seen("b", "fr"), counts.seen("c", "en")) == ("x", None, None)
+    now_s[0] = 1.0
+    assert counts.seen("b", "en") is None
+
+
+def test_the_rate_is_that_of_the_last_half_minute() -> None:
+    now_s = [0.0]
+    counts = PayoutCounts(monotonic_s=lambda: now_s[0])
+    assert counts.rate("b", 0) == 0
+    now_s[0] = 2.0
+    assert counts.rate("b", 200) == 0  # too early
+    for second in range(4, 200, 2):
+        now_s[0] = float(second)
+        rate = counts.rate("b", 100 * second)
+        assert rate == 100
+    for second in range(200, 260, 2):
+        now_s[0] = float(second)
+        rate = counts.rate("b", 19_800)
+    assert rate == 0

@@ -9,11 +9,12 @@ from playwright.sync_api import expect
 
 from paygw_batch.run.approval import read_plan
 from tests.cli.program import Program
-from tests.console.browsers import Desk, Keyboard
+from tests.console.browsers import PATIENCE_MS, Desk, Keyboard
 from tests.console.passkey_people import at_origin, give_passkeys, origin_of, sign_in
 from tests.console.people import APPROVER, MAKER, House
 from tests.console.serving import served
 from tests.console.test_console_payout import SMALL
+from tests.patience import PATIENCE_S
 
 PEOPLE = ("Achieng Otieno", "Kamau Njoroge", "Wambui Mwangi", "Halima Abdi", "Kiptoo Cheruiyot", "Zawadi Musa")
 NewDesk = Callable[..., Desk]
@@ -40,7 +41,7 @@ def pay_october(program: Program) -> None:
     plain = program.config.read_text()
     program.config.write_text(plain.replace("[approval.makers]", f"{SMALL}[approval.makers]"))
     run = program.start("submit", program.sheet(rows("OCT", changed=0), "payroll-october.csv"))
-    said = run.communicate(timeout=120)
+    said = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 0, said
     program.config.write_text(plain)
 
@@ -62,7 +63,7 @@ def test_story_5_the_approver_sees_changed_accounts_by_name_compares_the_code_an
         ada.require_accessible()
         code = code_on(ada)
         ada.page.get_by_role("button", name="Sign with my passkey and send for approval").click()
-        ada.page.get_by_text("You prepared this payout: another person has to approve it.").wait_for()
+        ada.page.get_by_text("You prepared this payout, so another person must approve it.").wait_for()
         place = ada.page.url
 
         keyboard, page = Keyboard(ben.page), sign_in(ben, origin)
@@ -71,7 +72,7 @@ def test_story_5_the_approver_sees_changed_accounts_by_name_compares_the_code_an
         ben.look()
         assert code_on(ben) == code
         (plan,) = tmp_path.glob("console/*/plan.json")
-        assert f"The code of this plan is {code}:" in " ".join(program.run("approve", plan).stdout.split())
+        assert f"The code of this plan is {code}." in " ".join(program.run("approve", plan).stdout.split())
         changed = page.locator("details", has=page.get_by_text("4 changed accounts"))
         expect(changed).to_have_attribute("open", "")
         expect(changed.locator("tbody bdi")).to_have_text(list(PEOPLE[:4]))
@@ -87,8 +88,8 @@ def test_story_5_the_approver_sees_changed_accounts_by_name_compares_the_code_an
         start.wait_for()
         assert len(program.record()) == len(PEOPLE)
         keyboard.press(start)
-        page.wait_for_url("**/payouts/*", timeout=60_000)
-        page.get_by_text("Finished").first.wait_for(timeout=60_000)
+        page.wait_for_url("**/payouts/*", timeout=PATIENCE_MS)
+        page.get_by_text("Finished").first.wait_for(timeout=PATIENCE_MS)
     assert len(program.record()) == 2 * len(PEOPLE)
     history = program.json("status", next(iter(tmp_path.glob("console/*/sheet/*"))), "--history")["history"]
     said = [one["said"].split(" at ")[0] for one in history[1:3]]

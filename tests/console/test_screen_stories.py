@@ -14,6 +14,7 @@ from tests.console.serving import served
 from tests.console.test_console_payout import SMALL
 from tests.console.test_console_preparation import EIGHT_DEFECTS, digest, row, sheet, signed, uploaded
 from tests.console.test_console_reading import PAYROLL
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("checks_here")
 NewDesk = Callable[..., Desk]
@@ -104,7 +105,7 @@ def paid(program: Program, name: str, amounts: list[str]) -> str:
     lines = [row(n, amount=amount, id=f"{name}-{n}", name=LONG) for n, amount in enumerate(amounts, 1)]
     heading = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
     run = program.start("--json", "submit", program.sheet(lines, f"{name}.csv", heading))
-    said, problem = run.communicate(timeout=120)
+    said, problem = run.communicate(timeout=PATIENCE_S)
     found = re.findall(r'"batch": "(\w+)"', said)
     assert found, problem
     return str(found[0])

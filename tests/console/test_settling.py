@@ -1,33 +1,37 @@
 """Rows after a payout, on the pages: settled by one person or two, tried again; each act, by role and refusal."""
 
+import csv
 import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from paygw_batch.compose.actions.start_run import started_run
-from paygw_batch.compose.journal import journal_to_read
+from paygw_batch.actions.start_run import started_run
 from paygw_batch.console.pages.preparing import RUNS
-from paygw_batch.console.pages.settling import open_orders, statement_folder
-from paygw_batch.console.pages.settling.order_folder import OrderFolder, order_folder_of
+from paygw_batch.console.pages.settling import statement_folder
+from paygw_batch.console.pages.settling.orders import OrderAgreement, OrderFolder, order_folder_of
 from paygw_batch.console.pages.settling.statement_folder import StatementFolder, read_statement_of
 from paygw_batch.console.visits import Visit
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal import Entry, JournalReader, SqliteJournal
+from paygw_batch.journal import Entry
 from paygw_batch.journal.guards.lock import RunLock, lock_path
-from paygw_batch.run.orders.kept_orders import check_kept_orders
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.run.kept_documents import check_kept_orders
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.journal import journal_to_read
 from tests.cli.clocks import SetClock, clock_of
-from tests.cli.listening import until
 from tests.cli.program import HEADING
 from tests.cli.test_postgres_commands import ClusterProgram
-from tests.console.people import APPROVER, AUDITOR, MAKER, House, Person, set_up
+from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, set_up
 from tests.console.test_console_audit import trail_of
 from tests.console.test_console_language import choose, sentences, texts
 from tests.journal.journal_rows import outcome_of
 from tests.journal.postgres_server import PostgresServer
+from tests.patience import until
 
 SMALL = '[approval.from_amount]\nKES = "100000000"\n'
 DECLINES = """
@@ -137,7 +141,9 @@ def test_that_it_was_paid_is_one_persons_word_once(house: House) -> None:
     assert settle(house.person(AUDITOR), batch, 2, "paid")[0] == "403"
     assert state_of(ben, batch, 2) == "in_doubt"
     assert settle(ben, batch, 2, "paid") == ("303", f"/payouts/{batch}/rows/2")
-    assert settle(ben, batch, 2, "paid")[0] == "409"  # the second click
+    assert settle(ben, batch, 2, "paid") == ("303", f"/payouts/{batch}/rows/2")  # the second click
+    assert settle(ben, batch, 2, "paid", "Another ticket")[0] == "409"
+    assert settle(house.person(MAKER), batch, 2, "paid")[0] == "409"
     page = ben.get(f"/payouts/{batch}/rows/2").text
     assert page.count("Settled as paid") == 1
     assert "Ticket 7 &lt;b&gt;" in page
@@ -189,6 +195,7 @@ def test_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(house
     assert "disabled" not in ada.get(f"/payouts/{batch}/rows/2/settle").text
     assert settle(ben, batch, 2, "not-received")[0] == "403"  # he prepares nothing: he cannot be the first of two
     order = drafted(ada, batch, 2, "not-received")
+    shown = hidden(ada.get(order).text, "digest")
     assert drafted(ada, batch, 2, "not-received") == order  # the second click
     assert "Two people are settling it" in ben.get(f"/payouts/{batch}/rows/2").text
     assert act(ada, order, "sign") == 303
@@ -197,7 +204,8 @@ def test_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(house
     assert state_of(ada, batch, 2) == "ready"
     assert kept_orders(house) == 1
     for what in ("agree", "carry-out"):  # the second click
-        assert ben.post(f"{order}/{what}", digest="0").headers["location"] == order
+        assert ben.post(f"{order}/{what}", digest=shown).headers["location"] == order
+        assert ben.post(f"{order}/{what}", digest="0").status_code == 409
     assert ben.get(order).headers["location"] == f"/payouts/{batch}"
     assert kept_orders(house) == 1
     assert house.program.json("verify")["exit_code"] == 0
@@ -226,7 +234,7 @@ def test_the_second_person_is_asked_in_the_overview_and_is_another_one(house: Ho
     assert order not in needing(ada)
     assert f"{MAKER} asks you to agree: Settle 1 row." in needing(ben)
     assert act(ada, order, "agree") == 403
-    assert "another person has to agree" in ada.get(order).text
+    assert "another person must agree" in ada.get(order).text
     assert act(ben, order, "agree", digest="0" * 64) == 409
     assert act(ben, order, "carry-out") == 409
     assert act(ben, order, "take-back") == 403
@@ -248,6 +256,8 @@ def test_sent_back_with_a_reason_the_signature_counts_for_nothing(house: House) 
     assert act(ben, order, "send-back", reason="It is another ticket <b>") == 303
     assert act(ben, order, "send-back", reason="It is another ticket <b>") == 303  # the second click
     assert f"Sent back by {APPROVER}: It is another ticket &lt;b&gt;" in ada.get("/").text
+    with journal_to_read(house.console.settings) as journal:
+        assert [(one.sha256, one.by) for one in journal.withdrawals()] == [(shown, APPROVER)]
     assert act(ben, order, "agree", digest=shown) == 409
     assert act(ada, order, "sign") == 409
     assert state_of(ada, batch, 2) == "in_doubt"
@@ -270,7 +280,7 @@ def test_an_order_about_a_row_that_has_changed_since_is_never_carried_out(house:
         409,
         True,
     )
-    assert "It cannot be carried out any more" in ada.get(order).text
+    assert "It can no longer be carried out" in ada.get(order).text
     assert "A row has changed since you signed." in ada.get("/").text
     assert state_of(ada, batch, 2) == "paid"
     assert act(ada, order, "take-back") == 303
@@ -284,7 +294,7 @@ def test_agreed_while_a_run_is_on_it_is_carried_out_after_it(house: House) -> No
     lock = RunLock(lock_path(house.console.settings.journal_path()), now="2026-11-22T00:00:00.000Z", command="submit")
     try:
         assert act(ben, order, "agree") == 303
-        assert "Rows are settled when it has ended." in ben.get(order).text
+        assert "Rows can be settled when it finishes." in ben.get(order).text
         assert act(ada, order, "carry-out") == 409
     finally:
         lock.close()
@@ -302,14 +312,14 @@ def test_an_order_that_goes_away_while_somebody_looks_is_no_error(
     kept, gone = drafted(ada, batch, 2), drafted(ada, batch, 3)
     found = order_folder_of(house.console.directory / "orders", gone.rpartition("/")[2])
     assert found is not None
-    stage_of = open_orders.order_stage
+    look = OrderAgreement.__init__
 
-    def stage(visit: Visit, journal: JournalReader, folder: OrderFolder) -> open_orders.OrderStage:
+    def looked(it: OrderAgreement, visit: Visit, folder: OrderFolder) -> None:
         if folder.number == found.number:
             found.remove()
-        return stage_of(visit, journal, folder)
+        look(it, visit, folder)
 
-    monkeypatch.setattr(open_orders, "order_stage", stage)
+    monkeypatch.setattr(OrderAgreement, "__init__", looked)
     page = ada.get("/")
     assert (page.status_code, kept in page.text, gone in page.text) == (200, True, False)
 
@@ -337,8 +347,9 @@ def test_what_is_shown_is_what_is_signed(house: House) -> None:
     order = drafted(ada, batch, 2)
     page = ada.get(order).text
     text = (house.console.directory / "orders" / order.rpartition("/")[2] / "draft.json").read_text()
-    for figure in re.findall(r'<td class="number">(?:[A-Z]{3} )?([\d,]+\.\d\d)</td>', page):
-        assert f'"{figure.replace(",", "")}"' in text
+    for figure in re.findall(r'<td class="number">(?:[A-Z]{3} )?([\d\u202f]+\.\d\d)</td>', page):
+        plain = figure.replace("\u202f", "")
+        assert f'"{plain}"' in text
     assert "Ticket 7 &lt;b&gt;" in page
     act(ada, order, "sign")
     digest = hidden(house.person(APPROVER).get(order).text, "digest")
@@ -360,7 +371,7 @@ def test_rejected_rows_are_listed_by_reason_and_chosen_by_box(house: House) -> N
     page = ada.get(f"/payouts/{batch}/retry").text
     closed, reached = (page.index(text) for text in ("The account is closed.", "The limit of the day is reached."))
     assert closed < reached  # the most frequent first
-    assert "KES 18,002.50" in page
+    assert "KES 18\u202f002.50" in page
     assert "Jane 4" not in page
     key = re.findall(r'name="reason-(\w+)"', page)
     only = ada.get(f"/payouts/{batch}/retry?reason={key[1]}").text
@@ -375,8 +386,8 @@ def test_rejected_rows_are_listed_by_reason_and_chosen_by_box(house: House) -> N
     assert chosen(ada, batch, f"reason-{key[0]}", "row-4")[1] == order  # the second click
     page = ada.get(order).text
     assert "Try 3 rejected rows again" in page
-    assert "27,004.50" in page
-    assert "Some of these rows are in an order that is open." in ada.get(f"/payouts/{batch}/retry").text
+    assert "27\u202f004.50" in page
+    assert "Some of these rows are in an open order." in ada.get(f"/payouts/{batch}/retry").text
 
 
 def test_rows_come_by_page_and_a_page_without_rejected_rows_says_so(house: House) -> None:
@@ -403,7 +414,7 @@ def test_what_a_person_called_rejected_waits_for_the_quarantine(house: House) ->
     act(ben, order, "agree")
     page = ada.get(f"/payouts/{batch}/retry").text
     assert re.search(r'name="row-2"[^>]* disabled', page)
-    assert "shut until" in page
+    assert "Closed until" in page
     status, said = chosen(ada, batch, "row-2")
     assert (status, "Row 2 is rejected on a person" in said) == ("409", True)
 
@@ -448,11 +459,11 @@ CONTRARY = "P-5,9001.00,KES,paid"
 
 def test_the_questions_name_orders_and_no_people(house: House, doubtful: str) -> None:
     ada = house.person(MAKER)
-    csv = ada.get(f"/payouts/{doubtful}/questions.csv")
-    assert csv.headers["content-disposition"] == 'attachment; filename="payroll.questions.csv"'
-    assert [line.split(",")[0] for line in csv.text.splitlines()] == ["order_id", "P-1", "P-2", "P-3", "P-4"]
-    assert "Jane" not in csv.text
-    assert "254712" not in csv.text
+    listed = ada.get(f"/payouts/{doubtful}/questions.csv")
+    assert listed.headers["content-disposition"] == 'attachment; filename="payroll.questions.csv"'
+    assert [line.split(",")[0] for line in listed.text.splitlines()] == ["order_id", "P-1", "P-2", "P-3", "P-4"]
+    assert "Jane" not in listed.text
+    assert "254712" not in listed.text
     assert ada.get(f"/payouts/{doubtful}/questions.xlsx").content.startswith(b"PK")
     assert ada.get(f"/payouts/{doubtful}/questions.html").status_code == 404
     assert house.person(AUDITOR).get(f"/payouts/{doubtful}/questions.csv").status_code == 403
@@ -498,7 +509,7 @@ def test_an_order_that_the_gateway_has_is_held_at_once_and_never_sent(house: Hou
     (house.program.home / "behaviour.toml").write_text(PAYS)
     assert house.program.json("retry", doubtful)["released"] == 1
     assert house.program.record() == before
-    assert "A message of the gateway speaks against sending this row" in ada.get(f"/payouts/{doubtful}/rows/6").text
+    assert "A message from the gateway contradicts this row" in ada.get(f"/payouts/{doubtful}/rows/6").text
     assert "It was paid" in ada.get(f"/payouts/{doubtful}/rows/6/settle").text
     assert settle(ada, doubtful, 6, "paid", attempt="1")[0] == "303"
     assert state_of(ada, doubtful, 6) == "paid"
@@ -511,7 +522,7 @@ def test_a_line_that_lets_rows_be_sent_again_takes_two_people(house: House, doub
     assert "could still be paid" in ada.get(f"{early}?show=differs").text
     set_clock(DAY)
     place = uploaded(ben, doubtful, *lines)
-    assert "Somebody who prepares payouts has to begin this" in ben.get(place).text
+    assert "Ask someone who prepares payouts to start this" in ben.get(place).text
     assert carried_out(ben, place, hidden(ada.get(place).text, "code"))[0] == "403"
     status, order = carried_out(ada, place)
     assert (status, order.startswith("/orders/")) == ("303", True)
@@ -606,3 +617,85 @@ def test_a_journal_in_postgresql_is_settled_by_the_same_pages(tmp_path: Path, po
     assert kept_orders(house) == 2
     house.console.trail.close()
     postgres_server.drop_database(database)
+
+
+# On whose word
+
+
+def times_sent(house: House, order_id: str) -> int:
+    return sum(line["client_orderid"].startswith(order_id) for line in house.program.record())
+
+
+GATEWAYS_KEY = Ed25519PrivateKey.generate()
+
+
+@pytest.fixture
+def house_with_proof(house: House) -> Iterator[House]:
+    """Have the gateway's statements signed."""
+    pem = GATEWAYS_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (house.program.home / "gateway.public.pem").write_bytes(pem)
+    config = house.program.config
+    evidence = '\n[evidence]\nstatements = "signed"\nstatement_key = "gateway.public.pem"\n'
+    config.write_text(config.read_text() + evidence)
+    found = House(house.program)
+    yield found
+    found.console.trail.close()
+
+
+def declined(house: House, batch: str) -> bytes:
+    """Return a statement in which the gateway declines row 2, at the time of its attempt."""
+    questions = house.person(MAKER).get(f"/payouts/{batch}/questions.csv").text
+    (line,) = [one for one in csv.DictReader(questions.splitlines()) if one["order_id"] == "P-1"]
+    return f"Order ID,Amount,Currency,Status,Time\nP-1,9006.00,KES,declined,{line['sent_at']}\n".encode()
+
+
+def test_the_page_of_a_row_says_when_it_can_be_tried_again(house: House) -> None:
+    batch = paid(house, "9006.00")
+    page = house.person(MAKER).get(f"/payouts/{batch}/rows/2/settle").text
+    assert "No money left" not in page
+    assert re.search(r"No payment was made. You can retry it after \d+ \w+ \d{4}, \d\d:\d\d UTC", page)
+
+
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_a_typed_statement_waits_and_a_signed_one_does_not_and_the_order_shows_it(
+    house_with_proof: House, doubtful: str, is_signed: bool
+) -> None:
+    house = house_with_proof
+    content = declined(house, doubtful)
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    files = {"statement": ("answers.csv", content)}
+    if is_signed:
+        files["signature"] = ("answers.csv.sig", GATEWAYS_KEY.sign(content))
+    place = f"/payouts/{doubtful}/statement"
+    uploaded = ada.ask("POST", place, data={"csrf": ada.token()}, files=files, headers={"origin": ORIGIN})
+    preview = uploaded.headers["location"]
+    assert ("s signature proves the statement" in ada.get(preview).text) == is_signed
+    _, order = carried_out(ada, preview)
+    assert act(ada, order, "sign") == 303
+    shown = ben.get(order).text
+    assert ("can be paid again at once" in shown) == is_signed
+    assert ("can be paid again, not before" in shown) != is_signed
+    assert act(ben, order, "agree") == 303
+    assert state_of(ada, doubtful, 2) == "rejected"
+    before = times_sent(house, "P-1")
+    house.program.json("retry", doubtful)
+    assert times_sent(house, "P-1") - before == is_signed
+    with journal_to_read(house.console.settings) as journal:
+        (row,) = journal.rows(1, numbers={2})
+    assert row.possible_duplicate_of == 1
+
+
+def test_a_signature_that_does_not_fit_is_a_sentence_and_nothing_is_kept(
+    house_with_proof: House, doubtful: str
+) -> None:
+    house = house_with_proof
+    content = declined(house, doubtful)
+    ada = house.person(MAKER)
+    files = {
+        "statement": ("answers.csv", content + b"\n"),
+        "signature": ("answers.csv.sig", GATEWAYS_KEY.sign(content)),
+    }
+    place = f"/payouts/{doubtful}/statement"
+    answer = ada.ask("POST", place, data={"csrf": ada.token()}, files=files, headers={"origin": ORIGIN})
+    assert (answer.status_code, "s signature of answers.csv" in answer.text) == (409, True)
+    assert not list((house.console.directory / "statements").glob("*"))

@@ -14,11 +14,12 @@ from playwright.sync_api import Page, expect
 
 from tests.cli.clocks import clock_of
 from tests.cli.program import Program, read_csv
-from tests.console.browsers import Desk
+from tests.console.browsers import PATIENCE_MS, Desk, follow
 from tests.console.passkey_people import at_origin, give_passkeys, origin_of, sign_in
 from tests.console.people import APPROVER, MAKER, set_up
 from tests.console.serving import served
 from tests.console.test_settling import DECLINES, PAYS, SMALL
+from tests.patience import PATIENCE_S
 
 NARROW = 320
 TICKET = "Ticket 4711, by phone"
@@ -40,7 +41,7 @@ class Company:
             for n, amount in enumerate(amounts, 1)
         ]
         run = self.program.start("submit", self.program.sheet(rows, f"{name}.csv"))
-        run.communicate(timeout=120)
+        run.communicate(timeout=PATIENCE_S)
         return str(self.program.json("status", self.program.home / f"{name}.csv")["batch"])
 
     def states(self, batch: str) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def sign(desk: Desk) -> str:
     look(desk)
     code = str(desk.page.locator(".code").inner_text())
     desk.page.get_by_role("button", name="Sign with my passkey and ask a second person").click()
-    expect(desk.page.get_by_text("You asked for this: another person has to agree.")).to_be_visible()
+    expect(desk.page.get_by_text("You asked for this, so another person must agree.")).to_be_visible()
     return code
 
 
@@ -134,7 +135,7 @@ def test_story_12_a_statement_with_one_contrary_line_settles_the_others(company:
     batch = company.submit("9006.00", "9006.10", "9001.00", "100.00")
     ada, ben = company.ada, company.ben
     ada.page.goto(f"{company.origin}/payouts/{batch}")
-    ada.page.get_by_role("link", name="Ask the gateway, and take in its answers").click()
+    follow(ada.page.get_by_role("link", name="Ask the gateway and record its answers"))
     look(ada)
     with ada.page.expect_download() as download:
         ada.page.get_by_role("link", name="CSV", exact=True).click()
@@ -153,7 +154,7 @@ def test_story_12_a_statement_with_one_contrary_line_settles_the_others(company:
     ada.page.get_by_role("link", name="Does not fit (1)").click()
     expect(ada.page.get_by_text("Row 4 is rejected in the journal, and paid in the statement.")).to_be_visible()
     look(ada)
-    ada.page.get_by_role("button", name="Go on, to sign it").click()
+    ada.page.get_by_role("button", name="Continue and sign it").click()
     code = sign(ada)
     agree(ben, company, code)
     expect(ben.page).to_have_url(re.compile(f"/payouts/{batch}$"))
@@ -168,12 +169,12 @@ def test_story_13_and_14_three_of_four_rejected_are_tried_again_and_the_books_ti
     batch = company.submit(*amounts)
     ada, ben, program = company.ada, company.ben, company.program
     company.require_ties(batch, amounts)
-    ada.page.get_by_role("link", name="Try rejected rows again").click()
+    follow(ada.page.get_by_role("link", name="Try rejected rows again"))
     look(ada)
     ada.page.get_by_label("All rows of the reason: The account is closed.").check()
     ada.page.get_by_label("Why can they succeed now?").fill(TICKET)
     ada.page.get_by_role("button", name="Go on").click()
-    expect(ada.page.get_by_role("cell", name="27,003.30")).to_be_visible()
+    expect(ada.page.get_by_role("cell", name="27\u202f003.30")).to_be_visible()
     code = sign(ada)
     before = len(program.record())
     (program.home / "behaviour.toml").write_text(f"{PAYS}delay_s = 2\n")
@@ -182,9 +183,9 @@ def test_story_13_and_14_three_of_four_rejected_are_tried_again_and_the_books_ti
     start.wait_for()
     look(ben)
     start.dblclick()
-    expect(ben.page).to_have_url(re.compile(f"/payouts/{batch}$"), timeout=60_000)
+    expect(ben.page).to_have_url(re.compile(f"/payouts/{batch}$"), timeout=PATIENCE_MS)
     company.require_ties(batch, amounts)  # while the run is on
-    expect(ben.page.get_by_text("Finished").first).to_be_visible(timeout=60_000)
+    expect(ben.page.get_by_text("Finished").first).to_be_visible(timeout=PATIENCE_MS)
     after = company.require_ties(batch, amounts)
     assert [line["state"] for line in after] == ["paid", "paid", "paid", "rejected", "paid"]
     assert [line["attempts"] for line in after] == ["2", "2", "2", "1", "1"]

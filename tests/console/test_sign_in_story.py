@@ -5,8 +5,8 @@ from socket import socket
 
 import pytest
 
-from paygw_batch.compose.actions.audit import newest_entries
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.wiring.journal import newest_entries
 from tests.cli.program import Program
 from tests.console.browsers import Desk
 from tests.console.passkey_people import at_origin, origin_of, own_line, use_passkey

@@ -11,18 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.compose.actions.audit import newest_entries
 from paygw_batch.console.console_app import ROUTES
 from paygw_batch.console.pages import people_page
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATIC
+from paygw_batch.wiring.journal import newest_entries
+from tests.checkout import ROOT
 from tests.console.checking import checked_here
 from tests.console.keyed_people import KEYS, PasskeyHouse, value
-from tests.console.people import APPROVER, MAKER, House, set_up
+from tests.console.people import APPROVER, MAKER, ORIGIN, House, set_up
 from tests.console.test_console_access import NAMES, address
 from tests.console.test_console_files import paid
 from tests.console.test_console_preparation import digest, finished, sheet, signed, uploaded
 
+OUR_FILES = [*STATIC.iterdir(), *(ROOT / "paygw_batch/report/static").iterdir()]
 HOSTILE = "\"'><img src=x onerror=alert(1)><svg onload=alert(2)><script>alert(3)</script><b hx-get=/x style=x>{{71*73}}"
 BEHAVIOUR = f"""
 [[rule]]
@@ -98,7 +100,7 @@ def is_live(attribute: str) -> bool:
 def is_ours(tag: str, target: str) -> bool:
     """Whether a link leads to our own pages; for what a page loads, whether it is one of our files."""
     if tag in {"script", "link", "img"}:
-        return target.startswith("/static/") and (STATIC / target.removeprefix("/static/")).is_file()
+        return target.startswith("/static/") and target.removeprefix("/static/") in {path.name for path in OUR_FILES}
     return re.match(r"(/(?!/)|#|\?)", target) is not None
 
 
@@ -190,14 +192,13 @@ def test_xss_words_in_headers_come_back_nowhere(house: House) -> None:
 
 def test_vendored_files_are_none_and_ours_load_nothing() -> None:
     """Scripts and styles are ours, each page names one of them, and none of them loads anything else."""
-    files = {path.name for path in STATIC.iterdir()}
-    assert all(path.is_file() for path in STATIC.iterdir())
+    assert all(path.is_file() for path in OUR_FILES)
     pages = "".join(path.read_text() for path in STATIC.with_name("templates").glob("*.html"))
-    assert {name for name in files if f"/static/{name}" not in pages} == set()
+    assert [path.name for path in OUR_FILES if f"/static/{path.name}" not in pages] == []
     for path in STATIC.glob("*.js"):
         text = path.read_text()
         assert not re.search(r"\beval\b|new Function|document\.write|importScripts|import\s*\(|https?://|//cdn", text)
-    css = (STATIC / "console.css").read_text()
+    (css,) = (path.read_text() for path in OUR_FILES if path.suffix == ".css")
     assert not re.search(r"@import|url\(|expression", css)
 
 
@@ -285,9 +286,9 @@ def test_no_act_refusal_or_download_is_without_a_trace(house: House) -> None:
         for one in ROUTES:
             if one.path in {"/sign-in", "/sign-out"}:
                 continue
+            data = {"csrf": person.token()} if one.method == "POST" else None
             before = len(newest_entries(house.console.settings, limit=999))
-            ask = person.get if one.method == "GET" else person.post
-            status = ask(address(one)).status_code
+            status = person.ask(one.method, address(one), data=data, headers={"origin": ORIGIN}).status_code
             is_noted = len(newest_entries(house.console.settings, limit=999)) > before
             does = (one.method == "POST" and one.path != "/language") or one.act is Act.DOWNLOAD
             assert is_noted == (does or status == 403), (name, one.method, one.path, status)

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from starlette.routing import Mount, Route
 
-from paygw_batch.compose.actions.audit import newest_entries
 from paygw_batch.console import web_guard
 from paygw_batch.console.console_app import ROUTES, console_app
-from paygw_batch.console.web_guard import HEADERS, MOST_FORM_BYTES, WebGuard
-from tests.cli.listening import until
+from paygw_batch.console.web_guard import HEADERS, MAX_FORM_BYTES, WebGuard
+from paygw_batch.wiring.journal import newest_entries
 from tests.console.checking import checked_here
 from tests.console.keyed_people import KEYS, PasskeyHouse
 from tests.console.people import APPROVER, MAKER, ORIGIN, House, Person, set_up
 from tests.console.test_console_access import NAMES, address
 from tests.console.test_console_preparation import HEADING, row, sheet, signed, uploaded
+from tests.patience import until
 from tests.run.test_passkey import passkey
 
 MIB = 1 << 20
@@ -31,6 +31,7 @@ RULES = {
     "GET /": "maker, approver, auditor",
     "GET /invitation/{token}": STRANGERS,
     "GET /new": "maker",
+    "GET /new/sample": "maker, approver",
     "GET /new/template": "maker, approver",
     "GET /orders/{order}": "maker, approver, auditor",
     "GET /payees": "maker, approver, auditor",
@@ -44,9 +45,13 @@ RULES = {
     "GET /payouts/{batch}/reconciliation.{ending}": "maker, approver",
     "GET /payouts/{batch}/rows/{row:int}": "maker, approver, auditor",
     "GET /people": EVERYONE,
+    "GET /session": EVERYONE,
+    "GET /session/stay": EVERYONE,
     "GET /sheets/{sheet}": "maker, approver",
     "GET /sheets/{sheet}/marked": "maker, approver",
     "GET /sheets/{sheet}/plan": "maker, approver, auditor",
+    "GET /sheets/{sheet}/people": "maker, approver, auditor",
+    "GET /sheets/{sheet}/people.csv": "maker, approver",
     "GET /sign-in": STRANGERS,
     "GET /statements/{statement}": "maker, approver",
     "POST /invitation/{token}": STRANGERS,
@@ -56,6 +61,7 @@ RULES = {
     "POST /orders/{order}/carry-out": "maker, approver",
     "POST /orders/{order}/send-back": "approver, and not who prepared it",
     "POST /orders/{order}/sign": "maker who prepared it",
+    "POST /orders/{order}/sign-again": "maker who prepared it",
     "POST /orders/{order}/take-back": "maker who prepared it",
     "POST /payouts/{batch}/continue": "maker, approver",
     "POST /payouts/{batch}/pause": "maker, approver",
@@ -72,6 +78,7 @@ RULES = {
     "POST /sheets/{sheet}/repeats-meant": "maker who prepared it",
     "POST /sheets/{sheet}/send-back": "approver, and not who prepared it",
     "POST /sheets/{sheet}/sign": "maker who prepared it",
+    "POST /sheets/{sheet}/sign-again": "maker who prepared it",
     "POST /sheets/{sheet}/start": "maker, approver",
     "POST /sheets/{sheet}/totals": "maker who prepared it",
     "POST /sign-in": STRANGERS,
@@ -394,7 +401,7 @@ def test_upload_bomb_that_declares_nothing_is_counted_as_it_comes(house: House) 
     ]  # fmt: skip
     status, taken = asked(house.app, headers=headers, method="POST", path="/sign-out", body=endless_body(65_536))
     assert status == 413
-    assert taken == MOST_FORM_BYTES // 65_536 + 1
+    assert taken == MAX_FORM_BYTES // 65_536 + 1
     newest = newest_entries(house.console.settings, limit=1)[0]
     assert (newest.who, newest.act, newest.result) == (MAKER, "sign out", "refused")
 
@@ -454,7 +461,7 @@ def test_upload_bomb_of_600_mib_in_600_kib_is_a_sentence(house: House) -> None:
     assert len(bomb) < 4 * MIB
     ada = house.person(MAKER)
     page = once_read(ada, uploaded(ada, bomb, "payroll.xlsx"))
-    assert "This sheet cannot be used yet" in page
+    assert "We can't read this sheet yet" in page
     assert "no sheet of payees is packed so tightly" in page
 
 
@@ -462,7 +469,7 @@ def test_upload_bomb_of_a_million_columns_is_a_sentence(house: House) -> None:
     ada = house.person(MAKER)
     content = f"{HEADING},{','.join(f'c{n}' for n in range(1_000_000))}\n{row(1)}\n".encode()
     page = once_read(ada, uploaded(ada, content))
-    assert "This sheet cannot be used yet" in page
+    assert "We can't read this sheet yet" in page
     assert len(page) < 100_000
 
 
@@ -476,7 +483,7 @@ def test_upload_bomb_of_a_million_columns_is_a_sentence(house: House) -> None:
         "/static/..%2fmembers.py",
         "/static/%2e%2e/members.py",
         "/static//etc/passwd",
-        "/static/console.css/../../rendering.py",
+        "/static/pages.css/../../page.py",
         "/sheets/..%2f..%2fkeys",
         "/sheets/../runs",
         "/sheets/....//....//keys",

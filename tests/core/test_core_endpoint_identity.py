@@ -67,3 +67,12 @@ def test_a_name_gives_the_endpoint_back_but_for_its_key() -> None:
     assert ours.name == "localhost/12/34"
     assert EndpointIdentity.from_name("127.0.0.1/12/34").is_reached_like(ours)
     assert EndpointIdentity.from_name(ours.name) == EndpointIdentity("localhost", "12/34")
+
+
+@pytest.mark.parametrize("host", ["gateway.example", "127.0.0.1", "192.0.2.7", "2001:db8::1"])
+def test_another_port_is_the_same_endpoint_under_another_name(host: str) -> None:
+    own, moved = (EndpointIdentity.of(host, "1234", "merchant", port=port) for port in (None, 8443))
+    assert moved.is_same_as(own)
+    assert not moved.is_reached_like(own)
+    assert EndpointIdentity.from_name(moved.name).is_reached_like(moved)
+    assert not moved.is_same_as(EndpointIdentity.of("other.example", "1234", "another login", port=8443))

@@ -201,7 +201,7 @@ def test_a_ruling_and_the_state_machine_never_disagree(
     if found.outcome is None:
         assert found.finding not in {Finding.MOVED, Finding.CONTRADICTING}
         return
-    assert proof is Proof.PROVEN
+    assert proof is Proof.PROVEN or (proof is Proof.VOUCHED and found.finding is Finding.CONTRADICTING)
     assert found.attempt is not None
     after = step(standing, Concluded(found.outcome), found.attempt)
     assert isinstance(after, IllegalMove) == (found.finding is Finding.CONTRADICTING)
@@ -223,16 +223,16 @@ EXACT = Span(LEFT, "2026-11-20T10:00:00.501Z")
 @pytest.mark.parametrize(
     ("times", "meant"),
     [
-        (StatedTimes(), Meant.UNSAID),
+        (StatedTimes(), Meant.UNSTATED),
         (StatedTimes((BEFORE,)), Meant.EARLIER),
         (StatedTimes((UP_TO_IT,)), Meant.EARLIER),
-        (StatedTimes((SECOND,)), Meant.UNSAID),
+        (StatedTimes((SECOND,)), Meant.UNSTATED),
         (StatedTimes((EXACT,)), Meant.LATEST),
         (StatedTimes((AFTER,)), Meant.LATEST),
         (StatedTimes((AFTER, BEFORE)), Meant.EARLIER),
         (StatedTimes((AFTER, SECOND)), Meant.LATEST),
         (StatedTimes(sent_at=EXACT), Meant.LATEST),
-        (StatedTimes(sent_at=SECOND), Meant.UNSAID),
+        (StatedTimes(sent_at=SECOND), Meant.UNSTATED),
         (StatedTimes(sent_at=BEFORE), Meant.EARLIER),
         (StatedTimes(sent_at=AFTER), Meant.NONE),
         (StatedTimes((BEFORE,), sent_at=EXACT), Meant.EARLIER),
@@ -241,7 +241,7 @@ EXACT = Span(LEFT, "2026-11-20T10:00:00.501Z")
 )
 def test_which_attempt_a_time_means(times: StatedTimes, meant: Meant) -> None:
     assert meant_attempt(times, LEFT) is meant
-    assert meant_attempt(times, None) is Meant.UNSAID
+    assert meant_attempt(times, None) is Meant.UNSTATED
 
 
 TWICE = candidate(State.IN_DOUBT, standing=Standing(State.IN_DOUBT, 2, 1, 1), has_left_once=False, intended_at=LEFT)

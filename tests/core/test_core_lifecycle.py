@@ -20,12 +20,12 @@ from paygw_batch.core.lifecycle import (
     Returned,
     Standing,
     State,
-    is_in_quarantine,
     kind_of,
     replay,
     step,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.journal.facts.progress import RowProgress, is_in_quarantine
 
 FACTS: dict[FactKind, Fact] = {
     FactKind.INTENDED: Intended("A", "nonce", 1, "0" * 64, None),
@@ -109,8 +109,9 @@ def test_attempts_count_intents_and_generations_count_releases(history: History)
 @given(legal_histories())
 def test_a_possible_duplicate_is_marked_from_a_persons_word_on_and_for_ever(history: History) -> None:
     standing, _ = replay(history)
-    not_received = [attempt for fact, attempt in history if kind_of(fact) is FactKind.RESOLVED_NOT_RECEIVED]
-    assert standing.possible_duplicate_of == (not_received[-1] if not_received else None)
+    words = {FactKind.RESOLVED_NOT_RECEIVED, FactKind.RESOLVED_REJECTED}
+    marked = [attempt for fact, attempt in history if kind_of(fact) in words]
+    assert standing.possible_duplicate_of == (marked[-1] if marked else None)
 
 
 @given(legal_histories(), st.integers(0, 24), st.sampled_from(list(FACTS)))
@@ -167,20 +168,18 @@ REJECTED_BY_PERSON = Resolved(Resolution.REJECTED, "Ticket 4711", "amina", Basis
     ("resolution", "basis", "mark"),
     [
         (Resolution.REJECTED, Basis.PERSON, 1),
-        (Resolution.REJECTED, Basis.GATEWAY, None),
-        (Resolution.REJECTED, None, None),
+        (Resolution.REJECTED, Basis.GATEWAY, 1),
         (Resolution.NOT_RECEIVED, Basis.PERSON, 1),
-        (Resolution.NOT_RECEIVED, None, 1),
         (Resolution.PAID, Basis.PERSON, None),
     ],
 )
-def test_a_word_by_which_a_row_could_be_sent_again_leaves_a_mark_and_old_facts_keep_their_meaning(
-    resolution: Resolution, basis: Basis | None, mark: int | None
+def test_a_word_by_which_a_row_could_be_sent_again_leaves_a_mark(
+    resolution: Resolution, basis: Basis, mark: int | None
 ) -> None:
     after = step(Standing(State.IN_DOUBT, 1), Resolved(resolution, "Ticket 4711", "amina", basis), 1)
     assert isinstance(after, Standing)
     assert after.possible_duplicate_of == mark
-    assert after.is_rejected_by_person == (resolution is Resolution.REJECTED and basis is Basis.PERSON)
+    assert after.is_rejected_by_word == (resolution is Resolution.REJECTED)
 
 
 @pytest.mark.parametrize("state", [State.IN_DOUBT, State.ACCEPTED, State.READY])
@@ -195,17 +194,19 @@ def test_no_legal_way_takes_the_mark_of_a_persons_rejected_away(state: State, hi
 
 
 @pytest.mark.parametrize(
-    ("standing", "intended_at", "waits"),
+    ("standing", "code", "intended_at", "waits"),
     [
-        (Standing(State.REJECTED, 2, 1, 2), "2026-11-20T10:00:00.001Z", True),
-        (Standing(State.REJECTED, 2, 1, 2), "2026-11-20T10:00:00.000Z", False),
-        (Standing(State.REJECTED, 2, 1, 2), None, False),
-        (Standing(State.REJECTED, 2, 1, 1), "2026-11-20T10:00:00.001Z", False),
-        (Standing(State.REJECTED, 2, 1, None), "2026-11-20T10:00:00.001Z", False),
-        (Standing(State.READY, 2, 1, 2), "2026-11-20T10:00:00.001Z", False),
+        (Standing(State.REJECTED, 2, 1, 2), None, "2026-11-20T10:00:00.001Z", True),
+        (Standing(State.REJECTED, 2, 1, 2), "proven_statement", "2026-11-20T10:00:00.001Z", False),
+        (Standing(State.REJECTED, 2, 1, 2), None, "2026-11-20T10:00:00.000Z", False),
+        (Standing(State.REJECTED, 2, 1, 2), None, None, False),
+        (Standing(State.REJECTED, 2, 1, 1), None, "2026-11-20T10:00:00.001Z", False),
+        (Standing(State.REJECTED, 2, 1, None), None, "2026-11-20T10:00:00.001Z", False),
+        (Standing(State.READY, 2, 1, 2), None, "2026-11-20T10:00:00.001Z", False),
     ],
 )
 def test_only_what_a_person_alone_calls_rejected_waits(
-    standing: Standing, intended_at: str | None, waits: bool
+    standing: Standing, code: str | None, intended_at: str | None, waits: bool
 ) -> None:
-    assert is_in_quarantine(standing, intended_at, "2026-11-20T10:00:00.000Z") == waits
+    progress = RowProgress("ORD-2", standing, error_code=code, intended_at=intended_at)
+    assert is_in_quarantine(progress, "2026-11-20T10:00:00.000Z") == waits

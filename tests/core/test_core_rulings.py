@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from paygw_batch.core.evidence import Candidate, Claim, Finding, Proof, Ruling, is_sole, rule
+from paygw_batch.core.evidence import Candidate, Claim, Finding, Proof, Ruling, is_only_attempt, rule
 from paygw_batch.core.lifecycle import Standing, State
 from paygw_batch.core.money import from_minor, to_minor, with_two_decimals
 from paygw_batch.core.outcome import OutcomeKind
@@ -129,4 +129,4 @@ def test_an_attempt_is_the_only_one_that_a_word_can_mean(
     marked: int | None, attempt: int, left_once: bool, sole: bool
 ) -> None:
     standing = Standing(State.IN_DOUBT, attempt, 1, marked)
-    assert is_sole(Candidate(7, "A", "10.00", "KES", standing, "A", has_left_once=left_once)) is sole
+    assert is_only_attempt(Candidate(7, "A", "10.00", "KES", standing, "A", has_left_once=left_once)) is sole

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.reference import content_digest, reference_of
-from paygw_batch.core.spelling import spelled_alike
+from paygw_batch.core.batch import content_digest, reference_of
+from paygw_batch.core.text import spelled_alike
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 FORMS: st.SearchStrategy[Literal["NFC", "NFD", "NFKC", "NFKD"]] = st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.terminal_text import fit_for_terminal, fit_in_json, fit_in_print
+from paygw_batch.core.text import fit_for_terminal, fit_in_json, fit_in_print
 
 DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 

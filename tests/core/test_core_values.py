@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paygw_batch.core.batch import ControlTotals, differences
-from paygw_batch.core.instruction import Instruction, attempt_order_id, first_order_id
+from paygw_batch.core.batch import ControlTotals, Instruction, attempt_order_id, differences, first_order_id
 
 
 def test_an_instruction_cannot_be_changed_through_the_fields_it_was_made_of() -> None:
@@ -38,12 +37,12 @@ def test_what_is_not_written_as_a_later_attempt_has_no_first_order_id(order_id: 
     [
         (ControlTotals(), []),
         (ControlTotals(2, {"KES": Decimal("10.00")}), []),
-        (ControlTotals(3), ["3 rows were stated; the sheet has 2."]),
-        (ControlTotals(0), ["0 rows were stated; the sheet has 2."]),
+        (ControlTotals(3), ["You expected 3 rows; the sheet has 2."]),
+        (ControlTotals(0), ["You expected 0 rows; the sheet has 2."]),
         (
             ControlTotals(sums={"KES": Decimal("10.01"), "UGX": Decimal(5)}),
             [
-                "KES 10.01 was stated; the sheet comes to KES 10.",
+                "You expected KES 10.01; the sheet's total is KES 10.",
                 "UGX 5 was stated; the sheet has no UGX row.",
             ],
         ),

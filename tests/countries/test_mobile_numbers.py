@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paygw_batch.countries.load import config_dir, load_rules
+from tests.long_part import share_of
 
 NUMBERS = {code: rule.numbers for code, rule in load_rules("payout", {}).items()}
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +89,7 @@ def test_known_numbers_are_judged_as_the_numbering_plans_have_them(code: str, na
 
 @pytest.mark.parametrize("code", sorted(NUMBERS))
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=share_of(60))
 def test_what_a_pattern_lets_pass_has_a_length_of_the_country_and_polars_agrees(code: str, data: st.DataObject) -> None:
     numbers = NUMBERS[code]
     good = data.draw(st.from_regex(numbers.pattern, fullmatch=True))

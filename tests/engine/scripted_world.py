@@ -9,11 +9,20 @@ from decimal import Decimal
 from itertools import count
 
 from benchmarks.silent_progress import Silent
+from paygw_batch.clock import ElapsedS
 from paygw_batch.core.outcome import Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.engine.engine import Engine, RunEnd
 from paygw_batch.engine.pacing import Pace
 from paygw_batch.engine.ports import Pacing, World
-from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import (
+    Attempt,
+    Expected,
+    FaultKind,
+    MayLeave,
+    PreparedRequest,
+    RawReply,
+    TransportFault,
+)
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.port import EngineJournal
@@ -23,6 +32,7 @@ from tests.engine.inline_journal import InlineJournal
 from tests.journal.tested_journal import Journal
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+DEPARTS_WITHIN_S = 150.0
 AT = "2026-11-20T10:00:00.000Z"
 
 Answer = RawReply | TransportFault
@@ -37,6 +47,7 @@ def reply(status: str, http_status: int = 200) -> RawReply:
 APPROVED = reply("approved")
 LOST = TransportFault(FaultKind.READ_TIMEOUT, first_byte_left=True)
 REFUSED = TransportFault(FaultKind.CONNECT_REFUSED, first_byte_left=False)
+STALE = TransportFault(FaultKind.INTENT_STALE, first_byte_left=False)
 UNTRUSTED = TransportFault(FaultKind.TLS_UNTRUSTED, first_byte_left=False)
 
 
@@ -70,10 +81,14 @@ class ScriptedGateway:
     arrived: list[str] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
+    before_departure: Callable[[str], None] = lambda _order_id: None
     before_answer: Callable[[str], None] = lambda _order_id: None
 
-    async def deliver(self, request: PreparedRequest) -> Answer:
+    async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> Answer:
         order_id = request.expected.order_id
+        self.before_departure(order_id)
+        if not may_leave():
+            return STALE
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
@@ -151,6 +166,8 @@ def an_engine(
     pace: Pace | None = None,
     given: EngineJournal | None = None,
     pacing: Pacing | None = None,
+    elapsed_s: ElapsedS = lambda: asyncio.get_running_loop().time(),
+    signed_ahead: int | None = None,
 ) -> Engine:
     nonces = count(1)
     return Engine(
@@ -159,9 +176,11 @@ def an_engine(
         prepare=prepare,
         judge=judge,
         pace=pace or Pace(concurrency=4),
-        world=World(now=lambda: NOW, nonce=lambda: f"{next(nonces):032x}"),
+        world=World(now=lambda: NOW, elapsed_s=elapsed_s, nonce=lambda: f"{next(nonces):032x}"),
         progress=Silent(),
+        departs_within_s=DEPARTS_WITHIN_S,
         pacing=pacing,
+        signed_ahead=signed_ahead,
     )
 
 

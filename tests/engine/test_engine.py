@@ -13,16 +13,17 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, 
 from paygw_batch.core.lifecycle import Concluded, Intended, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.engine.engine import SIGNED_AHEAD
-from paygw_batch.engine.gc_pause import gc_paused
 from paygw_batch.engine.pacing import SMALLEST_GROUP_FACTS, TRIES, Pace
 from paygw_batch.errors import InternalError, JournalUnwritable
-from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import Attempt, MayLeave, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, MoveResult
+from paygw_batch.processes import gc_paused
 from tests.engine.inline_journal import InlineJournal
 from tests.engine.scripted_world import (
     APPROVED,
     AT,
+    DEPARTS_WITHIN_S,
     LOST,
     REFUSED,
     UNTRUSTED,
@@ -33,6 +34,7 @@ from tests.engine.scripted_world import (
     reply,
     run,
 )
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -108,6 +110,57 @@ def test_no_commit_leaves_more_rows_in_flight_than_there_are_places() -> None:
     assert in_flight[-1] == 0
 
 
+def test_a_request_leaves_only_while_its_intent_is_young_and_then_by_another_intent() -> None:
+    """The process was frozen, the machine slept, or the connection was slow to open."""
+    journal, batch = a_journal(rows=3)
+    clock_s = [0.0]
+    nonces: list[str] = []
+    append = journal.append
+
+    def watched(entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        nonces.extend(entry.fact.nonce for entry in entries if isinstance(entry.fact, Intended))
+        return append(entries)
+
+    def frozen(order_id: str) -> None:
+        clock_s[0] += DEPARTS_WITHIN_S if (order_id, len(nonces)) == ("PAY-3", 2) else 1.0
+
+    journal.append = watched  # type: ignore[method-assign]
+    gateway = ScriptedGateway(before_departure=frozen)
+    end = run(an_engine(journal, gateway, Pace(1), elapsed_s=lambda: clock_s[0]), batch)
+    assert gateway.arrived == ["PAY-2", "PAY-3", "PAY-4"]
+    assert (len(nonces), len(set(nonces))) == (4, 4), "PAY-3 got another intent"
+    assert states(journal, batch) == {State.PAID: 3}
+    assert (end.sent, end.stop_reason) == (3, None)
+
+
+def test_a_run_whose_requests_are_always_too_late_stops_and_its_rows_are_ready() -> None:
+    journal, batch = a_journal(rows=3)
+    clock_s = [0.0]
+
+    def slow(_order_id: str) -> None:
+        clock_s[0] += DEPARTS_WITHIN_S
+
+    gateway = ScriptedGateway(before_departure=slow)
+    end = run(an_engine(journal, gateway, Pace(1), elapsed_s=lambda: clock_s[0]), batch)
+    assert (gateway.arrived, end.sent, end.failure) == ([], 0, None)
+    assert end.stop_reason is not None
+    assert states(journal, batch) == {State.READY: 3}
+
+
+def test_nothing_leaves_after_a_write_failed_while_a_connection_was_opened() -> None:
+    journal, batch = a_journal(rows=3)
+
+    def failing(order_id: str) -> None:
+        if order_id == "PAY-3":
+            journal._give_up("disk full")
+
+    gateway = ScriptedGateway(before_departure=failing)
+    end = run(an_engine(journal, gateway, Pace(1)), batch)
+    assert gateway.arrived == ["PAY-2"]
+    assert isinstance(end.failure, JournalUnwritable)
+    assert end.unrecorded == (("PAY-3", OutcomeKind.NOT_SENT),)
+
+
 class WaitsForDisk(InlineJournal):
     """Commits in so many seconds of the loop's clock, and keeps how many facts each commit had."""
 
@@ -161,12 +214,13 @@ def test_an_outcome_travels_in_one_commit_with_the_next_rows_intent() -> None:
 class AnswersOnTheHour(ScriptedGateway):
     """Answers everything that is in flight at one moment."""
 
-    async def deliver(self, request: PreparedRequest) -> Answer:
+    async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> Answer:
+        assert may_leave()
         loop = asyncio.get_running_loop()
         answered = asyncio.Event()
         loop.call_at((loop.time() // 3600 + 1) * 3600, answered.set)
         await answered.wait()
-        return await super().deliver(request)
+        return await super().deliver(request, lambda: True)
 
 
 def test_outcomes_that_come_together_share_a_commit_with_the_intents_that_take_their_places() -> None:
@@ -342,19 +396,19 @@ def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_th
     journal, batch = a_journal(rows=40)
 
     class Witness(ScriptedGateway):
-        async def deliver(self, request: PreparedRequest) -> RawReply | TransportFault:
+        async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
             if not self.arrived:  # all are signed by now: the gateway says that it has the last one, from elsewhere
                 claim = Claim("PAY-41", "100.00", "KES", "approved", proof=Proof.PROVEN)
                 evidence = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1, "1")
                 assert journal.take_in([evidence], {"approved": OutcomeKind.PAID}, at=AT) == [Finding.CONTRADICTING]
-            return await super().deliver(request)
+            return await super().deliver(request, may_leave)
 
     gateway = Witness()
     end = run(an_engine(journal, gateway), batch)
     assert gateway.arrived == [f"PAY-{row}" for row in range(2, 41)]
     assert (end.sent, end.failure, end.stop_reason) == (39, None, None)
     assert states(journal, batch) == {State.PAID: 39, State.READY: 1}
-    assert list(journal.messages(batch.number).holds) == [41]
+    assert list(journal.holds(batch.number)) == [41]
     journal.verify()
 
 
@@ -385,7 +439,7 @@ def test_requests_that_cannot_be_prepared_end_the_run_and_nobody_waits_for_room(
 
     engine._prepare = fail
     with asyncio.Runner() as runner:
-        end = runner.run(asyncio.wait_for(engine.run(batch.number), timeout=20))
+        end = runner.run(asyncio.wait_for(engine.run(batch.number), timeout=PATIENCE_S))
     assert isinstance(end.failure, InternalError)
     assert (end.sent, gateway.arrived) == (0, [])
     assert {standing.state for standing in journal.rows(batch.number)} == {State.READY}

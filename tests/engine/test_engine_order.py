@@ -1,16 +1,19 @@
 """What a run does beside sending: when it signs, how long it waits, what it notes and says."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
+from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.core.recorded_words import recorded
 from paygw_batch.engine import engine as engines
 from paygw_batch.engine.engine import SIGNED_AHEAD
 from paygw_batch.engine.group_commit import GroupCommit
 from paygw_batch.engine.pacing import FIRST_WAIT_S, TRIES, Pace, RejectionBreaker, wait_before_try
-from paygw_batch.errors import InternalError
+from paygw_batch.errors import InternalError, SigningFailed
 from paygw_batch.gateway.message import Attempt, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal.values import Due, Entry, MoveResult
 from tests.engine.inline_journal import InlineJournal
@@ -74,6 +77,68 @@ def test_no_more_rows_are_handed_over_to_be_signed_than_may_wait() -> None:
     engine._prepare = never
     run(engine, batch)
     assert sum(asked) == SIGNED_AHEAD
+
+
+def test_a_slow_key_is_asked_for_one_signature_after_another_and_few_ahead() -> None:
+    journal, batch = a_journal(rows=30)
+    engine = an_engine(journal, ScriptedGateway(), signed_ahead=5)
+    under_way = most = 0
+
+    async def slowly(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
+        nonlocal under_way, most
+        assert len(attempts) == 1
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(1)
+        under_way -= 1
+        return await prepare(attempts)
+
+    engine._prepare = slowly
+    assert (run(engine, batch).sent, most) == (30, 5)
+
+
+@pytest.mark.parametrize("signed_ahead", [None, 5])
+def test_a_key_that_fails_stops_the_run_and_what_was_signed_is_known(signed_ahead: int | None) -> None:
+    journal, batch = a_journal(rows=80)
+    gateway = ScriptedGateway()
+    engine = an_engine(journal, gateway, signed_ahead=signed_ahead)
+    signed = 0
+
+    async def fails_later(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
+        nonlocal signed
+        await asyncio.sleep(0.1)
+        if signed >= 32:
+            raise SigningFailed("The token is gone.", hint="Plug it in.")
+        signed += len(attempts)
+        return await prepare(attempts)
+
+    engine._prepare = fails_later
+    end = run(engine, batch)
+    assert (end.failure, end.stop_reason) == (None, "The token is gone. Plug it in.")
+    states = Counter(standing.state for standing in journal.rows(batch.number))
+    assert set(states) <= {State.PAID, State.READY}
+    assert states[State.PAID] == end.sent == len(gateway.arrived)
+    assert states[State.READY] >= 80 - signed
+
+
+def test_a_key_that_fails_for_a_row_that_waited_too_long_leaves_it_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, batch = a_journal(rows=3)
+    engine = an_engine(journal, ScriptedGateway(), Pace(concurrency=1), signed_ahead=5)
+    asked = 0
+
+    async def fails_afresh(attempts: Sequence[Attempt]) -> list[PreparedRequest]:
+        nonlocal asked
+        asked += 1
+        if asked > 3:
+            raise SigningFailed
+        return await prepare(attempts)
+
+    engine._prepare = fails_afresh
+    monkeypatch.setattr(engine, "_is_stale", lambda row: row.due.row == 3)
+    end = run(engine, batch)
+    assert (end.sent, end.failure) == (1, None)
+    states = [standing.state for standing in journal.rows(batch.number)]
+    assert states == [State.PAID, State.READY, State.READY]
 
 
 def test_a_drain_while_rows_wait_to_be_signed_ends_the_run_in_order() -> None:
@@ -151,7 +216,11 @@ def test_an_intent_that_is_overtaken_by_the_end_of_the_run_is_noted_as_not_sent(
     engine = an_engine(journal, gateway, given=DrainsMeanwhile(journal))
     run(engine, batch)
     (row,) = journal.rows(batch.number)
-    assert (gateway.arrived, row.error_code, row.message) == ([], "run.stopped", "Nothing left (run.stopped).")
+    assert (gateway.arrived, row.error_code, recorded(row.message or "")) == (
+        [],
+        "run.stopped",
+        "Nothing left (run.stopped).",
+    )
 
 
 def test_outcomes_and_the_reason_to_stop_are_said() -> None:
@@ -166,7 +235,7 @@ def test_outcomes_and_the_reason_to_stop_are_said() -> None:
     engine._progress = said
     end = run(engine, batch)
     assert said.outcomes == {"PAY-2": OutcomeKind.PAID, "PAY-3": OutcomeKind.REJECTED}
-    assert said.notes == ["Credentials were refused. No new row is started."]
+    assert said.notes == ["Credentials were refused. No new rows are started."]
     assert end.stop_reason == "Credentials were refused."
 
 

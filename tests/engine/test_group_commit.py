@@ -49,13 +49,14 @@ def test_what_arrives_during_a_commit_shares_the_next_one() -> None:
     asyncio.run(story())
 
 
-def test_after_a_failure_nobody_is_told_durable_and_nothing_is_written_again() -> None:
+@pytest.mark.parametrize("facts", [1, 3])
+def test_after_a_failure_nobody_is_told_durable_and_nothing_is_written_again(facts: int) -> None:
     async def story() -> None:
         journal = SlowJournal()
         journal.fails = True
         told: list[Exception] = []
         committer = GroupCommit(journal.append, on_failure=told.append)
-        waiting = [committer.submit(entry(number)) for number in (1, 2, 3)]
+        waiting = [committer.submit(entry(number)) for number in range(1, facts + 1)]
         await asyncio.sleep(0)
         journal.gate.set()
         results = await asyncio.gather(*waiting, return_exceptions=True)

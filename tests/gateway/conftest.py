@@ -11,6 +11,12 @@ import trustme
 
 from paygw_batch.gateway.signing.key import PrivateKey
 from tests.gateway.gateway_cases import throw_away_key
+from tests.tokens import HOW_TO_GET_IT, softhsm
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if softhsm() is None:
+        terminalreporter.write_line(HOW_TO_GET_IT, red=True, bold=True)
 
 
 @pytest.fixture(scope="session")

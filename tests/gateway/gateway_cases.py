@@ -11,15 +11,14 @@ from typing import Any
 from oauthlib.oauth1.rfc5849.signature import base_string_uri, normalize_parameters, signature_base_string
 from oauthlib.oauth1.rfc5849.utils import parse_authorization_header, unescape
 
-from paygw_batch.core.instruction import Instruction
+from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import CountryRule, OperatorTerms
 from paygw_batch.gateway.address import gateway_origin, operation_url
 from paygw_batch.gateway.encode import Supplies
 from paygw_batch.gateway.http.http1 import payout_request
 from paygw_batch.gateway.message import PreparedRequest
-from paygw_batch.gateway.prepare import Signer
-from paygw_batch.gateway.sign import SignatureProfile
+from paygw_batch.gateway.sign import SignatureProfile, Signer
 from paygw_batch.gateway.signing.key import PrivateKey, load_private_key
 
 HERE = Path(__file__).parent

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 from paygw_batch.gateway.address import Connections, TransportSettings
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Expected, FaultKind, PreparedRequest, RawReply, TransportFault
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 Script = Callable[["Peer"], Awaitable[None]]
@@ -130,7 +131,7 @@ class Server:
     async def finished(self) -> None:
         """Wait until every script has come to its end."""
         if self.scripts:
-            _, unfinished = await asyncio.wait(self.scripts, timeout=30)
+            _, unfinished = await asyncio.wait(self.scripts, timeout=PATIENCE_S)
             assert not unfinished
 
     @property
@@ -177,6 +178,11 @@ def settings_for(url: str, **changes: Any) -> TransportSettings:
     return replace(TransportSettings(url), **changes)
 
 
+def at_any_time() -> bool:
+    """Let a request leave whenever it is ready."""
+    return True
+
+
 def request_to(url: str, order_id: str = "PAY-1", body: bytes | None = None) -> PreparedRequest:
     """Return a request as a signer would have prepared it, for a server at `url`."""
     return PreparedRequest(
@@ -197,7 +203,7 @@ async def deliver_once(
     """Send one payout to a server that follows `script`, on settings with `changes`; nothing may be left open."""
     async with serving(script, tls=tls, limit=limit) as server:
         transport = PayoutTransport(settings_for(server.url, **changes))
-        result = await transport.deliver(request_to(server.url, body=body))
+        result = await transport.deliver(request_to(server.url, body=body), at_any_time)
         if changes.get("connections") is not Connections.REUSE:
             await turns()
             assert transport._living == set()

@@ -62,7 +62,7 @@ def test_a_certificate_that_is_not_to_be_trusted_stops_the_run() -> None:
 def test_a_gateway_that_speaks_before_it_is_asked_stops_the_run() -> None:
     verdict = judge_fault(FaultKind.EARLY_REPLY, left=False)
     assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="reply.early")
-    assert verdict.advice == StopRun("The gateway answers before it is asked: its answers cannot be believed.")
+    assert verdict.advice == StopRun("The gateway replied before we sent a request, so its replies can't be trusted.")
 
 
 def test_written_bytes_are_believed_more_than_a_witness_that_is_unset() -> None:

@@ -15,12 +15,11 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.rules import AmountForm
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.classify import MAX_URL_CHARACTERS, classify
-from paygw_batch.gateway.control import ControlAlgorithm, ControlAmount, ControlPart, ControlProfile
-from paygw_batch.gateway.encode import encode_body
+from paygw_batch.gateway.encode import ControlAlgorithm, ControlAmount, ControlPart, ControlProfile, encode_body
 from paygw_batch.gateway.message import Expected, RawReply
 from paygw_batch.gateway.sign import SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
-from paygw_batch.sandbox.expects import ControlRule, is_control
+from paygw_batch.sandbox.form import ControlRule, is_control
 from tests.gateway.collection_cases import (
     EVERY_REQUEST,
     OPERATION,

@@ -9,7 +9,7 @@ import pytest
 
 from paygw_batch.gateway.http.connection import CannotOpen, Connection
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
-from tests.gateway.gateway_server import play
+from tests.gateway.gateway_server import at_any_time, play
 
 
 class FailingTransport(asyncio.Transport):
@@ -51,7 +51,7 @@ async def exchange_over(transport: FailingTransport) -> RawReply | TransportFaul
     connection.connection_made(transport)
     with suppress(CannotOpen):
         await connection.listen(0, loop.time() + 30)
-    return await connection.exchange(b"request", read_timeout_s=60, deadline_s=loop.time() + 120)
+    return await connection.exchange(b"request", at_any_time, read_timeout_s=60, deadline_s=loop.time() + 120)
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,14 @@ from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.http import connection, transport
 from paygw_batch.gateway.http.tls import TlsChannel, client_context
 from paygw_batch.gateway.http.transport import PayoutTransport
-from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.message import FaultKind, MayLeave, RawReply, TransportFault
 from tests.gateway.gateway_server import (
     BODY,
     HUGE,
     REPLY,
     Peer,
     Script,
+    at_any_time,
     deliver_once,
     jump,
     pause_reading,
@@ -40,6 +41,7 @@ from tests.gateway.gateway_server import (
     summary,
     turns,
 )
+from tests.patience import PATIENCE_S
 
 Channel = dict[str, Any]
 Gateway = Callable[[socket.socket], None]
@@ -108,18 +110,20 @@ def test_the_last_look_is_taken_where_the_request_is_handed_over(
             await peer.answer()
         assert await peer.until_closed() == b""
 
-    def spoken_to_at_the_last_moment(self: connection.Connection, request: bytes, **bounds: float) -> Any:
+    def spoken_to_at_the_last_moment(
+        self: connection.Connection, request: bytes, may_leave: MayLeave, **bounds: float
+    ) -> Any:
         if connections is Connections.FRESH or self._has_served:
             peers[0].writer.write(NO)
-        return exchange(self, request, **bounds)
+        return exchange(self, request, may_leave, **bounds)
 
     async def scenario() -> RawReply | TransportFault:
         async with serving(script, tls=channel["tls"]) as server:
             settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"), connections=connections)
             async with PayoutTransport(settings) as sending:
                 if connections is Connections.REUSE:
-                    assert summary(await sending.deliver(request_to(server.url))) == BODY
-                result = await sending.deliver(request_to(server.url))
+                    assert summary(await sending.deliver(request_to(server.url), at_any_time)) == BODY
+                result = await sending.deliver(request_to(server.url), at_any_time)
             await server.finished()
             return result
 
@@ -140,7 +144,7 @@ def test_a_proxy_that_says_more_than_that_the_way_is_open_gets_no_request() -> N
         async with serving(script) as proxy:
             settings = settings_for("https://gateway.example", proxy=proxy.url)
             async with PayoutTransport(settings) as sending:
-                result = await sending.deliver(request_to("https://gateway.example"))
+                result = await sending.deliver(request_to("https://gateway.example"), at_any_time)
             await proxy.finished()
             return result
 
@@ -187,7 +191,7 @@ async def deliver_over_tls(script: Script, ca_bundle: Path) -> RawReply | Transp
     async with serving(script) as server:
         url = server.url.replace("http:", "https:")
         async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as sending:
-            result = await sending.deliver(request_to(url))
+            result = await sending.deliver(request_to(url), at_any_time)
         await server.finished()
         return result
 
@@ -331,7 +335,7 @@ def delivered(
     async def scenario() -> list[RawReply | TransportFault]:
         async with PayoutTransport(settings_for(url, ca_bundle=channel.get("ca_bundle"))) as sending:
             body = b'{"client_orderid":"PAY-1"}'.ljust(size)
-            return [await sending.deliver(request_to(url, body=body)) for _ in range(count)]
+            return [await sending.deliver(request_to(url, body=body), at_any_time) for _ in range(count)]
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(scenario())
@@ -374,7 +378,7 @@ def test_a_reply_that_was_sent_before_the_request_had_arrived_whole_is_in_doubt(
     def answers_the_beginning(taken: socket.socket) -> None:
         taken.recv(1)
         taken.sendall(REPLY)
-        ended.wait(30)
+        ended.wait(PATIENCE_S)
 
     ended = threading.Event()
     with gateway_in_a_thread(answers_the_beginning, channel["tls"], receive_buffer=4096) as url:
@@ -421,7 +425,7 @@ def test_the_first_connection_is_listened_to_for_long_and_later_ones_for_a_share
     async def scenario() -> None:
         async with serving(script) as server, PayoutTransport(settings_for(server.url)) as sending:
             for _ in took_s:
-                assert summary(await sending.deliver(request_to(server.url))) == BODY
+                assert summary(await sending.deliver(request_to(server.url), at_any_time)) == BODY
 
     took_s = [5.0, 0.0, 0.5, 0.0]
     monkeypatch.setattr(connection.Connection, "listen", noted)

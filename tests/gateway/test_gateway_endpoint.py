@@ -103,3 +103,26 @@ def test_the_url_that_is_sent_is_the_one_that_rfc_5849_signs(base_url: str, endp
 def test_an_endpoint_that_would_be_another_path_is_refused(endpoint_id: str) -> None:
     with pytest.raises(ConfigurationError, match="endpoint_id"):
         operation_url("https://gateway.example", OPERATION, endpoint_id)
+
+
+@pytest.mark.parametrize(
+    ("path", "before"),
+    [
+        ("/paynet", ""),
+        ("/paynet/api/v4/payout", ""),
+        ("/paynet/api/v4/payout/1234", ""),
+        ("/paynet/api/v2/sale-form/1234/", ""),
+        ("/PayNet/api", ""),
+        ("/%70aynet/api", ""),
+        ("/proxy/paynet/api/v4", "/proxy"),
+    ],
+)
+def test_a_base_address_with_a_part_of_an_operation_is_refused(path: str, before: str) -> None:
+    with pytest.raises(ConfigurationError, match="path of an operation") as caught:
+        operation_url(f"https://gateway.example{path}", OPERATION, "1234")
+    assert caught.value.hint.endswith(f" https://gateway.example{before}")
+
+
+def test_a_base_address_may_have_a_path_of_its_own() -> None:
+    url = operation_url("https://gateway.example/paynets/v4", OPERATION, "1")
+    assert url == f"https://gateway.example/paynets/v4{OPERATION.path.replace('{endpoint_id}', '1')}"

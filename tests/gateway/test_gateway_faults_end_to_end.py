@@ -207,15 +207,17 @@ async def a_run(script: Script, channel: Channel, *, url: str | None = None, alw
     batch = a_batch(journal)
     async with serving(first_then_well, tls=channel["tls"]) as server:
         place = url or server.url.replace("http:", f"{channel.get('speaks', 'http')}:")
-        async with PayoutTransport(settings_for(place, ca_bundle=channel.get("ca_bundle"))) as transport:
+        settings = settings_for(place, ca_bundle=channel.get("ca_bundle"))
+        async with PayoutTransport(settings) as transport:
             engine = Engine(
                 journal=InlineJournal(journal),
                 gateway=transport,
                 prepare=prepare_for(place),
                 judge=partial(classify, words=WORDS, operation=OPERATION),
                 pace=Pace(concurrency=1),
-                world=World(now=_now, nonce=lambda: f"{next(nonces):032x}"),
+                world=World(now=_now, elapsed_s=asyncio.get_running_loop().time, nonce=lambda: f"{next(nonces):032x}"),
                 progress=Silent(),
+                departs_within_s=settings.connect_timeout_s + settings.total_timeout_s,
             )
             jumping = asyncio.create_task(_jump_on())
             end = await engine.run(batch)
@@ -338,7 +340,7 @@ def test_a_gateway_that_speaks_before_it_is_asked_gets_one_connection_and_no_row
     ended = play(a_run(script, channel, always=True))
     assert (ended.first.state.value, ended.first.attempts, ended.end.sent) == ("ready", 1, 0)
     assert (ended.exit_code, ended.arrived, len(peers)) == (6, {}, 1)
-    assert "before it is asked" in (ended.end.stop_reason or "")
+    assert "before we sent a request" in (ended.end.stop_reason or "")
 
 
 @pytest.mark.parametrize("script", [hang_up, reset, silence])

@@ -14,6 +14,7 @@ from tests.gateway.gateway_server import (
     HUGE,
     JumpingLoop,
     Peer,
+    at_any_time,
     pause_reading,
     play,
     request_to,
@@ -45,7 +46,7 @@ def test_a_cancelled_delivery_cuts_its_connection_and_goes_on_being_cancelled(ch
 
         async with serving(script, tls=channel["tls"]) as server:
             transport = PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle")))
-            delivery = asyncio.create_task(transport.deliver(request_to(server.url)))
+            delivery = asyncio.create_task(transport.deliver(request_to(server.url), at_any_time))
             await asked.wait()
             delivery.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -74,7 +75,7 @@ def test_a_cancelled_delivery_writes_nothing_more_of_its_request() -> None:
 
         cancelled = asyncio.Event()
         async with serving(script) as server, PayoutTransport(settings_for(server.url)) as transport:
-            delivery = asyncio.create_task(transport.deliver(request_to(server.url, body=HUGE)))
+            delivery = asyncio.create_task(transport.deliver(request_to(server.url, body=HUGE), at_any_time))
             await taken.wait()
             delivery.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -99,7 +100,7 @@ def test_a_delivery_cancelled_in_the_handshake_cuts_its_connection() -> None:
         async with serving(script) as server:
             url = server.url.replace("http:", "https:")
             async with PayoutTransport(settings_for(url)) as transport:
-                delivery = asyncio.create_task(transport.deliver(request_to(url)))
+                delivery = asyncio.create_task(transport.deliver(request_to(url), at_any_time))
                 await met.wait()
                 delivery.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -115,7 +116,7 @@ def test_a_delivery_cancelled_while_it_connects_leaves_nothing_open(blackhole: i
     async def scenario() -> None:
         url = f"http://127.0.0.1:{blackhole}"
         transport = PayoutTransport(settings_for(url))
-        delivery = asyncio.create_task(transport.deliver(request_to(url)))
+        delivery = asyncio.create_task(transport.deliver(request_to(url), at_any_time))
         await turns()
         delivery.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -136,12 +137,12 @@ def test_closing_the_transport_ends_what_is_under_way_with_its_true_witness(chan
 
         async with serving(script, tls=channel["tls"]) as server:
             transport = PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle")))
-            delivery = asyncio.create_task(transport.deliver(request_to(server.url)))
+            delivery = asyncio.create_task(transport.deliver(request_to(server.url), at_any_time))
             await asked.wait()
             await transport.aclose()
             assert summary(await delivery) == (FaultKind.CANCELLED, True)
             with pytest.raises(InternalError):
-                await transport.deliver(request_to(server.url))
+                await transport.deliver(request_to(server.url), at_any_time)
 
     play(scenario())
 
@@ -157,7 +158,7 @@ def test_closing_the_transport_while_a_connection_opens_sends_nothing() -> None:
         async with serving(script) as server:
             url = server.url.replace("http:", "https:")
             transport = PayoutTransport(settings_for(url))
-            delivery = asyncio.create_task(transport.deliver(request_to(url)))
+            delivery = asyncio.create_task(transport.deliver(request_to(url), at_any_time))
             await met.wait()
             await transport.aclose()
             assert summary(await delivery) == (FaultKind.CANCELLED, False)
@@ -181,7 +182,7 @@ def test_closing_the_transport_while_a_name_is_looked_up_sends_nothing(monkeypat
 
         async with serving(script) as server:
             transport = PayoutTransport(settings_for(server.url))
-            delivery = asyncio.create_task(transport.deliver(request_to(server.url)))
+            delivery = asyncio.create_task(transport.deliver(request_to(server.url), at_any_time))
             await asked.wait()
             await transport.aclose()
             told.set()
@@ -203,7 +204,7 @@ def test_sixty_four_at_once_each_get_their_own_reply(channel: Channel) -> None:
         async with serving(script, tls=channel["tls"]) as server:
             async with PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport:
                 results = await asyncio.gather(
-                    *[transport.deliver(request_to(server.url, str(number))) for number in range(64)]
+                    *[transport.deliver(request_to(server.url, str(number)), at_any_time) for number in range(64)]
                 )
             assert [summary(result) for result in results] == [str(number).encode() for number in range(64)]
             assert len(server.peers) == 64

@@ -1,6 +1,7 @@
 """HTTP/1.1 as bytes: one table of replies, fed whole, byte by byte, and with more behind them."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.errors import InternalError
+from paygw_batch.gateway.address import gateway_origin
 from paygw_batch.gateway.http.http1 import (
     MAX_INTERIM_REPLIES,
     MAX_REPLY_BYTES,
     Broken,
     ReplyReader,
-    request_head,
+    payout_request,
 )
 from paygw_batch.gateway.message import FaultKind, RawReply
+from tests.gateway.gateway_server import request_to
 
 OK = b"HTTP/1.1 200 OK\r\n"
 LENGTH_2 = b"Content-Length: 2\r\n"
@@ -233,7 +236,8 @@ def test_an_end_after_a_complete_reply_changes_nothing() -> None:
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\rb", "a\0b"])
 def test_a_header_that_would_break_out_of_its_line_is_never_composed(value: str) -> None:
+    request, origin = request_to("http://localhost"), gateway_origin("http://localhost")[0]
     with pytest.raises(InternalError):
-        request_head("/p", host="h", fields=[("Authorization", value)], content_length=0, close=True)
+        payout_request(replace(request, authorization=value), origin, close=True)
     with pytest.raises(InternalError):
-        request_head(f"/{value}", host="h", fields=[], content_length=0, close=True)
+        payout_request(replace(request, url=f"http://localhost/{value}"), origin, close=True)

@@ -11,17 +11,19 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.authenticity import (
+from paygw_batch.gateway.message import Received
+from paygw_batch.gateway.notification import (
     AuthenticityCheck,
     HashAlgorithm,
     HeaderEncoding,
     HeaderHash,
     HeaderSignature,
+    NotificationFields,
     SharedSecretHash,
     SignedHeader,
+    headers_that_matter,
+    read_notification,
 )
-from paygw_batch.gateway.message import Received
-from paygw_batch.gateway.notification import NotificationFields, headers_that_matter, read_notification
 from paygw_batch.gateway.signing.key import SignatureAlgorithm, gateway_key_of
 
 NAMES = NotificationFields("client_orderid", "amount", "currency", "status", ("reference",))

@@ -12,7 +12,7 @@ import trustme
 from paygw_batch.gateway.http import transport
 from paygw_batch.gateway.http.connection import Connection
 from paygw_batch.gateway.http.transport import PayoutTransport
-from paygw_batch.gateway.message import PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import MayLeave, PreparedRequest, RawReply, TransportFault
 from tests.gateway import test_gateway_reuse, test_gateway_tls, test_gateway_transport
 
 PLAIN: dict[str, Any] = {"tls": None}
@@ -59,15 +59,17 @@ def test_http_2_is_found(authority: trustme.CA, ca_bundle: Path, monkeypatch: py
 def test_following_redirects_is_found(monkeypatch: pytest.MonkeyPatch, *, elsewhere: bool) -> None:
     deliver = PayoutTransport.deliver
 
-    async def following(self: PayoutTransport, request: PreparedRequest) -> RawReply | TransportFault:
-        result = await deliver(self, request)
+    async def following(
+        self: PayoutTransport, request: PreparedRequest, may_leave: MayLeave
+    ) -> RawReply | TransportFault:
+        result = await deliver(self, request, may_leave)
         if not isinstance(result, RawReply) or not 300 <= result.http_status < 400:
             return result
         place = dict(result.headers)["location"]
         if place.startswith("/"):
-            return await deliver(self, request)
+            return await deliver(self, request, may_leave)
         other = PayoutTransport(replace(self._settings, base_url=place.partition("/paynet")[0], read_timeout_s=0.01))
-        return await deliver(other, replace(request, url=place))
+        return await deliver(other, replace(request, url=place), may_leave)
 
     monkeypatch.setattr(PayoutTransport, "deliver", following)
     dies(test_gateway_transport.test_a_redirect_is_handed_over_and_never_followed, 307, elsewhere=elsewhere)

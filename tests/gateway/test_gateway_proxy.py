@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.gateway.http.proxy import TunnelReader
+from paygw_batch.gateway.http.http1 import TunnelReader
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.gateway.gateway_server import (
@@ -16,6 +16,7 @@ from tests.gateway.gateway_server import (
     Script,
     Server,
     answer,
+    at_any_time,
     deliver_once,
     hang_up,
     jump,
@@ -62,7 +63,7 @@ async def through(proxy: Server, gateway: Server, ca_bundle: Path) -> RawReply |
     url = gateway.url if gateway.tls else gateway.url.replace("http:", "https:")
     settings = settings_for(url, ca_bundle=ca_bundle, proxy=f"http://127.0.0.1:{proxy.port}")
     async with PayoutTransport(settings) as transport:
-        result = await transport.deliver(request_to(url))
+        result = await transport.deliver(request_to(url), at_any_time)
         await turns()
         assert transport._living == set()
         return result
@@ -175,7 +176,7 @@ def test_a_proxy_in_the_environment_is_not_asked(
         async with serving(never_asked) as proxy, serving(answer, tls=channel["tls"]) as server:
             monkeypatch.setenv(variable, proxy.url)
             async with PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport:
-                assert summary(await transport.deliver(request_to(server.url))) == BODY
+                assert summary(await transport.deliver(request_to(server.url), at_any_time)) == BODY
             assert proxy.peers == []
 
     play(scenario())

@@ -1,16 +1,13 @@
-"""Reused connections: which one may carry another payout, and which may not. And httpx's face of the transport."""
+"""Reused connections: which one may carry another payout, and which may not."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
 
 from paygw_batch.gateway.address import Connections
-from paygw_batch.gateway.http.httpx_transport import DeliveryFault, GatewayClient, HttpxTransport
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.gateway.gateway_cases import head_and_body
@@ -20,6 +17,7 @@ from tests.gateway.gateway_server import (
     Peer,
     Script,
     Server,
+    at_any_time,
     jump,
     play,
     request_to,
@@ -50,7 +48,7 @@ async def reusing(script: Script, channel: Channel) -> AsyncIterator[tuple[Serve
 
 
 async def deliver(server: Server, transport: PayoutTransport) -> RawReply:
-    reply = await transport.deliver(request_to(server.url))
+    reply = await transport.deliver(request_to(server.url), at_any_time)
     assert isinstance(reply, RawReply), reply
     return reply
 
@@ -167,7 +165,7 @@ def test_a_connection_that_ends_while_the_next_request_leaves_puts_it_in_doubt_a
 
         async with reusing(script, channel) as (server, transport):
             await deliver(server, transport)
-            result = await transport.deliver(request_to(server.url))
+            result = await transport.deliver(request_to(server.url), at_any_time)
             assert isinstance(result, TransportFault)
             assert (result.kind, result.first_byte_left) == (FaultKind.CONNECTION_LOST, True)
             assert len(server.peers) == 1
@@ -235,130 +233,7 @@ def test_a_fault_ends_its_connection(channel: Channel) -> None:
             await peer.until_closed()
 
         async with reusing(script, channel) as (server, transport):
-            assert isinstance(await transport.deliver(request_to(server.url)), TransportFault)
+            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), TransportFault)
             assert not (await deliver(server, transport)).reused_connection
-
-    play(scenario())
-
-
-# httpx's face.
-
-
-async def post(transport: PayoutTransport, url: str, **options: Any) -> httpx.Response:
-    async with httpx.AsyncClient(transport=HttpxTransport(transport)) as client:
-        return await client.post(url, **options)
-
-
-def test_httpx_gets_a_reply_and_its_request_leaves_as_a_payout_would(channel: Channel) -> None:
-    async def scenario() -> None:
-        heard: list[bytes] = []
-
-        async def script(peer: Peer) -> None:
-            heard.append(await peer.answer())
-
-        async with serving(script, tls=channel["tls"]) as server:
-            transport = PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle")))
-            response = await post(
-                transport, f"{server.url}/path?a=b%20c", json={"a": 1}, headers={"Authorization": "x", "X-Trace": "y"}
-            )
-            assert (response.status_code, response.json()) == (200, json.loads(BODY))
-            await server.finished()
-            first, headers, body = head_and_body(heard[0])
-            assert first == "POST /path?a=b%20c HTTP/1.1"
-            assert json.loads(body) == {"a": 1}
-            assert headers == {
-                "host": f"localhost:{server.port}",
-                "user-agent": "paygw-batch",
-                "accept": "*/*",
-                "accept-encoding": "identity",
-                "content-type": "application/json",
-                "authorization": "x",
-                "x-trace": "y",
-                "content-length": str(len(body)),
-                "connection": "close",
-            }
-
-    play(scenario())
-
-
-def test_httpx_gets_a_fault_as_a_transport_error_that_carries_it() -> None:
-    async def scenario() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.request()
-
-        async with serving(script) as server:
-            transport = PayoutTransport(settings_for(server.url))
-            with pytest.raises(httpx.TransportError, match=r"read\.closed") as caught:
-                await post(transport, server.url, content=b"secret body", headers={"Authorization": "secret"})
-            assert isinstance(caught.value, DeliveryFault)
-            assert (caught.value.fault.kind, caught.value.fault.first_byte_left) == (FaultKind.CONNECTION_LOST, True)
-            assert "secret" not in str(caught.value)
-
-    play(scenario())
-
-
-def test_an_enquiry_gets_the_raw_reply_or_the_fault(channel: Channel) -> None:
-    async def scenario() -> None:
-        heard: list[bytes] = []
-
-        async def script(peer: Peer) -> None:
-            heard.append(await peer.answer() if peer.number == 0 else await peer.request())
-
-        async with serving(script, tls=channel["tls"]) as server:
-            settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"))
-            enquiry = request_to(server.url)
-            async with GatewayClient(PayoutTransport(settings)) as client:
-                reply, fault = await client.ask(enquiry), await client.ask(enquiry)
-            await server.finished()
-        assert isinstance(reply, RawReply)
-        assert (reply.http_status, reply.body) == (200, BODY)
-        assert isinstance(fault, TransportFault)
-        assert (fault.kind, fault.first_byte_left) == (FaultKind.CONNECTION_LOST, True)
-        first, headers, body = head_and_body(heard[0])
-        assert f"{server.url}{first.split()[1]}" == enquiry.url
-        assert (headers["authorization"], body) == (enquiry.authorization, enquiry.body)
-
-    play(scenario())
-
-
-def test_a_client_says_why_the_gateway_cannot_be_reached_and_sends_nothing(channel: Channel) -> None:
-    async def scenario() -> None:
-        heard: list[bytes] = []
-
-        async def script(peer: Peer) -> None:
-            heard.append(await peer.until_closed())
-
-        async with serving(script, tls=channel["tls"]) as server:
-            settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"))
-            async with GatewayClient(PayoutTransport(settings)) as client:
-                assert await client.unreachable() is None
-            await server.finished()
-        assert heard == [b""]
-        async with GatewayClient(PayoutTransport(settings)) as client:
-            fault = await client.unreachable()
-        assert fault is not None
-        assert (fault.kind, fault.first_byte_left) == (FaultKind.CONNECT_REFUSED, False)
-
-    play(scenario())
-
-
-def test_httpx_is_refused_another_method_place_or_a_cookie(channel: Channel) -> None:
-    async def scenario() -> None:
-        heard: list[bytes] = []
-
-        async def script(peer: Peer) -> None:
-            heard.append(await peer.answer(REPLY.replace(b"\r\n\r\n", b"\r\nSet-Cookie: a=b\r\n\r\n")))
-
-        async with serving(script, tls=channel["tls"]) as server:
-            settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"))
-            async with httpx.AsyncClient(transport=HttpxTransport(PayoutTransport(settings))) as client:
-                for method, url in (("GET", server.url), ("POST", "https://elsewhere.example"), ("POST", "http://h")):
-                    with pytest.raises(httpx.UnsupportedProtocol):
-                        await client.request(method, url)
-                for _ in range(2):
-                    assert (await client.post(server.url)).status_code == 200
-            await server.finished()
-        assert all(b"ookie" not in request for request in heard)
-        assert len(heard) == 2
 
     play(scenario())

@@ -2,12 +2,12 @@
 
 import asyncio
 import errno
+import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,13 +15,12 @@ import pytest
 
 from paygw_batch.errors import SigningFailed
 from paygw_batch.gateway.message import Attempt, PreparedRequest
-from paygw_batch.gateway.prepare import Preparer
-from paygw_batch.gateway.sign import SignatureProfile
+from paygw_batch.gateway.sign import Preparer, SignatureProfile
 from paygw_batch.gateway.signing.key import PrivateKey
 from paygw_batch.gateway.signing.signers import (
-    FEWEST_SIGNERS,
     LONG_RUN_PAYOUTS,
-    MOST_SIGNERS,
+    MAX_SIGNERS,
+    MIN_SIGNERS,
     Signers,
     SigningProcesses,
     SigningThreads,
@@ -31,6 +30,7 @@ from paygw_batch.gateway.signing.signers import (
     usable_cores,
 )
 from tests.gateway.gateway_cases import KEY_FILE, RULES, instruction_for, prepared, signer, throw_away_key
+from tests.patience import until
 
 TEXTS = [f"POST&https%3A%2F%2Fgateway.example&order%3D{number}" for number in range(100)]
 KINDS: list[Callable[[PrivateKey], Signers]] = [SigningThreads, SigningProcesses]
@@ -71,7 +71,7 @@ def test_a_prepared_request_is_the_same_whoever_signs_it(key: PrivateKey) -> Non
 
 @pytest.mark.parametrize(
     ("cores", "signers"),
-    [(1, FEWEST_SIGNERS), (2, FEWEST_SIGNERS), (3, 2), (4, 3), (8, 7), (9, MOST_SIGNERS), (64, MOST_SIGNERS)],
+    [(1, MIN_SIGNERS), (2, MIN_SIGNERS), (3, 2), (4, 3), (8, 7), (9, MAX_SIGNERS), (64, MAX_SIGNERS)],
 )
 def test_signers_follow_the_cores(cores: int, signers: int) -> None:
     assert signers_on(cores) == signers
@@ -98,10 +98,10 @@ def test_a_signing_process_that_cannot_be_started_ends_those_that_were(
 ) -> None:
     begun: list[subprocess.Popen[bytes]] = []
 
-    def begin_one_alone() -> subprocess.Popen[bytes]:
+    def begin_one_alone(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         if begun:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        begun.append(_process())
+        begun.append(_process(environ))
         return begun[0]
 
     async def never(_: SigningProcesses) -> None:
@@ -184,10 +184,7 @@ asyncio.run(sign())
         pids = [int(pid) for pid in process.stdout.readline().split()]
         process.kill()
     assert len(pids) == SIGNERS
-    deadline_s = time.monotonic() + 30
-    while any(_runs(pid) for pid in pids):
-        assert time.monotonic() < deadline_s, "a signing process outlived its run"
-        time.sleep(0.01)
+    until(lambda: not any(_runs(pid) for pid in pids), "a signing process outlived its run")
 
 
 def _runs(pid: int) -> bool:
@@ -200,7 +197,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_the_key_stands_in_no_argument_and_no_environment(key: PrivateKey) -> None:
-    secret = key.hand_over()
+    secret = json.loads(key.hand_over())["der"].encode()
 
     async def story(signers: SigningProcesses) -> None:
         await signers.sign(TEXTS)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.gateway.http.kept_addresses import KEPT_S
-from paygw_batch.gateway.http.transport import PayoutTransport
+from paygw_batch.gateway.http.transport import KEPT_S, PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from tests.gateway.gateway_server import (
     BODY,
@@ -16,6 +15,7 @@ from tests.gateway.gateway_server import (
     JumpingLoop,
     Peer,
     Script,
+    at_any_time,
     deliver_once,
     hang_up,
     jump,
@@ -129,7 +129,7 @@ def open_to(url: str, *, names: dict[str, Any] | None = None, **changes: Any) ->
         assert isinstance(loop, JumpingLoop)
         loop.names.update(names or {})
         async with PayoutTransport(settings_for(url, **changes)) as transport:
-            delivery = asyncio.create_task(transport.deliver(request_to(url)))
+            delivery = asyncio.create_task(transport.deliver(request_to(url), at_any_time))
             while not delivery.done():
                 await asyncio.sleep(0.01)
                 jump(1)
@@ -175,7 +175,7 @@ def test_the_next_address_of_a_name_is_tried_when_one_refuses() -> None:
             loop = asyncio.get_running_loop()
             assert isinstance(loop, JumpingLoop)
             loop.names["localhost"] = ["127.0.0.2", "127.0.0.1"]
-            assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
             assert len(server.peers) == 1
 
     play(scenario())
@@ -197,10 +197,10 @@ def test_a_name_is_looked_up_once_for_many_connections_and_again_after_a_while(m
         monkeypatch.setattr(JumpingLoop, "getaddrinfo", counted)
         async with serving(answered) as server, PayoutTransport(settings_for(server.url)) as transport:
             for _ in range(3):
-                assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+                assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
             assert (asked.count("localhost"), len(server.peers)) == (1, 3)
             jump(KEPT_S)
-            assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
             assert asked.count("localhost") == 2
 
     play(scenario())
@@ -212,9 +212,12 @@ def test_a_name_none_of_whose_kept_addresses_answers_is_looked_up_again() -> Non
         assert isinstance(loop, JumpingLoop)
         async with serving(answered) as server, PayoutTransport(settings_for(server.url)) as transport:
             loop.names["localhost"] = ["127.0.0.2"]
-            assert summary(await transport.deliver(request_to(server.url))) == (FaultKind.CONNECT_REFUSED, False)
+            assert summary(await transport.deliver(request_to(server.url), at_any_time)) == (
+                FaultKind.CONNECT_REFUSED,
+                False,
+            )
             loop.names["localhost"] = ["127.0.0.1"]
-            assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
 
     play(scenario())
 
@@ -227,9 +230,12 @@ def test_a_name_that_was_not_found_is_looked_up_again() -> None:
             nothings: list[list[str] | OSError] = [socket.gaierror(socket.EAI_AGAIN, "try again"), []]
             for nothing in nothings:
                 loop.names["localhost"] = nothing
-                assert summary(await transport.deliver(request_to(server.url))) == (FaultKind.NAME_NOT_RESOLVED, False)
+                assert summary(await transport.deliver(request_to(server.url), at_any_time)) == (
+                    FaultKind.NAME_NOT_RESOLVED,
+                    False,
+                )
             loop.names["localhost"] = ["127.0.0.1"]
-            assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
 
     play(scenario())
 

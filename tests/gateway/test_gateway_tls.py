@@ -20,6 +20,7 @@ from tests.gateway.gateway_server import (
     Peer,
     Script,
     answer,
+    at_any_time,
     deliver_once,
     hang_up,
     jump,
@@ -75,7 +76,7 @@ def test_an_address_needs_a_certificate_that_names_it(authority: trustme.CA, ca_
         async with serving(answer, tls=server_context(certificate)) as server:
             url = f"https://127.0.0.1:{server.port}"
             async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as transport:
-                return await transport.deliver(request_to(url))
+                return await transport.deliver(request_to(url), at_any_time)
 
     assert summary(play(scenario(authority.issue_cert("127.0.0.1")))) == BODY
     assert summary(play(scenario(authority.issue_cert("localhost")))) == (FaultKind.TLS_UNTRUSTED, False)
@@ -146,7 +147,7 @@ def test_a_handshake_that_comes_to_nothing_is_not_sent(script: Script, ca_bundle
         async with serving(script) as server:
             url = server.url.replace("http:", "https:")
             async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as transport:
-                return await transport.deliver(request_to(url))
+                return await transport.deliver(request_to(url), at_any_time)
 
     assert summary(play(scenario())) == (FaultKind.TLS_FAILED, False)
 
@@ -189,7 +190,7 @@ def test_a_gateway_that_speaks_before_it_is_asked_is_not_sent_to(authority: trus
         async with serving(script) as server:
             url = server.url.replace("http:", "https:")
             async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as transport:
-                return await transport.deliver(request_to(url))
+                return await transport.deliver(request_to(url), at_any_time)
 
     assert summary(play(scenario())) == (FaultKind.EARLY_REPLY, False)
 
@@ -253,7 +254,7 @@ def test_a_connection_that_has_done_its_work_is_ended_in_good_order(
         async with serving(script) as server:
             url = server.url.replace("http:", "https:")
             async with PayoutTransport(settings_for(url, ca_bundle=ca_bundle)) as transport:
-                assert summary(await transport.deliver(request_to(url))) == BODY
+                assert summary(await transport.deliver(request_to(url), at_any_time)) == BODY
                 await server.finished()
         assert said[-1] == b""
 
@@ -281,7 +282,7 @@ def test_later_connections_resume_the_session_of_the_first(
             PayoutTransport(settings_for(server.url, ca_bundle=ca_bundle)) as transport,
         ):
             for _ in range(3):
-                assert summary(await transport.deliver(request_to(server.url))) == BODY
+                assert summary(await transport.deliver(request_to(server.url), at_any_time)) == BODY
 
     play(scenario())
     assert resumed == [False, True, True]
@@ -296,9 +297,9 @@ def test_a_session_is_no_way_round_the_certificate(authority: trustme.CA, ca_bun
             serving(never_asked, tls=contexts[1]) as impostor,
             PayoutTransport(settings_for(server.url, ca_bundle=ca_bundle)) as transport,
         ):
-            assert summary(await transport.deliver(request_to(server.url))) == BODY
+            assert summary(await transport.deliver(request_to(server.url), at_any_time)) == BODY
             transport._origin = type(transport._origin)("https", "localhost", impostor.port)
-            result = await transport.deliver(request_to(impostor.url))
+            result = await transport.deliver(request_to(impostor.url), at_any_time)
             assert summary(result) == (FaultKind.TLS_UNTRUSTED, False)
             assert transport._session is None, "a session that may have been the trouble is not offered again"
 

@@ -1,12 +1,14 @@
 """One request over a fresh connection: what leaves, what comes back, and every way in which it does not."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.address import gateway_origin
+from paygw_batch.gateway.address import Connections, gateway_origin
+from paygw_batch.gateway.http.connection import _Stage
 from paygw_batch.gateway.http.http1 import payout_request
 from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
@@ -17,6 +19,8 @@ from tests.gateway.gateway_server import (
     PATH,
     REPLY,
     Peer,
+    answer,
+    at_any_time,
     deliver_once,
     pause_reading,
     play,
@@ -46,7 +50,7 @@ def test_the_bytes_that_arrive_are_the_whole_request_once_and_then_nothing(chann
 
         async with serving(script, tls=channel["tls"]) as server:
             async with PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport:
-                reply = await transport.deliver(request_to(server.url))
+                reply = await transport.deliver(request_to(server.url), at_any_time)
             await server.finished()
             origin, _ = gateway_origin(server.url)
             assert heard == [payout_request(request_to(server.url), origin, close=True), b""]
@@ -65,6 +69,69 @@ def test_the_bytes_that_arrive_are_the_whole_request_once_and_then_nothing(chann
     play(scenario())
 
 
+@pytest.mark.parametrize("connections", list(Connections))
+def test_a_request_that_may_not_leave_any_more_leaves_no_byte(channel: Channel, connections: Connections) -> None:
+    """The question comes when all else is done: the connection is open, or taken again, and the handshake over."""
+    answers: list[bool] = []
+    open_when_asked: list[bool] = []
+    heard: list[bytes] = []
+    transports: list[PayoutTransport] = []
+
+    def may_leave() -> bool:
+        (connection,) = transports[0]._living
+        open_when_asked.append(connection._stage is _Stage.EXCHANGE)
+        return answers.pop()
+
+    async def script(peer: Peer) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                heard.append(await peer.answer())
+
+    async def scenario() -> list[tuple[FaultKind, bool] | bytes]:
+        async with serving(script, tls=channel["tls"]) as server:
+            settings = settings_for(server.url, ca_bundle=channel.get("ca_bundle"), connections=connections)
+            async with PayoutTransport(settings) as transport:
+                transports.append(transport)
+                for may in (False, True, False, True):
+                    answers.append(may)
+                    results.append(summary(await transport.deliver(request_to(server.url), may_leave)))
+            await server.finished()
+        return results
+
+    results: list[tuple[FaultKind, bool] | bytes] = []
+    stale = (FaultKind.INTENT_STALE, False)
+    assert play(scenario()) == [stale, BODY, stale, BODY]
+    assert open_when_asked == [True] * 4, "once for each request, and not before the connection is there"
+    assert len(heard) == 2
+
+
+def test_nothing_happens_between_the_last_question_and_the_first_byte(channel: Channel) -> None:
+    steps: list[str] = []
+
+    async def scenario() -> None:
+        def may_leave() -> bool:
+            asyncio.get_running_loop().call_soon(steps.append, "another turn of the event loop")
+            (connection,) = transport._living
+            assert connection._transport is not None
+            write = connection._transport.write
+
+            def noted(data: bytes) -> None:
+                steps.append("written")
+                write(data)
+
+            connection._transport.write = noted  # type: ignore[method-assign, assignment]
+            return True
+
+        async with (
+            serving(answer, tls=channel["tls"]) as server,
+            PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport,
+        ):
+            assert isinstance(await transport.deliver(request_to(server.url), may_leave), RawReply)
+
+    play(scenario())
+    assert steps[:2] == ["written", "another turn of the event loop"]
+
+
 def test_head_and_body_leave_in_one_piece() -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:
@@ -73,7 +140,7 @@ def test_head_and_body_leave_in_one_piece() -> None:
             await peer.send(REPLY)
 
         async with serving(script) as server, PayoutTransport(settings_for(server.url)) as transport:
-            assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
 
     play(scenario())
 
@@ -83,7 +150,7 @@ def test_a_request_signed_for_another_place_is_not_sent() -> None:
         async with serving(silence) as server, PayoutTransport(settings_for(server.url)) as transport:
             for url in ("https://elsewhere.example", f"{server.url}0", server.url.removesuffix(PATH)[:-1]):
                 with pytest.raises(InternalError):
-                    await transport.deliver(request_to(url))
+                    await transport.deliver(request_to(url), at_any_time)
             assert server.peers == []
 
     play(scenario())
@@ -123,7 +190,7 @@ def test_a_redirect_is_handed_over_and_never_followed(http_status: int, *, elsew
 
             async with serving(script) as server, PayoutTransport(settings_for(server.url)) as transport:
                 for _ in range(2):
-                    reply = await transport.deliver(request_to(server.url))
+                    reply = await transport.deliver(request_to(server.url), at_any_time)
                     assert isinstance(reply, RawReply)
                     assert reply.http_status == http_status
                 assert (len(server.peers), len(other.peers)) == (2, 0)
@@ -176,9 +243,9 @@ def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel, r
             PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport,
         ):
             for cut in range(len(reply)):
-                result = await transport.deliver(request_to(server.url))
+                result = await transport.deliver(request_to(server.url), at_any_time)
                 assert summary(result) == (FaultKind.CONNECTION_LOST, True), cut
-            assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
 
     play(scenario())
 

@@ -18,6 +18,7 @@ from tests.gateway.gateway_server import (
     Peer,
     Script,
     answer,
+    at_any_time,
     pause_reading,
     request_to,
     serving,
@@ -42,7 +43,7 @@ async def deliver_once(
 ) -> tuple[FaultKind, bool] | bytes:
     async with serving(script, tls=tls) as server:
         async with PayoutTransport(settings_for(server.url, **changes)) as transport:
-            result = await transport.deliver(request_to(server.url, body=body))
+            result = await transport.deliver(request_to(server.url, body=body), at_any_time)
         assert transport._living == set()
         return summary(result)
 
@@ -99,10 +100,10 @@ def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel) -
             PayoutTransport(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as transport,
         ):
             for cut in range(len(REPLY)):
-                result = await transport.deliver(request_to(server.url))
+                result = await transport.deliver(request_to(server.url), at_any_time)
                 assert isinstance(result, TransportFault)
                 assert (result.kind, result.first_byte_left) == (FaultKind.CONNECTION_LOST, True), cut
-            assert isinstance(await transport.deliver(request_to(server.url)), RawReply)
+            assert isinstance(await transport.deliver(request_to(server.url), at_any_time), RawReply)
 
     play(scenario())
 
@@ -114,7 +115,7 @@ def test_an_untrusted_certificate_and_a_refused_connection_send_nothing(server_t
         async with serving(silence) as server:
             pass
         async with PayoutTransport(settings_for(server.url)) as transport:
-            result = await transport.deliver(request_to(server.url))
+            result = await transport.deliver(request_to(server.url), at_any_time)
         assert isinstance(result, TransportFault)
         assert (result.kind, result.first_byte_left) == (FaultKind.CONNECT_REFUSED, False)
 
@@ -139,10 +140,10 @@ def test_a_quiet_connection_serves_on_and_one_that_was_ended_does_not(channel: C
         async with serving(script, tls=channel["tls"]) as server:
             settings = settings_for(server.url, ca_bundle=ca_bundle, connections=Connections.REUSE)
             async with PayoutTransport(settings) as transport:
-                replies = [await transport.deliver(request_to(server.url)) for _ in range(2)]
+                replies = [await transport.deliver(request_to(server.url), at_any_time) for _ in range(2)]
                 used_twice.set()
                 await ended.wait()
-                replies.append(await transport.deliver(request_to(server.url)))
+                replies.append(await transport.deliver(request_to(server.url), at_any_time))
             assert [isinstance(reply, RawReply) and reply.reused_connection for reply in replies] == [
                 False,
                 True,

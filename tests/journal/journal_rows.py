@@ -6,13 +6,14 @@ from contextlib import closing
 from pathlib import Path
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.core.lifecycle import Concluded, Intended, Resolution, Resolved
+from paygw_batch.core.lifecycle import Basis, Concluded, Intended, Resolution, Resolved
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.opening.adopt import Adoption
-from paygw_batch.journal.opening.create import new_journal
+from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.opening.open import SqliteJournal, SqliteReader, open_journal, read_journal
+from paygw_batch.journal.sqlite.reader import SqliteReader
+from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import (
     Amendment,
     BatchRecord,
@@ -66,11 +67,12 @@ def open_sheet(
     opened_at: str = AT,
     sheet_name: str = "payroll.csv",
     operation: str = OPERATION,
+    approvals: tuple[str, ...] = (),
 ) -> BatchRecord:
     instructions = [new_instruction(row) for row in range(2, 2 + new)] if isinstance(new, int) else list(new)
     rows = len(instructions) + len(known)
     return journal.open_batch(
-        NewBatch(batch, operation, sheet_name, f"sha-{batch}", rows, 0),
+        NewBatch(batch, operation, sheet_name, f"sha-{batch}", rows, 0, approvals=approvals),
         parts=[BatchPart(pages, InstructionRows(instructions))],
         known=known,
         amendments=amendments,
@@ -89,8 +91,9 @@ def outcome_of(number: int, attempt: int, kind: OutcomeKind, when: str = AT, **w
     return Entry(number, attempt, Concluded(Outcome(kind, **words)), when)  # type: ignore[arg-type]  # a test's words
 
 
-def resolved(number: int, attempt: int, resolution: Resolution, when: str = AT) -> Entry:
-    return Entry(number, attempt, Resolved(resolution, "statement of 21 November", "amina"), when)
+def resolved(number: int, attempt: int, resolution: Resolution, when: str = AT, basis: Basis = Basis.GATEWAY) -> Entry:
+    """Return a person's settlement; by default with a proven statement, so that no quarantine holds a rejected row."""
+    return Entry(number, attempt, Resolved(resolution, "statement of 21 November", "amina", basis), when)
 
 
 def all_due(journal: Journal | SqliteReader, batch: int) -> Sequence[Due]:
@@ -115,49 +118,36 @@ def journal_path(place: Path) -> Path:
     return place / "state" / "journal.sqlite3"
 
 
-def make_at(place: Path) -> None:
-    """Make the journal of a place, unless a file is there already."""
-    new_journal(
-        journal_path(place),
+def file_place(place: Path, path: Path | None = None, *, endpoint: EndpointIdentity = ENDPOINT) -> FilePlace:
+    return FilePlace(
+        path or journal_path(place),
+        endpoint=endpoint,
         witness_dir=place / "witness",
         registry_dir=place / "journals",
-        endpoint=ENDPOINT,
-        now=AT,
-        holder="a test",
+        now=lambda: AT,
     )
+
+
+def make_at(place: Path) -> None:
+    """Make the journal of a place, unless a file is there already."""
+    file_place(place).make("a test")
 
 
 def open_at(place: Path, *, endpoint: EndpointIdentity = ENDPOINT, makes: bool = True) -> SqliteJournal:
     """Open the journal of a place for a run; made first where there is none, unless told otherwise."""
     if makes and not journal_path(place).exists():
         make_at(place)
-    return open_journal(
-        journal_path(place),
-        witness_dir=place / "witness",
-        registry_dir=place / "journals",
-        endpoint=endpoint,
-        now=AT,
-        holder="a test",
-    )
+    return file_place(place, endpoint=endpoint).open_to_write("a test")
 
 
 def adopt_at(place: Path, path: Path | None = None) -> None:
     """Have a person say that the journal of a place, or the one at `path`, is the newest copy."""
-    adoption = Adoption(
-        path or journal_path(place),
-        witness_dir=place / "witness",
-        registry_dir=place / "journals",
-        endpoint=ENDPOINT,
-        now=AT,
-        holder="a test",
-        beside=None,
-    )
-    with closing(adoption):
-        adoption.carry_out("amina", AT)
+    with closing(Adoption(file_place(place, path), beside=None)) as adoption:
+        adoption.carry_out("amina")
 
 
 def read_at(place: Path) -> SqliteReader:
-    return read_journal(journal_path(place), witness_dir=place / "witness", endpoint=ENDPOINT)
+    return file_place(place).open_to_read()
 
 
 def memory() -> SqliteJournal:

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from paygw_batch.core.evidence import HAS_IT, Candidate, Evidence, Finding, Waits, later_attempt_of, rule
-from paygw_batch.core.instruction import first_order_id
+from paygw_batch.core.batch import first_order_id
+from paygw_batch.core.evidence import GATEWAY_HAS_ORDER, Candidate, Evidence, Finding, Waits, later_attempt_of, rule
 from paygw_batch.core.lifecycle import (
     Concluded,
     Fact,
@@ -140,7 +140,7 @@ class ModelJournal:
             if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
                 self._record(Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at))
             if ruling.finding is Finding.CONTRADICTING or (
-                ruling.finding is Finding.AMBIGUOUS and ruling.said in HAS_IT
+                ruling.finding is Finding.AMBIGUOUS and ruling.said in GATEWAY_HAS_ORDER
             ):
                 for number in (ruling.instruction, *ruling.others):
                     if number is not None:

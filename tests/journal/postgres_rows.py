@@ -4,12 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paygw_batch.core.lifecycle import Intended
-from paygw_batch.journal.opening.open_postgres import (
-    PostgresPlace,
-    new_postgres_journal,
-    open_postgres_journal,
-    read_postgres_journal,
-)
+from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.postgres_reader import PostgresReader
 from paygw_batch.journal.postgres.session import Server
@@ -26,28 +21,29 @@ class LeasingPostgres(PostgresJournal):
         return super().append(entries)
 
 
-def postgres_place(url: str, place: Path, **more: float) -> PostgresPlace:
-    return PostgresPlace(
+def postgres_place(url: str, place: Path, **more: float) -> DatabasePlace:
+    return DatabasePlace(
         Server(url),
+        place / "state" / "journal.inbox",
+        endpoint=ENDPOINT,
         witness_dir=place / "witness",
         registry_dir=place / "journals",
-        inbox=place / "state" / "journal.inbox",
-        endpoint=ENDPOINT,
+        now=lambda: AT,
         **{"chunk_rows": 3, **more},  # type: ignore[arg-type]  # figures of a test
     )
 
 
-def open_postgres(place: PostgresPlace) -> LeasingPostgres:
+def open_postgres(place: DatabasePlace) -> LeasingPostgres:
     """Open the journal of a place for a run."""
-    with_it = open_postgres_journal(place, now=AT, holder="a test")
+    with_it = place.open_to_write("a test")
     with_it.__class__ = LeasingPostgres
     assert isinstance(with_it, LeasingPostgres)
     return with_it
 
 
-def make_postgres(place: PostgresPlace) -> None:
-    new_postgres_journal(place, now=AT)
+def make_postgres(place: DatabasePlace) -> None:
+    place.make("a test")
 
 
-def read_postgres(place: PostgresPlace) -> PostgresReader:
-    return read_postgres_journal(place)
+def read_postgres(place: DatabasePlace) -> PostgresReader:
+    return place.open_to_read()

@@ -11,7 +11,14 @@ from psycopg import Connection
 from paygw_batch.errors import JournalError, JournalWentBack
 from paygw_batch.journal.facts.chain import Link
 from paygw_batch.journal.guards.witness import Seen, read_witness
-from paygw_batch.journal.postgres.leasing.host_witness import HostWitness, check_witnesses, host_id_in, set_aside
+from paygw_batch.journal.postgres.leasing.host_witness import (
+    HostWitness,
+    check_witnesses,
+    counts_in,
+    host_id_in,
+    set_aside,
+)
+from paygw_batch.journal.postgres.leasing.intent_log import LogEnd
 from paygw_batch.journal.postgres.session import Server
 from tests.journal.journal_rows import AT
 
@@ -58,7 +65,7 @@ def test_each_process_has_a_file_of_its_own_and_a_free_one_is_used_again(place: 
     with closing(witness(place)) as again:
         again.note(4, END)
     second.close()
-    assert read_witness(place / names[0]) == Seen(JOURNAL, 2, f"4.7.{'01' * 32}")
+    assert read_witness(place / names[0]) == Seen(JOURNAL, 2, f"4.7.{'01' * 32}.{LogEnd().as_text()}")
     assert read_witness(place / names[1]) == Seen(JOURNAL, 0, "-")
     assert {(place / name).stat().st_mode & 0o777 for name in files(place)} == {0o600}
 
@@ -67,7 +74,8 @@ def test_every_commit_is_counted_and_the_newest_is_kept(place: Path) -> None:
     with closing(witness(place)) as found:
         for seq in range(1, 6):
             found.note(2, Link(seq, bytes([seq]) * 32, AT))
-    assert read_witness(place / f"{JOURNAL}-1.pg-witness") == Seen(JOURNAL, 5, f"2.5.{'05' * 32}")
+    assert read_witness(place / f"{JOURNAL}-1.pg-witness") == Seen(JOURNAL, 5, f"2.5.{'05' * 32}.{LogEnd().as_text()}")
+    assert counts_in(place, JOURNAL) == [5]
 
 
 def test_a_damaged_witness_is_refused_and_holds_nothing(place: Path) -> None:
@@ -101,11 +109,7 @@ def test_a_database_that_has_the_last_commit_of_each_process_is_fine(place: Path
             f"The journal in paygw on db.example does not have fact {gone[1]} of lease {gone[0]}, which this machine "
             "has sent on: the database is an older copy."
         )
-        assert found.value.hint == (
-            "Nothing was sent. Bring the newest data of the database back: sending from this one could pay rows "
-            "twice. Only if it is lost for good: `paygw-batch journal retire` puts every row that this host could "
-            "have sent in doubt."
-        )
+        assert "journal roll-call --accept-loss" in found.value.hint
         lacking.check(place, OTHER)
     first.close()
     second.close()
@@ -175,19 +179,19 @@ def test_an_id_is_durable_before_it_is_used(place: Path, monkeypatch: pytest.Mon
     assert place not in held
 
 
-def test_a_host_that_was_retired_is_a_new_one_and_its_files_are_kept(place: Path) -> None:
-    ours, others = host_id_in(place, JOURNAL), host_id_in(place, OTHER)
+def test_after_an_accepted_loss_the_witness_begins_again_and_its_files_are_kept(place: Path) -> None:
+    ours = host_id_in(place, JOURNAL)
     for journal_id in (JOURNAL, OTHER):
         with closing(witness(place, journal_id)) as found:
             found.note(3, END)
     set_aside(place, JOURNAL)
-    retired = [name for name in files(place) if ".retired-" in name]
-    assert [name.partition(".retired-")[0] for name in retired] == [f"{JOURNAL}-1.pg-witness", f"{JOURNAL}.pg-host"]
+    kept = [name.partition(".accepted-")[0] for name in files(place) if ".accepted-" in name]
+    assert kept == [f"{JOURNAL}-1.pg-witness"]
     FactTable().check(place)
     with pytest.raises(JournalWentBack):
         FactTable().check(place, OTHER)
-    assert host_id_in(place, OTHER) == others
-    assert host_id_in(place, JOURNAL) != ours
-    host_id_in(place, JOURNAL)
+    assert host_id_in(place, JOURNAL) == ours
+    with closing(witness(place)) as again:
+        again.note(4, END)
     set_aside(place, JOURNAL)
-    assert len([name for name in files(place) if ".retired-" in name]) == 3
+    assert len([name for name in files(place) if ".accepted-" in name]) == 2

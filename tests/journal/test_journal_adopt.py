@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +16,22 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalMissing, JournalWentBack
 from paygw_batch.journal.guards.witness import Seen, make_witness, read_witness, witness_path
 from paygw_batch.journal.opening.adopt import Adoption
-from paygw_batch.journal.opening.examine import stands_at
-from paygw_batch.journal.opening.registry import JournalRegistry, Registered, told
-from tests.journal.journal_rows import AT, ENDPOINT, at, journal_path, make_at, open_at, open_sheet, send
-from tests.journal.test_journal_recorded import put_recorded
+from paygw_batch.journal.opening.examine import journal_exists
+from paygw_batch.journal.opening.registry import JournalRegistry, Registered, journal_list_sentence
+from tests.journal.journal_rows import AT, ENDPOINT, at, file_place, journal_path, make_at, open_at, open_sheet, send
 
 RENAMED = EndpointIdentity.of("pay.example", "1234", "merchant")
 """The same endpoint and consumer key under another host."""
 OTHER_ID = "f" * 32
 
 
-def adoption(place: Path, path: Path | None = None, **changes: Any) -> Adoption:
-    given = {
-        "witness_dir": place / "witness",
-        "registry_dir": place / "journals",
-        "endpoint": ENDPOINT,
-        "now": AT,
-        "holder": "journal adopt",
-        "beside": None,
-    }
-    return Adoption(path or journal_path(place), **{**given, **changes})
+def adoption(place: Path, path: Path | None = None, *, beside: str | None = None, **changes: Any) -> Adoption:
+    return Adoption(replace(file_place(place, path), **{"now": lambda: at(9), **changes}), beside=beside)
 
 
 def adopted(place: Path, path: Path | None = None, **changes: Any) -> None:
     with closing(adoption(place, path, **changes)) as found:
-        found.carry_out("amina", at(9))
+        found.carry_out("amina")
 
 
 def unknown(place: Path, *, sent: bool = True) -> str:
@@ -84,7 +76,7 @@ def test_an_adopted_journal_has_its_witness_its_entry_and_the_word_of_a_person(p
         assert (found.journal_id, found.names, found.others) == (journal_id, ["gateway.example"], [])
         assert found.last_fact() == (7, AT)
         assert found.counts["facts"] == 7
-        found.carry_out("amina", at(9))
+        found.carry_out("amina")
     seen = read_witness(witness_path(place / "witness", path))
     assert seen is not None
     assert (seen.journal_id, seen.seq) == (journal_id, 7)
@@ -157,7 +149,7 @@ def test_a_journal_under_another_name_of_the_endpoint_is_adopted_and_knows_it_th
     )
     with closing(adoption(place, endpoint=RENAMED)) as found:
         assert found.is_needed
-        found.carry_out("amina", AT)
+        found.carry_out("amina")
     with closing(adoption(place)) as found:
         assert not found.is_needed
         assert found.names == ["gateway.example", "pay.example"]
@@ -181,7 +173,7 @@ def test_a_journal_of_another_endpoint_is_not_adopted(place: Path) -> None:
     unknown(place)
     message, hint = said_of(lambda: adoption(place, endpoint=EndpointIdentity.of("gateway.example", "9", "merchant")))
     assert message == f"The journal {journal_path(place)} belongs to another endpoint."
-    assert hint == "Name a journal of its own for each endpoint: [journal] path, or --journal."
+    assert hint == "Name a separate journal for each endpoint: [journal] path, or --journal."
 
 
 def test_another_journal_of_the_endpoint_has_to_be_named(place: Path) -> None:
@@ -197,7 +189,7 @@ def test_another_journal_of_the_endpoint_has_to_be_named(place: Path) -> None:
         assert f"`paygw-batch journal adopt --beside {'b' * 32}`" in hint
     with closing(adoption(place, beside="b" * 32)) as found:
         assert [one.journal_id for one in found.others] == ["a" * 32, "b" * 32]
-        found.carry_out("amina", AT)
+        found.carry_out("amina")
     open_at(place).close()
 
 
@@ -205,7 +197,7 @@ def test_a_journal_that_was_made_meanwhile_is_seen_before_the_word_is_written(pl
     unknown(place)
     with closing(adoption(place)) as found:
         remembered(place, Registered(OTHER_ID, (RENAMED,), "/other.sqlite3", AT))
-        message, _ = said_of(lambda: found.carry_out("amina", AT))
+        message, _ = said_of(lambda: found.carry_out("amina"))
     assert OTHER_ID in message
     assert column(journal_path(place), "SELECT count(*) FROM adoption") == [0]
     assert not (place / "witness").exists()
@@ -255,18 +247,6 @@ def test_a_copy_that_any_witness_of_this_machine_is_ahead_of_is_not_adopted(plac
         witness.unlink()
     make_witness(place / "witness" / "elsewhere.witness", Seen(OTHER_ID, 8, "0" * 64))
     adopted(place)
-
-
-def test_a_journal_of_an_older_version_is_brought_up_by_the_word_and_not_before(place: Path) -> None:
-    path = put_recorded(place)
-    (version,) = column(path, "PRAGMA user_version")
-    adoption(place).close()
-    assert column(path, "PRAGMA user_version") == [version]
-    adopted(place)
-    (after,) = column(path, "PRAGMA user_version")
-    assert after > version
-    (entry,) = registry(place).entries()
-    assert ENDPOINT in entry.names
 
 
 def test_a_damaged_journal_is_not_adopted(place: Path) -> None:
@@ -351,8 +331,8 @@ def test_journals_are_told_oldest_first_and_each_endpoint_has_its_own(place: Pat
 
 def test_no_journal_one_and_several_are_told_in_a_sentence() -> None:
     one = Registered("a" * 32, (ENDPOINT,), "/a", AT)
-    assert told([]) == ""
-    assert told([one]) == (
+    assert journal_list_sentence([]) == ""
+    assert journal_list_sentence([one]) == (
         f" This user's state directory remembers another journal of the same endpoint: {'a' * 32} at /a."
     )
 
@@ -374,7 +354,7 @@ def test_a_registry_that_cannot_be_read_or_written_is_named(place: Path, monkeyp
             failing.setattr(os, step, full)
             message, hint = said_of(lambda: registry(place).write(entry))
         assert message == f"{kept / entry.journal_id}.json cannot be written: No space left on device."
-        assert hint == "Free some room, run again."
+        assert hint == "Free some disk space, then run again."
         assert list(kept.iterdir()) == []
 
 
@@ -412,11 +392,11 @@ def test_a_file_that_cannot_be_read_counts_as_the_journal_it_may_be(place: Path)
     path = journal_path(place)
     with closing(open_at(place)) as journal:
         journal_id = journal.head().journal_id
-    assert stands_at(path, journal_id)
-    assert not stands_at(path, OTHER_ID)
-    assert not stands_at(path.with_name("none.sqlite3"), journal_id)
+    assert journal_exists(path, journal_id)
+    assert not journal_exists(path, OTHER_ID)
+    assert not journal_exists(path.with_name("none.sqlite3"), journal_id)
     path.write_text("no journal")
-    assert stands_at(path, journal_id)
+    assert journal_exists(path, journal_id)
     path.unlink()
     path.symlink_to(place / "gone")
-    assert stands_at(path, journal_id)
+    assert journal_exists(path, journal_id)

@@ -10,12 +10,21 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack, OutputError
-from paygw_batch.journal.opening.open import open_journal, read_journal
 from paygw_batch.journal.sqlite import backup
 from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
 from paygw_batch.journal.values import InboxEnd, MoveResult
 from tests.journal.journal_disk import failing_disk
-from tests.journal.journal_rows import AT, ENDPOINT, all_due, intent, journal_path, open_at, open_sheet, read_at, send
+from tests.journal.journal_rows import (
+    AT,
+    all_due,
+    file_place,
+    intent,
+    journal_path,
+    open_at,
+    open_sheet,
+    read_at,
+    send,
+)
 
 
 def test_a_copy_made_while_a_run_is_on_is_whole_private_and_verifies(place: Path) -> None:
@@ -29,7 +38,7 @@ def test_a_copy_made_while_a_run_is_on_is_whole_private_and_verifies(place: Path
         journal.append([])
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert sorted(path.name for path in place.iterdir()) == ["copy.sqlite3", "journals", "state", "witness"]
-    with closing(read_journal(copy, witness_dir=place / "witness", endpoint=ENDPOINT)) as reader:
+    with closing(file_place(place, copy).open_to_read()) as reader:
         assert reader.head() == head
         assert reader.verify()["paid"] == 50
 
@@ -41,7 +50,7 @@ def test_the_run_itself_can_make_a_copy_and_goes_on(place: Path) -> None:
         journal.backup(copy)
         (due, *_) = all_due(journal, 1)
         assert list(journal.append([intent(due)])) == [MoveResult.MOVED]
-    with closing(read_journal(copy, witness_dir=place / "witness", endpoint=ENDPOINT)) as reader:
+    with closing(file_place(place, copy).open_to_read()) as reader:
         assert {row.state for row in reader.rows(1)} == {State.READY}
 
 
@@ -74,7 +83,7 @@ def test_a_copy_without_its_inbox_is_not_made(place: Path, failing: str, monkeyp
     whole = backup._copy
 
     def copied(source: apsw.Connection, path: Path) -> None:
-        if ("inbox" in path.name) is (failing == "inbox"):
+        if ("inbox" in Path(source.filename).name) is (failing == "inbox"):
             raise apsw.FullError("database or disk is full")
         whole(source, path)
 
@@ -120,5 +129,5 @@ def test_sending_from_a_copy_is_refused(place: Path) -> None:
         open_sheet(journal)
         journal.backup(copy)
     with pytest.raises(JournalWentBack, match="copy of the journal"):
-        open_journal(copy, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
+        file_place(place, copy).open_to_write("a test")
     assert journal_path(place).exists()

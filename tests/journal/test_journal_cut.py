@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack
 from tests.journal.journal_rows import adopt_at, all_due, intent, open_at, open_sheet, outcome_of
+from tests.long_part import long
 
 FRAME_BYTES = 4096 + 24
 
@@ -53,16 +54,19 @@ def run(place: Path) -> Run:
     return Run(place, states)
 
 
-def cuts(size: int) -> Iterator[int]:
-    """Every frame's edges, and places within."""
+def cuts(size: int, places: Collection[int]) -> Iterator[int]:
+    """Places of every frame, counted from its start."""
     for start in range(32, size, FRAME_BYTES):
-        yield from (start - 1, start, start + 1, start + 23, start + 24, start + 2000)
+        yield from (start + place for place in places)
     yield size
 
 
-def test_a_log_cut_at_any_byte_leaves_a_state_the_journal_went_through(run: Run, place: Path) -> None:
+@pytest.mark.parametrize("places", [(-1, 0, 24), long((1, 23, 2000))])
+def test_a_log_cut_at_any_byte_leaves_a_state_the_journal_went_through(
+    run: Run, place: Path, places: Collection[int]
+) -> None:
     seen = set()
-    for size in cuts((place / "stopped" / "state" / run.log.name).stat().st_size):
+    for size in cuts((place / "stopped" / "state" / run.log.name).stat().st_size, places):
         run.put_back(size)
         shutil.rmtree(place / "witness")
         adopt_at(place)

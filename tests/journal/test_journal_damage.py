@@ -178,8 +178,8 @@ CHANGES = {
     "the journal's id": "UPDATE identity SET journal_id = 'ffff'",
     "the endpoint": "UPDATE identity SET endpoint = 'https://elsewhere.example/1'",
     "when it was made": "UPDATE migration SET applied_at = '2026-11-20T08:00:00.000Z' WHERE version = 1",
-    "when it was brought up": "UPDATE migration SET applied_at = 'lately' WHERE version = 2",
-    "a version": "DELETE FROM migration WHERE version = 2",
+    "when it was brought up": "INSERT INTO migration VALUES (2, '2026-11-20T08:00:00.000Z')",
+    "its version": "DELETE FROM migration WHERE version = 1",
 }
 
 FOUND = {
@@ -268,8 +268,8 @@ FOUND = {
         "the index of payees gone",
     ],
     "Fact 1 was changed, or the one before it: its hash does not follow.": ["the journal's id", "the endpoint"],
-    "The journal {path} does not say when it was made.": ["when it was made"],
-    "The journal {path} does not say when it was brought up.": ["when it was brought up", "a version"],
+    "The journal {path} does not say when it was made.": ["when it was made", "its version"],
+    "The journal {path} does not say when it was brought up.": ["when it was brought up"],
 }
 """What verify says of each change: a change that another check finds by luck would hide a check that does nothing."""
 SENTENCES = {change: sentence for sentence, changes in FOUND.items() for change in changes}
@@ -314,7 +314,7 @@ def test_two_processes_count_what_one_counts_and_say_how_far_they_are(
     full: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del full
-    monkeypatch.setattr("paygw_batch.journal.sqlite.verify._ROWS_A_STEP", 2)
+    monkeypatch.setattr("paygw_batch.journal.replay._ROWS_A_STEP", 2)
     seen: list[tuple[int, int]] = []
     with closing(read_at(place)) as reader:
         counts = reader.verify(lambda done, rows: seen.append((done, rows)))
@@ -325,7 +325,7 @@ def test_two_processes_count_what_one_counts_and_say_how_far_they_are(
 
 
 def test_verify_says_how_far_it_is(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paygw_batch.journal.sqlite.verify._ROWS_A_STEP", 2)
+    monkeypatch.setattr("paygw_batch.journal.replay._ROWS_A_STEP", 2)
     seen: list[tuple[int, int]] = []
     with closing(apsw.Connection(str(full))) as connection:
         verify(connection, full, progress=lambda done, rows: seen.append((done, rows)))
@@ -396,6 +396,24 @@ def test_opening_finds_damage_near_the_end_of_the_chain(full: Path, place: Path,
         open_at(place)
     with pytest.raises(JournalCorrupt):
         read_at(place)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE standing SET state = 'ready' WHERE instruction = 1",
+        "UPDATE standing SET state = 'ready', attempt = 0 WHERE instruction = 1",
+        "DELETE FROM standing WHERE instruction = 1",
+    ],
+)
+def test_a_row_that_is_not_where_its_newest_fact_leads_is_never_sent(place: Path, change: str) -> None:
+    """Also where that fact is too old to be looked at when the journal is opened."""
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, "b1", 300)
+        send(journal, 1, OutcomeKind.PAID)
+    tampered(journal_path(place), change).close()
+    with closing(open_at(place)) as journal, pytest.raises(JournalCorrupt, match="nstruction 1 "):
+        journal.due(1, after_row=0, limit=10)
 
 
 def test_a_forged_fact_with_a_proper_hash_is_found_because_no_row_stands_where_it_leads(full: Path) -> None:

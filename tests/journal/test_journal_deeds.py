@@ -8,6 +8,7 @@ import pytest
 
 from paygw_batch.core.lifecycle import Concluded, FactKind, Intended, Resolution, Resolved, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.core.recorded_words import recorded
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.values import BatchRecord, Entry, Known, NewBatch
 from tests.journal.journal_rows import AT, OPERATION, at, memory, new_instruction, open_sheet, resolved, row_of, send
@@ -43,7 +44,10 @@ def test_deeds_are_told_in_order_and_a_runs_own_facts_are_not(journal: Journal) 
     conclude(journal, batch, 4, OutcomeKind.PAID, 3)
     journal.append([Entry(doubtful, 1, Resolved(Resolution.PAID, "ticket 1", "cleo"), at(4))])
     journal.release(batch.number, [3], suffix=True, by="dan", at=at(5))
-    told = [(deed.at, deed.kind, deed.row, deed.attempt, deed.by, deed.said) for deed in journal.history(batch.number)]
+    told = [
+        (deed.at, deed.kind, deed.row, deed.attempt, deed.by, recorded(deed.said))
+        for deed in journal.history(batch.number)
+    ]
     assert told == [
         (AT, "opened", None, None, "ada", "3 rows of payroll.csv"),
         (AT, "approved", None, None, "", "prepared by ada"),

@@ -3,6 +3,7 @@
 import tempfile
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -11,11 +12,12 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable
-from paygw_batch.journal.opening.open import SqliteJournal
 from paygw_batch.journal.sqlite.rows import IntendedRows, load
-from paygw_batch.journal.values import MoveResult
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import CarriedOut, MoveResult
 from tests.journal.journal_disk import Disk, failing_disk
 from tests.journal.journal_rows import AT, all_due, intent, open_at, open_sheet, outcome_of, read_at, send
+from tests.long_part import long
 
 ROWS = 12
 
@@ -79,10 +81,13 @@ def check_kept(place: Path, promised: Acknowledged) -> None:
 @pytest.mark.parametrize(
     ("failure", "stays"), [(apsw.FullError, True), (apsw.IOError, False)], ids=["full for good", "input/output once"]
 )
-def test_at_every_write_that_fails_nothing_promised_is_lost(failure: type[apsw.Error], *, stays: bool) -> None:
-    ordinal, broken = 0, True
+@pytest.mark.parametrize("every", [3, long(1)])
+def test_at_every_write_that_fails_nothing_promised_is_lost(
+    failure: type[apsw.Error], every: int, *, stays: bool
+) -> None:
+    ordinal, broken = 1 - every, True
     while broken:
-        ordinal += 1
+        ordinal += every
         with tempfile.TemporaryDirectory() as name:
             with failing_disk() as disk:
                 disk.fail_at, disk.failure, disk.stays = ordinal, failure, stays
@@ -90,6 +95,34 @@ def test_at_every_write_that_fails_nothing_promised_is_lost(failure: type[apsw.E
                 broken = disk.operations >= ordinal
             check_kept(Path(name), promised)
     assert ordinal > 30
+
+
+@pytest.mark.parametrize("is_staged", [True, False])
+@pytest.mark.parametrize("facts", [1, 2])
+def test_a_commit_that_fails_is_the_last_of_its_process_however_few_facts_it_had(
+    place: Path, facts: int, *, is_staged: bool
+) -> None:
+    """Also as an engine commits: staged here, and committed in a thread. The disk works again right after."""
+    with failing_disk() as disk, closing(open_at(place)) as journal:
+        open_sheet(journal)
+        due = all_due(journal, 1)
+        intents = [intent(one) for one in due[:facts]]
+        commit = journal.stage(intents) if is_staged else partial(journal.append, intents)
+        disk.fail_at, disk.stays = disk.operations + 1, False
+        with pytest.raises(JournalUnwritable):
+            commit()
+        told = disk.operations
+        assert not journal.can_write()
+        for write in (
+            lambda: journal.append([intent(due[2])]),
+            lambda: journal.stage([intent(due[2])]),
+            lambda: journal.settle([], note=CarriedOut("b1", "day.csv", "0" * 64, "amina", AT)),
+            lambda: journal.release(1, None, suffix=True, by="amina", at=AT),
+            lambda: journal.take_in([], {}, at=AT),
+        ):
+            with pytest.raises(JournalUnwritable):
+                write()
+        assert disk.operations == told
 
 
 def test_after_a_failure_the_rows_can_still_be_read_for_the_reconciliation(place: Path) -> None:

@@ -1,4 +1,4 @@
-"""Evidence in both stores: kept once, in order, with the facts it brings about; and the way from older versions."""
+"""Evidence in both stores: kept once, in order, with the facts it brings about."""
 
 import json
 from dataclasses import astuple, replace
@@ -10,18 +10,13 @@ import pytest
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalCorrupt, RowsMoved
-from paygw_batch.journal.opening.in_memory import database_of
-from paygw_batch.journal.opening.open import SqliteJournal
-from paygw_batch.journal.sqlite import schema
-from paygw_batch.journal.values import Known, MoveResult, TallyKind
+from paygw_batch.errors import InternalError, JournalCorrupt, RowsMoved
+from paygw_batch.journal.values import Amendment, CarriedOut, MoveResult, TallyKind
 from tests.journal.journal_rows import (
-    AT,
     OPERATION,
     all_due,
     at,
     intent,
-    memory,
     new_instruction,
     open_at,
     open_sheet,
@@ -126,7 +121,7 @@ def test_an_attempt_that_a_restored_copy_does_not_know_holds_its_row(journal: Jo
     assert list(journal.take_in(given, WORDS, at=at(5))) == findings
     journal.release(1, None, suffix=True, by="amina", at=at(6))
     assert [one.row for one in journal.due(1, after_row=0, limit=9)] == [3, 4]
-    assert list(journal.messages(1).holds) == [2]
+    assert list(journal.holds(1)) == [2]
     journal.verify()
 
 
@@ -185,19 +180,19 @@ def test_a_row_that_was_released_and_that_the_gateway_then_says_it_has_is_held(j
 def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resolution: str, state: str) -> None:
     released(journal)
     journal.take_in([says(1)], WORDS, at=at(5))
-    (hold,) = journal.messages(1).holds.values()
+    (hold,) = journal.holds(1).values()
     assert (hold.source, hold.said, hold.taken_at) == (EvidenceSource.NOTIFICATION, "paid", at(5))
     row = row_of(journal, 1, 2)
     journal.settle([resolved(row.instruction, row.attempt, Resolution(resolution), at(6))])
     assert states(journal)[0] == state
-    assert journal.messages(1).holds == {}
+    assert journal.holds(1) == {}
     assert [due.row for due in all_due(journal, 1)] == ([2, 3, 4] if state == "ready" else [3, 4])
     assert list(journal.messages(1).contradictions) == []
     assert journal.messages().counts == {"contradicting": 1}
     assert journal.history(1)[-1].by == "amina"
     assert journal.verify()["evidence"] == 2
     journal.take_in([says(2)], WORDS, at=at(7))  # said once more: a person has to look once more
-    assert (2 in journal.messages(1).holds) == (state == "ready")
+    assert (2 in journal.holds(1)) == (state == "ready")
 
 
 def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journal: Journal) -> None:
@@ -207,7 +202,7 @@ def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journa
     with pytest.raises(RowsMoved):
         journal.settle([resolved(one.instruction, one.attempt, Resolution.PAID) for one in both])
     assert states(journal) == [State.READY] * 3
-    assert list(journal.messages(1).holds) == [2]
+    assert list(journal.holds(1)) == [2]
 
 
 def test_an_intent_for_a_row_that_evidence_has_come_to_hold_is_refused_and_not_kept(journal: Journal) -> None:
@@ -227,6 +222,18 @@ def test_a_contested_payment_is_not_replaced_by_an_amended_row(journal: Journal)
     assert [clash.amendable for clash in journal.compare(OPERATION, amended)[1]] == [True]
     journal.take_in([says(1)], WORDS, at=at(5))
     assert [clash.amendable for clash in journal.compare(OPERATION, amended)[1]] == [False]
+    with pytest.raises(InternalError):  # it was compared before the evidence came
+        open_sheet(journal, "b2", [new_instruction(2, amount="9.00")], amendments=[Amendment(2, 1)])
+
+
+def test_evidence_and_notes_are_never_older_than_the_journal(journal: Journal) -> None:
+    open_sheet(journal)
+    send(journal, 1, OutcomeKind.UNKNOWN, at(9))
+    journal.take_in([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(1))
+    journal.settle([], note=CarriedOut("b1", "august.csv", "f" * 64, "amina", at=at(2)))
+    assert [one.taken_at for one in journal.messages(1).waiting] == [at(9)]
+    assert [one.at for one in journal.messages(1).carried_out] == [at(9)]
+    assert journal.head().newest_time == at(9)
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -243,11 +250,11 @@ def test_of_a_payout_and_a_collection_of_one_id_and_amount_neither_is_moved_and_
     is_held = proof is Proof.PROVEN and word != "declined"
     for batch in (1, 2):
         assert [due.row for due in all_due(journal, batch)] == ([3, 4] if is_held else [2, 3, 4])
-        assert list(journal.messages(batch).holds) == ([2] if is_held else [])
+        assert list(journal.holds(batch)) == ([2] if is_held else [])
         if is_held:
             row = row_of(journal, batch, 2)
             journal.settle([resolved(row.instruction, row.attempt, Resolution.NOT_RECEIVED, at(6))])
-        assert list(journal.messages(batch).holds) == []
+        assert list(journal.holds(batch)) == []
     journal.verify()
 
 
@@ -302,67 +309,6 @@ def test_changed_evidence_is_found(place: Path, change: str, match: str) -> None
     with pytest.raises(JournalCorrupt, match=match):
         again.verify()
     again.close()
-
-
-def of_version(version: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteJournal:
-    """Open a journal as a program of an older version made it."""
-    newest = schema.migrations()
-    monkeypatch.setattr("paygw_batch.journal.sqlite.schema.migrations", lambda: newest[:version])
-    for written in ("search.fill", "rows._add_words"):
-        monkeypatch.setattr(f"paygw_batch.journal.sqlite.{written}", lambda *_: None)
-    for module in ("examine", "open"):
-        monkeypatch.setattr(f"paygw_batch.journal.opening.{module}.migrations", lambda: newest[:version])
-    for module in ("create", "open"):  # it had no table for names
-        monkeypatch.setattr(f"paygw_batch.journal.opening.{module}.note_name", lambda *_, **__: None)
-    schema._expected.cache_clear()
-    database_of.cache_clear()
-    return open_at(place)
-
-
-def brought_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteJournal:
-    """Open it with the newest version."""
-    monkeypatch.undo()
-    schema._expected.cache_clear()
-    return open_at(place)
-
-
-def test_a_journal_of_version_1_is_brought_up_with_all_it_holds(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = of_version(1, place, monkeypatch)
-    open_sheet(old)
-    end = old._end
-    old.close()
-    journal = brought_up(place, monkeypatch)
-    assert journal._end == end
-    send(journal, 1, OutcomeKind.ACCEPTED)
-    assert list(journal.take_in([says(1)], WORDS, at=AT)) == [Finding.MOVED]
-    assert journal.verify()["paid"] == 1
-    journal.close()
-
-
-def test_batches_opened_before_version_3_are_counted_when_it_is_brought_up(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fill(store: SqliteJournal) -> None:
-        open_sheet(store, new=4)
-        send(store, 1, OutcomeKind.ACCEPTED)
-        store.take_in([says(1), says(2, order_id="ORD-3", proof=Proof.UNPROVEN)], WORDS, at=at(5))
-        open_sheet(store, "b2", [new_instruction(row) for row in (12, 13)], known=[Known(3, 2, State.ACCEPTED)])
-        store.append([intent(all_due(store, 2)[0])])
-
-    old = of_version(2, place, monkeypatch)
-    fill(old)
-    end = old._end
-    old.close()
-    journal, twin = brought_up(place, monkeypatch), memory()
-    fill(twin)
-    assert journal._end == end
-    for batch in (1, 2):
-        assert list(journal.tallies(batch)) == list(twin.tallies(batch))
-        assert list(journal.messages(batch).waiting) == list(twin.messages(batch).waiting)
-        assert journal.messages(batch).counts == twin.messages(batch).counts
-    assert journal.conclude_dead(at(6)) == 1
-    assert journal.verify()["in_doubt"] == 1
-    journal.close()
 
 
 def test_what_evidence_holds_back_is_not_counted_as_due(journal: Journal) -> None:

@@ -17,10 +17,10 @@ from paygw_batch.journal.guards.lock import LockWait, RunLock
 from paygw_batch.journal.guards.witness import (
     Seen,
     Witness,
-    hold_against,
     make_witness,
     missing_journal,
     read_witness,
+    require_not_older,
     retire,
     seen_elsewhere,
     witness_path,
@@ -89,9 +89,9 @@ def test_a_damaged_witness_says_how_to_go_on(place: Path) -> None:
 @pytest.mark.parametrize(
     "hold",
     [
-        lambda path: hold_against(seen(3), path, journal_id=OTHER, seq=9, hash_at=str),
-        lambda path: hold_against(seen(3), path, journal_id=ID, seq=2, hash_at=str),
-        lambda path: hold_against(seen(3), path, journal_id=ID, seq=9, hash_at=str),
+        lambda path: require_not_older(seen(3), path, journal_id=OTHER, seq=9, hash_at=str),
+        lambda path: require_not_older(seen(3), path, journal_id=ID, seq=2, hash_at=str),
+        lambda path: require_not_older(seen(3), path, journal_id=ID, seq=9, hash_at=str),
     ],
 )
 def test_a_journal_that_its_witness_does_not_know_names_the_witness(hold: Callable[[Path], None]) -> None:
@@ -165,4 +165,4 @@ def test_a_lock_that_cannot_be_written_says_why(place: Path, monkeypatch: pytest
     monkeypatch.setattr("paygw_batch.journal.guards.lock.os.pwrite", full)
     with pytest.raises(JournalError, match=r"a\.lock cannot be written: No space left on device\.") as found:
         RunLock(place / "a.lock", now=AT, command="a test")
-    assert found.value.hint == "Free some room, run again."
+    assert found.value.hint == "Free some disk space, then run again."

@@ -32,6 +32,7 @@ from tests.journal.journal_rows import (
 )
 from tests.journal.model import ModelJournal
 from tests.journal.tested_journal import Journal
+from tests.long_part import share_of
 
 BY_STATE = set(State) - {State.READY}
 IDS = ["A", "B", "C", "A-r2", "B-r2", "A-r3"]
@@ -130,7 +131,7 @@ class Pair:
                 for one in standings
             ]
             assert [due.row for due in all_due(self.disk, number)] == self.model.due(number)
-            assert self.disk.messages(number).holds.keys() == self.model.holds(number)
+            assert self.disk.holds(number).keys() == self.model.holds(number)
         facts = [(one.seq, one.state, one.kind, one.attempt) for one in self.disk.messages().contradictions]
         wanted = [(seq, *rest) for seq, _, *rest in self.model.contradictions()]
         if self._is_numbered:
@@ -222,7 +223,7 @@ def go_through(both: Pair, data: st.DataObject, *, steps: int) -> None:
     assert (counts["facts"], counts["evidence"]) == (both.model.facts, both.model.evidence)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=share_of(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_through_any_history_the_journal_agrees_with_its_model_and_only_what_may_be_sent_is_due(
     data: st.DataObject,
@@ -231,7 +232,7 @@ def test_through_any_history_the_journal_agrees_with_its_model_and_only_what_may
         go_through(both, data, steps=25)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=share_of(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_of_any_interleaving_of_claims_on_a_row_one_wins(data: st.DataObject) -> None:
     """Two readings of what is due, claimed in any order and grouping, send each row once."""

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -16,11 +16,6 @@ from tests.journal.journal_disk import failing_disk
 
 NOW = "2026-11-21T08:00:00.000Z"
 NAME = "journal.sqlite3.inbox"
-OLD_LINES = (Path(__file__).parent / "recorded" / "lines.notifications").read_bytes()
-"""Written by a program of earlier versions: `a` and `b` in one write, then `c`, then `d`."""
-OLD_NAME = "journal.sqlite3.notifications"
-READ_IN = f"{OLD_NAME}.read-in"
-OLD_HASHES = [line[:64].decode() for line in OLD_LINES.splitlines()[1:]]
 
 
 def opened(place: Path, taken: InboxEnd | None = None) -> Inbox:
@@ -244,120 +239,3 @@ def test_a_disk_that_stays_full_is_said_and_ends_nothing(place: Path) -> None:
         disk.fail_at = 0
         assert inbox.append(["c"]) == 2
     assert all_of(place) == ["a", "c"]
-
-
-def old_inbox(place: Path, content: bytes = OLD_LINES) -> Path:
-    """Put the file of an earlier version at its place."""
-    path = place / OLD_NAME
-    path.write_bytes(content)
-    path.chmod(0o600)
-    return path
-
-
-def test_lines_of_earlier_versions_are_read_in_and_appended_to(place: Path) -> None:
-    old = old_inbox(place)
-    with closing(opened(place)) as inbox:
-        assert inbox.end == InboxEnd(4, OLD_HASHES[-1])
-        assert inbox.append(["e"]) == 5
-    assert not old.exists()
-    assert (place / READ_IN).read_bytes() == OLD_LINES
-    assert all_of(place) == ["a", "b", "c", "d", "e"]
-    assert verified(place) == 5
-
-
-@pytest.mark.parametrize("number", range(5))
-def test_the_journal_goes_on_from_what_it_took_of_earlier_lines(place: Path, number: int) -> None:
-    old_inbox(place)
-    hashes = ["", OLD_HASHES[0], OLD_HASHES[0], OLD_HASHES[1], OLD_HASHES[2]]
-    taken = InboxEnd(number, hashes[number])
-    assert all_of(place, taken) == ["a", "b", "c", "d"][number:]
-    assert (place / OLD_NAME).exists()  # a listener of that version may still append to it
-    with closing(opened(place, taken)) as inbox:
-        inbox.append(["e"])
-    assert all_of(place, taken) == ["a", "b", "c", "d", "e"][number:]
-
-
-def test_lines_that_go_on_from_a_number_are_read_in_from_there(place: Path) -> None:
-    header, *_ = OLD_LINES.splitlines(keepends=True)
-    taken = InboxEnd(9, "9" * 64)
-    old_inbox(place, header.replace(b'{"after":0,"hash":""}', f'{{"after":9,"hash":"{"9" * 64}"}}'.encode()))
-    with closing(opened(place)) as inbox:
-        assert inbox.append(["k"]) == 10
-    assert all_of(place, taken) == ["k"]
-    with pytest.raises(InboxDamaged, match="does not go on"):
-        all_of(place)
-
-
-def test_lines_cut_at_any_byte_lose_the_torn_one_alone(place: Path) -> None:
-    """What a crash tore off was never answered; all that is before it is read in."""
-    ends = [at + 1 for at, byte in enumerate(OLD_LINES) if byte == ord("\n")]
-    kept = {ends[0]: [], ends[1]: ["a", "b"], ends[2]: ["a", "b", "c"], ends[3]: ["a", "b", "c", "d"]}
-    for cut in range(ends[0], len(OLD_LINES) + 1):
-        old_inbox(place, OLD_LINES[:cut])
-        expected = kept[max(end for end in ends if end <= cut)]
-        with closing(opened(place)) as inbox:
-            assert inbox.end.number == len(expected)
-        assert all_of(place) == expected
-        for path in place.iterdir():
-            path.unlink()
-
-
-def test_a_changed_byte_of_earlier_lines_is_found_or_is_the_end_that_was_never_answered(place: Path) -> None:
-    header, last_but_one = OLD_LINES.index(b"\n") + 1, OLD_LINES.rindex(b"\n", 0, -1)
-    for at in range(header, len(OLD_LINES)):
-        changed = bytearray(OLD_LINES)
-        changed[at] ^= 0x01
-        old = old_inbox(place, bytes(changed))
-        if at < last_but_one:
-            for read_in in (all_of, opened):
-                with pytest.raises(InboxDamaged, match="middle"):
-                    read_in(place)
-        else:
-            # Without its line break, the last line but one is taken for the beginning of a torn one. A line break that
-            # was not there makes two lines of the last one.
-            with suppress(InboxDamaged):
-                assert all_of(place) == (["a", "b"] if at == last_but_one else ["a", "b", "c"])
-                opened(place).close()
-                old = place / READ_IN
-        assert old.read_bytes() == bytes(changed)
-        for path in place.iterdir():
-            path.unlink()
-
-
-def test_lines_that_a_listener_of_an_earlier_version_still_appends_to_are_read_in_again(place: Path) -> None:
-    lines = OLD_LINES.splitlines(keepends=True)
-    reader = InboxReader(place / NAME)
-    for count, expected in ((2, "ab"), (3, "abc"), (4, "abcd")):
-        old_inbox(place, b"".join(lines[:count]))
-        assert "".join(one.content for one in reader.after(InboxEnd(), limit=9)) == expected
-    reader.close()
-    with closing(opened(place)) as inbox:
-        assert inbox.end.number == 4
-    assert not (place / OLD_NAME).exists()
-    assert verified(place) == 4
-
-
-def test_lines_that_do_not_go_on_from_the_inbox_are_refused_and_kept(place: Path) -> None:
-    with closing(opened(place)) as inbox:
-        inbox.append(["other"])
-    old = old_inbox(place)
-    with pytest.raises(InboxDamaged, match="does not go on from notification 1"):
-        opened(place)
-    with pytest.raises(InboxDamaged, match="does not go on from notification 1"):
-        all_of(place)
-    assert old.read_bytes() == OLD_LINES
-
-
-def test_earlier_lines_stay_until_they_are_durable_in_the_new_place(place: Path) -> None:
-    """A disk that fails at any write leaves the old file whole, or everything in the new one."""
-    for ahead in range(1, 20):
-        old = old_inbox(place)
-        with failing_disk() as disk:
-            disk.fail_at = disk.operations + ahead
-            try:
-                opened(place).close()
-            except JournalError:
-                assert old.read_bytes() == OLD_LINES
-        assert all_of(place) == ["a", "b", "c", "d"]
-        for path in place.iterdir():
-            path.unlink()

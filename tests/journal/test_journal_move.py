@@ -12,18 +12,20 @@ from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.core.lifecycle import Concluded, Resolution, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, PaygwError
+from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.opening import move
+from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.move import Move, move_journal
-from paygw_batch.journal.opening.open_postgres import PostgresPlace, new_postgres_journal, postgres_holder
 from paygw_batch.journal.opening.registry import JournalRegistry
-from paygw_batch.journal.port import JournalReader
 from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
 from paygw_batch.journal.values import Amendment, CarriedOut, Entry, KeptReply, Known, reply_sha256
 from tests.journal.journal_rows import (
     AT,
     all_due,
     at,
+    file_place,
     intent,
     journal_path,
     new_instruction,
@@ -47,8 +49,8 @@ def empty_database(postgres_server: PostgresServer, place: Path) -> Any:
     postgres_server.drop_database(name)
 
 
-def moved(place: Path, to: PostgresPlace) -> Move:
-    return move_journal(journal_path(place), to, witness_dir=to.witness_dir, words=WORDS, now=AT, by="amina")
+def moved(place: Path, to: DatabasePlace) -> Move:
+    return move_journal(file_place(place), to, WORDS, "amina")
 
 
 def half_done(place: Path) -> None:
@@ -99,7 +101,7 @@ def seen_of(journal: JournalReader) -> list[object]:
 
 
 def test_all_that_a_file_knows_is_in_the_database_and_the_chain_is_the_same(
-    place: Path, empty_database: PostgresPlace
+    place: Path, empty_database: DatabasePlace
 ) -> None:
     half_done(place)
     with closing(open_at(place)) as journal:
@@ -121,7 +123,7 @@ def test_all_that_a_file_knows_is_in_the_database_and_the_chain_is_the_same(
 
 
 def test_a_batch_that_is_half_done_goes_on_in_the_database_and_no_row_is_sent_twice(
-    place: Path, empty_database: PostgresPlace
+    place: Path, empty_database: DatabasePlace
 ) -> None:
     half_done(place)
     moved(place, empty_database)
@@ -137,7 +139,7 @@ def test_a_batch_that_is_half_done_goes_on_in_the_database_and_no_row_is_sent_tw
         assert counts["in_doubt"] == counts["in_flight"] == 0
 
 
-def test_the_file_says_where_its_journal_went_and_pays_nothing(place: Path, empty_database: PostgresPlace) -> None:
+def test_the_file_says_where_its_journal_went_and_pays_nothing(place: Path, empty_database: DatabasePlace) -> None:
     half_done(place)
     older = journal_path(place).read_bytes()
     moved(place, empty_database)
@@ -150,10 +152,10 @@ def test_the_file_says_where_its_journal_went_and_pays_nothing(place: Path, empt
     journal_path(place).write_bytes(older)
     with pytest.raises(JournalError):  # an older copy of it in its place is not known here
         open_at(place)
-    assert new_postgres_journal(empty_database, now=AT) is None
+    assert empty_database.make("a test") is None
 
 
-def who_may_pay(place: Path, to: PostgresPlace) -> list[str]:
+def who_may_pay(place: Path, to: DatabasePlace) -> list[str]:
     """Return the journals that a run could open now."""
     found = []
     openers: list[tuple[str, Callable[[], Any]]] = [
@@ -173,13 +175,13 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-STEPS = ("Session", "open_journal", "copy_journal", "_File", "finish_move", "_remember", "retire")
+STEPS = ("Session", "FilePlace.open_to_write", "copy_journal", "_File", "finish_move", "_remember", "retire")
 
 
 @pytest.mark.parametrize("step", [*STEPS, "SqliteJournal.mark_moved", "Registered"])
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 def test_killed_at_any_step_exactly_one_journal_may_pay_in_the_end(
-    place: Path, empty_database: PostgresPlace, monkeypatch: pytest.MonkeyPatch, step: str, is_after: bool
+    place: Path, empty_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, step: str, is_after: bool
 ) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=4)
@@ -187,7 +189,8 @@ def test_killed_at_any_step_exactly_one_journal_may_pay_in_the_end(
     owner: Any = move
     name = step
     if "." in step:
-        owner, name = type(journal), step.partition(".")[2]
+        owner_name, _, name = step.partition(".")
+        owner = {"FilePlace": FilePlace, "SqliteJournal": type(journal)}[owner_name]
     real = getattr(owner, name)
 
     def dies(*given: Any, **named: Any) -> Any:
@@ -216,7 +219,7 @@ def test_killed_at_any_step_exactly_one_journal_may_pay_in_the_end(
 
 
 def test_a_move_is_refused_where_either_place_speaks_against_it(
-    place: Path, empty_database: PostgresPlace, database: str
+    place: Path, empty_database: DatabasePlace, database: str
 ) -> None:
     with pytest.raises(JournalMissing):
         moved(place, empty_database)
@@ -231,4 +234,4 @@ def test_a_move_is_refused_where_either_place_speaks_against_it(
     assert moved(place, empty_database).facts == 1, "a move that is done is done"
     with pytest.raises(JournalError, match="and not to"):
         moved(place, postgres_place(database, place))
-    assert postgres_holder(empty_database) is None
+    assert empty_database.holder() is None

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,34 +16,24 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, JournalNotAdopted
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.witness import Seen, read_witness, witness_path
-from paygw_batch.journal.opening.create import new_journal
-from paygw_batch.journal.opening.open import SqliteJournal, open_journal
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered
+from paygw_batch.journal.sqlite.writer import SqliteJournal
 from tests.journal.journal_disk import failing_disk
-from tests.journal.journal_rows import AT, ENDPOINT, journal_path, open_sheet
+from tests.journal.journal_rows import AT, ENDPOINT, file_place, journal_path, open_sheet
+from tests.long_part import share
 
 STEPS = ("open", "write", "pwrite", "fsync", "rename", "unlink", "mkdir")
 """What Python does to files. What SQLite does is to the journal's temporary file alone, before its rename."""
 KILLED = 9
 
 
-def make(place: Path, name: str = "journal.sqlite3", **changes: Any) -> Identity | None:
-    given = {
-        "witness_dir": place / "witness",
-        "registry_dir": place / "journals",
-        "endpoint": ENDPOINT,
-        "now": AT,
-        "holder": "journal new",
-    }
-    return new_journal(journal_path(place).with_name(name), **{**given, **changes})
+def make(place: Path, name: str = "journal.sqlite3", *, beside: str | None = None, **changes: Any) -> Identity | None:
+    at_name = replace(file_place(place, journal_path(place).with_name(name)), **changes)
+    return at_name.make("journal new", beside=beside)
 
 
 def opened(place: Path, name: str = "journal.sqlite3") -> SqliteJournal:
-    path = journal_path(place).with_name(name)
-    witness_dir, registry_dir = place / "witness", place / "journals"
-    return open_journal(
-        path, witness_dir=witness_dir, registry_dir=registry_dir, endpoint=ENDPOINT, now=AT, holder="a test"
-    )
+    return file_place(place, journal_path(place).with_name(name)).open_to_write("a test")
 
 
 def entries(place: Path) -> list[Registered]:
@@ -188,7 +179,7 @@ def test_a_journal_of_an_older_version_that_is_lost_is_remembered_from_its_witne
     assert made.journal_id in {entry.journal_id for entry in entries(place)}
 
 
-@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("stays", share([True, False], every=2))
 def test_a_disk_that_fails_makes_no_journal_and_hinders_none(place: Path, *, stays: bool) -> None:
     for ordinal in itertools.count(1):
         for part in ("state", "witness", "journals"):
@@ -230,20 +221,20 @@ def test_a_journal_of_an_older_version_is_remembered_when_it_is_opened(place: Pa
         make(place, "second.sqlite3")
 
 
-def test_a_journal_of_an_older_version_at_its_default_place_is_known_before_it_is_opened(place: Path) -> None:
+def test_a_journal_at_its_default_place_is_known_though_it_is_not_registered(place: Path) -> None:
     made = make(place, registry_dir=None)
     assert made is not None
     with pytest.raises(JournalError, match=made.journal_id):
         make(place, "second.sqlite3")
 
 
-def test_two_journals_that_an_older_version_left_are_told_of_each_other(place: Path) -> None:
+def test_two_journals_that_were_not_registered_together_are_told_of_each_other(place: Path) -> None:
     make(place)
     make(place, "second.sqlite3", registry_dir=None)
     opened(place).close()
     with closing(opened(place, "second.sqlite3")) as journal:
         (note,) = journal.notes
-    assert "is not the only one of its endpoint" in note
+    assert "has more than one journal" in note
     assert str(journal_path(place)) in note
 
 

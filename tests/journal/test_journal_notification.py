@@ -1,11 +1,8 @@
 """A notification is read back as it was kept, whatever its claim states."""
 
-import json
-
 import pytest
 
-from paygw_batch.core.evidence import Claim, Meant, Proof, Span, StatedTimes, meant_attempt
-from paygw_batch.journal.facts.codec import canonical
+from paygw_batch.core.evidence import Claim, Proof, Span, StatedTimes, meant_attempt
 from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
 
 _AT = "2026-11-20T10:00:00.000Z"
@@ -23,11 +20,3 @@ def test_a_notification_is_read_back_as_it_was_kept(times: StatedTimes) -> None:
     kept = decode_notification(encode_notification(notice))
     assert kept == notice
     assert meant_attempt(kept.claim.times, _AT) is meant_attempt(times, _AT)
-
-
-def test_a_notification_that_an_older_version_kept_states_no_times() -> None:
-    fields = json.loads(encode_notification(_notice(StatedTimes((_SPAN,)))))
-    del fields["said"]["times"]
-    kept = decode_notification(canonical(fields))
-    assert kept == _notice(StatedTimes())
-    assert meant_attempt(kept.claim.times, _AT) is Meant.UNSAID

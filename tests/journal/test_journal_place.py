@@ -12,10 +12,8 @@ import pytest
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal.guards import location as places
-from paygw_batch.journal.opening.open import open_journal, read_journal
-from paygw_batch.journal.sqlite.schema import migrations
 from tests.journal.journal_disk import failing_disk
-from tests.journal.journal_rows import AT, ENDPOINT, journal_path, make_at, open_at, open_sheet, read_at
+from tests.journal.journal_rows import file_place, journal_path, make_at, open_at, open_sheet, read_at
 
 
 def mode(path: Path) -> int:
@@ -108,9 +106,7 @@ def test_a_journal_in_a_linked_directory_is_known_by_its_one_real_name(place: Pa
     path = made(place)
     (place / "short").symlink_to(path.parent)
     linked = place / "short" / path.name
-    with closing(
-        open_journal(linked, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
-    ) as journal:
+    with closing(file_place(place, linked).open_to_write("a test")) as journal:
         assert journal.path == path
         assert journal.notes == ()
 
@@ -134,16 +130,7 @@ def test_a_journal_of_another_endpoint_is_refused(place: Path) -> None:
     with pytest.raises(JournalError, match="belongs to another endpoint"):
         open_at(place, endpoint=other)
     with pytest.raises(JournalError, match="belongs to another endpoint"):
-        read_journal(journal_path(place), witness_dir=place / "witness", endpoint=other)
-
-
-def test_a_journal_of_a_newer_version_is_refused(place: Path) -> None:
-    path = made(place)
-    with closing(apsw.Connection(str(path))) as other:
-        other.pragma("user_version", len(migrations()) + 1)
-    for open_it in (open_at, read_at):
-        with pytest.raises(JournalError, match="newer version"):
-            open_it(place)
+        file_place(place, endpoint=other).open_to_read()
 
 
 def test_an_empty_file_is_no_journal_and_one_can_be_made_in_its_place(place: Path) -> None:
@@ -162,9 +149,7 @@ def test_an_empty_file_is_no_journal_and_one_can_be_made_in_its_place(place: Pat
 def test_a_path_that_is_no_text_is_refused(place: Path) -> None:
     odd = place / "caf\udce9" / "journal.sqlite3"
     with pytest.raises(JournalError, match="is not written in UTF-8"):
-        open_journal(odd, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
-    with pytest.raises(JournalError, match="is not written in UTF-8"):
-        read_journal(odd, witness_dir=place / "witness", endpoint=ENDPOINT)
+        file_place(place, odd)
 
 
 def test_no_journal_is_made_beside_the_log_of_a_lost_one(place: Path) -> None:

@@ -12,11 +12,10 @@ from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.facts.codec import decode_batch, encode_batch
 from paygw_batch.journal.values import BatchRecord, NewBatch
 from tests.journal.journal_rows import AT, OPERATION, journal_path, new_instruction, open_at, read_at
-from tests.journal.test_journal_evidence import brought_up, of_version
 from tests.journal.tested_journal import Journal
 
 PLAN = "d" * 64
-OF_AN_EARLIER_VERSION = (
+WITHOUT_A_PLAN = (
     '{"approvals":["prepared by ada"],"batch":"b1","by":"ada","defects":0,"first_instruction":1,"instructions":1,'
     '"instructions_sha256":"aa","known":0,"known_sha256":"bb","operation":"payout","pages":1,"pages_sha256":"cc",'
     '"rows":1,"sheet_name":"payroll.csv","sheet_path":"/payroll.csv","sheet_sha256":"dd","totals":{"KES":[1,150050]}}'
@@ -84,25 +83,9 @@ def test_an_index_finds_the_plan_and_allows_it_once(place: Path) -> None:
             )
 
 
-def test_an_opening_of_an_earlier_version_reads_as_it_was_written() -> None:
-    read = decode_batch(OF_AN_EARLIER_VERSION)
+def test_an_opening_without_a_plan_does_not_speak_of_one() -> None:
+    read = decode_batch(WITHOUT_A_PLAN)
     assert read.plan_sha256 == ""
-    assert encode_batch(read) == OF_AN_EARLIER_VERSION
+    assert encode_batch(read) == WITHOUT_A_PLAN
     with pytest.raises(JournalCorrupt):
-        decode_batch(OF_AN_EARLIER_VERSION.replace('"rows"', '"plan_sha256":"","rows"'))
-
-
-def test_a_journal_of_version_3_is_brought_up_and_knows_its_batches(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = of_version(3, place, monkeypatch)
-    opened(old, "b1", "")
-    head = old.head()
-    old.close()
-    journal = brought_up(place, monkeypatch)
-    assert journal.head() == head
-    assert journal.batches(plan_sha256=PLAN) == []
-    second = opened(journal, "b2", PLAN)
-    assert journal.batches(plan_sha256=PLAN) == [second]
-    assert journal.verify()["batches"] == 2
-    journal.close()
+        decode_batch(WITHOUT_A_PLAN.replace('"rows"', '"plan_sha256":"","rows"'))

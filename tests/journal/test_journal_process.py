@@ -94,7 +94,6 @@ def test_a_holder_that_has_not_written_its_name_yet_is_held_to_all_the_same(plac
     [
         ({"command": "listen", "kind": "listener"}, HolderKind.LISTENER),
         ({"command": "listen", "kind": "run"}, HolderKind.RUN),
-        ({"command": "listen"}, HolderKind.RUN),  # as earlier versions wrote it
         ({"command": "", "kind": "run"}, HolderKind.RUN),
         ({"command": "", "kind": "a later version's"}, HolderKind.RUN),
     ],

@@ -8,6 +8,7 @@ import pytest
 
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.recorded_words import recorded
 from paygw_batch.errors import InternalError, JournalCorrupt, RowsMoved
 from paygw_batch.journal.facts.evidence_chain import clock_evidence
 from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry
@@ -45,7 +46,7 @@ def test_a_row_rejected_by_a_person_is_released_when_its_attempt_left_long_ago(
     assert journal.release(1, None, suffix=True, by="amina", at=at(9), left_until=left_until) == released
     (row,) = journal.rows(1)
     assert (row.state, row.possible_duplicate_of) == (State.READY if released else State.REJECTED, 1)
-    assert "possible duplicate of attempt 1" in (row.message or "")
+    assert "possible duplicate of attempt 1" in recorded(row.message or "")
     assert row.is_rejected_by_person == (not released)
 
 
@@ -58,10 +59,15 @@ def test_the_latest_attempt_counts_and_no_earlier_one(journal: Journal) -> None:
     assert journal.release(1, None, suffix=False, by="amina", at=at(12), left_until=at(10)) == 1
 
 
-def test_the_gateways_own_word_is_released_at_once_and_leaves_no_mark(journal: Journal) -> None:
+def test_the_gateways_own_word_is_released_at_once_and_leaves_the_mark(journal: Journal) -> None:
     rejected(journal, Basis.GATEWAY)
+    (row,) = journal.rows(1)
+    assert (row.is_rejected_by_person, row.error_code) == (False, "proven_statement")
+    assert journal.compare(OPERATION, [(2, "ORD-2", "other")])[1][0].quarantined_since is None
+    journal.verify()
     assert journal.release(1, None, suffix=True, by="amina", at=at(9)) == 1
-    assert next(iter(journal.rows(1))).possible_duplicate_of is None
+    assert next(iter(journal.rows(1))).possible_duplicate_of == 1
+    journal.verify()
 
 
 def test_a_later_no_of_the_gateways_ends_the_wait(journal: Journal) -> None:

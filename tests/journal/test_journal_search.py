@@ -1,17 +1,15 @@
 """Payments are found by words of the payee and by order id, over all batches, by the index that opening writes."""
 
 import json
-from contextlib import closing
-from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
-from paygw_batch.journal.sqlite.search import payments_in
-from paygw_batch.journal.values import Amendment, Known, NewInstruction
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import Amendment, FoundPayment, Known, NewInstruction, PaymentSearch
 from tests.journal.journal_rows import (
     AT,
     all_due,
@@ -21,7 +19,6 @@ from tests.journal.journal_rows import (
     outcome_of,
     send,
 )
-from tests.journal.test_journal_evidence import brought_up, of_version
 from tests.journal.tested_journal import Journal
 
 
@@ -128,23 +125,13 @@ def test_the_index_is_sound_and_verify_holds_it_to_the_instructions(people: Jour
     people.verify()
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_journal_of_an_earlier_version_is_filled_in_when_it_is_brought_up(
-    place: Path, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
-    with closing(of_version(version, place, monkeypatch)) as old:
-        open_sheet(old, "b1", [named(2, "Jane Wanjiku"), named(3, "José Ñandú")])
-    with closing(brought_up(place, monkeypatch)) as journal:
-        assert order_ids(found(journal, "nandu")) == ["ORD-3"]
-        assert journal.verify()["ready"] == 2
-
-
 @pytest.mark.parametrize("journal", ["disk", "memory"], indirect=True)
 def test_a_search_reads_an_index_and_not_the_instructions(people: Journal) -> None:
-    connection = people._connection  # type: ignore[attr-defined]  # what a store really does
+    assert isinstance(people, SqliteJournal)
+    connection = people._connection
     plans: list[str] = []
 
-    def explained(_cursor: apsw.Cursor, statement: str, bindings: object) -> bool:
+    def explained(_cursor: apsw.Cursor, statement: str, bindings: Any) -> bool:
         if statement.lstrip().startswith("SELECT"):
             cursor_of_its_own = connection.cursor()
             cursor_of_its_own.exec_trace = None
@@ -153,7 +140,7 @@ def test_a_search_reads_an_index_and_not_the_instructions(people: Journal) -> No
 
     connection.exec_trace = explained
     try:
-        payments_in(connection, PaymentSearch((("jane*",),), "ORD-2"), 10)
+        people.find_payments(PaymentSearch((("jane*",),), "ORD-2"), limit=10)
     finally:
         connection.exec_trace = None
     assert any("payment_words VIRTUAL TABLE INDEX" in plan for plan in plans)

@@ -6,9 +6,9 @@ from pathlib import Path
 import apsw
 import pytest
 
+from paygw_batch.core.batch import content_digest
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.reference import content_digest
-from paygw_batch.core.spelling import spelled_alike
+from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import Amendment, NewInstruction, RepeatedBatch, UsedSpelling
 from tests.journal.journal_rows import (
@@ -22,7 +22,6 @@ from tests.journal.journal_rows import (
     open_sheet,
     send,
 )
-from tests.journal.test_journal_evidence import brought_up, of_version
 from tests.journal.tested_journal import Journal
 
 SPELLINGS = ["Jose\u0301-1", "JOSÉ-1", "josé-1", "José\u20101", "\uff2aosé-1"]
@@ -123,21 +122,6 @@ def test_rows_paid_under_other_ids_are_counted_once_for_each_batch(journal: Jour
     assert list(journal.repeated_batches(OPERATION, rows, since=at(0))) == [newest, oldest]
     assert list(journal.repeated_batches(OPERATION, rows, since=at(1))) == [newest]
     assert list(journal.repeated_batches("payin", rows, since=at(0))) == []
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_journal_of_an_earlier_version_is_filled_when_it_is_brought_up(
-    place: Path, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
-    monkeypatch.setattr("paygw_batch.journal.sqlite.spellings.add_batch", lambda *_: None)
-    old = of_version(version, place, monkeypatch)
-    open_sheet(old, "b1", [new_instruction(2, "José-1"), new_instruction(3, "josé-1"), new_instruction(4, "PAY-7")])
-    open_sheet(old, "b2", [derived(5, "Payroll-2026-11"), derived(6, "Payroll-2026-11")])
-    old.close()
-    with closing(brought_up(place, monkeypatch)) as journal:
-        assert used(journal, "JOSÉ-1", "pay-7", "José-1") == [("JOSÉ-1", "josé-1"), ("pay-7", "PAY-7")]
-        assert references(journal) == [("b1", ""), ("b2", "Payroll-2026-11")]
-        assert journal.verify()["order_ids"] == 5
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalMissing, JournalNotAdopted, JournalUnwritable, JournalWentBack
 from paygw_batch.journal.guards.witness import Seen, Witness, read_witness, witness_path
-from paygw_batch.journal.opening.open import SqliteJournal, open_journal, read_journal
+from paygw_batch.journal.sqlite.writer import SqliteJournal
 from tests.journal.journal_rows import (
     AT,
-    ENDPOINT,
     adopt_at,
     all_due,
+    file_place,
     intent,
     journal_path,
     open_at,
@@ -42,9 +42,7 @@ def begun(place: Path, batch: str = "b1") -> Path:
 
 def open_moved(path: Path, place: Path) -> SqliteJournal:
     """Open the journal of a place where it is now."""
-    return open_journal(
-        path, witness_dir=place / "witness", registry_dir=place / "journals", endpoint=ENDPOINT, now=AT, holder="a test"
-    )
+    return file_place(place, path).open_to_write("a test")
 
 
 def remove(path: Path) -> None:
@@ -107,7 +105,7 @@ def test_another_journal_in_its_place_is_found(place: Path) -> None:
         send(journal, 1, OutcomeKind.PAID)
     shutil.copy(journal_path(other), path)
     for open_it in (open_at, read_at):
-        with pytest.raises(JournalWentBack, match="Another journal stands"):
+        with pytest.raises(JournalWentBack, match="This is not the journal"):
             open_it(place)
 
 
@@ -132,14 +130,14 @@ def test_a_copy_is_refused_for_a_run_while_the_original_stands_but_can_be_looked
     copy.parent.mkdir(mode=0o700)
     shutil.copy(path, copy)
     with pytest.raises(JournalWentBack, match="copy of the journal"):
-        open_journal(copy, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
-    with closing(read_journal(copy, witness_dir=place / "witness", endpoint=ENDPOINT)) as reader:
+        file_place(place, copy).open_to_write("a test")
+    with closing(file_place(place, copy).open_to_read()) as reader:
         assert reader.verify()["instructions"] == 3
     with closing(open_at(place)) as journal:
         send(journal, 1, OutcomeKind.PAID)
     remove(path)
     with pytest.raises(JournalWentBack, match="older copy"):
-        open_journal(copy, witness_dir=place / "witness", endpoint=ENDPOINT, now=AT, holder="a test")
+        file_place(place, copy).open_to_write("a test")
 
 
 def test_a_journal_that_was_moved_goes_on_and_says_so(place: Path) -> None:
@@ -197,7 +195,7 @@ def test_a_journal_that_is_not_adopted_can_be_looked_into_with_a_note(place: Pat
         (note,) = reader.notes
     assert "has never seen the journal" in note
     with pytest.raises(JournalNotAdopted):
-        read_journal(journal_path(place), witness_dir=place / "witness", endpoint=ENDPOINT, must_be_known=True)
+        file_place(place).open_to_read(must_be_known=True)
 
 
 def test_reading_does_not_make_a_missing_witness_again(place: Path) -> None:

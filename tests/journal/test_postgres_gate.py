@@ -22,6 +22,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.pacing import Breaker, GrantedStarts, Pace, RejectionBreaker, Window
 from paygw_batch.engine.shared_pacing import SharedPacing
 from paygw_batch.errors import JournalCorrupt
+from paygw_batch.gateway.message import MayLeave
 from paygw_batch.journal.gate_port import (
     CountedKind,
     CountedOutcomes,
@@ -30,11 +31,13 @@ from paygw_batch.journal.gate_port import (
     GateStopKind,
     LimitChange,
 )
-from paygw_batch.journal.opening.open_postgres import PostgresPlace, change_postgres_limits, postgres_limits
+from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.values import MoveResult
 from tests.engine.scripted_world import APPROVED, LOST, Answer, ScriptedGateway, an_engine
 from tests.journal.journal_rows import all_due, intent, new_instruction, open_sheet
 from tests.journal.postgres_rows import LeasingPostgres, open_postgres, postgres_place, read_postgres
+from tests.long_part import share_of
+from tests.patience import PATIENCE_S
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 GRANTED = ("places", "is_growing", "starts", "first_s", "every_s", "rest_s", "stop_kind", "stop_count", "stop_text")
@@ -42,7 +45,7 @@ Told = Sequence[tuple[str, str, int]]
 
 
 @pytest.fixture
-def at_database(database: str, place: Path) -> PostgresPlace:
+def at_database(database: str, place: Path) -> DatabasePlace:
     return postgres_place(database, place)
 
 
@@ -76,7 +79,7 @@ class Workers:
         values = [worker, wanted, in_use, starts, rate, concurrency, in_doubt, rejected, rest_s, stop]
         columns = [[one[column] for one in told] for column in range(3)]
         places = ", ".join(["%s"] * 10)
-        query = f"SELECT * FROM ask_gate({places}, %s::text[], %s::text[], %s::integer[], %s)"  # noqa: S608 - places alone
+        query = f"SELECT * FROM ask_gate_at({places}, %s::text[], %s::text[], %s::integer[], %s)"  # noqa: S608 - places alone
         (line,) = self.fetch(query, [*values, *columns, NOON + timedelta(seconds=now_s)])
         return dict(zip(GRANTED, line, strict=True))
 
@@ -145,7 +148,7 @@ def test_starts_are_after_a_rest_and_after_all_that_were_granted(workers: Worker
     )
 
 
-def test_a_reason_of_the_gateway_may_be_any_text(at_database: PostgresPlace) -> None:
+def test_a_reason_of_the_gateway_may_be_any_text(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal, closing(journal.gate()) as gate:
         told = [CountedOutcomes(CountedKind.REJECTED, "no funds \0 \ud800 é", 2)]
         grant = gate.ask(GateReport(4, 0, 0, 0.0, 4, 5, 2, outcomes=told))
@@ -169,7 +172,7 @@ import sys, psycopg
 url, worker = sys.argv[1:]
 query = '''SELECT extract(epoch FROM n.now)::double precision + a.first_s, a.starts, a.places
     FROM (SELECT clock_timestamp() AS now OFFSET 0) n,
-    ask_gate(%s, 8, 0, 3, 10000, 8, 5, 10, 0, '', '{}', '{}', '{}', n.now) a'''
+    ask_gate_at(%s, 8, 0, 3, 10000, 8, 5, 10, 0, '', '{}', '{}', '{}', n.now) a'''
 with psycopg.connect(url, autocommit=True) as connection:
     connection.execute("SET search_path = paygw")
     sys.stdin.readline()
@@ -196,7 +199,7 @@ def test_two_processes_at_the_same_moment_never_get_the_same_start_nor_too_many_
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    told = [process.communicate(timeout=60)[0] for process in asking]
+    told = [process.communicate(timeout=PATIENCE_S)[0] for process in asking]
     granted = sorted(tuple(map(float, line.split())) for lines in told for line in lines.splitlines())
     assert len(granted) == 200
     with_starts = [(first_s, starts) for first_s, starts, _ in granted if starts]
@@ -296,7 +299,7 @@ def test_a_worker_that_stops_stops_all_and_a_run_beside_others_does_not_begin_an
     assert workers.ask(second)["stop_text"] == "Credentials were refused."
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share_of(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(
@@ -337,7 +340,7 @@ def desk_is_free(url: str) -> None:
     by_hand(url, "UPDATE segment SET worker = (SELECT max(number) FROM worker) WHERE chain = 0 AND sealed_at IS NULL")
 
 
-def test_an_intent_is_refused_as_soon_as_any_worker_has_stopped(at_database: PostgresPlace, workers: Workers) -> None:
+def test_an_intent_is_refused_as_soon_as_any_worker_has_stopped(at_database: DatabasePlace, workers: Workers) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = all_due(journal, 1)
@@ -363,11 +366,11 @@ class Counting:
         counting = self
 
         class Heard(ScriptedGateway):
-            async def deliver(self, request: Any) -> Answer:
+            async def deliver(self, request: Any, may_leave: MayLeave) -> Answer:
                 counting.in_flight += 1
                 counting.most = max(counting.most, counting.in_flight)
                 try:
-                    return await super().deliver(request)
+                    return await super().deliver(request, may_leave)
                 finally:
                     counting.in_flight -= 1
 
@@ -386,7 +389,7 @@ async def sent(journal: LeasingPostgres, batch: int, counting: Counting, pace: P
         return end.stop_reason
 
 
-async def by_two(at: PostgresPlace, counting: Counting, pace: Pace) -> list[str | None]:
+async def by_two(at: DatabasePlace, counting: Counting, pace: Pace) -> list[str | None]:
     """Send two batches by two workers that live at the same time; return why each of them stopped."""
     with closing(open_postgres(at)) as first:
         open_sheet(first, new=40)
@@ -396,27 +399,27 @@ async def by_two(at: PostgresPlace, counting: Counting, pace: Pace) -> list[str 
             return list(await asyncio.gather(sent(first, 1, counting, pace), sent(second, 2, counting, pace)))
 
 
-def test_two_workers_together_keep_to_the_concurrency_and_send_every_row_once(at_database: PostgresPlace) -> None:
+def test_two_workers_together_keep_to_the_concurrency_and_send_every_row_once(at_database: DatabasePlace) -> None:
     counting = Counting()
     assert asyncio.run(by_two(at_database, counting, Pace(concurrency=3))) == [None, None]
     assert (len(counting.heard), set(counting.heard.values())) == (80, {1})
     assert counting.most <= 3
 
 
-def test_two_workers_together_send_all_by_the_rate_that_is_set(at_database: PostgresPlace) -> None:
+def test_two_workers_together_send_all_by_the_rate_that_is_set(at_database: DatabasePlace) -> None:
     counting = Counting()
-    change_postgres_limits(at_database, LimitChange("amina", rate_per_s=500, concurrency=2))
+    at_database.change_limits(LimitChange("amina", rate_per_s=500, concurrency=2))
     assert asyncio.run(by_two(at_database, counting, Pace(concurrency=8))) == [None, None]
     assert (len(counting.heard), set(counting.heard.values()), counting.most <= 2) == (80, {1}, True)
 
 
-def test_where_one_worker_meets_a_doubt_no_worker_goes_on(at_database: PostgresPlace) -> None:
+def test_where_one_worker_meets_a_doubt_no_worker_goes_on(at_database: DatabasePlace) -> None:
     counting = Counting(lose_after=10)
     ends = asyncio.run(by_two(at_database, counting, Pace(concurrency=4, stop_after_in_doubt=1)))
     # How many had come into doubt when it was reported differs: the rows of one moment are told together.
     assert all(end is not None and end.endswith(" came into doubt.") for end in ends), ends
     assert counting.heard.total() <= 10 + 4
-    assert postgres_limits(at_database).stop is not None
+    assert at_database.limits().stop is not None
     with closing(read_postgres(at_database)) as journal:
         counted = Counter(row.state for batch in (1, 2) for row in journal.rows(batch))
         assert counted[State.READY] == 80 - counting.heard.total()
@@ -426,13 +429,13 @@ def test_where_one_worker_meets_a_doubt_no_worker_goes_on(at_database: PostgresP
 # What people see and set.
 
 
-def test_who_set_which_limits_is_kept_and_cannot_be_changed(at_database: PostgresPlace) -> None:
-    assert postgres_limits(at_database).set_by == ""
-    state = change_postgres_limits(at_database, LimitChange("amina", rate_per_s=100, concurrency=64))
+def test_who_set_which_limits_is_kept_and_cannot_be_changed(at_database: DatabasePlace) -> None:
+    assert at_database.limits().set_by == ""
+    state = at_database.change_limits(LimitChange("amina", rate_per_s=100, concurrency=64))
     assert (state.rate_per_s, state.concurrency, state.set_by) == (100, 64, "amina")
-    state = change_postgres_limits(at_database, LimitChange("chidi", concurrency=32))
+    state = at_database.change_limits(LimitChange("chidi", concurrency=32))
     assert (state.rate_per_s, state.concurrency, state.set_by) == (100, 32, "chidi")
-    state = change_postgres_limits(at_database, LimitChange("chidi", is_as_configured=True))
+    state = at_database.change_limits(LimitChange("chidi", is_as_configured=True))
     assert (state.rate_per_s, state.concurrency) == (None, None)
     with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
         by_hand(at_database.server.url, "UPDATE limit_change SET by = 'nobody'")

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tests.journal.postgres_rows import open_postgres, postgres_place
 from tests.journal.postgres_server import PostgresServer
 from tests.journal.test_journal_history import Pair, go_through
+from tests.long_part import share_of
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=share_of(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_through_any_history_the_journal_in_postgres_agrees_with_its_model(
     postgres_server: PostgresServer, postgres_template: str, data: st.DataObject

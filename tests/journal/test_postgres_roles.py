@@ -12,14 +12,7 @@ from paygw_batch.core.lifecycle import Released, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, PaygwError
 from paygw_batch.journal.gate_port import GateReport, LimitChange
-from paygw_batch.journal.opening.open_postgres import (
-    PostgresPlace,
-    change_postgres_limits,
-    give_postgres_rights,
-    open_worker_journal,
-    postgres_limits,
-    postgres_role,
-)
+from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.postgres.leasing.postgres_gate import PostgresGate
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import Entry
@@ -28,17 +21,17 @@ from tests.journal.postgres_rows import open_postgres, postgres_place, read_post
 from tests.journal.postgres_server import PostgresServer
 from tests.journal.test_shared_runs import work
 
-As = Callable[[str], PostgresPlace]
+As = Callable[[str], DatabasePlace]
 
 
 @pytest.fixture
 def as_role(database: str, place: Path, postgres_server: PostgresServer) -> As:
     """Return the place of the journal for a login that is a member of one role."""
     owner, name = postgres_place(database, place), database.rpartition("/")[2]
-    give_postgres_rights(owner)
-    give_postgres_rights(owner)  # once more changes nothing
+    owner.give_rights()
+    owner.give_rights()  # once more changes nothing
 
-    def to(role: str) -> PostgresPlace:
+    def to(role: str) -> DatabasePlace:
         login = f"{name}_{role}_login"
         postgres_server.execute(f"CREATE ROLE {login} LOGIN IN ROLE {name}_{role}")
         return replace(owner, server=Server(postgres_server.url(name, user=login)))
@@ -46,7 +39,7 @@ def as_role(database: str, place: Path, postgres_server: PostgresServer) -> As:
     return to
 
 
-def refused(place: PostgresPlace, *statements: str) -> None:
+def refused(place: DatabasePlace, *statements: str) -> None:
     """Have the server refuse each statement to the login of a place."""
     with psycopg.connect(place.server.url, autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
@@ -79,7 +72,7 @@ DECIDING = (
 
 def test_the_desk_does_all_that_a_run_does_and_forges_nothing(as_role: As) -> None:
     desk = as_role("desk")
-    assert postgres_role(desk) == "desk"
+    assert desk.role() == "desk"
     with closing(open_postgres(desk)) as journal:
         open_sheet(journal, new=3)
         first, second, third = all_due(journal, 1)
@@ -95,7 +88,7 @@ def test_the_desk_does_all_that_a_run_does_and_forges_nothing(as_role: As) -> No
         send(journal, 1, OutcomeKind.PAID)
         assert {row.state for row in journal.rows(1)} == {State.PAID}
         journal.verify()
-    assert change_postgres_limits(desk, LimitChange("amina", 5)).rate_per_s == 5
+    assert desk.change_limits(LimitChange("amina", 5)).rate_per_s == 5
     refused(desk, *FORGED)
 
 
@@ -104,12 +97,12 @@ def test_a_worker_decides_nothing(as_role: As) -> None:
     with closing(open_postgres(desk)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.REJECTED)
-    assert postgres_role(worker) == "worker"
+    assert worker.role() == "worker"
     refused(worker, *FORGED, *DECIDING)
     with pytest.raises(JournalError, match="may not do this"):
         open_postgres(worker)
     with pytest.raises(JournalError, match="may not do this"):
-        change_postgres_limits(worker, LimitChange("w", 5))
+        worker.change_limits(LimitChange("w", 5))
     with closing(read_postgres(worker)) as journal:
         assert journal.verify()["rejected"] == 1
 
@@ -119,14 +112,19 @@ def test_a_worker_reports_to_the_gate_and_cannot_write_what_a_person_decides(as_
     with closing(open_postgres(desk)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.REJECTED)
-        number = journal.writer.worker
+        gate = PostgresGate(worker.server, journal.writer.worker)
+        with closing(gate), pytest.raises(JournalError, match="another login enrolled"):
+            gate.ask(GateReport(4, 0, 0, 0.0, 4, 5, 10))
+        with psycopg.connect(worker.server.url, options="-c search_path=paygw", autocommit=True) as connection:
+            query = "SELECT enrol('host', 'boot', 1, 'a test', 'worker', 30, 1)"
+            ((number,),) = connection.execute(query.encode()).fetchall()
         with closing(PostgresGate(worker.server, number)) as gate:
             assert gate.ask(GateReport(4, 0, 0, 0.0, 4, 5, 10)).places == 1
         # The chain is leased, and the commit is in order but for the login that makes it.
         release = Entry(1, 1, Released("ORD-2-r2", "nobody"), AT)
         journal._session.server = worker.server  # the next connection is of the other login
         journal._session.reconnect()
-        with pytest.raises(PaygwError, match="no member of"):
+        with pytest.raises(PaygwError, match="another login enrolled"):
             journal.writer.append([release])
     with closing(read_postgres(desk)) as reader:
         assert [row.state for row in reader.rows(1)] == [State.REJECTED]
@@ -137,7 +135,7 @@ def test_a_worker_sends_its_share_of_a_batch_that_the_desk_handed_over(as_role: 
     with closing(open_postgres(desk)) as journal:
         batch = open_sheet(journal, new=4).number
         assert journal.hand_over(batch, waits=True) is not None
-    with closing(open_worker_journal(at, now=AT, holder="work")) as worker:
+    with closing(at.open_to_work("work")) as worker:
         assert not worker.may_decide()
         assert work(worker) == [2, 3, 4, 5]
         assert worker.join_run() is None
@@ -154,10 +152,10 @@ def test_a_reader_looks_and_writes_nothing(as_role: As) -> None:
     reader, desk = as_role("reader"), as_role("desk")
     with closing(open_postgres(desk)) as journal:
         open_sheet(journal, new=1)
-    assert postgres_role(reader) == "reader"
+    assert reader.role() == "reader"
     with closing(read_postgres(reader)) as journal:
         assert journal.verify()["ready"] == 1
-    assert postgres_limits(reader).stop is None
+    assert reader.limits().stop is None
     refused(reader, *FORGED, *DECIDING, "UPDATE worker SET ended_at = now()", "SELECT seal_segment(1)")
     with pytest.raises(JournalError, match="may not do this"):
         open_postgres(reader)
@@ -167,10 +165,10 @@ def test_the_owner_needs_no_role_and_a_stranger_has_none(
     as_role: As, database: str, place: Path, postgres_server: PostgresServer
 ) -> None:
     as_role("reader")
-    assert postgres_role(postgres_place(database, place)) == "owner"
+    assert postgres_place(database, place).role() == "owner"
     name = database.rpartition("/")[2]
     postgres_server.execute(f"CREATE ROLE {name}_stranger LOGIN")
     stranger = postgres_place(postgres_server.url(name, user=f"{name}_stranger"), place)
-    assert postgres_role(stranger) is None
+    assert stranger.role() is None
     with pytest.raises(JournalError, match="permission denied"):
         read_postgres(stranger)

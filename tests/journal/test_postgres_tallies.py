@@ -11,7 +11,7 @@ from paygw_batch.core.evidence import Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.opening.open_postgres import PostgresPlace
+from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.postgres.leasing.offered_chunks import start_run
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.postgres_reader import PostgresReader
@@ -27,7 +27,7 @@ READ = """SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0) FRO
 
 
 @pytest.fixture
-def at_database(database: str, place: Path) -> PostgresPlace:
+def at_database(database: str, place: Path) -> DatabasePlace:
     """A batch of 10 rows in four chunks, of which six rows were sent."""
     found = postgres_place(database, place)
     with closing(open_postgres(found)) as journal:
@@ -40,12 +40,12 @@ def at_database(database: str, place: Path) -> PostgresPlace:
 
 
 @pytest.fixture
-def reader(at_database: PostgresPlace) -> Iterator[PostgresReader]:
+def reader(at_database: DatabasePlace) -> Iterator[PostgresReader]:
     with closing(read_postgres(at_database)) as journal:
         yield journal
 
 
-def by_hand(at_place: PostgresPlace, statement: str) -> None:
+def by_hand(at_place: DatabasePlace, statement: str) -> None:
     with psycopg.connect(at_place.server.url, autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         connection.execute(statement.encode())
@@ -94,7 +94,7 @@ def test_accepted_rows_count_up_to_a_time(reader: PostgresReader) -> None:
     assert [one.count for one in reader.tallies(1, accepted_until=at(1)) if one.state is State.ACCEPTED] == [1]
 
 
-def test_what_people_do_and_what_a_later_batch_brings_is_counted(at_database: PostgresPlace) -> None:
+def test_what_people_do_and_what_a_later_batch_brings_is_counted(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         doubtful = row_of(journal, 1, 3)
         journal.settle([resolved(doubtful.instruction, 1, Resolution.PAID, at(2))])
@@ -158,7 +158,8 @@ def test_what_was_said_of_other_batches_is_not_read(long_done: PostgresJournal) 
     assert [(one.row, one.state) for one in found.contradictions] == [(2, State.PAID), (5, State.READY)]
     assert [one.row for one in found.waiting] == [3]
     assert found.counts == {"contradicting": 2, "to_confirm": 1}
-    assert list(found.holds) == [5]
+    with at_most_read(long_done, 12, "instruction", "standing"):
+        assert list(long_done.holds(2)) == [5]
 
 
 def test_due_rows_are_the_same_page_by_page(long_done: PostgresJournal) -> None:
@@ -177,7 +178,7 @@ def test_due_rows_are_the_same_page_by_page(long_done: PostgresJournal) -> None:
     assert [one.row for one in all_due(long_done, 3)] == [2, 4, 10, 12, 14, 26, 28, 30, 31, 32]
 
 
-def test_verify_finds_a_chunk_that_is_counted_wrong(at_database: PostgresPlace) -> None:
+def test_verify_finds_a_chunk_that_is_counted_wrong(at_database: DatabasePlace) -> None:
     by_hand(at_database, "UPDATE chunk_tally SET minor = minor + 1 WHERE state = 'paid'")
     with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match="not counted as its rows"):
         journal.verify()

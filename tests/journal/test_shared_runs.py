@@ -14,7 +14,7 @@ from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalHeld, RowsMoved
 from paygw_batch.journal.facts.chain import Link
-from paygw_batch.journal.opening.open_postgres import PostgresPlace, open_worker_journal
+from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.postgres.leasing.leases import Lease
 from paygw_batch.journal.postgres.leasing.offered_chunks import OfferedRun
@@ -25,17 +25,17 @@ from tests.journal.postgres_rows import open_postgres, postgres_place, read_post
 
 
 @pytest.fixture
-def at_database(database: str, place: Path) -> PostgresPlace:
+def at_database(database: str, place: Path) -> DatabasePlace:
     return postgres_place(database, place)
 
 
 @contextmanager
-def worker(at: PostgresPlace) -> Iterator[WorkerJournal]:
-    with closing(open_worker_journal(at, now=AT, holder="a worker")) as journal:
+def worker(at: DatabasePlace) -> Iterator[WorkerJournal]:
+    with closing(at.open_to_work("a worker")) as journal:
         yield journal
 
 
-def handed_over(at: PostgresPlace, rows: int = 7, *, batch: str = "b1", after: int = 1) -> int:
+def handed_over(at: DatabasePlace, rows: int = 7, *, batch: str = "b1", after: int = 1) -> int:
     """Open a batch and hand it over; return its number. Its chunks have three rows."""
     with closing(open_postgres(at)) as desk:
         record = open_sheet(desk, batch, [new_instruction(row) for row in range(after + 1, after + 1 + rows)])
@@ -43,14 +43,14 @@ def handed_over(at: PostgresPlace, rows: int = 7, *, batch: str = "b1", after: i
     return record.number
 
 
-def by_hand(at: PostgresPlace, statement: str) -> list[tuple[object, ...]]:
+def by_hand(at: DatabasePlace, statement: str) -> list[tuple[object, ...]]:
     with psycopg.connect(at.server.url, autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         cursor = connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
 
 
-def states(at: PostgresPlace, batch: int = 1) -> list[State]:
+def states(at: DatabasePlace, batch: int = 1) -> list[State]:
     with closing(read_postgres(at)) as journal:
         return [row.state for row in journal.rows(batch)]
 
@@ -78,7 +78,7 @@ def work(journal: WorkerJournal, most: int = 1_000) -> list[int]:
     return sent
 
 
-def test_a_worker_sends_what_is_handed_over_and_ends_the_run(at_database: PostgresPlace) -> None:
+def test_a_worker_sends_what_is_handed_over_and_ends_the_run(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with worker(at_database) as journal:
         assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
@@ -92,7 +92,7 @@ def test_a_worker_sends_what_is_handed_over_and_ends_the_run(at_database: Postgr
         assert journal.verify()["facts"] == 15
 
 
-def test_two_workers_have_different_chunks_of_one_batch(at_database: PostgresPlace) -> None:
+def test_two_workers_have_different_chunks_of_one_batch(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with worker(at_database) as one, worker(at_database) as other:
         for journal in (one, other):
@@ -112,7 +112,7 @@ def test_two_workers_have_different_chunks_of_one_batch(at_database: PostgresPla
         assert 0 < one.sent_rows < 7
 
 
-def test_a_second_start_joins_the_run_that_is_on(at_database: PostgresPlace) -> None:
+def test_a_second_start_joins_the_run_that_is_on(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with closing(open_postgres(at_database)) as desk:
         again = desk.hand_over(batch, waits=True)
@@ -122,7 +122,7 @@ def test_a_second_start_joins_the_run_that_is_on(at_database: PostgresPlace) -> 
         assert len(work(journal)) == 7
 
 
-def test_offers_that_are_lost_in_the_middle_are_made_again(at_database: PostgresPlace) -> None:
+def test_offers_that_are_lost_in_the_middle_are_made_again(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with worker(at_database) as journal:
         assert work(journal, most=2) == [2, 3]
@@ -132,7 +132,7 @@ def test_offers_that_are_lost_in_the_middle_are_made_again(at_database: Postgres
         assert journal.runs() == []
 
 
-def test_a_batch_waits_where_no_worker_lives_and_its_opener_sends_it_by_itself(at_database: PostgresPlace) -> None:
+def test_a_batch_waits_where_no_worker_lives_and_its_opener_sends_it_by_itself(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with closing(open_postgres(at_database)) as desk:
         assert desk.hand_over(batch) is None
@@ -147,7 +147,7 @@ def test_a_batch_waits_where_no_worker_lives_and_its_opener_sends_it_by_itself(a
         assert not run.has_workers()
 
 
-def test_who_hands_a_batch_over_lets_go_of_the_desk(at_database: PostgresPlace) -> None:
+def test_who_hands_a_batch_over_lets_go_of_the_desk(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as desk:
         record = open_sheet(desk)
         desk.hand_over(record.number, waits=True)
@@ -160,7 +160,7 @@ def test_who_hands_a_batch_over_lets_go_of_the_desk(at_database: PostgresPlace) 
 
 
 def test_what_a_worker_had_in_flight_is_put_in_doubt_by_the_one_that_takes_its_chunk(
-    at_database: PostgresPlace,
+    at_database: DatabasePlace,
 ) -> None:
     batch = handed_over(at_database)
     with worker(at_database) as dying:
@@ -190,7 +190,7 @@ def test_what_a_worker_had_in_flight_is_put_in_doubt_by_the_one_that_takes_its_c
 
 
 def test_a_worker_that_may_not_send_any_more_leaves_its_row_to_be_put_in_doubt(
-    at_database: PostgresPlace, monkeypatch: pytest.MonkeyPatch
+    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was frozen between its commit and the first byte: nothing left, and nobody can know that later."""
     batch = handed_over(at_database, 3)
@@ -212,7 +212,7 @@ def test_a_worker_that_may_not_send_any_more_leaves_its_row_to_be_put_in_doubt(
     assert states(at_database) == [State.IN_DOUBT, State.PAID, State.PAID]
 
 
-def test_a_row_that_a_person_settled_meanwhile_is_left_out(at_database: PostgresPlace) -> None:
+def test_a_row_that_a_person_settled_meanwhile_is_left_out(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database, 2)
     with worker(at_database) as journal:
         assert journal.join_run() is not None
@@ -234,7 +234,7 @@ def test_a_row_that_a_person_settled_meanwhile_is_left_out(at_database: Postgres
 # Stops.
 
 
-def test_a_stop_reaches_every_worker_before_its_next_row(at_database: PostgresPlace) -> None:
+def test_a_stop_reaches_every_worker_before_its_next_row(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with worker(at_database) as one, worker(at_database) as other:
         joined = one.join_run()
@@ -268,7 +268,7 @@ def test_a_stop_reaches_every_worker_before_its_next_row(at_database: PostgresPl
         assert len(work(one)) == 6
 
 
-def test_who_follows_a_stopped_run_sees_its_end_although_no_worker_is_left(at_database: PostgresPlace) -> None:
+def test_who_follows_a_stopped_run_sees_its_end_although_no_worker_is_left(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as desk:
         run = desk.hand_over(open_sheet(desk).number, waits=True)
         assert run is not None
@@ -277,7 +277,7 @@ def test_who_follows_a_stopped_run_sees_its_end_although_no_worker_is_left(at_da
         assert (run.look().is_over, run.look().stop_reason) == (True, "an operator")
 
 
-def test_a_worker_of_a_run_that_ended_sends_nothing_for_it(at_database: PostgresPlace) -> None:
+def test_a_worker_of_a_run_that_ended_sends_nothing_for_it(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with worker(at_database) as late:
         assert late.join_run() is not None
@@ -290,7 +290,7 @@ def test_a_worker_of_a_run_that_ended_sends_nothing_for_it(at_database: Postgres
 # Beside the workers.
 
 
-def test_rows_that_another_batch_brought_are_sent_once_whichever_run_comes_first(at_database: PostgresPlace) -> None:
+def test_rows_that_another_batch_brought_are_sent_once_whichever_run_comes_first(at_database: DatabasePlace) -> None:
     handed_over(at_database, 4)
     with closing(open_postgres(at_database)) as desk:
         known = [Known(row, row - 1, State.READY) for row in (2, 3, 4, 5)]
@@ -303,7 +303,7 @@ def test_rows_that_another_batch_brought_are_sent_once_whichever_run_comes_first
         assert journal.runs() == []
 
 
-def test_a_worker_notes_the_clock_when_the_desk_is_free(at_database: PostgresPlace) -> None:
+def test_a_worker_notes_the_clock_when_the_desk_is_free(at_database: DatabasePlace) -> None:
     with worker(at_database) as journal:
         with closing(open_postgres(at_database)), pytest.raises(JournalHeld):
             journal.settle([])
@@ -313,7 +313,7 @@ def test_a_worker_notes_the_clock_when_the_desk_is_free(at_database: PostgresPla
 
 
 def test_evidence_that_is_being_taken_in_holds_a_row_that_a_worker_is_about_to_send(
-    at_database: PostgresPlace,
+    at_database: DatabasePlace,
 ) -> None:
     """It could be about a row of either operation. While it is written down, a worker commits the intent of one."""
     batch = handed_over(at_database, 1)
@@ -342,7 +342,7 @@ def test_evidence_that_is_being_taken_in_holds_a_row_that_a_worker_is_about_to_s
 
         async def at_once() -> MoveResult:
             (due,) = await engine.due(batch, limit=1)
-            desk._desk.take()
+            desk.writer.take_desk()
             begun, go_on = asyncio.Event(), asyncio.Event()
             loop = asyncio.get_running_loop()
             taking = loop.run_in_executor(None, taken_in_slowly, loop, begun, go_on)
@@ -356,14 +356,14 @@ def test_evidence_that_is_being_taken_in_holds_a_row_that_a_worker_is_about_to_s
         def taken_in_slowly(
             loop: asyncio.AbstractEventLoop, begun: asyncio.Event, go_on: asyncio.Event
         ) -> list[Finding]:
-            commit = desk._desk._commit
+            commit = desk.writer._commit_desk
 
             def late(desk: Lease, before: Link) -> None:
                 loop.call_soon_threadsafe(begun.set)
                 asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
                 commit(desk, before)
 
-            desk._desk._commit = late  # type: ignore[method-assign]  # between the evidence and its commit
+            desk.writer._commit_desk = late  # type: ignore[method-assign]  # between the evidence and its commit
             return [*desk.take_in([said], words, at=AT)]
 
         async def until_blocked(sending: asyncio.Future[Sequence[MoveResult]]) -> None:

@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pytest
 
+from paygw_batch.core.batch import Instruction
 from paygw_batch.core.evidence import Finding
-from paygw_batch.core.instruction import Instruction
 from paygw_batch.core.lifecycle import Interrupted, Standing
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.postgres.batch_rows import due_rows_of_chunk
-from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal
-from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter
+from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
+from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal, TakenChunks
 from paygw_batch.journal.postgres.leasing.offered_chunks import finish_chunk, free_chunks, note_place
-from paygw_batch.journal.postgres.leasing.taken_chunks import TakenChunks
+from paygw_batch.journal.shared_run import SharedRun
 from paygw_batch.journal.values import Due, Entry, MoveResult
 from tests.journal.journal_rows import AT, intent, outcome_of
 
@@ -105,7 +105,9 @@ class Worker:
 
     def __init__(self, leases: LeasesOfTests, *, rows: int = 0) -> None:
         self.facts = WrittenFacts()
-        self.chunks = TakenChunks(self.facts, cast("LeaseWriter", leases), RUN, rows)
+        self.chunks = TakenChunks(
+            self.facts, cast("ChainWriter", leases), SharedRun(RUN, BATCH, None, is_over=False), rows
+        )
 
     def next(self, limit: int = 100) -> list[int]:
         return [one.number for one in asyncio.run(_called(self.chunks, lambda it: it.due(BATCH, limit=limit)))]
@@ -213,7 +215,7 @@ def test_a_process_that_may_not_send_takes_no_further_chunk(sign: str) -> None:
 def test_notifications_are_taken_in_while_the_leases_are_ours() -> None:
     leases = LeasesOfTests(1)
     facts = WrittenFacts()
-    with closing(ChunkJournal(facts, cast("LeaseWriter", leases))) as journal:
+    with closing(ChunkJournal(facts, cast("ChainWriter", leases))) as journal:
         words = {"approved": OutcomeKind.PAID}
         assert asyncio.run(journal.take_in_waiting(words, at=AT)) == {Finding.MOVED: 1}
         leases.has_lost = True
@@ -227,7 +229,7 @@ def test_a_run_by_itself_leases_the_chunks_of_the_next_rows() -> None:
     def next_rows(limit: int) -> list[int]:
         return [one.number for one in asyncio.run(_called(journal, lambda it: it.due(BATCH, limit=limit)))]
 
-    with closing(ChunkJournal(WrittenFacts(), cast("LeaseWriter", leases))) as journal:
+    with closing(ChunkJournal(WrittenFacts(), cast("ChainWriter", leases))) as journal:
         assert next_rows(2) == [1, 2]
         assert next_rows(3) == [3]
         assert next_rows(1) == [7], "those between are another's"
@@ -246,7 +248,7 @@ def test_rows_that_moved_before_their_chunk_was_leased_are_not_given() -> None:
             self.rows = [one for one in self.rows if one.number != 2]  # another process sent it
             return super().lease_chunks(chunks)
 
-    with closing(ChunkJournal(WrittenFacts(), cast("LeaseWriter", Moving(1, 2, 3, 4)))) as journal:
+    with closing(ChunkJournal(WrittenFacts(), cast("ChainWriter", Moving(1, 2, 3, 4)))) as journal:
         given = asyncio.run(_called(journal, lambda it: it.due(BATCH, limit=3)))
         assert [one.number for one in given] == [1, 3], "4 is of the next page"
         given = asyncio.run(_called(journal, lambda it: it.due(BATCH, limit=3)))

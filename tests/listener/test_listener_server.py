@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.listener.listener_app import Limits, ListenerApp
-from paygw_batch.listener.listener_server import serve
+from paygw_batch.listener import Limits, ListenerApp, serve
 from paygw_batch.web_server import LOOPBACK
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def listen(port: int, ready: Callable[[int], None]) -> None:
         now=lambda: "2026-01-31T12:00:00Z",
         monotonic_s=time.monotonic,
     )
-    asyncio.run(asyncio.wait_for(serve(app, port, client_timeout_s=1.0, ready=ready), timeout=30))
+    asyncio.run(asyncio.wait_for(serve(app, port, client_timeout_s=1.0, ready=ready), timeout=PATIENCE_S))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -43,13 +43,13 @@ def test_a_signal_as_soon_as_it_can_be_connected_to_ends_it_in_order(number: sig
     ports: list[int] = []
 
     def ready(port: int) -> None:
-        with socket.create_connection((LOOPBACK, port), timeout=5):
+        with socket.create_connection((LOOPBACK, port), timeout=PATIENCE_S):
             ports.append(port)
         signal.raise_signal(number)
 
     listen(0, ready)
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((LOOPBACK, ports[0]), timeout=5)
+        socket.create_connection((LOOPBACK, ports[0]), timeout=PATIENCE_S)
 
 
 def test_a_port_in_use_is_refused_by_its_number_and_with_the_setting_to_change() -> None:

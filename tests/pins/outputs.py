@@ -8,8 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
-from tests.pins.entry import PaygwError, load_settings, rules_of, validated_sheet
-from tests.pins.machine import JOURNALS, SAMPLES, Machine, machine, members_of, rows_of
+from tests.checkout import versioned_files
+from tests.pins.entry import PaygwError, SheetAnswers, load_settings, rules_of, validated_sheet
+from tests.pins.machine import SAMPLES, Machine, machine, members_of, rows_of
 
 Output = tuple[str, str]
 GENERATED_ROWS = 20_000
@@ -34,7 +35,7 @@ FACTS = "SELECT seq, kind, batch, instruction, attempt, contradicts FROM fact OR
 
 def samples() -> Iterator[Output]:
     """Every sample: what is wrong with it in words and as data, and what is given back to be mended."""
-    sheets = [path for path in sorted(SAMPLES.rglob("*")) if path.suffix in {".csv", ".parquet", ".xlsx"}]
+    sheets = [path for path in versioned_files("samples") if path.suffix in {".csv", ".parquet", ".xlsx"}]
     for path in sheets:
         name = str(path.relative_to(SAMPLES))
         if path.name == "outcomes.csv":
@@ -77,7 +78,7 @@ def requests() -> Iterator[Output]:
     """The bytes of a request for each country, operation and profile, its nonce, time and key given."""
     with machine(extra="", consumer_key='"sandbox-merchant"\nprivate_key = "key.pem"') as own:
         for folder, collect in (("countries", ()), ("collections", ("--collect",))):
-            for path in sorted((SAMPLES / folder).glob("*.csv")):
+            for path in versioned_files(f"samples/{folder}", "*.csv"):
                 for profile in ("json-params", "raw-body"):
                     words = ("--explain", "--profile", profile, "--nonce", "ab" * 16, "--timestamp", "1700000000")
                     yield f"sign/{folder}/{path.stem}/{profile}", own.run("--json", "sign", path, *words, *collect)
@@ -113,7 +114,7 @@ def hostile() -> Iterator[Output]:
 def _validated(name: str, own: Machine, path: Path) -> Iterator[Output]:
     settings = load_settings(own.home / "paygw.toml", environ={}, flags={})
     try:
-        found = validated_sheet(settings, rules_of(settings, "payout"), path, reference="pins")
+        found = validated_sheet(settings, rules_of(settings, "payout"), path, SheetAnswers(reference="pins"))
         rows = found.rows
     except PaygwError as error:
         yield f"{name}/refused", own.masked(f"{type(error).__name__}: {error.message} {error.hint}\n")
@@ -136,7 +137,7 @@ def _lines(frame: pl.DataFrame) -> str:
 
 def recorded() -> Iterator[Output]:
     """Journals of every version of the tables: as they are, brought up by a run, and all that is said of them then."""
-    for path in sorted(JOURNALS.glob("*.tar.gz")):
+    for path in versioned_files("tests/pins/journals", "*.tar.gz"):
         name = path.name.removesuffix(".tar.gz")
         with machine() as own:
             batches = own.unpack(name)
@@ -190,7 +191,7 @@ def refusals() -> Iterator[Output]:
                 ("resume",),
                 ("retry", "feed"),
                 ("reconcile", "feed", "--out", own.home / "x.csv"),
-                ("resolve", "feed", "--row", "2", "--as", "paid", "--evidence", "a mail"),
+                ("resolve", "row", "feed", "2", "--as", "paid", "--evidence", "a mail"),
                 ("plan", sample, "--out", own.home / "plan.json", "--key", own.home / "key.pem"),
                 ("backup", own.home / "copy.sqlite3"),
                 ("refresh", "feed"),

@@ -15,12 +15,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from tests.patience import until
 from tests.ports import free_port, wait_until_there
 
 JOURNALS = Path(__file__).parent / "journals"
@@ -135,12 +134,12 @@ def record(recording: Recording) -> None:
     batch = recording.batch_of("payroll.csv")
     doubts = [str(2 + place) for place, amount in enumerate(AMOUNTS) if amount.startswith(("9006", "9007", "9010"))]
     for row, answer in zip(doubts, ("paid", "rejected", "not-received", "paid"), strict=False):
-        words = ("--row", row, "--as", answer, "--evidence", f"their mail of Monday, row {row}", "--by", "Amina")
-        recording.do("resolve", batch, *words, expect=5)
+        words = (row, "--as", answer, "--evidence", f"their mail of Monday, row {row}", "--by", "Amina")
+        recording.do("resolve", "row", batch, *words, expect=5)
     with (recording.home / "answers.csv").open("w", newline="") as stream:
         line = [f"PAY-{int(doubts[4]) - 1}", "9007.25", "KES", "approved"]
         csv.writer(stream).writerows([["order_id", "amount", "currency", "status"], line])
-    recording.do("resolve", batch, "--from", str(recording.home / "answers.csv"), "--yes", expect=5)
+    recording.do("resolve", "statement", batch, str(recording.home / "answers.csv"), "--yes", expect=5)
     recording.do("retry", batch, "--row", "10", expect=5)
     corrected = [row.replace("9001.00", "1200") if "PAY-11," in row else row for row in rows]
     sheet = recording.sheet("payroll-corrected.csv", [*corrected, *rows_of(["321.09"] * 2, "NEW")])
@@ -175,15 +174,6 @@ def be_killed(recording: Recording) -> None:
         if (recording.home / database).exists():
             with closing(sqlite3.connect(recording.home / database)) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Wait for a moment of another process."""
-    give_up_at_s = time.monotonic() + 60
-    while not holds():
-        if time.monotonic() > give_up_at_s:
-            raise SystemExit("waited in vain")
-        time.sleep(0.05)
 
 
 def in_flight(journal: Path) -> bool:

@@ -1,13 +1,20 @@
 """Pages can be read in light and in dark: every pair of colours has the contrast that WCAG asks of text."""
 
 import re
+from typing import Any
 
 import pytest
+from jinja2 import UndefinedError
 
-from paygw_batch.report.colours import DARK_STATE_COLOURS, STATE_COLOURS
-from paygw_batch.report.page import html_table, page, paragraph
+from paygw_batch.core.generator_marks import PageKind
+from paygw_batch.report.page import our_templates, page
+from paygw_batch.report.remittance import Payee
+from paygw_batch.report.totals import STATE_COLOURS
+from tests.checkout import ROOT
 
 AA = 4.5
+STYLE_SHEET = (ROOT / "paygw_batch/report/static/pages.css").read_text(encoding="utf-8")
+PARTS: Any = our_templates().get_template("parts.html").module
 
 
 def luminance(colour: str) -> float:
@@ -23,38 +30,56 @@ def contrast(one: str, other: str) -> float:
     return (lighter + 0.05) / (darker + 0.05)
 
 
-def variables() -> list[dict[str, str]]:
-    """Return the colours of a page by name: of the light one, and of the dark one."""
-    return [
-        dict(re.findall(r"--([a-z]+): (#[0-9a-f]+)", root))
-        for root in re.findall(r":root \{(.*?)\}", page("", []), re.DOTALL)
-    ]
+def colours() -> list[dict[str, str]]:
+    """Return the colours of the style sheet by name: on a light page, and on a dark one."""
+    light, dark = (
+        dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", root))
+        for root in re.findall(r":root \{(.*?)\}", STYLE_SHEET, re.DOTALL)
+    )
+    return [light, light | dark]
 
 
-@pytest.mark.parametrize("colours", [STATE_COLOURS, DARK_STATE_COLOURS], ids=["light", "dark"])
 @pytest.mark.parametrize("state", STATE_COLOURS)
-def test_a_state_can_be_read_on_its_colour(colours: dict[str, tuple[str, str]], state: str) -> None:
-    assert contrast(*colours[state]) >= AA
+def test_a_state_can_be_read_in_the_workbook(state: str) -> None:
+    assert contrast(*STATE_COLOURS[state]) >= AA
 
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
-@pytest.mark.parametrize("ink", ["ink", "soft", "link"])
-@pytest.mark.parametrize("ground", ["paper", "code"])
+@pytest.mark.parametrize("ink", ["good", "bad", "warn", "info"])
+def test_a_state_can_be_read_on_the_page(mode: int, ink: str) -> None:
+    found = colours()[mode]
+    assert contrast(found[ink], found[f"{ink}-fill"]) >= AA
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("ink", ["ink", "ink-soft", "link"])
+@pytest.mark.parametrize("ground", ["paper", "ground"])
 def test_text_can_be_read_on_the_page(mode: int, ink: str, ground: str) -> None:
-    found = variables()
-    assert len(found) == 2
-    assert contrast(found[mode][ink], found[mode][ground]) >= AA
+    found = colours()[mode]
+    assert contrast(found[ink], found[ground]) >= AA
 
 
 def test_the_dark_page_is_for_screens_alone() -> None:
-    assert "@media screen and (prefers-color-scheme: dark)" in page("", [])
+    assert re.findall("@media.*dark.*", STYLE_SHEET) == ["@media screen and (prefers-color-scheme: dark) {"]
+
+
+def test_the_style_sheet_names_every_state() -> None:
+    assert {state for state in STATE_COLOURS if f".{state} {{ --state: var(--{state});" in STYLE_SHEET} == {
+        *STATE_COLOURS
+    }
+
+
+def test_a_page_fetches_nothing() -> None:
+    text = page(PageKind.REMITTANCE, payee=Payee("", ""), to=("", ""), total="", paid=())
+    assert "default-src 'none'; style-src 'unsafe-inline'" in text
+    assert STYLE_SHEET in text
+    assert not re.search(r"<(a|link|script|img)\b|url\(|@import", text)
 
 
 def test_a_command_in_a_sentence_is_marked_and_nothing_else_is_markup() -> None:
-    assert paragraph("Run `a <b>` now & then") == "<p>Run <code>a &lt;b&gt;</code> now &amp; then</p>"
+    assert str(PARTS.sentence("Run `a <b>` now & then")) == "<p>Run <code>a &lt;b&gt;</code> now &amp; then</p>"
 
 
-def test_a_table_escapes_what_it_is_given() -> None:
-    table = html_table(("<i>",), [("<b>",), (None,)], caption="<u>")
-    assert not re.search("<[ibu]>", table)
-    assert table.count('scope="row"') == 2
+def test_a_name_that_a_template_does_not_get_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="payee"):
+        page(PageKind.REMITTANCE)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from paygw_batch.core.recorded_words import recorded
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.values import BatchRecord
@@ -17,6 +18,7 @@ from paygw_batch.run.approval import (
     check_plan,
     content_of,
     needs_approval,
+    payments_sha256,
     payout_code,
     read_plan,
     unsigned_plan,
@@ -45,15 +47,13 @@ def refused(document: PlanDocument, content: Content) -> str:
 def test_an_approved_plan_says_who_prepared_and_who_approved_it() -> None:
     document = approve(approve(plan(), CLEO, policy(), NOW), BEN, policy(), NOW - timedelta(minutes=1))
     named = f"(plan {document.digest()[:16]})"
-    assert check(document) == Approved(
-        document.digest(),
-        (
-            "prepared by ada at 2026-11-21T08:00:00.000Z",
-            f"approved by cleo at 2026-11-21T08:00:00.000Z {named}",
-            f"approved by ben at 2026-11-21T07:59:00.000Z {named}",
-        ),
-        "",
-    )
+    found = check(document)
+    assert (found.plan_sha256, found.repeats_meant) == (document.digest(), "")
+    assert [recorded(approval) for approval in found.approvals] == [
+        "prepared by ada at 2026-11-21T08:00:00.000Z",
+        f"approved by cleo at 2026-11-21T08:00:00.000Z {named}",
+        f"approved by ben at 2026-11-21T07:59:00.000Z {named}",
+    ]
 
 
 def test_the_batch_that_a_plan_is_meant_to_repeat_is_the_makers_word() -> None:
@@ -63,7 +63,7 @@ def test_the_batch_that_a_plan_is_meant_to_repeat_is_the_makers_word() -> None:
 
 
 def test_a_plan_that_nobody_approved_opens_nothing() -> None:
-    with pytest.raises(ApprovalError, match="The plan has not enough approvals: 1 is needed, 0 valid"):
+    with pytest.raises(ApprovalError, match="The plan does not have enough approvals: 1 is needed, 0 valid"):
         check(plan())
     with pytest.raises(ApprovalError, match="2 are needed, 1 valid"):
         check(approve(plan(), CLEO, policy(2), NOW), needed=2)
@@ -74,11 +74,11 @@ def test_a_plan_that_nobody_approved_opens_nothing() -> None:
     [
         ({"endpoint": "other/2", "journal": "b" * 32}, "it is for gateway.example/1, and this is other/2"),
         ({"journal": "b" * 32, "rows": 3}, "it is for the journal aaaaaaaa, and this is the journal bbbbbbbb"),
-        ({"totals": {"KES": "13001.00"}}, "it comes to KES 3,001.00, and the sheet to KES 13,001.00"),
-        ({"totals": {}, "rows": 0}, "it comes to KES 3,001.00, and the sheet to nothing"),
+        ({"totals": {"KES": "13001.00"}}, "its total is KES 3,001.00, and the sheet's is KES 13,001.00"),
+        ({"totals": {}, "rows": 0}, "its total is KES 3,001.00, and the sheet's is nothing"),
         (
             {"totals": {"KES": "3001.00", "UGX": "5000"}},
-            "it comes to KES 3,001.00, and the sheet to KES 3,001.00, UGX 5,000",
+            "its total is KES 3,001.00, and the sheet's is KES 3,001.00, UGX 5,000",
         ),
         ({"rows": 3, "batch": "x"}, "it has 2 rows, and the sheet 3"),
         ({"instructions_sha256": "d" * 64}, "a row, a payee or the way to submit it has changed since"),
@@ -130,14 +130,25 @@ def test_from_which_amount_on_a_batch_needs_approval(
 
 def test_the_code_of_a_payout_is_the_same_before_and_after_it_is_signed() -> None:
     document = plan()
-    code = payout_code(document.content)
+    code = payout_code(document)
     assert (len(code), set(code) <= set("0123456789abcdef")) == (16, True)
     assert document.code == in_groups(code) == approve(document, CLEO, policy(), NOW).code
     assert document.code.split(" ") == [code[:4], code[4:8], code[8:12], code[12:]]
-    others = {payout_code(document.content.model_copy(update={"totals": {"KES": total}})) for total in ("1", "2")}
-    assert len({code, *others}) == 3
+    changes: list[dict[str, object]] = [
+        {"content": document.content.model_copy(update={"totals": {"KES": "1"}})},
+        {"content": document.content.model_copy(update={"totals": {"KES": "2"}})},
+        {"findings": []},
+        {"findings": [document.findings[0].model_copy(update={"message": "Row 2: well."})]},
+        {"repeats_meant": "b0"},
+        {"against": "b0"},
+        {"language": "fr"},
+    ]
+    others = {payout_code(document.model_copy(update=change)) for change in changes}
+    assert len({code, *others}) == 1 + len(changes)
+    same = document.model_copy(update={"made_at": "2026-11-22T08:00:00.000Z", "maker": BEN.public.text})
+    assert payout_code(same) == code
     # Two versions of the program must show the same code for the same payout.
-    assert code == "fd58a1d8e26fe79a"
+    assert code == "1deaf6b9b0738f12"
 
 
 ROWS = ("A 1000.50 001", "B 2000 002", "C 2.25 003", "C 2.25 003")
@@ -163,7 +174,7 @@ def test_one_digit_of_one_account_is_another_payment(tmp_path: Path) -> None:
     one, other = content(tmp_path / "one", *ROWS[:2]), content(tmp_path / "two", ROWS[0], "B 2000 009")
     assert one.instructions_sha256 != other.instructions_sha256
     assert one.totals == other.totals == {"KES": "3000.50"}
-    assert payout_code(one) != payout_code(other)
+    assert payments_sha256(one) != payments_sha256(other)
 
 
 def test_what_takes_the_place_of_a_rejected_payment_is_counted(tmp_path: Path) -> None:

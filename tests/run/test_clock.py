@@ -11,17 +11,13 @@ from paygw_batch.core.outcome import Advice, GoOn, Outcome, OutcomeKind, PauseRu
 from paygw_batch.errors import UsageError
 from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
 from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.opening.open import SqliteJournal
+from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import ClockSeen
 from paygw_batch.run.quarantine_clock import (
     DateWatch,
+    JournalClock,
     Quarantine,
-    ahead_sentence,
-    behind_sentence,
-    days_ago,
     latest_start,
-    quarantine_in_force,
-    require_sound_clock,
 )
 from paygw_batch.run.resolve import needs_second_person
 
@@ -78,22 +74,22 @@ def test_the_difference_is_written_once_and_only_when_it_changes_by_more_than_a_
 @pytest.mark.parametrize(("ahead_s", "is_wrong"), [(-99_999, False), (600, False), (601, True)])
 def test_a_clock_more_than_ten_minutes_ahead_settles_nothing(ahead_s: int, is_wrong: bool) -> None:
     journal = noted(ahead_s)
-    assert (ahead_sentence(journal) is not None) == is_wrong
+    assert (JournalClock.read(journal, NOW).ahead_sentence() is not None) == is_wrong
     if is_wrong:
         with pytest.raises(UsageError, match="ahead of the gateway's"):
-            require_sound_clock(journal, NOW)
+            JournalClock.read(journal, NOW).require_sound()
     else:
-        require_sound_clock(journal, NOW)
+        JournalClock.read(journal, NOW).require_sound()
 
 
 def test_a_clock_behind_the_newest_time_of_the_journal_settles_nothing() -> None:
     journal = noted(0)
-    require_sound_clock(journal, NOW)
+    JournalClock.read(journal, NOW).require_sound()
     with pytest.raises(UsageError, match=r"^The clock says .* the clock was set back\. Nothing is settled") as found:
-        require_sound_clock(journal, NOW - timedelta(milliseconds=1))
+        JournalClock.read(journal, NOW - timedelta(milliseconds=1)).require_sound()
     assert found.value.hint.startswith("Set the clock right, and run the command again.")
-    assert behind_sentence(journal, NOW - 600 * SECOND, at_most_s=600) is None
-    assert behind_sentence(journal, NOW - 601 * SECOND, at_most_s=600) is not None
+    assert JournalClock.read(journal, NOW - 600 * SECOND).behind_sentence(at_most_s=600) is None
+    assert JournalClock.read(journal, NOW - 601 * SECOND).behind_sentence(at_most_s=600) is not None
 
 
 def noted_at(journal: SqliteJournal, now: datetime, gateway: datetime) -> None:
@@ -105,39 +101,39 @@ def noted_at(journal: SqliteJournal, now: datetime, gateway: datetime) -> None:
 
 def test_a_clock_that_was_behind_makes_the_quarantine_longer_until_it_is_over_for_all_that_left_by_it() -> None:
     journal = in_memory_journal()
-    assert quarantine_in_force(journal, 24, NOW) == Quarantine(24)
+    assert JournalClock.read(journal, NOW).quarantine(24) == Quarantine(24)
     noted_at(journal, NOW, NOW)
     noted_at(journal, NOW + HOUR, NOW + 25 * HOUR)  # a day behind
-    assert quarantine_in_force(journal, 24, NOW + HOUR).longer == 24 * HOUR
+    assert JournalClock.read(journal, NOW + HOUR).quarantine(24).longer == 24 * HOUR
     right_at = NOW + 26 * HOUR
     noted_at(journal, right_at, right_at)
     noted_at(journal, right_at + HOUR, right_at + HOUR - 120 * SECOND)  # ahead by little: another note
     for hours, longer in ((1, 24), (23.9, 24), (24, 0), (90, 0)):
-        found = quarantine_in_force(journal, 24, right_at + hours * HOUR)
+        found = JournalClock.read(journal, right_at + hours * HOUR).quarantine(24)
         assert found.longer == longer * HOUR
     left = timestamp(NOW + HOUR)  # as it was noted: by the gateway's clock a day later
-    held = quarantine_in_force(journal, 24, right_at)
+    held = JournalClock.read(journal, right_at).quarantine(24)
     assert held.opens(left) == NOW + 49 * HOUR
     assert held.left_until(NOW + 49 * HOUR) == left
-    assert str(held) == "quarantine_h = 24, and the clock was up to 1,440 minutes behind the gateway's"
-    assert str(Quarantine(0.5)) == "quarantine_h = 0.5"
+    assert str(held) == "a quarantine of 24 h, and the clock was up to 1,440 minutes behind the gateway's"
+    assert str(Quarantine(0.5)) == "a quarantine of 0.5 h"
 
 
 def test_of_several_differences_the_largest_counts() -> None:
     journal = in_memory_journal()
     for behind_h in (5, 9, 2, 0):
         noted_at(journal, NOW, NOW + behind_h * HOUR)
-    assert quarantine_in_force(journal, 24, NOW).longer == 9 * HOUR
+    assert JournalClock.read(journal, NOW).quarantine(24).longer == 9 * HOUR
     assert latest_start(journal.head().clock, timestamp(NOW)) == timestamp(NOW + 9 * HOUR)
     noted_at(journal, NOW + HOUR, NOW + 12 * HOUR)
     noted_at(journal, NOW + 2 * HOUR, NOW + 2 * HOUR)
-    assert quarantine_in_force(journal, 24, NOW + 2 * HOUR).longer == 11 * HOUR
+    assert JournalClock.read(journal, NOW + 2 * HOUR).quarantine(24).longer == 11 * HOUR
 
 
 @pytest.mark.parametrize(("ahead_s", "longer_s"), [(0, 0), (600, 0), (-600, 0), (-601, 601), (-(10**12), 315_360_000)])
 def test_ten_minutes_are_believed_and_no_date_lengthens_a_quarantine_for_ever(ahead_s: int, longer_s: int) -> None:
     journal = noted(ahead_s)
-    assert quarantine_in_force(journal, 1, NOW) == Quarantine(1, timedelta(seconds=longer_s))
+    assert JournalClock.read(journal, NOW).quarantine(1) == Quarantine(1, timedelta(seconds=longer_s))
     assert latest_start(journal.head().clock, timestamp(NOW)) == timestamp(NOW + timedelta(seconds=longer_s))
 
 
@@ -184,6 +180,6 @@ def test_every_word_by_which_a_row_could_be_sent_again_needs_two_people(state: S
 
 def test_days_ago_are_longer_by_what_the_clock_was_behind_but_no_days_are_none() -> None:
     behind = noted(-86_400)
-    assert days_ago(behind, 5, NOW) == timestamp(NOW - 6 * 24 * HOUR)
-    assert days_ago(behind, 0, NOW) == timestamp(NOW)
-    assert days_ago(noted(0), 5, NOW) == timestamp(NOW - 5 * 24 * HOUR)
+    assert JournalClock.read(behind, NOW).days_ago(5) == timestamp(NOW - 6 * 24 * HOUR)
+    assert JournalClock.read(behind, NOW).days_ago(0) == timestamp(NOW)
+    assert JournalClock.read(noted(0), NOW).days_ago(5) == timestamp(NOW - 5 * 24 * HOUR)

@@ -15,9 +15,8 @@ from paygw_batch.errors import JournalError
 from paygw_batch.gateway.enquiry import EnquiryAnswer
 from paygw_batch.gateway.message import Expected
 from paygw_batch.journal import decode_notification
-from paygw_batch.run import follow_up
-from paygw_batch.run.follow_up import MAX_ASKED, FollowUp, asked_about
-from paygw_batch.run.refresh import Clock, Politeness
+from paygw_batch.run import refresh
+from paygw_batch.run.refresh import MAX_ASKED, Clock, FollowUp, Politeness, asked_about
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 NOW = datetime(2026, 11, 22, 4, tzinfo=UTC)
@@ -198,7 +197,7 @@ def test_an_error_that_nobody_expected_ends_nothing_and_quotes_nothing() -> None
 
 
 def test_more_orders_than_can_wait_are_left_to_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow_up, "MAX_WAITING", 1)
+    monkeypatch.setattr(refresh, "MAX_WAITING", 1)
     world = World(answer("approved"))
     world.run(lambda: bool(world.kept), claim(), replace(claim(), order_id="PAY-2"))
     assert len(world.asked) == 1

@@ -1,22 +1,25 @@
 """A statement's lines held against a batch: what each settles, and why the others do not. The clock is ours."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from paygw_batch.core.evidence import Claim, EvidenceSource, Finding, Proof, Span, StatedTimes
+from paygw_batch.core.evidence import Claim, EvidenceSource, Finding, Proof, Span, StatedTimes, rule
 from paygw_batch.core.lifecycle import Basis, Resolution, Resolved, Returned, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.opening.open import SqliteJournal
-from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry, Known
 from paygw_batch.run.match_statement import Matched, StatementReader
-from paygw_batch.run.resolve import Settlement
-from paygw_batch.statement.read import Statement, StatementLine
-from paygw_batch.statement.stated_time import TimeSpan, read_time
-from tests.journal.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, send
+from paygw_batch.run.resolve import Settlement, settle
+from paygw_batch.run.settlement_order import order_content, unsigned_order
+from paygw_batch.statement.proof import StatementProof
+from paygw_batch.statement.read import Statement, StatementLine, TimeSpan, read_time
+from tests.journal.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
+from tests.run.test_signed_document import ADA
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)
@@ -41,8 +44,8 @@ def line(order_id: str = "ORD-2", status: str | None = "approved", number: int =
     )
 
 
-def statement(*lines: StatementLine) -> Statement:
-    return Statement("day.csv", SHA, lines)
+def statement(*lines: StatementLine, proof: StatementProof = StatementProof.UNASKED) -> Statement:
+    return Statement("day.csv", SHA, lines, proof)
 
 
 def reader(
@@ -68,6 +71,12 @@ def reader(
 
 def match(journal: SqliteJournal, *lines: StatementLine, batch: int = 1, as_of: str = "") -> Matched:
     return reader(journal, batch=batch, as_of=as_of).match(statement(*lines))
+
+
+def basis_of(journal: SqliteJournal, one: StatementLine, proof: StatementProof, as_of: str = "") -> Basis:
+    """Return on whose word a line settles its row."""
+    (settlement,) = reader(journal, as_of=as_of).match(statement(one, proof=proof)).settlements
+    return settlement.basis
 
 
 def told(journal: SqliteJournal, *lines: StatementLine, batch: int = 1, as_of: str = "") -> str:
@@ -150,10 +159,32 @@ def test_an_answer_of_ours_settles_a_row_in_doubt_on_a_persons_word(answer: str,
         ("", "2026-11-21T08:30:00Z", Basis.PERSON),
     ],
 )
-def test_a_word_is_the_gateways_own_where_the_line_itself_says_that_it_is_later_than_the_attempt(
+def test_a_word_is_the_gateways_own_where_a_line_of_a_proven_statement_is_later_than_the_attempt(
     time: str, as_of: str, basis: Basis
 ) -> None:
-    assert settled(sent(OutcomeKind.UNKNOWN), line(status="declined", time=time), as_of=as_of).basis is basis
+    journal, one = sent(OutcomeKind.UNKNOWN), line(status="declined", time=time)
+    for proof in StatementProof:
+        assert basis_of(journal, one, proof, as_of) is (basis if proof.is_proven else Basis.PERSON)
+
+
+def test_an_answer_of_ours_is_a_persons_word_in_a_proven_statement_too() -> None:
+    one = line(answer="rejected", time="2026-11-21T08:30:00Z")
+    assert basis_of(sent(OutcomeKind.UNKNOWN), one, StatementProof.SIGNED) is Basis.PERSON
+
+
+def test_not_received_waits_for_the_quarantine_in_a_proven_statement_too() -> None:
+    lost = statement(line(answer="not-received", time="2026-11-21T08:30:00Z"), proof=StatementProof.SIGNED)
+    early = reader(sent(OutcomeKind.UNKNOWN), now=datetime(2026, 11, 22, 8, tzinfo=UTC)).match(lost)
+    assert (len(early.settlements), len(early.differences)) == (0, 1)
+
+
+def test_what_a_person_vouches_for_moves_no_row_by_itself() -> None:
+    """A worker can send the row between the comparison and the taking in: then the line is no answer of the gateway."""
+    journal, declined = sent(OutcomeKind.UNKNOWN), line(status="declined", time="2026-11-21T08:30:00Z")
+    by = reader(journal)
+    evidence = by.evidence(statement(declined), [declined], "amina")
+    assert journal.take_in(evidence, WORDS, at=at(40)) == [Finding.TO_CONFIRM]
+    assert next(iter(journal.rows(1))).state is State.IN_DOUBT
 
 
 def test_what_the_gateway_or_a_person_has_not_decided_settles_nothing() -> None:
@@ -187,9 +218,9 @@ def test_what_the_gateway_has_accepted_cannot_be_called_not_received() -> None:
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"status": "limbo"}, "The status 'limbo' is not listed under [outcomes]: nobody has said what it means."),
-        ({"answer": "lost"}, "The answer 'lost' is none of paid, rejected, not-received."),
-        ({"status": ""}, "The status '' is not listed under [outcomes]: nobody has said what it means."),
+        ({"status": "limbo"}, "The meaning of the status 'limbo' is not configured."),
+        ({"answer": "lost"}, "The answer 'lost' is not one of paid, rejected, not-received."),
+        ({"status": ""}, "The meaning of the status '' is not configured."),
     ],
 )
 def test_a_word_that_nobody_explained_settles_nothing(said: Mapping[str, Any], sentence: str) -> None:
@@ -201,7 +232,7 @@ def test_a_word_that_nobody_explained_settles_nothing(said: Mapping[str, Any], s
     [
         ({"currency": "UGX"}, "The statement has ORD-2 in UGX; it was sent in KES."),
         ({"currency": ""}, "The statement has ORD-2 in no currency; it was sent in KES."),
-        ({"amount": "much"}, "The amount 'much' of ORD-2 is no plain amount, such as 1500.50."),
+        ({"amount": "much"}, "The amount 'much' of ORD-2 is not a plain amount, such as 1500.50."),
         ({"amount": "15000.50"}, "The statement has ORD-2 with KES 15,000.50; it was sent with KES 1,500.50."),
         ({"amount": "1500.5"}, None),
     ],
@@ -315,11 +346,74 @@ def test_a_file_that_was_carried_out_after_the_latest_attempt_still_leaves_open_
     )
 
 
-def test_only_the_same_file_for_the_same_batch_was_carried_out_before() -> None:
+def test_only_the_same_file_was_carried_out_before_for_whichever_batch() -> None:
     journal = sent(OutcomeKind.UNKNOWN, minute=20)
     journal.settle([], note=CarriedOut("b1", "day.csv", "f" * 64, "amina", at(7)))
-    journal.settle([], note=CarriedOut("b2", "day.csv", SHA, "amina", at(7)))
     assert settled(journal, line()).resolution is Resolution.PAID
+    journal.settle([], note=CarriedOut("b2", "day.csv", SHA, "amina", at(7)))
+    assert told(journal, line())
+
+
+LATER = "2026-11-21T08:59:00Z"
+"""By the gateway's clock, after every attempt: our clock was behind."""
+
+
+def carried_out(journal: SqliteJournal, *lines: StatementLine, batch: int = 1) -> None:
+    """Carry a statement out for a batch, as `resolve --from --matching-only --again` does."""
+    found = match(journal, *lines, batch=batch)
+    note = CarriedOut(f"b{batch}", "day.csv", SHA, "amina", attempts=tuple(found.attempts.items()))
+    now = datetime.fromisoformat(at(2))
+    settle(journal, journal.batches()[batch - 1], found.settlements, by="amina", now=lambda: now, carried_out=note)
+
+
+@pytest.mark.parametrize("is_carried_out", [True, False])
+@pytest.mark.parametrize("word", ["approved", "declined"])
+def test_a_file_that_was_read_before_an_attempt_was_intended_never_speaks_of_it_whatever_the_clocks_said(
+    word: str, *, is_carried_out: bool
+) -> None:
+    """Seed 7,032,239: an untrue "paid" about a row that was not sent; then it leaves, by a clock that is behind."""
+    journal = memory()
+    open_sheet(journal, new=1)
+    one = line(status=word, time=LATER)
+    if is_carried_out:
+        carried_out(journal, one)
+    assert kept(journal, one) == [Finding.CONTRADICTING]
+    journal.settle([Entry(1, 0, Resolved(Resolution.NOT_RECEIVED, "Ticket 1", "amina"), at(3))])
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    assert "ORD-2 left again after this file was first read" in told(journal, one)
+    assert not match(journal, line(status=word, time=LATER), as_of=LATER).settlements
+    newer = reader(journal).match(replace(statement(one), sha256="e" * 64))
+    assert [(found.row, found.basis) for found in newer.settlements] == [(2, Basis.PERSON)]
+
+
+def test_a_file_that_was_read_for_another_batch_never_speaks_of_a_later_attempt() -> None:
+    """The row is in both batches: the file was carried out for the one, and now for the other."""
+    journal = memory()
+    first = open_sheet(journal, new=1)
+    known = [Known(2, 1, State.READY)]
+    open_sheet(journal, "b2", [new_instruction(3)], known=known)
+    assert first.batch == "b1"
+    carried_out(journal, line(time=LATER))
+    assert journal.first_reading(SHA).attempts == {1: 0}
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    assert told(journal, line(time=LATER), batch=2)
+    carried_out(journal, line("ORD-3", time=LATER), batch=1)  # an order of the other batch alone
+    send(journal, 2, OutcomeKind.UNKNOWN, at(11))
+    assert told(journal, line("ORD-3", time=LATER), batch=2)
+
+
+def test_a_claim_that_was_first_read_before_an_attempt_is_ruled_to_be_about_an_earlier_one() -> None:
+    journal = sent(OutcomeKind.UNKNOWN)
+    claim = Claim("ORD-2", "1500.50", "KES", "declined", proof=Proof.PROVEN, is_current=True)
+    found = [rule(replace(claim, attempts=then), journal.orders("ORD-2"), WORDS, "") for then in ({}, {1: 1}, {1: 0})]
+    assert [getattr(one, "finding", None) for one in found] == [Finding.MOVED, Finding.MOVED, Finding.SUPERSEDED]
+
+
+def test_a_file_that_was_read_after_an_attempt_still_speaks_of_it() -> None:
+    journal = sent(OutcomeKind.UNKNOWN)
+    one = line(time=LATER)
+    journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(7), ((1, 1),)))
+    assert settled(journal, one).resolution is Resolution.PAID
 
 
 def test_an_attempt_that_a_slow_clock_noted_too_early_may_have_left_later() -> None:
@@ -327,7 +421,7 @@ def test_an_attempt_that_a_slow_clock_noted_too_early_may_have_left_later() -> N
     journal.settle([], note=ClockSeen(at(30), "2026-11-21T09:30:00.000Z", -3600))
     wrong = told(journal, line(time="2026-11-21T09:29:00Z"))
     assert "before the latest attempt left at 2026-11-21T09:30:00.000Z" in wrong
-    assert settled(journal, line(time="2026-11-21T09:30:00Z")).basis is Basis.GATEWAY
+    assert basis_of(journal, line(time="2026-11-21T09:30:00Z"), StatementProof.SIGNED) is Basis.GATEWAY
 
 
 # Rows that are settled already
@@ -432,7 +526,7 @@ def test_an_earlier_attempt_that_was_rejected_agrees_and_is_told_where_it_was_pa
         "twice: stop, and ask the gateway."
     )
     assert [one.order_id for one in match(journal, line()).contrary] == ["ORD-2"]
-    assert told(journal, line(status="limbo")).startswith("The status 'limbo' is not listed")
+    assert told(journal, line(status="limbo")).startswith("The meaning of the status 'limbo' is not configured")
     assert settled(journal, line("ORD-2-r2")).resolution is Resolution.PAID
 
 
@@ -492,10 +586,9 @@ def test_an_id_of_a_payout_and_a_collection_of_one_amount_is_settled_by_row_alon
     amount: str, *, is_open: bool
 ) -> None:
     found = match(two_batches(OutcomeKind.UNKNOWN, "payin", amount), line())
-    assert [one.sentence for one in found.differences] == (
-        ["ORD-2 is a payout and a collection of the same amount: which of them is meant? Settle the row by --row."]
-        if is_open
-        else []
+    told = [one.sentence for one in found.differences]
+    assert [sentence.startswith("ORD-2 is both a payout and a collection of the same amount") for sentence in told] == (
+        [True] if is_open else []
     )
     assert len(found.settlements) == (not is_open)
 
@@ -519,10 +612,10 @@ def test_a_contrary_line_is_kept_whole_and_holds_its_row() -> None:
     assert evidence.source is EvidenceSource.STATEMENT
     span = Span("2026-11-21T08:30:00.000Z", "2026-11-21T08:30:01.000Z")
     assert evidence.claim == Claim(
-        "ORD-2", "1500.50", "KES", "approved", proof=Proof.PROVEN, is_current=True, times=StatedTimes((span,))
+        "ORD-2", "1500.50", "KES", "approved", proof=Proof.VOUCHED, is_current=True, times=StatedTimes((span,))
     )
     assert evidence.content == (
-        '{"amount":"1500.50","by":"amina","currency":"KES","line":2,"order_id":"ORD-2","sent_at":"",'
+        '{"amount":"1500.50","attempts":[[1,1]],"by":"amina","currency":"KES","line":2,"order_id":"ORD-2","sent_at":"",'
         f'"sha256":"{SHA}","statement":"day.csv","time":"2026-11-21T08:30:00Z","word":"approved"}}'
     )
     assert kept(journal, one) == [Finding.CONTRADICTING]
@@ -550,3 +643,33 @@ def test_the_meanings_of_a_statement_are_those_of_its_words_that_are_listed() ->
 def test_a_line_with_no_plain_amount_claims_none() -> None:
     (evidence,) = reader(sent(OutcomeKind.PAID)).evidence(statement(), [line(amount="much")], "amina")
     assert evidence.claim.amount is None
+
+
+def test_a_file_that_an_order_carried_out_never_speaks_of_a_later_attempt_of_any_row_that_it_names() -> None:
+    """The order settles row 2 alone; the file names row 3 as well, which leaves afterwards."""
+    journal = memory()
+    open_sheet(journal, new=2)
+    (first, _) = all_due(journal, 1)
+    journal.append([intent(first, at(1)), outcome_of(1, 1, OutcomeKind.UNKNOWN, at(1))])
+    lines = (line(time=LATER), line("ORD-3", time=LATER))
+    found = match(journal, *lines)
+    assert [one.row for one in found.settlements] == [2]
+    batch = journal.batches()[0]
+    content = order_content(
+        journal,
+        batch,
+        found.settlements,
+        endpoint="gateway.example/1",
+        minor_units={"KES": 2},
+        statement=statement(*lines),
+        attempts=found.attempts,
+    )
+    order = unsigned_order(content, ADA.public, datetime.fromisoformat(at(2)))
+    carried = order.carried_out("amina")
+    settle(
+        journal, batch, order.settlements, by="amina", now=lambda: datetime.fromisoformat(at(3)), carried_out=carried
+    )
+    assert journal.first_reading(SHA).attempts == {1: 1, 2: 0}
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    assert not match(journal, *lines).settlements
+    assert "ORD-3 left again after this file was first read" in told(journal, lines[1])

@@ -18,8 +18,7 @@ from webauthn.helpers.exceptions import WebAuthnException
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.run.approval import Content, PlanDocument, payout_code, unsigned_plan
-from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, public_key_of, read_public_key
-from paygw_batch.run.orders.settlement_order import OrderContent, OrderedRow, SettlementOrder, unsigned_order
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, people_of, public_key_of, read_public_key
 from paygw_batch.run.passkey import (
     PasskeySignature,
     RelyingParty,
@@ -28,7 +27,7 @@ from paygw_batch.run.passkey import (
     has_asserted,
     to_base64url,
 )
-from paygw_batch.run.people import people_of
+from paygw_batch.run.settlement_order import OrderContent, OrderedRow, SettlementOrder, unsigned_order
 from paygw_batch.run.signed_document import (
     Approval,
     ApprovalPolicy,
@@ -46,7 +45,7 @@ from tests.run.software_passkey import PRESENT_AND_VERIFIED, SoftwarePasskey
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 CONSOLE = RelyingParty("https://payouts.example.com")
 ELSEWHERE = RelyingParty("https://payouts.example.com.evil.test")
-TEXT = b"paygw-batch plan 3 approval\n{...}"
+TEXT = b"paygw-batch plan 4 approval\n{...}"
 
 
 @cache
@@ -321,6 +320,7 @@ def order(**other: Any) -> SettlementOrder:
         client_orderid="A-1",
         order_id="A-1",
         attempt=1,
+        sent_at="2026-11-21T08:01:00.000Z",
         state=State.IN_DOUBT,
         hold=0,
         currency="KES",
@@ -421,7 +421,7 @@ def test_an_approval_counts_for_no_other_endpoint_journal_or_batch(kind: Any, pa
 
 
 def test_two_people_compare_the_code_of_the_payout_or_of_the_order() -> None:
-    assert made(plan()).code.replace(" ", "") == payout_code(plan().content)
+    assert made(plan()).code.replace(" ", "") == payout_code(plan())
     assert made(order()).code.replace(" ", "") == order().digest()[:16]
     assert plan().code != plan(endpoint="gateway.example/2").code
     assert [len(part) for part in plan().code.split(" ")] == [4, 4, 4, 4]
@@ -432,9 +432,9 @@ def test_an_approval_counts_for_no_other_act() -> None:
     at = "2026-11-22T08:00:00.000Z"
     document = made(plan())
     first, rest = document.approval_text(CLEO.public, at).split(b"\n", 1)
-    assert first == b"paygw-batch plan 3 approval"
+    assert first == b"paygw-batch plan 4 approval"
     assert holds(signed_by(document, CLEO, CLEO.sign(first + b"\n" + rest)))
-    for other in (b"paygw-batch plan 3", b"paygw-batch settlement order 1 approval", b"paygw-batch plan 2 approval"):
+    for other in (b"paygw-batch plan 4", b"paygw-batch settlement order 1 approval", b"paygw-batch plan 3 approval"):
         assert not holds(signed_by(document, CLEO, CLEO.sign(other + b"\n" + rest)))
     assert not holds(signed_by(document, CLEO, CLEO.sign(document.signed_text())))
 
@@ -447,9 +447,9 @@ def test_a_signature_under_the_name_of_anothers_key_does_not_count() -> None:
 
 
 def test_a_stranger_neither_makes_nor_approves() -> None:
-    with pytest.raises(ApprovalError, match="does not list"):
+    with pytest.raises(ApprovalError, match="does not belong to a listed maker"):
         made(plan().model_copy(update={"maker": STRANGER.public.text}), STRANGER)
-    with pytest.raises(ApprovalError, match="not among"):
+    with pytest.raises(ApprovalError, match="does not belong to a listed approver"):
         approval_text(made(plan()), STRANGER.public, policy(), NOW)
 
 
@@ -471,7 +471,7 @@ def test_without_the_address_of_the_console_or_at_another_one_no_passkey_counts(
     for party in (None, ELSEWHERE, RelyingParty("https://example.com"), RelyingParty(CONSOLE.origin + ":8443")):
         assert not holds(document, party=party)
     (problem,) = signatures_of(document, policy(party=None), NOW).wrong
-    assert problem == "that of cleo is by passkey, and the configuration has no [console] origin"
+    assert problem == "that of cleo is by passkey, but the configuration does not give the address of the pages"
 
 
 def test_an_approval_is_begun_and_ended_within_minutes() -> None:

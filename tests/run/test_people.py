@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.run.approval_keys import PublicKey, public_key_of, read_own_spelling, read_public_key
-from paygw_batch.run.people import people_of, plain_name
+from paygw_batch.run.approval_keys import (
+    PublicKey,
+    people_of,
+    plain_name,
+    public_key_of,
+    read_own_spelling,
+    read_public_key,
+)
 
 
 def public(seed: int) -> PublicKey:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,13 +12,13 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, Si
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import ApprovalError, InternalError, JournalCorrupt
-from paygw_batch.journal.opening.open import SqliteJournal
+from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import CarriedOut
-from paygw_batch.run.orders.kept_orders import check_kept_orders, is_kept
-from paygw_batch.run.orders.ordered_batch import OrderInForce, RowOrder, order_in_force
-from paygw_batch.run.orders.release_order import RejectedRow, ReleaseOrder, release_content, unsigned_release
-from paygw_batch.run.orders.settlement_order import OrderedRow, SettlementOrder, order_content, unsigned_order
+from paygw_batch.run.kept_documents import check_kept_orders, is_kept
+from paygw_batch.run.ordered_batch import OrderInForce, RowOrder, order_in_force
+from paygw_batch.run.release import RejectedRow, ReleaseOrder, release_content, unsigned_release
 from paygw_batch.run.resolve import Settlement, settle
+from paygw_batch.run.settlement_order import OrderedRow, SettlementOrder, order_content, unsigned_order
 from paygw_batch.run.signed_document import approve, signed
 from paygw_batch.statement.read import Statement
 from tests.journal.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
@@ -99,6 +100,7 @@ def test_a_settlement_order_names_every_row_as_it_is_now() -> None:
         client_orderid="ORD-3",
         order_id="ORD-3",
         attempt=1,
+        sent_at="2026-11-21T08:01:00.000Z",
         state=State.IN_DOUBT,
         hold=0,
         currency="KES",
@@ -152,7 +154,7 @@ def test_a_release_order_names_rejected_rows_alone() -> None:
     assert [one.row for one in order.content.rows] == [3, 2]
     assert order.numbers == [3, 2]
     assert order.content.rows[0] == RejectedRow(
-        row=3, client_orderid="ORD-3", order_id="ORD-3", attempt=1, currency="KES", amount="1500.50"
+        row=3, client_orderid="ORD-3", order_id="ORD-3", attempt=1, duplicate_of=0, currency="KES", amount="1500.50"
     )
     content = order.content
     assert (content.evidence, content.endpoint, content.journal, content.batch) == ("Ticket 9", PLACE, JOURNAL, "b1")
@@ -179,13 +181,13 @@ def test_an_order_in_force_says_who_decided_and_keeps_the_approvals_that_count(m
     found = in_force(stale, journal, needed=2)
     assert found.batch == journal.batches()[0]
     assert found.decided == f"order {order.digest()}, prepared by ada, approved by cleo and ben"
-    assert found.kept == SignedOrder("b1", order.model_dump_json())
+    assert found.kept == SignedOrder("b1", order.model_dump_json(), sha256=order.digest())
 
 
 @BOTH
 def test_an_order_needs_as_many_people_as_the_policy_says(make: Make, ordered: Ordered) -> None:
     journal = make()
-    assert "has not enough approvals: 1 is needed, 0 valid" in why_not(ordered(journal), journal)
+    assert "does not have enough approvals: 1 is needed, 0 valid" in why_not(ordered(journal), journal)
     with pytest.raises(ApprovalError, match="2 are needed, 1 valid"):
         in_force(approved(ordered(journal)), journal, needed=2)
 
@@ -280,24 +282,27 @@ def test_a_release_order_holds_no_longer_than_its_rows_are_rejected_after_that_a
 
 
 def settled_by(
-    journal: SqliteJournal, order: SettlementOrder, *, by: str | None = None, rows: Sequence[int] = ()
+    journal: SqliteJournal, order: SettlementOrder, *, is_named: bool = True, rows: Sequence[int] = ()
 ) -> None:
-    """Carry an order out, as `resolve --order` does; `rows`: other rows than those that it names."""
+    """Carry an order out, as `resolve order` does; `rows`: other rows than those that it names.
+
+    With `is_named` false the facts do not name it.
+    """
     found = in_force(order, journal)
     words = [word(row) for row in rows] or list(order.settlements)
     settle(
         journal,
         found.batch,
         words,
-        by=f"amina, {found.decided}" if by is None else by,
+        by=f"amina, {found.decided}",
         now=lambda: LATER,
-        order=found.kept,
+        order=found.kept if is_named else replace(found.kept, sha256=""),
     )
 
 
 def released_by(journal: SqliteJournal, order: ReleaseOrder, *, rows: Sequence[int] = ()) -> None:
     found = in_force(order, journal)
-    by, kept = f"amina, {found.decided}", SignedOrder(found.kept.batch, found.kept.document, at(30))
+    by, kept = f"amina, {found.decided}", SignedOrder(found.kept.batch, found.kept.document, at(30), found.kept.sha256)
     journal.release(1, rows or order.numbers, suffix=True, by=by, at=at(30), order=kept)
 
 
@@ -387,7 +392,7 @@ def test_a_kept_order_that_did_other_things_than_it_says_is_found() -> None:
     settled_by(journal, approved(to_settle(journal, 2)), rows=[2, 3])
     assert corrupt(journal).endswith("2 of 1 rows have one.")
     journal = doubtful()
-    settled_by(journal, order, by="amina")
+    settled_by(journal, order, is_named=False)
     assert corrupt(journal) == f"{named}0 of 2 rows have one."
     journal = doubtful()
     settled_by(journal, approved(to_settle(journal, 2)), rows=[3])

@@ -9,7 +9,7 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, Si
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, UsageError
-from paygw_batch.journal.opening.open import SqliteJournal
+from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import CarriedOut, ClockSeen
 from paygw_batch.run.quarantine_clock import Quarantine
 from paygw_batch.run.release import check_releasable, quarantined, waiting_sentence
@@ -29,7 +29,7 @@ LEFT = datetime(2026, 11, 21, 8, 1, tzinfo=UTC)
 OPENS = LEFT + timedelta(hours=24)
 LATER = LEFT + timedelta(days=2)
 KINDS = (OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)
-NOTHING_CHANGED = "Nothing was changed. `paygw-batch status BATCH` shows where rows stand."
+NOTHING_CHANGED = "Nothing was changed. `paygw-batch status BATCH` shows the state of each row."
 
 
 def journal_of(*kinds: OutcomeKind | None) -> SqliteJournal:
@@ -110,7 +110,7 @@ def test_not_received_may_be_said_from_the_end_of_the_quarantine_on() -> None:
     early = refused(journal, lost, now=OPENS - timedelta(milliseconds=1))
     assert early == (
         "Row 2 left at 2026-11-21T08:01:00.000Z and could still be paid: it may be called not received from "
-        "2026-11-22T08:01:00.000Z on (quarantine_h = 24)."
+        "2026-11-22T08:01:00.000Z on (a quarantine of 24 h)."
     )
     check(journal, lost, now=OPENS)
     check(journal, word(2), word(2, Resolution.PAID), now=LEFT + timedelta(hours=1))
@@ -144,7 +144,7 @@ def test_words_are_written_together_with_who_when_and_why() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED)
     write(journal, word(2, Resolution.PAID), word(3, Resolution.NOT_RECEIVED), word(4, basis=Basis.GATEWAY))
     assert [row.state for row in journal.rows(1)] == [State.PAID, State.READY, State.REJECTED]
-    assert [row.possible_duplicate_of for row in journal.rows(1)] == [None, 1, None]
+    assert [row.possible_duplicate_of for row in journal.rows(1)] == [None, 1, 1]
     deeds = [deed for deed in journal.history(1) if deed.row is not None]
     assert [(deed.row, deed.attempt, deed.by, deed.at, deed.said) for deed in deeds] == [
         (row, 1, "amina", "2026-11-23T08:01:00.000Z", "Ticket 4711") for row in (2, 3, 4)
@@ -175,7 +175,7 @@ def test_nothing_is_written_where_a_row_is_being_sent_or_is_not_there() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN, None)
     (due,) = all_due(journal, 1)
     journal.append([intent(due, at(3))])
-    with pytest.raises(JournalError, match=r"^Row 3 is being sent by a worker now: nothing was settled\.$") as found:
+    with pytest.raises(JournalError, match=r"^A worker is sending row 3 now\. Nothing was settled\.$") as found:
         write(journal, word(2), word(3))
     assert found.value.hint == "Wait for its answer, then run the same command again."
     with pytest.raises(InternalError, match="row 7 of batch b1 was checked, and is not there"):
@@ -207,10 +207,10 @@ def test_rejected_rows_alone_may_leave_again_and_of_each_other_the_reason_is_tol
     journal = journal_of(*KINDS, None)
     releasable(journal, 5)
     assert why_not(journal, 9, 5, 4, 2, 3, 6, 4) == (
-        "Row 2 is in doubt, not rejected: it is in doubt and may have been paid: settle it with `paygw-batch resolve` "
-        "first. Row 3 is accepted, not rejected: the gateway has accepted it, and may still pay it. "
-        "Row 4 is paid, not rejected: it is paid. Row 6 is ready, not rejected: it is ready already: `paygw-batch "
-        "resume` sends it, unless `status` says that it is held. Row 9: the batch has no such row."
+        "Row 2 is in doubt, not rejected: it is in doubt and may have been paid: settle it first. "
+        "Row 3 is accepted, not rejected: the gateway has accepted it, and may still pay it. "
+        "Row 4 is paid, not rejected: it is paid. Row 6 is ready, not rejected: it is ready already: the "
+        "next run sends it, unless it is held. Row 9: the batch has no such row."
     )
 
 
@@ -220,7 +220,7 @@ def test_a_row_that_a_person_called_rejected_may_leave_after_the_quarantine() ->
     early = OPENS - timedelta(milliseconds=1)
     assert why_not(journal, 2, now=early) == (
         "Row 2 is rejected on a person's word alone; its attempt left at 2026-11-21T08:01:00.000Z and could still be "
-        "paid: it may be sent again from 2026-11-22T08:01:00.000Z on (quarantine_h = 24)."
+        "paid: it may be sent again from 2026-11-22T08:01:00.000Z on (a quarantine of 24 h)."
     )
     releasable(journal, 3, 4, now=early)
     releasable(journal, 2, 3, 4, now=OPENS)
@@ -237,7 +237,7 @@ def test_the_rows_that_wait_for_their_release_are_found(rows: Sequence[int] | No
 
 def test_a_row_called_rejected_that_never_left_may_leave_now() -> None:
     sentence = waiting_sentence(row_of(journal_of(None), 1, 2), Quarantine(24))
-    assert "it may be sent again from now on (quarantine_h = 24)." in sentence
+    assert "it may be sent again from now on (a quarantine of 24 h)." in sentence
 
 
 def test_a_held_row_that_a_person_called_rejected_before_it_ever_left_waits_for_nothing() -> None:
@@ -255,3 +255,17 @@ def test_only_the_latest_attempt_is_counted() -> None:
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     write(journal, word(2), now=LEFT + timedelta(hours=1))
     assert "from 2026-11-22T08:10:00.000Z on" in why_not(journal, 2, now=OPENS)
+
+
+def test_a_settlement_reads_the_clock_the_rows_and_their_holds_once() -> None:
+    journal, statements = journal_of(OutcomeKind.UNKNOWN, OutcomeKind.PAID), []
+    (batch,) = journal.batches()
+
+    def note(_cursor: object, statement: str, _values: object) -> bool:
+        statements.append(statement)
+        return True
+
+    journal._connection.exec_trace = note
+    check_settlements(journal, batch, [word(2)], quarantine_h=24, now=lambda: LATER)
+    settle(journal, batch, [word(2)], by="amina", now=lambda: LATER)
+    assert len(statements) <= 16, "\n".join(statements)

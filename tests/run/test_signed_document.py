@@ -10,9 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.run.approval import Content, PlanDocument, PlanFinding, unsigned_plan
-from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, public_key_of
-from paygw_batch.run.orders.settlement_order import OrderContent, OrderedRow, SettlementOrder, unsigned_order
-from paygw_batch.run.people import people_of
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, people_of, public_key_of
+from paygw_batch.run.settlement_order import OrderContent, OrderedRow, SettlementOrder, unsigned_order
 from paygw_batch.run.signed_document import (
     Approval,
     ApprovalPolicy,
@@ -53,7 +52,7 @@ def plan() -> PlanDocument:
         instructions_sha256="c" * 64,
         totals={"KES": "3001.00"},
     )
-    findings = [PlanFinding(row=2, code="row.look_alike", message="Row 2: twice.")]
+    findings = [PlanFinding(row=2, code="row.look_alike", message="twice")]
     return signed(unsigned_plan(content, findings, ADA.public, NOW), ADA)
 
 
@@ -63,6 +62,7 @@ def order() -> SettlementOrder:
         client_orderid="PAY-1",
         order_id="PAY-1",
         attempt=1,
+        sent_at="2026-11-21T08:01:00.000Z",
         state=State.IN_DOUBT,
         hold=0,
         currency="KES",
@@ -78,6 +78,7 @@ def order() -> SettlementOrder:
         batch="b" * 16,
         sheet="payroll.csv",
         statement="",
+        attempts=[(1, 1)],
         statement_sha256="",
         rows=[row],
     )
@@ -152,7 +153,7 @@ def test_no_part_of_an_ordered_row_can_be_changed() -> None:
     (row,) = document.content.rows
     changes = {"row": 3, "attempt": 2, "state": State.ACCEPTED, "hold": 1, "resolution": Resolution.PAID}
     changes["basis"] = Basis.GATEWAY
-    texts = dict.fromkeys(("client_orderid", "order_id", "currency", "amount", "evidence"), "x")
+    texts = dict.fromkeys(("client_orderid", "order_id", "sent_at", "currency", "amount", "evidence", "words"), "x")
     assert set(changes | texts) == set(OrderedRow.model_fields)
     for name, value in (changes | texts).items():
         content = document.content.model_copy(update={"rows": [row.model_copy(update={name: value})]})
@@ -196,7 +197,7 @@ def test_an_approval_of_one_kind_counts_for_no_other() -> None:
     """Also where the two would say the same otherwise: the first line of what is signed names the kind."""
     of_plan = approve(plan(), CLEO, policy(), NOW)
     assert not holds(order().model_copy(update={"approvals": of_plan.approvals}))
-    same = order().model_copy(update={"document": "paygw-batch plan 3"})
+    same = order().model_copy(update={"document": "paygw-batch plan 4"})
     assert same.signed_text().split(b"\n")[0] != order().signed_text().split(b"\n")[0]
     assert not holds(same)
     firsts = {one.approval_text(CLEO.public, "").split(b"\n")[0] for one in (order(), same)}
@@ -227,13 +228,13 @@ def test_as_many_people_as_are_needed() -> None:
 
 
 def test_a_stranger_neither_makes_nor_approves() -> None:
-    with pytest.raises(ApprovalError, match="not among"):
+    with pytest.raises(ApprovalError, match="does not belong to a listed approver"):
         approve(plan(), STRANGER, policy(), NOW)
     foreign = signed(unsigned_plan(plan().content, [], STRANGER.public, NOW), STRANGER)
-    with pytest.raises(ApprovalError, match="does not list"):
+    with pytest.raises(ApprovalError, match="does not belong to a listed maker"):
         approve(foreign, CLEO, policy(), NOW)
     by_an_approver = signed(unsigned_plan(plan().content, [], CLEO.public, NOW), CLEO)
-    with pytest.raises(ApprovalError, match="does not list"):
+    with pytest.raises(ApprovalError, match="does not belong to a listed maker"):
         approve(by_an_approver, BEN, policy(), NOW)
 
 
@@ -241,12 +242,12 @@ def test_a_key_that_may_only_prepare_approves_nothing() -> None:
     people = people_of({"ada": ADA.public.text, "ben": BEN.public.text}, {"ben": SECOND.public.text})
     of_makers = ApprovalPolicy(1, {}, 72, people)
     document = plan()
-    with pytest.raises(ApprovalError, match="not among"):
+    with pytest.raises(ApprovalError, match="does not belong to a listed approver"):
         approve(document, BEN, of_makers, NOW)
     own = document.model_copy(update={"approvals": [signed_by(BEN, document)]})
     found = signatures_of(own, of_makers, NOW)
     assert not found.valid
-    assert list(found.wrong) == ["that of ben is by a key that [approval.approvers] does not list"]
+    assert list(found.wrong) == ["that of ben is by a key that does not belong to a listed approver"]
     assert len(signatures_of(approve(own, SECOND, of_makers, NOW), of_makers, NOW).valid) == 1
 
 
@@ -257,19 +258,24 @@ def test_people_are_counted_for_what_can_be_reached() -> None:
 
 
 PLAN_TEXT = (
-    'paygw-batch plan 3\n{"content":{"amended":0,"batch":"bbbbbbbbbbbbbbbb","endpoint":"gateway.example/1",'
+    'paygw-batch plan 4\n{"against":"","content":{"amended":0,"batch":"bbbbbbbbbbbbbbbb",'
+    '"endpoint":"gateway.example/1",'
     '"instructions_sha256":"cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc","invalid":0,'
-    '"journal":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","operation":"payout","rows":2,"sheet":"payroll.csv",'
-    '"totals":{"KES":"3001.00"}},"document":"paygw-batch plan 3","findings":[{"amount":"","before":"",'
-    '"code":"row.look_alike","currency":"","message":"Row 2: twice.","name":"","row":2}],'
-    '"made_at":"2026-11-21T08:00:00.000Z","maker":"%s","repeats_meant":""}'
+    '"journal":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","operation":"payout",'
+    '"people_sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","rows":2,"sheet":"payroll.csv",'
+    '"totals":{"KES":"3001.00"}},"document":"paygw-batch plan 4","findings":['
+    '{"code":"row.look_alike","message":"twice","row":2}],"language":"en","made_at":"2026-11-21T08:00:00.000Z","maker":"%s",'
+    '"people":"","repeats_meant":""}'
 )
 ORDER_TEXT = (
-    'paygw-batch settlement order 1\n{"content":{"batch":"bbbbbbbbbbbbbbbb","endpoint":"gateway.example/1",'
+    'paygw-batch settlement order 3\n{"content":{"attempts":[[1,1]],"batch":"bbbbbbbbbbbbbbbb",'
+    '"endpoint":"gateway.example/1",'
     '"journal":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","operation":"payout","rows":[{"amount":"1500.50","attempt":1,'
     '"basis":"person","client_orderid":"PAY-1","currency":"KES","evidence":"Ticket 4711","hold":0,"order_id":"PAY-1",'
-    '"resolution":"not-received","row":2,"state":"in_doubt"}],"sheet":"payroll.csv","statement":"",'
-    '"statement_sha256":""},"document":"paygw-batch settlement order 1","made_at":"2026-11-21T08:00:00.000Z",'
+    '"resolution":"not-received","row":2,"sent_at":"2026-11-21T08:01:00.000Z","state":"in_doubt",'
+    '"words":""}],"sheet":"payroll.csv","statement":"","statement_sha256":""},'
+    '"document":"paygw-batch settlement order 3",'
+    '"made_at":"2026-11-21T08:00:00.000Z",'
     '"maker":"%s"}'
 )
 

@@ -8,23 +8,23 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from paygw_batch.actions.plan_sheet import preview
 from paygw_batch.clock import timestamp
-from paygw_batch.compose.actions.submit_sheet import preview
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import InternalError, SheetRepeatsBatch
-from paygw_batch.journal.opening.create import new_journal
+from paygw_batch.journal.journal import JournalReader
+from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.opening.open import SqliteJournal, open_journal
-from paygw_batch.journal.port import JournalReader
+from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, ClockSeen
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.deferred import Deferred
-from paygw_batch.sheet.instructions.pages import from_pages, to_pages
+from paygw_batch.sheet.findings import BuiltOnUse
+from paygw_batch.sheet.instructions import from_pages, to_pages
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from tests.engine.scripted_world import NOW, ScriptedGateway, an_engine, reply, run
@@ -97,7 +97,7 @@ def test_what_validation_let_through_by_mistake_is_found_before_it_is_written_do
         monkeypatch.setenv(name, value)
     planned = plan(sheet(tmp_path, "A 100 001"), journal)
     spoilt = planned.validated.sheet.frame.with_columns(amount=pl.lit("1e3"))
-    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, content=Deferred.of(spoilt)))
+    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, content=BuiltOnUse.of(spoilt)))
     with pytest.raises(InternalError, match="amount"):
         submit(replace(planned, validated=validated), journal)
     assert journal.batches() == []
@@ -180,7 +180,7 @@ def test_a_reconciliation_is_the_same_however_the_sheet_is_kept(
 ) -> None:
     frames = []
     for rows in (20_000, rows_a_page):
-        monkeypatch.setattr("paygw_batch.sheet.instructions.pages.ROWS_A_PAGE", rows)
+        monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_A_PAGE", rows)
         held = in_memory_journal()
         batch = submit(plan(sheet(tmp_path, "A 100 001", "B 0 002", "C 0 003", "D 4 004", "E 5 005"), held), held)
         assert len(list(held.pages(batch.number))) == -(-5 // rows)
@@ -222,17 +222,15 @@ def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: Sql
 
 def test_a_journal_on_disk_keeps_nothing_of_a_batch_that_breaks_its_contract(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    place, endpoint = tmp_path / "journal.sqlite3", EndpointIdentity("gateway.example", "1")
-    for open_it in (new_journal, open_journal):
-        held = open_it(
-            place, witness_dir=tmp_path, registry_dir=None, endpoint=endpoint, now=timestamp(NOW), holder="a test"
-        )
-    assert isinstance(held, SqliteJournal)
+    endpoint = EndpointIdentity("gateway.example", "1")
+    place = FilePlace(tmp_path / "journal.sqlite3", endpoint=endpoint, witness_dir=tmp_path, now=lambda: timestamp(NOW))
+    place.make("a test")
+    held = place.open_to_write("a test")
     planned = plan(sheet(tmp_path, *(f"ID-{n} {n} {n:03}" for n in range(100, 900))), held)
     spoilt = planned.validated.sheet.frame.with_columns(
         amount=pl.when(pl.col("row") == 500).then(pl.lit("1e3")).otherwise("amount")
     )
-    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, content=Deferred.of(spoilt)))
+    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, content=BuiltOnUse.of(spoilt)))
     opened = partial(
         open_planned_batch, journal=held, rules=RULES, operation="payout", sheet_path=Path("p.csv"), now=lambda: NOW
     )

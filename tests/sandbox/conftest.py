@@ -8,10 +8,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import Rules
-from paygw_batch.sandbox.authorization import Authenticator, VerifiedProfile
 from paygw_batch.sandbox.behaviour import parse_behaviour, shipped_behaviour
-from paygw_batch.sandbox.sandbox_app import SandboxConfig, Served
-from paygw_batch.sandbox.verifier import Verifier
+from paygw_batch.sandbox.server import SandboxConfig, Served
+from paygw_batch.sandbox.verifier import Authenticator, VerifiedProfile, Verifier
 from tests.sandbox.sandbox_merchant import (
     CONSUMER_KEY,
     ENDPOINT_ID,
@@ -74,3 +73,8 @@ def make_config(merchant_key: RSAPrivateKey, rules: Rules) -> MakeConfig:
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def one_sandbox_key() -> None:
+    """Nothing is shared here: how the throw-away key is made is tested."""

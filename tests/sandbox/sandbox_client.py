@@ -6,10 +6,8 @@ from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 from paygw_batch.sandbox.record import RecordLine, read_record
+from tests.patience import PATIENCE_S, until
 from tests.sandbox.sandbox_merchant import PATH, Merchant, address_of, as_body
-
-SOON_S = 20
-"""How long a test waits for what must come; never how fast it must be."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Running:
 
 
 def connection(base_url: str) -> HTTPConnection:
-    return HTTPConnection(*address_of(base_url), timeout=SOON_S)
+    return HTTPConnection(*address_of(base_url), timeout=PATIENCE_S)
 
 
 def post(merchant: Merchant, base_url: str, fields: dict[str, str], **headers: str) -> tuple[HTTPResponse, bytes]:
@@ -42,7 +40,7 @@ def post(merchant: Merchant, base_url: str, fields: dict[str, str], **headers: s
 
 
 def wait_for_record(path: Path, order_id: str) -> None:
-    give_up_at_s = time.monotonic() + SOON_S
-    while all(line.client_orderid != order_id for line in read_record(path)):
-        assert time.monotonic() < give_up_at_s, f"{order_id} never came to the record"
-        time.sleep(0.01)
+    until(
+        lambda: any(line.client_orderid == order_id for line in read_record(path)),
+        f"{order_id} never came to the record",
+    )

@@ -17,9 +17,9 @@ from oauthlib.oauth1.rfc5849.signature import normalize_parameters, signature_ba
 
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
-from paygw_batch.sandbox.body import parse_body
+from paygw_batch.sandbox.form import parse_body
 from paygw_batch.sandbox.request import Refusal, Request
-from paygw_batch.sandbox.sandbox_app import SandboxConfig
+from paygw_batch.sandbox.server import SandboxConfig
 from paygw_batch.sandbox.verifier import Verifier
 
 ENDPOINT_ID = "1000"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from paygw_batch.countries.load import load_operation
 from paygw_batch.sandbox.behaviour import shipped_behaviour
-from paygw_batch.sandbox.sandbox_app import SandboxConfig, Served
-from paygw_batch.sandbox.sandbox_server import serve
+from paygw_batch.sandbox.server import SandboxConfig, Served, serve
 from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, payout_rules
 
 

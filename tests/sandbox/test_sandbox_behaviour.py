@@ -129,7 +129,7 @@ def test_everything_an_answer_can_hold_is_read() -> None:
         http_status=503,
         delay_s=1.5,
         drip_interval_s=2,
-        headers=(("Retry-After", "7"),),
+        headers={"Retry-After": "7"},
         error_code="E1",
         message="Later.",
         fault=Fault.SLOW_DRIP,

@@ -6,10 +6,9 @@ import pytest
 
 from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import OperatorTerms
-from paygw_batch.sandbox.authorization import Authenticator, VerifiedProfile
-from paygw_batch.sandbox.expects import ControlRule, Expects
+from paygw_batch.sandbox.form import ControlRule, Expects
 from paygw_batch.sandbox.request import Order
-from paygw_batch.sandbox.verifier import Verifier
+from paygw_batch.sandbox.verifier import Authenticator, VerifiedProfile, Verifier
 from tests.sandbox.sandbox_merchant import CONSUMER_KEY, ENDPOINT_ID, NOW_S, Merchant, refusal, request_of
 
 PATH = f"/paynet/api/v2/sale-form/{ENDPOINT_ID}"

@@ -4,7 +4,7 @@ import pytest
 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.load import config_dir, load_rules
-from paygw_batch.sandbox.authorization import VerifiedProfile
+from paygw_batch.sandbox.verifier import VerifiedProfile
 from paygw_batch.settings.configuration import Settings, load_settings
 
 FILE = config_dir() / "sandbox.toml"

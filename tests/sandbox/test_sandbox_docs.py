@@ -12,8 +12,8 @@ TEXT = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text(encoding="u
 def test_the_table_of_amounts_is_the_shipped_behaviour() -> None:
     documented = re.findall(r"^\| (9[0-9]{3}) \| `([a-z0-9_-]+)`.*? \| (yes|no) \|", TEXT, re.MULTILINE)
     shipped = [
-        (str(rule.amount_whole), rule.answer.fault or rule.answer.status, "yes" if rule.answer.commits else "no")
-        for rule in shipped_behaviour().rules
+        (str(rule.amount_whole), rule.fault or rule.status, "yes" if rule.commits else "no")
+        for rule in shipped_behaviour().rule
     ]
 
     assert documented == shipped
@@ -25,7 +25,7 @@ def test_the_example_of_a_behaviour_file_can_be_used() -> None:
     behaviour = parse_behaviour(example, name="docs/sandbox.md")
 
     assert behaviour.default.delay_s == 0.05
-    assert [rule.every_nth for rule in behaviour.rules] == [1000]
+    assert [rule.every_nth for rule in behaviour.rule] == [1000]
 
 
 def test_the_limit_of_a_body_is_the_documented_one() -> None:

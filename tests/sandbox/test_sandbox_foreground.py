@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.sandbox.record import read_record
-from tests.sandbox.sandbox_client import SOON_S, Running, post, wait_for_record
+from tests.patience import PATIENCE_S
+from tests.sandbox.sandbox_client import Running, post, wait_for_record
 from tests.sandbox.sandbox_merchant import Merchant, address_of, payout, raw_request
 
 ROOT = Path(__file__).parents[2]
@@ -40,11 +41,11 @@ def test_what_was_answered_is_in_the_record_after_the_process_was_killed(
     process, running = serving
     for number in range(20):
         post(merchant, running.base_url, payout(f"KILL-{number}"))
-    with socket.create_connection(address_of(running.base_url), timeout=SOON_S) as client:
+    with socket.create_connection(address_of(running.base_url), timeout=PATIENCE_S) as client:
         client.sendall(raw_request(merchant, running.base_url, payout("KILL-SILENT", "9005")))
         wait_for_record(running.record_path, "KILL-SILENT")
         process.kill()
-        process.wait(SOON_S)
+        process.wait(PATIENCE_S)
 
     orders = [line.client_orderid for line in read_record(running.record_path)]
     assert orders == [*(f"KILL-{number}" for number in range(20)), "KILL-SILENT"]
@@ -58,6 +59,6 @@ def test_the_foreground_ends_quietly_on_a_signal(
     assert post(merchant, running.base_url, payout("FOREGROUND"))[0].status == 200
 
     process.send_signal(by)
-    out, err = process.communicate(timeout=SOON_S)
+    out, err = process.communicate(timeout=PATIENCE_S)
 
     assert (process.returncode, out, err) == (0, "left\n", "")

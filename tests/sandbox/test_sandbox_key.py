@@ -11,11 +11,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from paygw_batch.core.evidence import Proof
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.authenticity import HeaderEncoding, HeaderSignature, SignedHeader
 from paygw_batch.gateway.message import Received
+from paygw_batch.gateway.notification import HeaderEncoding, HeaderSignature, SignedHeader
 from paygw_batch.gateway.signing.key import SignatureAlgorithm, gateway_key_of, load_private_key
 from paygw_batch.sandbox.callback import CallbackSignature
 from paygw_batch.sandbox.throw_away_key import sandbox_gateway_key, sandbox_key
+from tests.patience import PATIENCE_S
 
 
 def test_the_key_is_made_once_and_then_stays(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_the_sandbox_signs_its_notifications_as_its_public_half_says(
         SignedHeader("X-Signature", HeaderEncoding(encoding), "v1="), gateway_key_of(public, algorithm, name="it")
     )
     for body, forged, expected in ((b"{}", False, Proof.PROVEN), (b"{}", True, Proof.FORGED)):
-        name, _, value = proof.line(body, forged=forged).partition(": ")
+        name, value = proof.header(body, forged=forged)
         received = Received("POST", "application/json", "", body, ((name.lower(), value),))
         assert check.proof(received, {}) is expected
 
@@ -83,7 +84,7 @@ def test_processes_that_make_the_key_at_once_agree_on_one(tmp_path: Path) -> Non
         assert maker.stdin is not None
         maker.stdin.write("\n")
         maker.stdin.flush()
-    keys = [maker.communicate(timeout=60)[0] for maker in makers]
+    keys = [maker.communicate(timeout=PATIENCE_S)[0] for maker in makers]
 
     assert len(set(keys)) == 1
     assert keys[0].startswith("-----BEGIN PRIVATE KEY-----")

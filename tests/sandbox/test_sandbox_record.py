@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.errors import ConfigurationError, OutputError
-from paygw_batch.files import create_once
 from paygw_batch.sandbox.compare import compare, main
 from paygw_batch.sandbox.record import Record, RecordLine, _csv_line, read_record, unguarded
+from tests.patience import PATIENCE_S
 
 LINE = RecordLine(
     received_at="2026-11-21T07:00:00.000Z",
@@ -52,16 +52,6 @@ def test_the_record_begins_with_its_columns_and_is_made_for_the_owner_alone(tmp_
     )
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_whoever_makes_a_file_second_keeps_the_first_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    create_once(path, b"first")
-    monkeypatch.setattr(Path, "exists", lambda _: False)  # it came into being after the second one looked
-    create_once(path, b"second")
-
-    assert path.read_bytes() == b"first"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_lines_are_appended_over_runs_and_never_replaced(tmp_path: Path) -> None:
@@ -102,7 +92,7 @@ def test_two_processes_write_whole_lines_into_one_record(tmp_path: Path) -> None
         "        record.append(RecordLine('t', f'{sys.argv[2]}-{number}', *['x' * 50] * 8))\n"
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, str(path), name]) for name in "ABC"]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(PATIENCE_S) for writer in writers] == [0, 0, 0]
 
     lines = read_record(path)
     assert len(lines) == len({line.client_orderid for line in lines}) == 900

@@ -19,8 +19,9 @@ import pytest
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.sandbox.record import read_record
-from paygw_batch.sandbox.sandbox_server import running_sandbox
-from tests.sandbox.sandbox_client import SOON_S, Running, connection, post, wait_for_record
+from paygw_batch.sandbox.server import running_sandbox
+from tests.patience import PATIENCE_S
+from tests.sandbox.sandbox_client import Running, connection, post, wait_for_record
 from tests.sandbox.sandbox_merchant import GOOD, PATH, MakeConfig, Merchant, address_of, payout, raw_request
 
 
@@ -95,7 +96,7 @@ def test_the_shipped_amounts_are_answered_with_their_words(
 
 
 def test_silence_takes_the_order_and_never_answers(sandbox: Running, merchant: Merchant) -> None:
-    with socket.create_connection(address_of(sandbox.base_url), timeout=SOON_S) as client:
+    with socket.create_connection(address_of(sandbox.base_url), timeout=PATIENCE_S) as client:
         client.sendall(raw_request(merchant, sandbox.base_url, payout("SILENCE", "9005")))
         wait_for_record(sandbox.record_path, "SILENCE")
         client.settimeout(0.3)
@@ -148,7 +149,7 @@ def test_a_slow_drip_sends_the_right_answer_byte_by_byte(
     behaviour = '[default]\nfault = "slow_drip"\ndrip_interval_s = 0.005\n'
     with (
         running_sandbox(make_config(tmp_path / "record.csv", behaviour=behaviour)) as base_url,
-        socket.create_connection(address_of(base_url), timeout=SOON_S) as client,
+        socket.create_connection(address_of(base_url), timeout=PATIENCE_S) as client,
     ):
         client.sendall(raw_request(merchant, base_url, payout("DRIP")))
         pieces = list(iter(lambda: client.recv(4096), b""))
@@ -164,14 +165,14 @@ def test_a_delay_passes_between_taking_the_order_and_answering(
     config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 0.4\n")
     with (
         running_sandbox(config) as base_url,
-        socket.create_connection(address_of(base_url), timeout=SOON_S) as client,
+        socket.create_connection(address_of(base_url), timeout=PATIENCE_S) as client,
     ):
         client.sendall(raw_request(merchant, base_url, payout("LATER")))
         wait_for_record(config.served[0].record_path, "LATER")
         client.setblocking(False)
         with pytest.raises(BlockingIOError):
             client.recv(1)
-        client.settimeout(SOON_S)
+        client.settimeout(PATIENCE_S)
         assert client.recv(12) == b"HTTP/1.1 200"
 
 
@@ -232,7 +233,7 @@ def test_a_percent_encoded_path_is_not_the_path(sandbox: Running) -> None:
 
 
 def test_an_endless_body_is_refused_before_it_ends(sandbox: Running) -> None:
-    with socket.create_connection(address_of(sandbox.base_url), timeout=SOON_S) as client:
+    with socket.create_connection(address_of(sandbox.base_url), timeout=PATIENCE_S) as client:
         client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n".encode() + b" " * 70000)
         assert client.recv(12) == b"HTTP/1.1 413"
 
@@ -240,7 +241,7 @@ def test_an_endless_body_is_refused_before_it_ends(sandbox: Running) -> None:
 def test_an_order_that_does_not_arrive_whole_is_not_recorded(sandbox: Running, merchant: Merchant) -> None:
     request = raw_request(merchant, sandbox.base_url, payout("HALF"))
     for cut in (1, len(request) // 2, len(request) - 1):
-        with socket.create_connection(address_of(sandbox.base_url), timeout=SOON_S) as client:
+        with socket.create_connection(address_of(sandbox.base_url), timeout=PATIENCE_S) as client:
             client.sendall(request[:cut])
     reply, _ = post(merchant, sandbox.base_url, payout("AFTER-HALF"))
 
@@ -249,7 +250,7 @@ def test_an_order_that_does_not_arrive_whole_is_not_recorded(sandbox: Running, m
 
 
 def test_one_connection_serves_many_requests(sandbox: Running, merchant: Merchant) -> None:
-    with socket.create_connection(address_of(sandbox.base_url), timeout=SOON_S) as client:
+    with socket.create_connection(address_of(sandbox.base_url), timeout=PATIENCE_S) as client:
         for number in range(5):
             client.sendall(raw_request(merchant, sandbox.base_url, payout(f"KEPT-{number}"), close=False))
             reply = HTTPResponse(client)
@@ -281,7 +282,7 @@ def test_the_end_of_the_context_cuts_open_connections_and_frees_the_port(
 ) -> None:
     threads_before = set(threading.enumerate())
     with running_sandbox(make_config(tmp_path / "record.csv")) as base_url:
-        client = socket.create_connection(address_of(base_url), timeout=SOON_S)
+        client = socket.create_connection(address_of(base_url), timeout=PATIENCE_S)
         client.sendall(raw_request(merchant, base_url, payout("OPEN", "9005")))
         wait_for_record(tmp_path / "record.csv", "OPEN")
 
@@ -289,14 +290,14 @@ def test_the_end_of_the_context_cuts_open_connections_and_frees_the_port(
         assert client.recv(1) == b""
     assert set(threading.enumerate()) == threads_before
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address_of(base_url), timeout=SOON_S)
+        socket.create_connection(address_of(base_url), timeout=PATIENCE_S)
 
 
 def test_a_delayed_answer_does_not_hold_up_the_end(make_config: MakeConfig, merchant: Merchant, tmp_path: Path) -> None:
     threads_before = set(threading.enumerate())
     config = make_config(tmp_path / "record.csv", behaviour="[default]\ndelay_s = 3600\n")
     with running_sandbox(config) as base_url:
-        client = socket.create_connection(address_of(base_url), timeout=SOON_S)
+        client = socket.create_connection(address_of(base_url), timeout=PATIENCE_S)
         client.sendall(raw_request(merchant, base_url, payout("NEVER")))
         wait_for_record(config.served[0].record_path, "NEVER")
     client.close()
@@ -317,10 +318,10 @@ def test_it_listens_on_loopback_only_and_prints_nothing(
         host, port = address_of(base_url)
         assert host == "127.0.0.1"
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", port), timeout=SOON_S)  # what listens everywhere answers here too
+            socket.create_connection(("127.0.0.2", port), PATIENCE_S)  # what listens everywhere answers here too
         assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
         post(merchant, base_url, payout("QUIET"))
-        with socket.create_connection(address_of(base_url), timeout=SOON_S) as client:
+        with socket.create_connection(address_of(base_url), timeout=PATIENCE_S) as client:
             client.sendall(b"no http at all\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 400"
 

@@ -12,17 +12,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paygw_batch.core.instruction import Instruction
+from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.encode import Supplies
-from paygw_batch.gateway.prepare import Signer
 from paygw_batch.gateway.sign import SignatureProfile as GatewayProfile
+from paygw_batch.gateway.sign import Signer
 from paygw_batch.gateway.signing.key import PrivateKey
-from paygw_batch.sandbox.authorization import CLOCK_TOLERANCE_S, Authenticator, NonceMemory, VerifiedProfile
 from paygw_batch.sandbox.form import FormCheck
 from paygw_batch.sandbox.request import Order, Request
-from paygw_batch.sandbox.verifier import Verifier
+from paygw_batch.sandbox.verifier import CLOCK_TOLERANCE_S, Authenticator, NonceMemory, VerifiedProfile, Verifier
+from tests.long_part import share_of
 from tests.sandbox.sandbox_merchant import (
     GOOD,
     NOW_S,
@@ -302,7 +302,7 @@ line_of_text = (
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=share_of(40), deadline=None)
 @given(profile=st.sampled_from(PROFILES), name=line_of_text, order_id=line_of_text, amount=st.integers(1, 10**9))
 def test_what_the_client_signs_is_what_the_sandbox_verifies(
     merchant_key: RSAPrivateKey, rules: Rules, profile: str, name: str, order_id: str, amount: int

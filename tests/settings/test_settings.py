@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.compose.secrets import passphrase
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.settings.configuration import (
@@ -15,6 +14,7 @@ from paygw_batch.settings.configuration import (
     unknown_variables,
 )
 from paygw_batch.settings.user_directories import state_directory
+from paygw_batch.wiring.signing import passphrase
 
 EXAMPLE = """
 [gateway]
@@ -116,12 +116,14 @@ def test_every_environment_key_reaches_its_setting(name: str, tmp_path: Path) ->
         "signature_profile": "raw-body",
         "connections": "reuse",
         "order_id": "same",
+        "encoding": "cp1252",
         "read_timeout_s": "90",
         "total_timeout_s": "500",
         "connect_timeout_s": "5",
         "private_key": str(tmp_path / "k.pem"),
         "private_key_passphrase_file": str(tmp_path / "p"),
         "ca_bundle": str(tmp_path / "ca.pem"),
+        "pkcs11_module": str(tmp_path / "module.so"),
     }
     text = good.get(key, "7")
     settings = load_settings(None, environ={name: text})
@@ -215,12 +217,13 @@ def test_the_default_journal_is_one_per_endpoint_under_the_state_directory(
     assert state_directory().is_relative_to(tmp_path)
 
 
-def test_a_gateway_that_moves_to_another_port_is_the_same_endpoint() -> None:
-    ports = {
-        load_settings(None, environ={"PAYGW_BASE_URL": f"https://a.example{port}", "PAYGW_ENDPOINT_ID": "1"}).endpoint()
-        for port in ("", ":8443", ":9443")
-    }
-    assert ports == {"a.example/1"}
+def test_another_port_names_the_endpoint_otherwise_and_finds_the_same_journal() -> None:
+    found = [
+        load_settings(None, environ={"PAYGW_BASE_URL": f"https://a.example{port}", "PAYGW_ENDPOINT_ID": "1"})
+        for port in ("", ":443", ":8443")
+    ]
+    assert [settings.endpoint() for settings in found] == ["a.example/1", "a.example/1", "a.example:8443/1"]
+    assert len({settings.journal_path() for settings in found}) == 1
 
 
 def test_the_witness_is_never_beside_the_journal(file: Path) -> None:
@@ -298,3 +301,20 @@ def test_names_of_a_reply_are_read_strictly(tmp_path: Path, line: str, sentence:
     with pytest.raises(ConfigurationError) as refused:
         load_settings(file, environ={})
     assert sentence in refused.value.message
+
+
+def test_a_path_of_the_environment_is_from_the_current_directory_and_an_address_is_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, here = tmp_path / "config" / "paygw.toml", tmp_path / "here"
+    for folder in (config.parent, here):
+        folder.mkdir(mode=0o700)
+    config.write_text("")
+    monkeypatch.chdir(here)
+
+    def key(text: str) -> Path | str | None:
+        return load_settings(config, environ={"PAYGW_PRIVATE_KEY": text}).gateway.private_key
+
+    assert key("merchant.pem") == here / "merchant.pem"
+    assert key("pkcs11:token=paygw;object=payouts") == "pkcs11:token=paygw;object=payouts"
+    assert key("awskms:alias/payouts") == "awskms:alias/payouts"

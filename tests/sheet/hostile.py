@@ -34,9 +34,9 @@ from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from tests.checkout import versioned_files
 from tests.long_runs import results_of, stop_at_sigterm
 
-SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 ROWS = 12
 """Rows of a sample that are damaged together: enough to merge, few enough to be quick."""
 AT_ONCE = 100
@@ -138,7 +138,7 @@ def rules() -> Rules:
 def samples() -> list[list[list[str]]]:
     """All sample sheets as rows of cells, the header first."""
     found = []
-    for path in sorted(SAMPLES.rglob("*.csv")):
+    for path in versioned_files("samples", "*.csv"):
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
         if "country" in rows[0]:

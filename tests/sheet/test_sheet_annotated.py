@@ -27,8 +27,9 @@ from paygw_batch.errors import OutputError, SheetError
 from paygw_batch.sheet.check.mending import CellEdit, Mending, RowLeftOut, mended_sheet
 from paygw_batch.sheet.check.validate import validate, warnings_as_defects
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from paygw_batch.sheet.write import marked_workbook, problem_list, rejects, workbook_copy
+from paygw_batch.sheet.write import marked_workbook, rejects, workbook_copy
 from paygw_batch.sheet.write.rejects import Written, write_marked, write_mendable
+from tests.long_part import share_of
 from tests.sheet.sheet_values import GOOD, HEADER, codes
 
 RED, YELLOW = "FFFF9B9B", "FFFFE59A"
@@ -134,6 +135,18 @@ def test_comments_and_the_list_say_what_is_wrong_and_the_list_leads_there(desk: 
     assert lines[0][3].value == "1,000.00"
     assert book.active is book["Problems"]
     assert [sheet.sheet_view.tabSelected for sheet in book.worksheets] == [False, True]
+
+
+def test_colours_are_taken_away_in_a_copy_of_ours_and_nowhere_else(desk: Desk) -> None:
+    def red(_: openpyxl.Workbook, sheet: Worksheet) -> None:
+        sheet["H2"].fill = PatternFill("solid", fgColor=RED)
+
+    _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD, red))
+    assert coloured(path, RED) == {*MENDED, "H2"}
+    path = path.rename(desk.folder / "mended.xlsx")
+    mend(path, MENDED | {"A5": "XX"})
+    _, again = desk.annotate(path)
+    assert coloured(again, RED) == {"A5"}
 
 
 def test_cells_in_which_something_is_typed_keep_it_as_text_and_dates_become_what_was_read(desk: Desk) -> None:
@@ -282,8 +295,8 @@ def test_a_number_that_the_spreadsheet_has_cut_stays_one(desk: Desk) -> None:
 
 
 def test_more_problems_than_comments_and_lines_are_all_coloured(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marked_workbook, "MOST_COMMENTS", 2)
-    monkeypatch.setattr(problem_list, "MOST_LISTED", 3)
+    monkeypatch.setattr(marked_workbook, "MAX_COMMENTS", 2)
+    monkeypatch.setattr(marked_workbook, "MAX_LISTED", 3)
     _, path = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD))
     assert coloured(path, RED) == set(MENDED)
     book = openpyxl.load_workbook(path)
@@ -319,7 +332,7 @@ def with_part(path: Path, name: str, text: str) -> None:
 
 
 def test_a_workbook_above_the_bound_comes_back_as_a_table(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workbook_copy, "MOST_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(workbook_copy, "MAX_UNPACKED_BYTES", 1000)
     source = workbook(desk.folder / "bad.xlsx", BAD)
     written, path = desk.annotate(source)
     assert not written.is_workbook
@@ -498,7 +511,7 @@ def test_a_defect_of_a_whole_row_is_shown_at_its_country(desk: Desk) -> None:
 
 
 def test_very_many_refused_rows_are_a_table_without_marks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejects, "MOST_MARKED_CELLS", 10)
+    monkeypatch.setattr(rejects, "MAX_MARKED_CELLS", 10)
     source, path = desk.folder / "bad.csv", desk.folder / "r.xlsx"
     source.write_text(BAD_CSV)
     written = write_mendable(validate(read_sheet(source, ReadOptions()), desk.rules), source, ReadOptions(), path)
@@ -518,7 +531,7 @@ _CELL = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(60))
 @given(rows=st.lists(st.lists(_CELL, min_size=8, max_size=8), min_size=1, max_size=4))
 def test_whatever_cells_hold_an_unmended_copy_reads_like_the_sheet(desk: Desk, rows: list[list[Any]]) -> None:
     source = workbook(desk.folder / "bad.xlsx", [*rows, BAD[3]])
@@ -581,7 +594,7 @@ def test_a_mended_cell_that_cannot_be_written_gives_a_table_of_all_rows(desk: De
 
 
 def test_a_sheet_of_very_many_cells_has_no_marked_workbook(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejects, "MOST_MARKED_CELLS", 5)
+    monkeypatch.setattr(rejects, "MAX_MARKED_CELLS", 5)
     source = desk.folder / "good.csv"
     source.write_text(f"{HEADER}\n{GOOD}\n")
     with pytest.raises(OutputError, match="There is no marked workbook"):

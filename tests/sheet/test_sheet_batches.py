@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paygw_batch.core.spelling import spelled_alike
+from paygw_batch.core.text import spelled_alike
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError, UsageError
-from paygw_batch.sheet.check.repeats import repeated_ids
-from paygw_batch.sheet.check.same_spelling import ids_spelled_alike, in_one_spelling
+from paygw_batch.sheet.check.repeats import ids_spelled_alike, in_one_spelling, repeated_ids
 from paygw_batch.sheet.check.validate import validate, with_defects, with_warnings
-from paygw_batch.sheet.deferred import Deferred
-from paygw_batch.sheet.instructions.pages import ROWS_A_PAGE, from_pages, to_pages
+from paygw_batch.sheet.findings import BuiltOnUse
+from paygw_batch.sheet.instructions import ROWS_A_PAGE, from_pages, to_pages
 from paygw_batch.sheet.model import DEFECT_SCHEMA, Sheet
+from tests.long_part import share_of
 from tests.sheet.sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeSheet, codes, lines, of_rows
 
 NO_IDS = {name: value for name, value in KENYAN.items() if name != "client_orderid"}
@@ -76,16 +76,16 @@ def test_an_id_that_stands_twice_is_a_defect_of_every_row_that_has_it(rules: Rul
     rows = [{**KENYAN, "client_orderid": name} for name in ("A", "B", " A ", "C", "A")]
     defects = validate(of_rows(*rows), rules).defects
     assert codes(defects) == [(row, "client_orderid.duplicate") for row in (2, 4, 6)]
-    assert set(defects["message"]) == {"A stands in 3 rows (2, 4, 6): give each row an id of its own."}
+    assert set(defects["message"]) == {"A is used in 3 rows (2, 4, 6). Give each row its own id."}
 
 
 def test_an_id_that_stands_in_very_many_rows_names_the_first_of_them(rules: Rules) -> None:
     defects = validate(of_rows(*[KENYAN] * 500), rules).defects
     assert defects.height == 500
-    assert defects["message"][499] == "A-1 stands in 500 rows (2, 3, 4, 5, 6, 7, ...): give each row an id of its own."
+    assert defects["message"][499] == "A-1 is used in 500 rows (2, 3, 4, 5, 6, 7, ...). Give each row its own id."
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=share_of(60))
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é"]), st.text(max_size=3)), max_size=40))
 def test_repeated_ids_are_those_that_counting_finds(ids: list[str | None]) -> None:
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
@@ -116,7 +116,7 @@ def test_an_id_that_stands_twice_and_in_another_spelling_is_both(rules: Rules) -
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=share_of(60))
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "A", "b", "B", "é", "É", "E\u0301"])), max_size=30))
 def test_ids_spelled_alike_are_those_that_counting_finds(ids: list[str | None]) -> None:
     frame = pl.DataFrame({"client_orderid": ids}, schema={"client_orderid": pl.String}).with_row_index("row")
@@ -126,7 +126,7 @@ def test_ids_spelled_alike_are_those_that_counting_finds(ids: list[str | None]) 
     assert sorted(ids_spelled_alike(frame)["row"]) == expected
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=share_of(60))
 @given(st.lists(st.one_of(st.none(), st.text(max_size=6))))
 def test_a_column_in_one_spelling_is_each_value_in_it(ids: list[str | None]) -> None:
     found = in_one_spelling(pl.Series("id", ids, dtype=pl.String)).to_list()
@@ -147,7 +147,7 @@ def test_the_same_payee_and_amount_under_two_ids_is_a_warning_that_names_both(ru
 
 
 def test_without_ids_and_without_a_reference_the_sheet_is_refused(rules: Rules) -> None:
-    with pytest.raises(SheetError, match="no column client_orderid") as refused:
+    with pytest.raises(SheetError, match="no order ids") as refused:
         validate(of_rows(NO_IDS), rules)
     assert "--reference" in refused.value.hint
 
@@ -199,7 +199,7 @@ def test_a_reference_that_cannot_be_part_of_an_id_is_refused(rules: Rules, refer
 
 
 def finding(row: int, code: str = "client_orderid.conflict") -> pl.DataFrame:
-    line = (row, "client_orderid", "A-1", code, "Used before.")
+    line = (row, "client_orderid", "A-1", code, "Used before.", None)
     return pl.DataFrame([line], schema=DEFECT_SCHEMA, orient="row")
 
 
@@ -251,7 +251,7 @@ def many(count: int) -> Sheet:
         .with_row_index("row", offset=2)
     )
     names = frame.columns[1:]
-    return Sheet("many.csv", "0" * 64, Deferred.of(frame), dict(zip(names, names, strict=True)), ())
+    return Sheet("many.csv", "0" * 64, BuiltOnUse.of(frame), dict(zip(names, names, strict=True)), ())
 
 
 def test_a_sheet_of_many_pieces_comes_back_in_its_own_order(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from tests.long_part import long
 from tests.sheet.sheet_values import GOOD, HEADER
 
 MIB = 1 << 20
@@ -184,7 +185,7 @@ def long_texts(rows: int) -> Parts:
 
 
 @pytest.mark.parametrize(
-    ("bomb", "within", "beyond"), [(wide, 16_000, 20_000), (long_texts, 8_800, 17_000)], ids=["wide", "long texts"]
+    ("bomb", "within", "beyond"), [(wide, 16_000, 20_000), long(long_texts, 8_800, 17_000)], ids=["wide", "long texts"]
 )
 def test_memory_stays_within_bounds_at_the_limits_that_are_shipped(
     tmp_path: Path, bomb: Callable[[int], Parts], within: int, beyond: int

@@ -15,10 +15,18 @@ from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.errors import InternalError, SheetError
-from paygw_batch.sheet.check.contract import NO_COUNTRY, ContractGate, breaches, checks_in, contract
+from paygw_batch.sheet.check.contract import (
+    NO_COUNTRY,
+    ContractGate,
+    breaches,
+    checks_in,
+    contract,
+    rules_for_sheet,
+)
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.clean import CLEANERS, is_clean, prepared
+from paygw_batch.sheet.clean import CLEANERS, cleaned, is_clean
 from paygw_batch.sheet.columns import columns_of_operation, known_columns
+from tests.long_part import long, share_of
 from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 ABOUT_THE_SHEET = ["client_orderid.duplicate", "client_orderid.look_alike", "row.total"]
@@ -98,23 +106,24 @@ def in_one_call(rules: Rules, rows: list[dict[str, str | None]], operation: str)
     sheet = replace(of_rows(*rows), operation=operation)
     place = ["row", "column"]
     defects = validate(sheet, rules).defects.filter(~pl.col("code").is_in(ABOUT_THE_SHEET))
-    return breaches(sheet.frame, rules, columns_of_operation(operation)).sort(place), defects.sort(place)
+    held = rules_for_sheet(rules, sheet.headers)
+    return breaches(sheet.frame, held, columns_of_operation(operation)).sort(place), defects.sort(place)
 
 
 def gate_opens(rules: Rules, rows: list[dict[str, str | None]], operation: str) -> bool:
     """Return whether the gate, which asks all checks of a country at once, lets these rows pass."""
+    sheet = of_rows(*rows)
     try:
-        ContractGate(rules, operation).hold(of_rows(*rows).frame)
+        ContractGate(rules_for_sheet(rules, sheet.headers), operation).hold(sheet.frame)
     except InternalError as error:
         return "validation passed a value that the schema refuses" not in error.message
     return True
 
 
+@pytest.mark.parametrize("examples", [4, long(300)])
 @pytest.mark.parametrize("operation", CELLS_OF)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
-@given(data=st.data())
 def test_validation_and_panderas_validate_find_the_same_in_rows_of_anything(
-    operation: str, rules: Rules, data: st.DataObject
+    operation: str, examples: int, rules: Rules
 ) -> None:
     any_row = st.fixed_dictionaries(
         {
@@ -123,11 +132,16 @@ def test_validation_and_panderas_validate_find_the_same_in_rows_of_anything(
             for right in {row.get(name) for row in RIGHT_OF[operation]}
         }
     )
-    rows = data.draw(st.lists(any_row, min_size=1, max_size=12))
-    for some in rules_of(operation, rules):
-        pandera, defects = in_one_call(some, rows, operation)
-        assert pandera.rows() == defects.select("row", "column").rows()
-        assert gate_opens(some, rows, operation) == pandera.is_empty()
+
+    @settings(deadline=None, max_examples=examples)
+    @given(rows=st.lists(any_row, min_size=1, max_size=12))
+    def find_the_same(rows: list[dict[str, str | None]]) -> None:
+        for some in rules_of(operation, rules):
+            pandera, defects = in_one_call(some, rows, operation)
+            assert pandera.rows() == defects.select("row", "column").rows()
+            assert gate_opens(some, rows, operation) == pandera.is_empty()
+
+    find_the_same()
 
 
 @pytest.mark.parametrize(("operation", "codes_at_least"), [("payout", 35), ("payin", 25)])
@@ -161,7 +175,7 @@ def test_a_row_that_pandera_refuses_and_validation_does_not_is_found(
 
 def test_no_check_is_ever_null_and_every_wrong_value_has_a_reason(rules: Rules) -> None:
     cells = {**PAYIN_CELLS, **CELLS}
-    frame = prepared(of_rows(*({name: cell} for name in cells for cell in cells[name])).frame)
+    frame = cleaned(of_rows(*({name: cell} for name in cells for cell in cells[name])).frame)
     for country in (NO_COUNTRY, *rules):
         for check in checks_in(contract(country, rules)):
             asked = frame.select(
@@ -185,7 +199,7 @@ def test_what_needs_no_cleaning_is_not_changed_by_it(cleaning: Cleaning, text: s
         assert CLEANERS[cleaning](value).item() == text
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(60))
 @given(rows=st.lists(any_row, min_size=1, max_size=12))
 def test_every_row_comes_back_once_valid_or_with_a_reason(rules: Rules, rows: list[dict[str, str | None]]) -> None:
     validated = validate(of_rows(*rows), rules)
@@ -196,7 +210,7 @@ def test_every_row_comes_back_once_valid_or_with_a_reason(rules: Rules, rows: li
     assert set(validated.instructions["row"]) == set(validated.rows["row"]) - set(validated.defects["row"])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(100))
 @given(
     whole=st.integers(0, 10**16),
     decimals=st.text("0123456789", max_size=4),
@@ -215,7 +229,7 @@ def test_amounts_are_read_as_the_core_reads_them(rules: Rules, whole: int, decim
         assert instructions.select("amount", "minor").row(0) == (text, to_minor(amount, minor_units=units))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(60))
 @given(name=st.text(min_size=1, max_size=30), email_user=st.text("abc.!#$%&'*+/=?^_`{|}~-", min_size=1))
 def test_the_fields_of_an_instruction_are_strict_json_of_strings(rules: Rules, name: str, email_user: str) -> None:
     rows = ({**KENYAN, "account_name": name}, {**TANZANIAN, "receiver_email": f"{email_user}@example.com"})

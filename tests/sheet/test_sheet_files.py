@@ -5,13 +5,17 @@ import gzip
 import io
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import openpyxl
 import polars as pl
 import pytest
+from openpyxl.cell.rich_text import CellRichText, TextBlock
+from openpyxl.cell.text import InlineFont
+from openpyxl.styles import Color, Font, PatternFill
 from openpyxl.worksheet.worksheet import Worksheet
 
 from paygw_batch.countries.rules import Rules
@@ -58,7 +62,7 @@ def test_a_missing_file_a_directory_and_a_device_are_refused(tmp_path: Path) -> 
     for name, sentence in (
         ("nothing.csv", "cannot be read: No such file"),
         ("folder.csv", "is a folder"),
-        ("pipe.csv", "no regular file"),
+        ("pipe.csv", "not a regular file"),
     ):
         with pytest.raises(SheetError, match=sentence):
             read_sheet(tmp_path / name, ReadOptions())
@@ -66,7 +70,7 @@ def test_a_missing_file_a_directory_and_a_device_are_refused(tmp_path: Path) -> 
 
 def test_a_device_is_refused_without_being_read(tmp_path: Path) -> None:
     (tmp_path / "zero.csv").symlink_to("/dev/zero")
-    with pytest.raises(SheetError, match="no regular file"):
+    with pytest.raises(SheetError, match="not a regular file"):
         read_sheet(tmp_path / "zero.csv", ReadOptions())
 
 
@@ -102,13 +106,13 @@ def test_a_file_above_the_limit_is_refused(sheet: MakeSheet) -> None:
         (lines(GOOD).encode(), "pay.xlsx", "named like a workbook .*, and is delimited text"),
         (b"<html><table>", "pay.xlsx", "is HTML or XML"),
         (b"\xef\xbb\xbf \n<?xml version='1.0'?>", "pay.csv", "is HTML or XML"),
-        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest", "pay.xlsx", "an old or an encrypted workbook"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest", "pay.xlsx", r"an old workbook \(\.xls\)"),
         (gzip.compress(lines(GOOD).encode()), "pay.csv", "compressed"),
         (parquet(**GOOD_COLUMNS), "pay.csv", "is Parquet"),
         (workbook(HEADINGS, CELLS), "pay.csv", r"is a workbook \(\.xlsx\)"),
         (workbook(HEADINGS, CELLS), "pay.parquet", "is a workbook"),
         (b"%PDF-1.7", "pay.csv", "a PDF"),
-        (lines(GOOD).encode(), "pay.xls", "ends in none of"),
+        (lines(GOOD).encode(), "pay.xls", r"a spreadsheet of another kind \(\.xls\)"),
         (lines(GOOD).encode(), "pay", "ends in none of"),
     ],
 )
@@ -273,7 +277,7 @@ def test_several_worksheets_that_look_like_sheets_are_refused_until_one_is_named
     assert sheet(content, "pay.xlsx", sheet_name="Second").frame.height == 2
     with pytest.raises(SheetError, match="no worksheet called 'Third'"):
         sheet(content, "pay.xlsx", sheet_name="Third")
-    with pytest.raises(SheetError, match="no header"):
+    with pytest.raises(SheetError, match="no known header"):
         sheet(content, "pay.xlsx", sheet_name="Notes")
 
 
@@ -349,7 +353,7 @@ def test_a_zip_archive_that_is_no_workbook_is_refused(sheet: MakeSheet) -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("pay.csv", lines(GOOD))
-    with pytest.raises(SheetError, match="is no workbook"):
+    with pytest.raises(SheetError, match="is not a workbook"):
         sheet(file.getvalue(), "pay.xlsx")
 
 
@@ -358,3 +362,145 @@ def test_what_a_text_cell_escapes_is_undone_and_how_it_is_pronounced_is_left_out
     phonetic = b"<t>Wanjiru_x0020_Kamau</t><rPh sb='0' eb='1'><t>never</t></rPh>"
     changed = rewritten(content, "xl/sharedStrings.xml", {b"<t>Wanjiru Kamau</t>": phonetic})
     assert sheet(changed, "pay.xlsx").frame["account_name"].to_list() == ["Wanjiru Kamau"]
+
+
+def styled(*rows: list[Any], style: Callable[[Worksheet], object]) -> bytes:
+    """Return a workbook whose cells keep their types, after `style` has changed how they are shown."""
+    book = openpyxl.Workbook()
+    sheet = book.worksheets[0]
+    for row in rows:
+        sheet.append(row)
+    style(sheet)
+    file = io.BytesIO()
+    book.save(file)
+    return file.getvalue()
+
+
+PAID_BY = ["country", "client_orderid", "amount"]
+PAID: list[Any] = ["KE", "P-1", 250000]
+
+
+def warned(sheet: MakeSheet, style: Callable[[Worksheet], object], row: list[Any] = PAID) -> list[tuple[int, str]]:
+    return codes(sheet(styled(PAID_BY, row, PAID, style=style), "pay.xlsx").warnings)
+
+
+@pytest.mark.parametrize(
+    ("code", "amount"),
+    [
+        *((code, 250000) for code in ("#,##0,", "0.0,", ";;;", '"250"', "0%", '#,##0,"k"', "[>1000]0,;0")),
+        *((code, 250000) for code in ("#,##0,.00", '"1"0', '[=250000]"0";0')),
+        *((code, 1500.5) for code in ("0", "#,##0", "0.00E+00", "# ?/?", "#,##0;(#,##0)", "[$KES-409]0")),
+    ],
+)
+def test_an_amount_that_the_spreadsheet_shows_as_another_is_warned_of(
+    sheet: MakeSheet, code: str, amount: float
+) -> None:
+    def style(worksheet: Worksheet) -> None:
+        worksheet["C2"].number_format = code
+
+    assert warned(sheet, style, ["KE", "P-1", amount]) == [(2, "amount.shown_otherwise")]
+
+
+@pytest.mark.parametrize(
+    ("code", "amount"),
+    [
+        *((code, 250000) for code in ("General", "0", "0.00", "#,##0", '#,##0.00 "KES"', "@", r"\K\E\S 0")),
+        *((code, 250000) for code in ("[$KES-409] #,##0.00", "0.0E+00", "# ?/?", "[Red]0", "0;;;", '[<5]"few";0')),
+        ('_-* #,##0_-;-* #,##0_-;_-* "-"_-', 250000),
+        *((code, 1500.5) for code in ("0.0", "#,##0.00", "General", "0.00;(0.00)")),
+    ],
+)
+def test_an_amount_that_is_shown_as_it_is_warns_of_nothing(sheet: MakeSheet, code: str, amount: float) -> None:
+    def style(worksheet: Worksheet) -> None:
+        worksheet["C2"].number_format = code
+
+    assert warned(sheet, style, ["KE", "P-1", amount]) == []
+
+
+@pytest.mark.parametrize(
+    ("font", "fill", "is_seen"),
+    [
+        ({"color": "FFFFFF"}, None, False),
+        ({"color": "FFFFFF"}, "1F3864", True),
+        ({"color": "1F3864"}, "1F3864", False),
+        ({"color": "FDFDFD"}, None, False),
+        ({"color": Color(theme=0)}, None, False),
+        ({"color": Color(theme=1)}, None, True),
+        ({"color": Color(theme=0, tint=-0.5)}, None, True),
+        ({"color": Color(indexed=9)}, None, False),
+        ({"color": "FF0000"}, None, True),
+        ({"sz": 1}, None, False),
+        ({}, "FFFF00", True),
+    ],
+)
+def test_a_value_in_the_colour_of_its_cell_is_warned_of(
+    sheet: MakeSheet, font: dict[str, Any], fill: str | None, *, is_seen: bool
+) -> None:
+    def style(worksheet: Worksheet) -> None:
+        for cell in (worksheet["B2"], worksheet["C2"]):
+            cell.font = Font(**font)
+            if fill is not None:
+                cell.fill = PatternFill("solid", fgColor=fill)
+
+    unseen = [(2, "client_orderid.shown_otherwise"), (2, "amount.shown_otherwise")]
+    assert warned(sheet, style) == ([] if is_seen else unseen)
+
+
+def test_a_text_that_its_format_hides_is_warned_of(sheet: MakeSheet) -> None:
+    def style(worksheet: Worksheet) -> None:
+        worksheet["C2"].number_format = ";;;"
+        worksheet["C3"].number_format = "0;0;0;@"
+
+    assert warned(sheet, style, ["KE", "P-1", "250"]) == [(2, "amount.shown_otherwise")]
+
+
+def test_a_row_struck_through_is_warned_of_once(sheet: MakeSheet) -> None:
+    def style(worksheet: Worksheet) -> None:
+        for cell in worksheet[2]:
+            cell.font = Font(strike=True)
+        worksheet["D3"].font = Font(strike=True)  # a cell of no column that is paid by
+
+    assert warned(sheet, style) == [(2, "row.struck")]
+
+
+@pytest.mark.parametrize(("second", "expected"), [(True, [(2, "row.struck")]), (False, [])])
+def test_a_text_of_several_runs_is_struck_if_all_of_it_is(
+    sheet: MakeSheet, *, second: bool, expected: list[tuple[int, str]]
+) -> None:
+    def style(worksheet: Worksheet) -> None:
+        runs = [TextBlock(InlineFont(strike=strike), text) for strike, text in ((True, "P-"), (second, "1"))]
+        worksheet["B2"] = CellRichText(*runs)
+
+    assert warned(sheet, style) == expected
+
+
+@pytest.mark.parametrize("how", [b'hidden="1"', b'width="0"'])
+def test_a_hidden_column_whose_values_are_used_is_warned_of_once(sheet: MakeSheet, how: bytes) -> None:
+    def style(worksheet: Worksheet) -> None:
+        for column in "CDE":  # D has no heading of ours, E nothing at all
+            worksheet.column_dimensions[column].hidden = True
+        worksheet["D1"], worksheet["D2"] = "Notes", "n"
+
+    content = styled(PAID_BY, PAID, PAID, style=style)
+    read = sheet(rewritten(content, "xl/worksheets/sheet1.xml", {b'hidden="1"': how, b'width="13"': b""}), "pay.xlsx")
+    assert [(row, column, code) for row, column, _, code, *_ in read.warnings.iter_rows()] == [
+        (0, "amount", "column.hidden")
+    ]
+
+
+def test_a_row_of_no_height_counts_as_hidden(sheet: MakeSheet) -> None:
+    def style(worksheet: Worksheet) -> None:
+        worksheet.row_dimensions[3].height = 7
+
+    content = styled(PAID_BY, PAID, PAID, style=style)
+    read = sheet(rewritten(content, "xl/worksheets/sheet1.xml", {b'ht="7"': b'ht="0"'}), "pay.xlsx")
+    assert codes(read.warnings) == [(3, "row.hidden")]
+
+
+@pytest.mark.parametrize("column", [1_024, 16_384])
+def test_an_empty_cell_with_a_colour_far_to_the_right_is_no_damage(sheet: MakeSheet, column: int) -> None:
+    def style(worksheet: Worksheet) -> None:
+        worksheet.cell(2, column).fill = PatternFill("solid", fgColor="FFFF00")
+
+    read = sheet(styled(PAID_BY, PAID, style=style), "pay.xlsx")
+    assert read.frame.columns == ["row", "country", "client_orderid", "amount"]

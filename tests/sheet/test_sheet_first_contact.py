@@ -34,7 +34,7 @@ def checked(sheet: MakeSheet, rules: Rules) -> Check:
 )
 def test_nothing_is_proposed_from_a_damaged_amount(checked: Check, amount: str) -> None:
     (message,) = checked(row(amount)).defects["message"]
-    assert message == f"{amount} is no plain number: write digits, with a point before decimals, such as 1000.50."
+    assert message == f"{amount} is not a plain number. Use digits and a decimal point, such as 1000.50."
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_nothing_is_proposed_from_a_damaged_amount(checked: Check, amount: str) 
 )
 def test_the_rows_own_currency_and_groups_are_no_damage(checked: Check, amount: str, proposed: str) -> None:
     (message,) = checked(row(amount)).defects["message"]
-    assert message.endswith(f"is no plain number: write {proposed}.")
+    assert message.endswith(f"is not a plain number: write {proposed}.")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_large_sheet_reads_other_digits_as_a_small_one_does(
 def test_a_file_of_another_program_is_told_what_to_be_saved_as(sheet: MakeSheet, name: str) -> None:
     with pytest.raises(SheetError) as refused:
         sheet(b"\xd0\xcf\x11\xe0 of another program", name)
-    assert refused.value.hint == 'Save it from the spreadsheet as .xlsx, or as "CSV UTF-8".'
+    assert refused.value.hint.endswith('as .xlsx, or as "CSV UTF-8".')
 
 
 def test_a_folder_is_said_to_be_one(tmp_path: Path) -> None:
@@ -153,10 +153,10 @@ def statement(path: Path, *, title: str | None = None, worksheets: tuple[str, ..
 
 def test_a_statement_as_a_workbook_is_read_as_one_of_text(tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_text("\n".join(",".join(str(cell) for cell in line) for line in STATED))
-    (as_text,) = read_statement(tmp_path / "s.csv", {}, code_page=None).lines
-    (as_workbook,) = read_statement(statement(tmp_path / "s.xlsx"), {}, code_page=None).lines
+    (as_text,) = read_statement(tmp_path / "s.csv", {}, encoding=None).lines
+    (as_workbook,) = read_statement(statement(tmp_path / "s.xlsx"), {}, encoding=None).lines
     assert as_workbook == as_text
-    (below_a_title,) = read_statement(statement(tmp_path / "t.xlsx", title="November"), {}, code_page=None).lines
+    (below_a_title,) = read_statement(statement(tmp_path / "t.xlsx", title="November"), {}, encoding=None).lines
     assert below_a_title == replace(as_text, line=4)
 
 
@@ -166,8 +166,8 @@ def test_a_statement_whose_cells_are_lost_or_whose_worksheet_is_unclear_is_refus
     book["Orders"]["B2"] = "=1500+0.5"
     book.save(path)
     with pytest.raises(SheetError, match=r"s\.xlsx, row 2: =1500\+0\.5 is a formula without a value"):
-        read_statement(path, {}, code_page=None)
+        read_statement(path, {}, encoding=None)
     with pytest.raises(SheetError, match="several worksheets look like a statement: 'Orders', 'More'"):
-        read_statement(statement(tmp_path / "two.xlsx", worksheets=("Orders", "More")), {}, code_page=None)
+        read_statement(statement(tmp_path / "two.xlsx", worksheets=("Orders", "More")), {}, encoding=None)
     with pytest.raises(SheetError, match="has no worksheet with the columns order_id, amount and currency"):
-        read_statement(statement(tmp_path / "none.xlsx", worksheets=()), {}, code_page=None)
+        read_statement(statement(tmp_path / "none.xlsx", worksheets=()), {}, encoding=None)

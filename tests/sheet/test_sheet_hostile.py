@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.deferred import Deferred
+from paygw_batch.sheet.findings import BuiltOnUse
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from tests.long_part import share_of
 from tests.sheet.hostile import Hostile, hostile_sheet, play
 from tests.sheet.hostile import verdict as verdict_on
 from tests.sheet.sheet_values import GOOD, HEADER, lines
@@ -26,7 +27,9 @@ BODY = lines(*(GOOD.replace("A-1", f"A-{n}") for n in range(6))).encode()
 AT = len(HEADER) + 1
 NASTY = st.sampled_from([*b"\"',;\t\r\n\x00\xff\xe2=+-@ ", *codecs.BOM_UTF8])
 
-hostile = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+hostile = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(150)
+)
 
 
 def verdict(path: Path, content: bytes, rules: Rules) -> Sheet | None:
@@ -133,7 +136,7 @@ def test_what_another_program_writes_is_read_to_the_letter(
 def test_any_parquet_texts_get_a_clean_verdict(rules: Rules, rows: list[dict[str, str | None]]) -> None:
     names = HEADER.split(",")
     frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String)).with_row_index("row", offset=2)
-    sheet = Sheet("made.parquet", "0" * 64, Deferred.of(frame), dict(zip(names, names, strict=True)), ())
+    sheet = Sheet("made.parquet", "0" * 64, BuiltOnUse.of(frame), dict(zip(names, names, strict=True)), ())
     assert validate(sheet, rules).rows.height == len(rows)
 
 

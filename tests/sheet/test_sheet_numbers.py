@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.countries.rules import FieldKind, MobileNumbers, Rules
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.clean import bare, bare_number, is_clean, prepared
+from paygw_batch.sheet.clean import bare, bare_number, cleaned, is_clean
 from paygw_batch.sheet.phones import PhoneColumn
+from tests.long_part import share_of
 from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 KENYAN_WAYS = [
@@ -61,7 +62,7 @@ def test_a_kenyan_number_is_recognised_however_it_is_written(rules: Rules, writt
         ("\u0660\u0667\u0661\u0662\u0663\u0664\u0665\u0666\u0667\u0668", "phone.format", "is not"),
         ("\uff10\uff17\uff11\uff12\uff13\uff14\uff15\uff16\uff17\uff18", "phone.format", "is not"),
         ("12-Jan", "phone.format", "is not"),
-        ("#N/A", "phone.error_mark", "error mark"),
+        ("#N/A", "phone.error_mark", "spreadsheet error"),
         ("+", "phone.format", "is not"),
         ("n/a", "phone.format", "is not"),
     ],
@@ -133,8 +134,8 @@ def test_a_bank_account_is_taken_as_it_is_where_the_operator_allows_it(rules: Ru
 
 def column(numbers: MobileNumbers, *values: str) -> tuple[list[bool | None], list[str | None]]:
     """Return which of `values` are valid numbers, and the valid ones on the wire."""
-    frame = prepared(of_rows(*({"phone": value} for value in values)).frame)
-    made = PhoneColumn("phone", FieldKind.INTERNATIONAL_PHONE, numbers, None)
+    frame = cleaned(of_rows(*({"phone": value} for value in values)).frame)
+    made = PhoneColumn("phone", "phone", FieldKind.INTERNATIONAL_PHONE, numbers, None)
     read = frame.select(valid=made.is_valid, wire=pl.when(made.is_valid).then(made.wire))
     return read["valid"].to_list(), read["wire"].to_list()
 
@@ -149,7 +150,7 @@ def test_where_lengths_differ_a_number_that_can_be_read_in_two_ways_is_refused(r
     assert wire == [None, "+272123456", "+272123456", "+272123456", "+27271234567"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(150))
 @given(data=st.data())
 def test_every_valid_number_of_every_country_comes_back_the_same_in_every_way_of_writing(
     rules: Rules, data: st.DataObject
@@ -166,7 +167,7 @@ def test_every_valid_number_of_every_country_comes_back_the_same_in_every_way_of
     assert set(wire) == {f"+{numbers.dialling_code}{national}"}
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=share_of(200))
 @given(st.text("0123456789+-(). \u00a0\u200b'=\"eE,", max_size=20))
 def test_taking_separators_out_never_changes_a_digit_or_their_order(text: str) -> None:
     read = bare_number(pl.Series("phone", [text])).item()
@@ -177,14 +178,14 @@ def test_taking_separators_out_never_changes_a_digit_or_their_order(text: str) -
     }
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=share_of(300))
 @given(
     text=st.one_of(
         st.text("0123456789+- .(\t\u0663\uff15'e", max_size=24), st.from_regex(r"\A\+?[0-9]{1,3}([ -][0-9]{1,4})*\Z")
     )
 )
 def test_numbers_of_a_sheet_are_freed_of_separators_however_they_are_told_to_be_clean(text: str) -> None:
-    frame = prepared(pl.DataFrame({"row": pl.Series([2], dtype=pl.UInt32), "phone": [text]}))
+    frame = cleaned(pl.DataFrame({"row": pl.Series([2], dtype=pl.UInt32), "phone": [text]}))
     assert frame[bare("phone")].item() == bare_number(frame["phone"]).item()
     if is_clean(pl.Series([text]), Cleaning.NUMBER).item():
         assert re.fullmatch(r"\+?[0-9]+", text)

@@ -11,11 +11,10 @@ import pytest
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.read.headings import HEADER_ROWS
 from paygw_batch.statement import read
-from paygw_batch.statement.kept_statement import statement_as_json, statement_of_json
-from paygw_batch.statement.read import Statement, StatementLine, read_statement
+from paygw_batch.statement.read import Statement, StatementLine, read_statement, statement_as_json, statement_of_json
 
 COLUMNS_HINT = "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
-MEND = "Nothing was sent. Mend the sheet, or name the right one, and run the command again."
+MEND = "Nothing was sent. Correct the sheet, or name the right one, and run the command again."
 NEITHER = (
     "day.csv must have either a column status (the gateway's own words) or a column answer (paid, rejected, "
     "not-received)."
@@ -43,7 +42,7 @@ def workbook(place: Path, *rows: tuple[object, ...], further: Mapping[str, str] 
 
 
 def reading(path: Path, aliases: Mapping[str, str] | None = None) -> Statement:
-    return read_statement(path, aliases or {}, code_page=None)
+    return read_statement(path, aliases or {}, encoding=None)
 
 
 def refused(path: Path, aliases: Mapping[str, str] | None = None) -> tuple[str, str | None]:

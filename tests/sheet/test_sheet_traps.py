@@ -1,7 +1,10 @@
 """What payout sheets from the field do: bytes in, and what a person gets."""
 
 import codecs
+import io
+from pathlib import Path
 
+import openpyxl
 import polars as pl
 import pytest
 
@@ -9,6 +12,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 SEMICOLONS = lines(GOOD).replace(",", ";")
@@ -54,26 +58,26 @@ def test_a_good_sheet_is_read_whatever_its_encoding_and_delimiter(
     assert validate(read, rules).instructions.height == 1
 
 
-def test_another_code_page_is_tried_only_where_the_configuration_names_it(sheet: MakeSheet) -> None:
+def test_another_encoding_is_tried_only_where_the_configuration_names_it(sheet: MakeSheet) -> None:
     content = FRENCH.encode("cp1252")
     with pytest.raises(SheetError, match=r"pay\.csv, line 2: the text is not UTF-8") as refused:
         sheet(content)
-    assert "code_page" in refused.value.hint
-    assert names(sheet(content, code_page="cp1252")) == ["Aïssatou Né"]
+    assert "encoding" in refused.value.hint
+    assert names(sheet(content, encoding="cp1252")) == ["Aïssatou Né"]
 
 
-def test_utf8_is_read_as_utf8_even_where_a_code_page_is_named(sheet: MakeSheet) -> None:
-    assert names(sheet(FRENCH, code_page="cp1252")) == ["Aïssatou Né"]
+def test_utf8_is_read_as_utf8_even_where_a_encoding_is_named(sheet: MakeSheet) -> None:
+    assert names(sheet(FRENCH, encoding="cp1252")) == ["Aïssatou Né"]
 
 
-def test_a_code_page_that_does_not_exist_is_a_matter_of_configuration(sheet: MakeSheet) -> None:
+def test_a_encoding_that_does_not_exist_is_a_matter_of_configuration(sheet: MakeSheet) -> None:
     with pytest.raises(ConfigurationError, match="cp9999"):
-        sheet(FRENCH.encode("cp1252"), code_page="cp9999")
+        sheet(FRENCH.encode("cp1252"), encoding="cp9999")
 
 
-def test_bytes_that_the_code_page_does_not_have_refuse_the_sheet(sheet: MakeSheet) -> None:
+def test_bytes_that_the_encoding_does_not_have_refuse_the_sheet(sheet: MakeSheet) -> None:
     with pytest.raises(SheetError, match="not CP1252"):
-        sheet(lines(GOOD.replace("Kamau", "Kam\x81u")).encode("latin-1"), code_page="cp1252")
+        sheet(lines(GOOD.replace("Kamau", "Kam\x81u")).encode("latin-1"), encoding="cp1252")
 
 
 def test_the_place_of_a_wrong_byte_is_found_far_into_a_large_file(sheet: MakeSheet) -> None:
@@ -87,11 +91,11 @@ def test_the_place_of_a_wrong_byte_is_found_far_into_a_large_file(sheet: MakeShe
     ("content", "sentence"),
     [
         pytest.param(b"", "is empty", id="nothing at all"),
-        pytest.param(b"\n\n\n", "no header that we know", id="blank lines"),
+        pytest.param(b"\n\n\n", "no known header", id="blank lines"),
         pytest.param(HEADER.encode(), "no row below it", id="a header alone"),
         pytest.param(HEADER.encode() + b"\n,,,,,,\n \n", "no row below it", id="blank rows alone"),
-        pytest.param(GOOD.encode(), "no header that we know", id="no header"),
-        pytest.param(b"name;sum\nJane;5\n", "no header that we know", id="a header in other words"),
+        pytest.param(GOOD.encode(), "no known header", id="no known header"),
+        pytest.param(b"name;sum\nJane;5\n", "no known header", id="a header in other words"),
         pytest.param(b"country,amt\nKE,5\n", "no column amount", id="a column missing"),
         pytest.param(b"country,client_orderid,amonut\nKE,5,1\n", "is it the column 'amonut'", id="a column misspelt"),
         pytest.param(lines(GOOD).replace("phone", "Amount").encode(), "name the same column", id="a heading twice"),
@@ -202,7 +206,7 @@ def test_a_sheet_whose_first_heading_looks_like_an_archive_is_read(sheet: MakeSh
 
 def test_a_header_below_the_twentieth_row_is_not_looked_for(sheet: MakeSheet) -> None:
     assert sheet("x\n" * 19 + lines(GOOD)).frame.height == 1
-    with pytest.raises(SheetError, match="no header"):
+    with pytest.raises(SheetError, match="no known header"):
         sheet("x\n" * 20 + lines(GOOD))
 
 
@@ -253,7 +257,7 @@ def test_a_number_that_was_wrapped_to_keep_its_zero_is_unwrapped(sheet: MakeShee
         ("0.00", "amount.zero", "above zero"),
         ("5", "amount.minimum", "10"),
         ("250000.01", "amount.maximum", "250000"),
-        ("#REF!", "amount.error_mark", "error mark"),
+        ("#REF!", "amount.error_mark", "spreadsheet error"),
         ("", "amount.missing", "missing"),
         ("9" * 16, "amount.format", "more than 15 digits"),
     ],
@@ -313,3 +317,41 @@ def test_every_value_is_text_and_nothing_empty_is_left(sheet: MakeSheet) -> None
     read = sheet(lines('KE,007,1.50,,"",0712345678,'))
     assert read.frame.dtypes == [pl.UInt32, *[pl.String] * 7]
     assert read.frame.row(0) == (2, "KE", "007", "1.50", None, None, "0712345678", None)
+
+
+COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said", "advice"),
+    [
+        ("pay.xlsx", COMPOUND + "EncryptedPackage".encode("utf-16-le"), "protected by a password", "without one"),
+        ("pay.xlsx", COMPOUND + "Workbook".encode("utf-16-le"), "is an old workbook", "Save it as"),
+        ("pay.xls", COMPOUND, "a spreadsheet of another kind (.xls)", "save it as .xlsx"),
+        ("pay.ods", b"PK\x03\x04", "a spreadsheet of another kind (.ods)", "save it as .xlsx"),
+        ("pay.xlsx", b"\x89PNG\r\n\x1a\n" + bytes(99), "is a picture", "the sheet itself"),
+        ("pay.csv", b"\xff\xd8\xff\xe0" + bytes(99), "is a picture", "the sheet itself"),
+    ],
+)
+def test_what_is_no_sheet_is_called_by_its_name(
+    sheet: MakeSheet, name: str, content: bytes, said: str, advice: str
+) -> None:
+    with pytest.raises(SheetError) as refused:
+        sheet(content, name)
+    assert (said in refused.value.message, advice in refused.value.hint) == (True, True), refused.value
+
+
+def test_a_name_that_is_too_long_is_said_to_be_that(tmp_path: Path) -> None:
+    with pytest.raises(SheetError, match="name is too long") as refused:
+        read_sheet(tmp_path / f"{'x' * 300}.csv", ReadOptions())
+    assert "shorter" in refused.value.hint
+
+
+def test_a_row_that_is_no_header_is_named_as_the_spreadsheet_numbers_it(sheet: MakeSheet) -> None:
+    book = openpyxl.Workbook()
+    page = book.worksheets[0]
+    page["A1"], page["A6"], page["B6"] = "ACME Ltd", "country", "Pay"
+    made = io.BytesIO()
+    book.save(made)
+    with pytest.raises(SheetError, match="row 6: the header has no column amount"):
+        sheet(made.getvalue(), "pay.xlsx")

@@ -10,6 +10,7 @@ from paygw_batch.countries.rules import OperatorTerms, Rules
 from paygw_batch.sheet.check.repeats import doubtful_payees, payee_hashes, worth_comparing
 from paygw_batch.sheet.check.validate import validate, warnings_as_defects
 from paygw_batch.sheet.model import LINE_COLUMNS
+from tests.long_part import share_of
 from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
 OTHER = "254712000000"
@@ -144,7 +145,7 @@ PAYMENTS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=share_of(100))
 @given(st.lists(PAYMENTS, max_size=8))
 def test_every_row_with_a_warning_about_its_payee_is_worth_comparing(payments: list[dict[str, object]]) -> None:
     made = [payment | {"row": n, "client_orderid": f"A-{n}"} for n, payment in enumerate(payments, 2)]

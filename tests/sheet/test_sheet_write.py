@@ -15,10 +15,11 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import OutputError
 from paygw_batch.files import check_writable
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.formulas import guarded, unguarded
+from paygw_batch.sheet.clean import guarded, unguarded
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from paygw_batch.sheet.write.file_ending import table_ending
 from paygw_batch.sheet.write.table import rejects, write_frame, write_rejects
+from tests.long_part import share_of
 from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines
 
 FRAME = pl.DataFrame(
@@ -78,7 +79,7 @@ def test_the_guard_is_put_where_it_is_needed_and_taken_off_again(text: str | Non
     assert unguarded(guarded(column)).to_list() == [text]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=share_of(200))
 @given(st.text())
 def test_no_guarded_text_starts_a_formula(text: str) -> None:
     written = guarded(pl.Series([text])).item()
@@ -125,7 +126,7 @@ def test_what_is_written_is_on_stable_storage_before_it_appears(
     [
         ("out.txt", "ends in none of"),
         ("missing/out.csv", "cannot be written: No such file"),
-        ("folder.csv", "no regular file"),
+        ("folder.csv", "not a regular file"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_found_out_before_and_while_writing(
@@ -145,7 +146,7 @@ def test_a_place_that_cannot_be_written_is_found_out_before_and_while_writing(
 
 def test_a_device_is_never_replaced_by_a_file(tmp_path: Path) -> None:
     (tmp_path / "null.csv").symlink_to("/dev/null")
-    with pytest.raises(OutputError, match="no regular file"):
+    with pytest.raises(OutputError, match="not a regular file"):
         write_frame(FRAME, tmp_path / "null.csv")
 
 
@@ -214,7 +215,7 @@ def test_a_senders_own_column_called_row_survives(sheet: MakeSheet, rules: Rules
     assert again.frame["row"].to_list() == [2]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share_of(40))
 @given(note=st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=20))
 def test_any_printable_note_survives_being_rejected(sheet: MakeSheet, rules: Rules, tmp_path: Path, note: str) -> None:
     quoted = '"' + note.replace('"', '""') + '"'

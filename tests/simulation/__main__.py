@@ -6,12 +6,13 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import takewhile
 from threading import Event
 
 from tests.long_runs import results_of, stop_at_sigterm
-from tests.simulation.planted import BUGS
-from tests.simulation.seeds import Failure, first_failure, hunt
+from tests.simulation.planted import BUGS, RUNS
+from tests.simulation.seeds import PLAYS, Failure, first_failure, hunt
 
 AT_ONCE = 500
 """How many seeds a worker takes at a time."""
@@ -24,7 +25,7 @@ def main() -> int:
         return _table(arguments.seeds)
     if arguments.planted:
         return _hunt_one(arguments.planted, arguments.start, arguments.seeds)
-    return _play(arguments.start, arguments.seeds, arguments.workers)
+    return _play(arguments.kind, arguments.start, arguments.seeds, arguments.workers)
 
 
 def _arguments() -> argparse.Namespace:
@@ -32,22 +33,23 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=10_000, help="how many (default: %(default)s)")
     parser.add_argument("--start", type=int, default=0, help="the first one")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
+    parser.add_argument("--kind", choices=sorted(PLAYS), default=RUNS, help="the kind of worlds (default: %(default)s)")
     parser.add_argument("--planted", choices=sorted(BUGS), metavar="BUG", help="switch a planted bug on, and find it")
     parser.add_argument("--table", action="store_true", help="hunt every planted bug, and print how fast it is found")
     return parser.parse_args()
 
 
-def _play(start: int, seeds: int, workers: int) -> int:
+def _play(kind: str, start: int, seeds: int, workers: int) -> int:
     """Play seeds, in this process if it is the only worker. A SIGTERM ends it, with what it came to so far."""
     began_s = time.monotonic()
     stop = stop_at_sigterm()
     pieces = [range(at, min(at + AT_ONCE, start + seeds)) for at in range(start, start + seeds, AT_ONCE)]
     played = failures = 0
-    for count, failure in _first_failures(pieces, workers, stop):
+    for count, failure in _first_failures(kind, pieces, workers, stop):
         played += count
         if failure is not None:
             failures += 1
-            _say(f"{failure}\n  again: python -m tests.simulation --seeds 1 --start {failure.seed}")
+            _say(f"{failure}\n  again: python -m tests.simulation --kind {kind} --seeds 1 --start {failure.seed}")
         if played % 10_000 < AT_ONCE:
             _say(f"{played:,} seeds, {played / (time.monotonic() - began_s):,.0f}/s")
     seconds = time.monotonic() - began_s
@@ -58,14 +60,16 @@ def _play(start: int, seeds: int, workers: int) -> int:
     return 1 if failures else 0
 
 
-def _first_failures(pieces: Sequence[range], workers: int, stop: Event) -> Iterator[tuple[int, Failure | None]]:
+def _first_failures(
+    kind: str, pieces: Sequence[range], workers: int, stop: Event
+) -> Iterator[tuple[int, Failure | None]]:
     """Yield what became of each piece, in any order, until all are played or a stop was asked for."""
     gc.freeze()  # worlds leave much that is only found going round in circles: looked for rarely, and nowhere else
     gc.set_threshold(100_000, 10, 10)
     if workers == 1:
-        yield from map(first_failure, takewhile(lambda _: not stop.is_set(), pieces))
+        yield from map(partial(first_failure, kind=kind), takewhile(lambda _: not stop.is_set(), pieces))
         return
-    yield from results_of(first_failure, pieces, workers=workers, start_method="fork", stop=stop)
+    yield from results_of(partial(first_failure, kind=kind), pieces, workers=workers, start_method="fork", stop=stop)
 
 
 def _processor_s() -> float:

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from paygw_batch.errors import ApprovalError
-from paygw_batch.journal.port import JournalReader
+from paygw_batch.journal.journal import JournalReader
 from paygw_batch.run.approval import (
     NOT_ASKED_FOR,
     Approved,
     Content,
     PlanDocument,
     check_plan,
-    content_of,
+    content_and_people,
     needs_approval,
     unsigned_plan,
 )
-from paygw_batch.run.approval_keys import ApprovalKey, public_key_of
-from paygw_batch.run.people import people_of
+from paygw_batch.run.approval_keys import ApprovalKey, people_of, public_key_of
 from paygw_batch.run.signed_document import ApprovalPolicy, approve, signed
 from paygw_batch.run.submit import Plan, plan_submission
 from tests.simulation.disk import ENDPOINT
@@ -81,7 +80,8 @@ class Approvals:
             quarantine_h=QUARANTINE_H,
         )
         maker = key_of(MAKER)
-        document = signed(unsigned_plan(self._content(plan, reader), [], maker.public, world.now()), maker)
+        content, people = self._content(plan, reader)
+        document = signed(unsigned_plan(content, [], maker.public, world.now(), people=people), maker)
         said_yes = []
         for person in approvers:
             try:
@@ -97,7 +97,7 @@ class Approvals:
         if plan.existing is not None:
             return NOT_ASKED_FOR
         world, now = self._world, self._world.now()
-        content = self._content(plan, journal)
+        content, _ = self._content(plan, journal)
         if not needs_approval(content, self.policy):
             return NOT_ASKED_FOR
         said_yes = self._said_yes.get(sheet, [])
@@ -111,8 +111,8 @@ class Approvals:
         opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
         return check_plan(document, content, self.policy, now, used=opened)
 
-    def _content(self, plan: Plan, journal: JournalReader) -> Content:
-        return content_of(
+    def _content(self, plan: Plan, journal: JournalReader) -> tuple[Content, str]:
+        return content_and_people(
             plan,
             endpoint=ENDPOINT.name,
             journal_id=journal.head().journal_id,

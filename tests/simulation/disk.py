@@ -18,7 +18,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import JournalHeld
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.witness import Seen
-from paygw_batch.journal.opening import open as opened
+from paygw_batch.journal.opening import file_place as opened
 from paygw_batch.journal.opening.examine import look_at
 from paygw_batch.journal.opening.in_memory import database_of
 from paygw_batch.journal.sqlite.about import note_adoption

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from paygw_batch.countries.load import load_operation
-from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import FaultKind, MayLeave, PreparedRequest, RawReply, TransportFault
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -20,12 +20,16 @@ OPERATION = OPERATIONS["payout"]
 READ_TIMEOUT_S = 60.0
 TOTAL_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 30.0
+DEPARTS_WITHIN_S = CONNECT_TIMEOUT_S + TOTAL_TIMEOUT_S
 QUARANTINE_H = 24.0
 LATEST_COMMIT_S = 20 * 3600.0
 """The latest that an order which nobody heard of again is still executed: within the quarantine of a day."""
 
 LATEST_NOTIFICATION_S = (3600.0, 40 * 3600.0)
 """A notification is late by up to one of these: while its run goes on, or when another attempt has been made."""
+CHANCE_OF_SLEEP = 0.01
+LONGEST_SLEEP_S = 900.0
+"""The machine sleeps, or the process is frozen, for up to so long between an intent and its first byte."""
 CHANCE_OF_A_NOTIFICATION = 0.15
 
 
@@ -109,6 +113,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "denies": Behaviour(Said.NO, word("declined"), 1.0, lies=True),
     "boasts": Behaviour(Said.YES, word("approved"), lies=True),
 }
+TOO_LATE = Behaviour(Said.NOT_SENT, fault(FaultKind.INTENT_STALE, left=False))
 HONEST = tuple(name for name, behaviour in BEHAVIOURS.items() if not behaviour.lies)
 USUAL = ("approved", "approved", "approved", "approved", "processing", "declined")
 DEAD = ("silence", "closed", "drip", "500", "refused", "blackhole")
@@ -121,7 +126,7 @@ class SimGateway:
         self._process = process
         self.in_flight = 0
 
-    async def deliver(self, request: PreparedRequest) -> RawReply | TransportFault:
+    async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
         process = self._process
         if process.dead:
             raise asyncio.CancelledError
@@ -133,6 +138,10 @@ class SimGateway:
         try:
             if rng.random() < 0.5:
                 await asyncio.sleep(rng.random() * 0.2)
+            if world.sleeps.random() < CHANCE_OF_SLEEP:
+                await asyncio.sleep(world.sleeps.choice((DEPARTS_WITHIN_S, LONGEST_SLEEP_S)))
+            if behaviour.said is not Said.NOT_SENT and not may_leave():
+                behaviour = TOO_LATE
             if behaviour.said is not Said.NOT_SENT:
                 world.clock_is_unknown = world.clock_is_unknown or world.skew < timedelta()
                 world.judge.first_byte(process, request, behaviour)

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from paygw_batch.gateway.message import PreparedRequest
-from tests.simulation.gateway import Behaviour, Said
+from tests.simulation.gateway import DEPARTS_WITHIN_S, Behaviour, Said
 from tests.simulation.sheets import SHEETS, amount_of, order_id_of, wanted
 
 if TYPE_CHECKING:
@@ -153,6 +153,9 @@ class Judge:
             raise self.found("I1", f"row {number} leaves for the {row.left}. time, unreleased")
         if not process.world.disk.has_intent(request.nonce):
             raise self.found("I2", f"row {number} leaves before its intent is on stable storage")
+        age_s = process.world.clock.now_s - process.intended_at_s[request.nonce]
+        if age_s >= DEPARTS_WITHIN_S:
+            raise self.found("I2", f"row {number} leaves {age_s:.0f} s after its intent")
         asked_for = [
             sheet
             for sheet in SHEETS
@@ -217,6 +220,8 @@ class Judge:
         disk = process.world.disk
         if process not in disk.holders or len(disk.holders) > 1:
             raise self.found("I6", "two processes write the journal")
+        if process.heard_of_failure:
+            raise self.found("I2", "the journal is written after it could not be written")
 
     def look_at_shown(self, shown: Shown, ended: "Process | None" = None) -> None:
         """Look at a reconciliation and its summary as a person does, `ended` being the run that brought it about.

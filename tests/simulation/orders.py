@@ -1,27 +1,30 @@
 """Orders of two people in a simulated world: to settle rows, and to release them; approved or not, late, and twice."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paygw_batch.core.lifecycle import State
+from paygw_batch.clock import timestamp
+from paygw_batch.core.lifecycle import Basis, State
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, RowStanding
-from paygw_batch.run import quarantine_clock
-from paygw_batch.run.orders.ordered_batch import order_in_force
-from paygw_batch.run.orders.release_order import ReleaseOrder, release_content, unsigned_release
-from paygw_batch.run.orders.settlement_order import SettlementOrder, order_content, unsigned_order
-from paygw_batch.run.release import check_releasable
+from paygw_batch.run.match_statement import StatementReader
+from paygw_batch.run.ordered_batch import order_in_force
+from paygw_batch.run.quarantine_clock import JournalClock
+from paygw_batch.run.release import ReleaseOrder, check_releasable, release_content, unsigned_release
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
+from paygw_batch.run.settlement_order import SettlementOrder, order_content, unsigned_order
 from paygw_batch.run.signed_document import ApprovalPolicy, approve, signed
+from paygw_batch.statement.read import Statement, read_statement
 from tests.simulation.approvals import EXPIRES_H, MAKER, key_of
 from tests.simulation.disk import ENDPOINT
 from tests.simulation.gateway import QUARANTINE_H
 from tests.simulation.judge import row_of
 from tests.simulation.people import tell
 from tests.simulation.sheets import MINOR_UNITS
+from tests.simulation.words import WORDS
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimWorld
@@ -58,6 +61,34 @@ class Orders:
             content = order_content(journal, record, settlements, **_HERE)
             self._make(signed(unsigned_order(content, key_of(MAKER).public, now), key_of(MAKER)))
             self._carry_out(journal)
+
+    def settle_forged(self, journal: SqliteJournal, record: BatchRecord, settlements: list[Settlement]) -> bool:
+        """Order that rows are settled on the gateway's word, which nobody has, and carry that out; whether it was.
+
+        The maker names a statement that there is, or none. Those who approve look at nothing.
+        """
+        typing, now = self._world.typing, self._world.now()
+        statement = None
+        if self._world.statements and typing.random() < 0.5:
+            statement = read_statement(self._world.statements[-1].path, {}, encoding=None)
+        content = order_content(journal, record, settlements, statement=statement, **_HERE)
+        is_untrue = int(content.rows[0].client_orderid.encode().hex(), 16) % 3 == len(settlements) % 3
+        if is_untrue:  # a person's word, of attempts that left long before they did
+            early = timestamp(now - timedelta(days=30))
+            rows = [one.model_copy(update={"sent_at": early, "basis": Basis.PERSON}) for one in content.rows]
+            content = content.model_copy(update={"rows": rows})
+        order = signed(unsigned_order(content, key_of(MAKER).public, now), key_of(MAKER))
+        said_yes = []
+        for person in BOTH:
+            order = approve(order, key_of(person), self._policy, now)
+            said_yes.append((person, now))
+        try:
+            self._settle(journal, MadeOrder(order, tuple(said_yes)), order)
+        except (ApprovalError, UsageError):
+            return False
+        if is_untrue:
+            raise self._world.judge.found("I17", "an order was carried out that gives its rows another time")
+        return True
 
     def release(self, journal: SqliteJournal, record: BatchRecord) -> None:
         """Order that rejected rows are sent again, and carry that out, or something else."""
@@ -99,6 +130,8 @@ class Orders:
     def _settle(self, journal: SqliteJournal, made: MadeOrder, order: SettlementOrder) -> None:
         world = self._world
         found = order_in_force(order, journal, self._policy, world.now(), **_HERE)
+        if order.claims_the_gateways_word:
+            order.require_said_by(self._statement(order), lambda one: self._reader(journal, found.batch).match(one))
         check_settlements(journal, found.batch, order.settlements, quarantine_h=QUARANTINE_H, now=world.now)
         self._look_at_approval(made)
         states = {row.row: row for row in journal.rows(found.batch.number)}
@@ -108,13 +141,26 @@ class Orders:
         settle(journal, found.batch, order.settlements, by=f"amina, {found.decided}", now=world.now, order=found.kept)
         world.judge.held -= set(numbers.values())
 
+    def _statement(self, order: SettlementOrder) -> Statement | None:
+        """Return the statement that an order names, read and proven again."""
+        for file in self._world.statements:
+            one = read_statement(file.path, {}, encoding=None, rule=self._world.statement_rule)
+            if one.sha256 == order.content.statement_sha256:
+                return one
+        return None
+
+    def _reader(self, journal: SqliteJournal, batch: BatchRecord) -> StatementReader:
+        return StatementReader(
+            journal, batch, words=WORDS, minor_units=MINOR_UNITS, quarantine_h=QUARANTINE_H, now=self._world.now
+        )
+
     def _release(self, journal: SqliteJournal, made: MadeOrder, order: ReleaseOrder) -> None:
         world = self._world
         found = order_in_force(order, journal, self._policy, world.now(), **_HERE)
         check_releasable(journal, found.batch, order.numbers, quarantine_h=QUARANTINE_H, now=world.now)
         self._look_at_approval(made)
         rows = {row.row: row_of(row.client_orderid) for row in journal.rows(found.batch.number, numbers=order.numbers)}
-        until = quarantine_clock.quarantine_in_force(journal, QUARANTINE_H, world.now()).left_until(world.now())
+        until = JournalClock.read(journal, world.now()).quarantine(QUARANTINE_H).left_until(world.now())
         released = partial(journal.release, found.batch.number, list(order.numbers), suffix=world.rng.random() < 0.7)
         released(by=f"amina, {found.decided}", at=world.at(), left_until=until, order=found.kept)
         for number in rows.values():

@@ -3,25 +3,25 @@
 Everything goes through what ships: the checks of a settlement, the quarantine, the reader of statements, the release.
 """
 
+import hmac
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paygw_batch.clock import timestamp
-from paygw_batch.core.lifecycle import Resolution, State
-from paygw_batch.errors import UsageError
+from paygw_batch.core.lifecycle import Basis, Resolution, State
+from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.gateway.message import RawReply
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, CarriedOut, RowStanding
-from paygw_batch.run import quarantine_clock
 from paygw_batch.run.match_statement import StatementReader
-from paygw_batch.run.quarantine_clock import DateWatch, require_sound_clock
+from paygw_batch.run.quarantine_clock import DateWatch, JournalClock
 from paygw_batch.run.release import check_releasable
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
-from paygw_batch.statement.read import read_statement
-from paygw_batch.statement.stated_time import read_time
-from tests.simulation.gateway import QUARANTINE_H, Said
+from paygw_batch.statement.read import read_statement, read_time
+from tests.simulation.gateway import QUARANTINE_H
 from tests.simulation.judge import row_of
 from tests.simulation.process import Process, hold
 from tests.simulation.sheets import MINOR_UNITS
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimWorld
 
 
+CHANCE_OF_FORGING = 0.3
+FORGED = "Proven statement day.csv (SHA-256 0123456789abcdef), line 2: declined"
 UNSETTLED = {State.IN_DOUBT, State.ACCEPTED}
 
 
@@ -67,10 +69,15 @@ async def look_in(process: Process) -> int:
 
 
 async def come_early(process: Process) -> int:
-    """Somebody does not wait for a day: the gateway has not executed an order yet, so it was not received."""
+    """Somebody does not wait for a day: the gateway has not executed an order yet, so it was not received.
+
+    Some type that into a file as the gateway's "declined", or forge an order that says so, and pay at once.
+    """
     world = process.world
     journal = await hold(process)
     for record in journal.batches():
+        if world.typing.random() < CHANCE_OF_FORGING:
+            pretend(world, journal, record)
         for row in journal.rows(record.number):
             number = row_of(row.client_orderid)
             if row.state is State.IN_DOUBT and world.judge.rows[number].nonce not in world.judge.paid_nonces:
@@ -84,9 +91,28 @@ async def come_early(process: Process) -> int:
     return 0
 
 
+def pretend(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> None:
+    """Have the gateway's "declined" said of rows in doubt, by people, and try them again at once."""
+    numbers = {}
+    for row in journal.rows(record.number, states={State.IN_DOUBT}):
+        number = row_of(row.client_orderid)
+        if world.judge.rows[number].nonce not in world.judge.paid_nonces:
+            numbers[number] = row
+    if not numbers:
+        return
+    if world.orders is not None and world.typing.random() < 0.6:
+        settlements = [Settlement(row.row, Resolution.REJECTED, FORGED, Basis.GATEWAY) for row in numbers.values()]
+        if world.orders.settle_forged(journal, record, settlements):
+            world.judge.called_early |= set(numbers)
+    else:
+        world.judge.called_early |= set(numbers)
+        read_a_statement(world, journal, record, typed_statement(world, list(numbers.values())))
+    release(world, journal, record)
+
+
 def by_hand(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, *, everything: bool) -> None:
     """Say what became of rows that are in doubt, accepted or held: the truth, as far as a day shows it."""
-    holds = journal.messages(record.number).holds
+    holds = journal.holds(record.number)
     words = []
     for row in journal.rows(record.number):
         is_asked = row.state in UNSETTLED or row.row in holds
@@ -158,7 +184,7 @@ def release(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> N
         check_releasable(journal, record, rows, quarantine_h=QUARANTINE_H, now=world.now)
     except UsageError:
         return
-    until = quarantine_clock.quarantine_in_force(journal, QUARANTINE_H, world.now()).left_until(world.now())
+    until = JournalClock.read(journal, world.now()).quarantine(QUARANTINE_H).left_until(world.now())
     journal.release(record.number, rows or None, suffix=suffix, by="amina", at=world.at(), left_until=until)
     waiting = {one.row for one in journal.rows(record.number) if one.state is State.REJECTED}
     for one in rejected:
@@ -194,27 +220,46 @@ def statement_of(world: "SimWorld", extra: Sequence[str]) -> StatementFile:
     made_at = timestamp(world.right_time(world.clock.now_s))
     lines = {line.partition(",")[0]: f"{line},{made_at}" for line in extra}
     for row in world.judge.rows.values():
-        for request in row.requests:
-            if not request.left:
-                continue
-            word = {Said.NO: "declined", Said.PENDING: "processing"}.get(request.said)
-            if world.judge.executed_orders[request.order_id]:
-                word = "approved"
-            at_s = world.judge.executed_at_s.get(request.order_id, request.said_at_s)
-            if word is not None:
-                at = timestamp(world.right_time(at_s))
-                lines[request.order_id] = f"{request.order_id},{request.amount},KES,{word},{at}"
+        for order_id, (request, word) in world.books(row.requests).items():
+            at = timestamp(world.right_time(world.judge.executed_at_s.get(order_id, request.said_at_s)))
+            lines[order_id] = f"{order_id},{request.amount},KES,{word},{at}"
     path = world.directory() / f"statement-{len(world.statements)}.csv"
     whole = ["order_id,amount,currency,status,time", *(lines.values() or [f"PAY-0,1,KES,approved,{made_at}"])]
     path.write_text("\n".join(whole if has_times else [line.rpartition(",")[0] for line in whole]) + "\n")
     made = StatementFile(path, made_at)
     world.statements.append(made)
+    path.with_name(f"{path.name}.sig").write_bytes(signature_of(path.read_bytes()))
     return made
+
+
+def signature_of(content: bytes) -> bytes:
+    """Return the gateway's signature of a statement: of this world's gateway, whose key nobody else has."""
+    return hmac.digest(b"the gateway's own", content, "sha256")
+
+
+def is_gateways(signature: bytes, content: bytes) -> bool:
+    """Whether a signature is the gateway's."""
+    return hmac.compare_digest(signature, signature_of(content))
+
+
+def typed_statement(world: "SimWorld", rows: Sequence[RowStanding]) -> StatementFile:
+    """Write "declined" of rows as a person types it, with the time of now, at times beside another file's signature."""
+    now = world.at()
+    path = world.directory() / f"typed-{world.typing.randrange(10**9)}.csv"
+    lines = [f"{row.sent_orderid},{row.minor / 100:.2f},{row.currency},declined,{now}" for row in rows]
+    path.write_text("\n".join(["order_id,amount,currency,status,time", *lines]) + "\n")
+    if world.statements and world.typing.random() < 0.3:
+        other = world.statements[-1].path
+        shutil.copyfile(other.with_name(f"{other.name}.sig"), path.with_name(f"{path.name}.sig"))
+    return StatementFile(path, now)
 
 
 def read_a_statement(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, file: StatementFile) -> None:
     """Carry out a statement, as `resolve --from FILE --yes --matching-only --again` does, at times with `--as-of`."""
-    statement = read_statement(file.path, {}, code_page=None)
+    try:
+        statement = read_statement(file.path, {}, encoding=None, rule=world.statement_rule)
+    except SheetError:  # a signature that does not fit
+        return
     reader = StatementReader(
         journal,
         record,
@@ -240,8 +285,9 @@ def read_a_statement(world: "SimWorld", journal: SqliteJournal, record: BatchRec
         if any(row_of(line.order_id) == number for line in statement.lines if MEANS.get(line.status or "") == "paid"):
             world.judge.held.add(number)
     try:
-        require_sound_clock(journal, world.now())
+        JournalClock.read(journal, world.now()).require_sound()
     except UsageError:
         return
-    carried_out = CarriedOut(record.batch, statement.name, statement.sha256, "amina")
+    attempts = tuple(matched.attempts.items())
+    carried_out = CarriedOut(record.batch, statement.name, statement.sha256, "amina", attempts=attempts)
     settle(journal, record, matched.settlements, by="amina", now=world.now, carried_out=carried_out)

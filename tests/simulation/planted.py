@@ -11,19 +11,31 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+import polars as pl
+
+from paygw_batch.actions import approvals, plan_document, send
 from paygw_batch.clock import timestamp
-from paygw_batch.compose.actions import send
 from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict
 from paygw_batch.engine.engine import Engine
 from paygw_batch.engine.pacing import LocalPacing
 from paygw_batch.errors import JournalHeld, JournalUnwritable
-from paygw_batch.gateway.message import Attempt, Expected, FaultKind, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import (
+    Attempt,
+    Expected,
+    FaultKind,
+    MayLeave,
+    PreparedRequest,
+    RawReply,
+    TransportFault,
+)
+from paygw_batch.journal import evidence_log
+from paygw_batch.journal import journal as journal_of_all
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows, NewInstructions
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
-from paygw_batch.journal.opening import open as opened
-from paygw_batch.journal.sqlite import messages, writer
+from paygw_batch.journal.opening import file_place as opened
+from paygw_batch.journal.sqlite import reader
 from paygw_batch.journal.sqlite.inbox import InboxReader
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import (
@@ -36,13 +48,26 @@ from paygw_batch.journal.values import (
     RowStanding,
     UsedSpelling,
 )
-from paygw_batch.run import approval, match_statement, quarantine_clock, release, resolve, signed_document, submit
+from paygw_batch.report.changes import CHANGED_ACCOUNT, Change, _Past, _Sheet
+from paygw_batch.run import (
+    approval,
+    match_statement,
+    ordered_batch,
+    quarantine_clock,
+    release,
+    resolve,
+    signed_document,
+    submit,
+)
 from paygw_batch.run.approval import Approved, Content, PlanDocument
+from paygw_batch.run.approval_keys import Person
 from paygw_batch.run.match_statement import StatementReader
-from paygw_batch.run.people import Person
 from paygw_batch.run.quarantine_clock import Quarantine
+from paygw_batch.run.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import Approval, ApprovalPolicy, SignedDocument
+from paygw_batch.statement.proof import StatementProof
 from paygw_batch.statement.read import StatementLine
+from tests.simulation.forging import ForgingWorld
 from tests.simulation.gateway import SimGateway
 from tests.simulation.process import Process, prepare
 from tests.simulation.world import SimWorld
@@ -50,14 +75,20 @@ from tests.simulation.world import SimWorld
 Answer = RawReply | TransportFault
 
 
+RUNS, FORGED = "runs", "approvals"
+"""The kinds of worlds: runs and what befalls them; plans that a maker forges."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bug:
     """A planted bug: how it is switched on, and the invariants any of which finds it."""
 
-    plant: Callable[[SimWorld], None]
+    plant: Callable[[Any], None]
     found_by: frozenset[str]
     from_seed: int = 0
     """The seed that is played first with the other tests: where a bug is rare, little before one that finds it."""
+    kind: str = RUNS
+    """The kind of the worlds in which it is looked for."""
 
 
 def patched(owner: object, name: str, value: object) -> Callable[[SimWorld], None]:
@@ -113,7 +144,7 @@ class Overwrites(SqliteJournal):
         with self._writing():
             for one, finding in zip(evidence, findings, strict=False):
                 if finding in {Finding.CONTRADICTING, Finding.AMBIGUOUS, Finding.SUPERSEDED, Finding.LATE}:
-                    self._run(
+                    self._connection.execute(
                         """UPDATE standing SET state = ? WHERE state IN ('paid', 'rejected')
                         AND instruction IN (SELECT instruction FROM order_id WHERE order_id = ?)""",
                         (words[one.claim.status or ""].value, one.claim.order_id),
@@ -129,6 +160,9 @@ class WritesOn(SqliteJournal):
             return super().append(entries)
         except JournalUnwritable:
             return [MoveResult.MOVED] * len(entries)
+
+    def can_write(self) -> bool:
+        return True
 
 
 class SkipsARow(SqliteJournal):
@@ -205,6 +239,26 @@ class ForgetsWhereItWas(SqliteJournal):
             return super().append(entries)
 
 
+class GoesOnAfterASingleFact(SqliteJournal):
+    """Takes a failed commit for final only where it had several facts: a single one is tried once more."""
+
+    _is_single = False
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        self._is_single = len(entries) == 1
+        try:
+            return super().append(entries)
+        except JournalUnwritable:
+            if not self._is_single:
+                raise
+            return super().append(entries)
+        finally:
+            self._is_single = False
+
+    def _give_up(self, reason: str) -> JournalUnwritable:
+        return JournalUnwritable(reason) if self._is_single else super()._give_up(reason)
+
+
 def journal(kind: type[SqliteJournal]) -> Callable[[SimWorld], None]:
     def plant(world: SimWorld) -> None:
         world.journal_type = kind
@@ -246,7 +300,7 @@ def no_quarantine(*_: object) -> None:
 
 def rejected_leaves_at_once(world: SimWorld) -> None:
     """A row that a person called rejected is released before its quarantine is over."""
-    world.patch(writer, "is_in_quarantine", lambda *_: False)
+    world.patch(journal_of_all, "is_in_quarantine", lambda *_: False)
     world.patch(release, "quarantined", lambda *_, **__: {})
 
 
@@ -277,7 +331,7 @@ def never_old(one: Approval, document: SignedDocument, maker: Person, policy: Ap
     return _behind(one, document, maker, replace(policy, expires_h=1e6), now)
 
 
-_behind = signed_document._person_behind
+_behind = signed_document._approver_of
 _approve, _check = signed_document.approve, approval.check_plan
 
 
@@ -286,7 +340,7 @@ _NOBODY = Person("nobody", (), ())
 
 def maker_approves(world: SimWorld) -> None:
     """The maker may approve her own plan, and that is counted."""
-    from tests.simulation import approvals  # noqa: PLC0415 (it is this world's to change)
+    from tests.simulation import approvals as simulated  # noqa: PLC0415 (it is this world's to change)
 
     def approve(document: PlanDocument, key: Any, policy: ApprovalPolicy, now: datetime) -> PlanDocument:
         if key.public.text != document.maker:
@@ -301,8 +355,8 @@ def maker_approves(world: SimWorld) -> None:
         is_own = one.key in {key.text for key in maker.keys}
         return _behind(one, document, _NOBODY if is_own else maker, policy, now)
 
-    world.patch(approvals, "approve", approve)
-    world.patch(signed_document, "_person_behind", behind)
+    world.patch(simulated, "approve", approve)
+    world.patch(signed_document, "_approver_of", behind)
 
 
 def whatever_content(
@@ -314,21 +368,21 @@ def whatever_content(
 
 
 def other_content(world: SimWorld) -> None:
-    from tests.simulation import approvals  # noqa: PLC0415 (it is this world's to change)
+    from tests.simulation import approvals as simulated  # noqa: PLC0415 (it is this world's to change)
 
-    world.patch(approvals, "check_plan", whatever_content)
+    world.patch(simulated, "check_plan", whatever_content)
 
 
 def one_is_enough(world: SimWorld) -> None:
     """One approval is enough, however many are asked for."""
-    from tests.simulation import approvals  # noqa: PLC0415 (it is this world's to change)
+    from tests.simulation import approvals as simulated  # noqa: PLC0415 (it is this world's to change)
 
     def check(
         document: PlanDocument, content: Content, policy: ApprovalPolicy, now: datetime, *, used: Any
     ) -> Approved:
         return _check(document, content, replace(policy, needed=1), now, used=used)
 
-    world.patch(approvals, "check_plan", check)
+    world.patch(simulated, "check_plan", check)
 
 
 # The disk and the lock.
@@ -472,8 +526,8 @@ def engine(kind: type[Engine]) -> Callable[[SimWorld], None]:
 class NoTimeout(SimGateway):
     """Waits for ever where the gateway is silent."""
 
-    async def deliver(self, request: PreparedRequest) -> RawReply | TransportFault:
-        answer = await super().deliver(request)
+    async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
+        answer = await super().deliver(request, may_leave)
         if isinstance(answer, TransportFault) and answer.kind is FaultKind.READ_TIMEOUT:
             await asyncio.Event().wait()
         return answer
@@ -500,8 +554,72 @@ def _without_a_trace(self: SqliteJournal, *args: Any, **named: Any) -> Sequence[
     return findings
 
 
-def bug(plant: Callable[[SimWorld], None], *found_by: str, from_seed: int = 0) -> Bug:
-    return Bug(plant, frozenset(found_by), from_seed)
+# Plans that a maker forges.
+
+
+def people_not_compared(world: ForgingWorld) -> None:
+    """The list of people in a plan is not compared with the one that its sheet has."""
+
+    def check(document: PlanDocument, content: Content) -> None:
+        theirs = {"people_sha256": document.content.people_sha256}
+        return _same_content(document, content.model_copy(update=theirs))
+
+    world.patch(approval, "require_same_content", check)
+
+
+def code_without_findings(document: PlanDocument) -> str:
+    """The code of a plan covers its content alone."""
+    return approval.payments_sha256(document.content)[:16]
+
+
+def withdrawal_not_heeded(world: ForgingWorld) -> None:
+    """Neither the program nor the journal asks whether a plan was withdrawn."""
+    world.patch(approvals, "require_not_withdrawn", lambda *_: None)
+    world.patch(evidence_log, "require_in_force", lambda *_: None)
+
+
+def newest_batch_compared(past: _Past, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Each person is compared with the newest batch that paid any, whoever approved it."""
+    del past
+    return candidates.group_by(keys).agg(latest=pl.col("batch").max(), alike=pl.col("batch").max())
+
+
+def beside_its_new_amount(self: _Sheet, code: str, *given: Any) -> Change:
+    """A changed account is shown beside the amount that it gets now, not the one that its owner got."""
+    made = _change(self, code, *given)
+    return replace(made, before=replace(made.before, amount=made.amount)) if code == CHANGED_ACCOUNT else made
+
+
+def approvals_of_another_plan(world: ForgingWorld) -> None:
+    """What an approver signs names no plan."""
+
+    def text(self: SignedDocument, key: Any, approved_at: str) -> bytes:
+        return f"{self.document} approval {key.text} {approved_at}".encode()
+
+    world.patch(SignedDocument, "approval_text", text)
+
+
+def second_key_approves(world: ForgingWorld) -> None:
+    """A maker is her first key: with another one she may approve."""
+
+    def behind(
+        one: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
+    ) -> Person | str:
+        return _behind(one, document, maker if one.key == document.maker else _NOBODY, policy, now)
+
+    world.patch(signed_document, "_approver_of", behind)
+
+
+def nothing_asked(*_: object, **__: object) -> None:
+    """Ask for nothing."""
+
+
+_same_content = approval.require_same_content
+_change = _Sheet._change
+
+
+def bug(plant: Callable[[Any], None], *found_by: str, from_seed: int = 0, kind: str = RUNS) -> Bug:
+    return Bug(plant, frozenset(found_by), from_seed, kind)
 
 
 BUGS: Mapping[str, Bug] = {
@@ -510,26 +628,28 @@ BUGS: Mapping[str, Bug] = {
     "synchronous OFF": bug(synchronous_off, "I1", "I2"),
     "resume sends in-flight rows again": bug(journal(SendsInFlightAgain), "I1", "I5"),
     "evidence that comes late holds nothing": bug(
-        patched(messages, "refused", lambda _connection, entries: [False] * len(entries)), "I1"
+        patched(SqliteJournal, "_refused", lambda _journal, entries: [False] * len(entries)), "I1"
     ),
     "what came into the journal during a run is not asked for": bug(
         patched(SqliteJournal, "take_in", _without_a_trace), "I1"
     ),
-    "held rows are due": bug(patched(messages, "IS_CONTESTED", "0"), "I1", "error"),
+    "held rows are due": bug(patched(reader, "IS_CONTESTED", "0"), "I1", "error"),
     "rows in flight at a crash: the first alone is in doubt": bug(
         journal(InterruptsTheFirst), "I1", "I5", "I11", "error"
     ),
     "a failed write is tried once more": bug(journal(ForgetsWhereItWas), "I2", "error"),
-    "the witness is told once": bug(journal(TellsTheWitnessOnce), "I10"),
+    "a failed commit of a single fact is not final": bug(journal(GoesOnAfterASingleFact), "I2", "error"),
+    "a request leaves whenever it is ready": bug(patched(Engine, "_may_leave", lambda *_: True), "I2"),
+    "the witness is told once": bug(journal(TellsTheWitnessOnce), "I10", from_seed=750),
     "the witness is told before the commit": bug(journal(TellsTheWitnessTooSoon), "I3", "I10", "I11", "error"),
     "the first notification of several is skipped": bug(_reading(first_is_skipped), "I11", "I1", "error"),
     "the last notification alone is taken in": bug(_reading(last_alone), "I11", "I1", "error"),
     "the quarantine is counted from the first attempt": bug(
-        patched(resolve, "open_from", from_the_first_attempt), "I1", from_seed=1_080
+        patched(resolve, "open_from", from_the_first_attempt), "I1", from_seed=280
     ),
     "no quarantine": bug(patched(resolve, "quarantine_sentence", no_quarantine), "I1", "I5"),
     "a clock that is behind is believed": bug(
-        patched(quarantine_clock, "_behind_s", lambda _: 0), "I1", "I5", from_seed=900
+        patched(quarantine_clock, "_behind_s", lambda _: 0), "I1", "I5", from_seed=1_200
     ),
     "a row called rejected may leave at once": bug(rejected_leaves_at_once, "I1"),
     "a statement's line settles whichever attempt": bug(
@@ -537,20 +657,29 @@ BUGS: Mapping[str, Bug] = {
         "I1",
         "I5",
         "I3",
-        from_seed=1_730,
+        from_seed=3_300,
     ),
     "spellings are not compared": bug(journal(SpellingsAreOther), "I1", "I7"),
     "a sheet that repeats a batch is opened": bug(patched(submit, "_repeat", lambda *_, **__: None), "I1"),
     "a journal without its witness is taken": bug(patched(opened, "_is_known", lambda *_: True), "I10"),
+    "a typed file passes for the gateway's word": bug(
+        patched(StatementProof, "is_proven", property(lambda _: True)), "I1"
+    ),
+    "an order's basis is believed": bug(
+        patched(SettlementOrder, "require_said_by", no_quarantine), "I1", from_seed=200
+    ),
+    "an order is carried out whatever it says of its rows": bug(
+        patched(ordered_batch, "require_true", nothing_asked), "I17", from_seed=100
+    ),
     "a statement's accepted is taken for rejected": bug(
         patched(StatementReader, "_said", every_answer_settles), "I5", "I1"
     ),
     "a statement settles rows by their first order id": bug(
-        patched(StatementReader, "_rows", earlier_lines_settle), "I1", "I5", "error", from_seed=150
+        patched(StatementReader, "_rows", earlier_lines_settle), "I1", "I5", "error", from_seed=400
     ),
     "a statement holds nothing": bug(patched(StatementReader, "_contrary", nothing_is_contrary), "I1"),
     "the maker's own approval is counted": bug(maker_approves, "I12"),
-    "an approval never grows old": bug(patched(signed_document, "_person_behind", never_old), "I12"),
+    "an approval never grows old": bug(patched(signed_document, "_approver_of", never_old), "I12"),
     "a plan of other content is taken": bug(other_content, "I12"),
     "one approval is enough": bug(one_is_enough, "I12"),
     "retry on read time-out": bug(judged(again_on(FaultKind.READ_TIMEOUT)), "I1", "I5"),
@@ -573,4 +702,20 @@ BUGS: Mapping[str, Bug] = {
     "an amount rounded on the wire": bug(rounded_on_the_wire, "I12"),
     "no read time-out": bug(no_timeout, "I14"),
     "exit code always 0": bug(patched(send, "of_states", lambda *_, **__: 0), "I16"),
+    "findings are not made again at submit": bug(
+        patched(plan_document, "check_findings", lambda *_, **__: None), "I17", kind=FORGED
+    ),
+    "the people of a plan are not compared": bug(people_not_compared, "I17", from_seed=100, kind=FORGED),
+    "the code of a plan does not cover its findings": bug(
+        patched(approval, "payout_code", code_without_findings), "I17", from_seed=280, kind=FORGED
+    ),
+    "a withdrawal is not heeded": bug(withdrawal_not_heeded, "I17", kind=FORGED),
+    "people are compared with the newest batch": bug(
+        patched(_Past, "references", newest_batch_compared), "I17", from_seed=190, kind=FORGED
+    ),
+    "a changed account is shown beside its new amount": bug(
+        patched(_Sheet, "_change", beside_its_new_amount), "I17", kind=FORGED
+    ),
+    "approvals of another plan count": bug(approvals_of_another_plan, "I17", from_seed=100, kind=FORGED),
+    "the maker approves with a second key": bug(second_key_approves, "I17", kind=FORGED),
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks.silent_progress import Silent
-from paygw_batch.core.lifecycle import State
+from paygw_batch.core.lifecycle import Intended, State
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.engine.engine import Engine
 from paygw_batch.engine.pacing import Pace
@@ -28,11 +28,10 @@ from paygw_batch.journal.journal_thread import JournalThread
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, MoveResult, TallyKind
-from paygw_batch.run import quarantine_clock
 from paygw_batch.run.approval import NOT_ASKED_FOR
-from paygw_batch.run.quarantine_clock import AHEAD_AT_MOST_S, DateWatch
+from paygw_batch.run.quarantine_clock import MAX_AHEAD_S, DateWatch, JournalClock
 from paygw_batch.run.submit import open_planned_batch, plan_submission
-from tests.simulation.gateway import QUARANTINE_H
+from tests.simulation.gateway import DEPARTS_WITHIN_S, QUARANTINE_H
 from tests.simulation.loop import ProcessLoop
 from tests.simulation.sheets import RULES
 
@@ -64,6 +63,13 @@ class SlowAway:
             await self._a_while()
             return result
 
+    def note_intents(self, entries: Sequence[Entry]) -> None:
+        """Take note for the judge of when intents were handed to the journal."""
+        now_s = self._process.world.clock.now_s
+        self._process.intended_at_s.update(
+            (entry.fact.nonce, now_s) for entry in entries if isinstance(entry.fact, Intended)
+        )
+
     async def prepare(self, attempts: Sequence[Attempt]) -> list[PreparedRequest]:
         """Prepare requests as this world does."""
         await self._a_while()
@@ -93,9 +99,11 @@ class SlowEngineJournal(SqliteEngineJournal):
     def __init__(self, journal: SqliteJournal, away: SlowAway) -> None:
         super().__init__(journal)
         self._thread = SlowThread(away)
+        self._away = away
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable."""
+        self._away.note_intents(entries)
         return await self._thread.call(lambda: self._journal.append(entries))
 
 
@@ -129,6 +137,8 @@ class Process:
         self.dies_before_write = self.dies_after_write = self.fails_at_write = 0
         self.failed_write_is_there = False
         self.heard_of_failure = False
+        self.intended_at_s: dict[str, float] = {}
+        """When the intent of a request, by its nonce, was handed to the journal."""
         self.had_mishap = False
         self.engine: Engine | None = None
         self.paused_until_s = 0.0
@@ -234,7 +244,7 @@ async def submit(process: Process, sheet: str) -> int:
             sheet_path=Path(f"/{sheet}.csv"),
             now=world.now,
             by="amina",
-            approvals=approved.sentences,
+            approvals=approved.approvals,
             plan_sha256=approved.plan_sha256,
         )
     )
@@ -251,8 +261,8 @@ async def resume(process: Process, batch: str) -> int:
 async def send(process: Process, journal: SqliteJournal, record: BatchRecord) -> int:
     """Send what is due in a batch, and show a person how that ended."""
     world, away = process.world, process.world.away_of(process)
-    if journal.tallies(record.number, kind=TallyKind.DUE) and quarantine_clock.behind_sentence(
-        journal, world.now(), at_most_s=AHEAD_AT_MOST_S
+    if journal.tallies(record.number, kind=TallyKind.DUE) and JournalClock.read(journal, world.now()).behind_sentence(
+        at_most_s=MAX_AHEAD_S
     ):
         return 6
     dates, heard_date = DateWatch(world.now), False
@@ -269,8 +279,9 @@ async def send(process: Process, journal: SqliteJournal, record: BatchRecord) ->
         prepare=away.prepare,
         judge=judge,
         pace=process.pace,
-        world=World(now=world.now, nonce=world.nonce, chance=world.rng.random),
+        world=World(now=world.now, elapsed_s=world.elapsed_s, nonce=world.nonce, chance=world.rng.random),
         progress=Silent(),
+        departs_within_s=DEPARTS_WITHIN_S,
     )
     hearing = asyncio.ensure_future(_hear(process, journal))
     try:

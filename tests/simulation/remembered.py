@@ -14,15 +14,14 @@ import polars as pl
 
 from paygw_batch.core.batch import InstructionTotals
 from paygw_batch.journal import batch_part
-from paygw_batch.report import reconcile
+from paygw_batch.report import changes, reconcile
 from paygw_batch.run import approval, compare_sheet, submit
 from paygw_batch.run.compare_sheet import with_rows, without_rows
+from paygw_batch.sheet import instructions
 from paygw_batch.sheet.check.contract import good_rows
-from paygw_batch.sheet.check.same_spelling import in_one_spelling
+from paygw_batch.sheet.check.repeats import in_one_spelling
 from paygw_batch.sheet.check.validate import with_defects
-from paygw_batch.sheet.instructions import pages
-from paygw_batch.sheet.instructions.instruction_columns import InstructionColumns
-from paygw_batch.sheet.instructions.pages import from_pages, to_pages
+from paygw_batch.sheet.instructions import InstructionColumns, from_pages, to_pages
 from paygw_batch.sheet.model import Validated, ValidatedPart
 
 KEPT = 4_096
@@ -123,9 +122,10 @@ REMEMBERED: tuple[tuple[ModuleType | type, str, object], ...] = (
     (submit, "without_rows", lambda frame, rows: _WITHOUT_ROWS(frame, list(rows))),
     (submit, "with_rows", _once(with_rows)),
     (batch_part, "ThreadPoolExecutor", AtOnce),
-    (pages, "to_pages", _pages),
+    (instructions, "to_pages", _pages),
     (compare_sheet, "in_one_spelling", _once(in_one_spelling)),
     (submit, "with_defects", _once(with_defects)),
+    (changes, "accounts", _once(changes.accounts)),
     (reconcile, "from_pages", _once(from_pages)),
     (approval, "_digest_and_totals", _once(approval._digest_and_totals)),
 )

@@ -1,4 +1,4 @@
-"""A journal that is lost for good in a simulated world, and restored from a copy as docs/backup.md says."""
+"""A journal that is lost for good in a simulated world, and restored from a copy as docs/journals.md says."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord
-from paygw_batch.run import quarantine_clock
+from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.run.resolve import Settlement
 from tests.simulation.disk import Copy
 from tests.simulation.gateway import QUARANTINE_H
@@ -65,7 +65,7 @@ def _retry_what_is_contradicted(world: "SimWorld", journal: SqliteJournal, recor
     paid = {row: number for row, number in paid.items() if world.judge.rows[number].payments}
     if not paid:
         return
-    until = quarantine_clock.quarantine_in_force(journal, QUARANTINE_H, world.now()).left_until(world.now())
+    until = JournalClock.read(journal, world.now()).quarantine(QUARANTINE_H).left_until(world.now())
     suffix = world.rng.random() < 0.5
     journal.release(record.number, list(paid), suffix=suffix, by="amina", at=world.at(), left_until=until)
     words = [(number, Settlement(row, Resolution.PAID, "statement")) for row, number in paid.items()]

@@ -1,12 +1,17 @@
 """Playing many seeds, and what a failure is called."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from tests.simulation.forging import play_forging
 from tests.simulation.judge import Violation
-from tests.simulation.planted import BUGS
-from tests.simulation.story import Plant, play
+from tests.simulation.planted import BUGS, FORGED, RUNS
+from tests.simulation.story import play
+
+PLAYS: Mapping[str, Callable[..., object]] = {RUNS: play, FORGED: play_forging}
+"""How a world of each kind is played: `(seed, plant)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +35,15 @@ class Hunt:
     seconds: float
 
 
-def first_failure(seeds: Iterable[int], plant: Plant | None = None) -> tuple[int, Failure | None]:
-    """Play seeds until one fails; return how many were played, and the failure."""
+def first_failure(
+    seeds: Iterable[int], plant: Callable[[Any], None] | None = None, *, kind: str = RUNS
+) -> tuple[int, Failure | None]:
+    """Play seeds of one kind until one fails; return how many were played, and the failure."""
     played = 0
     for seed in seeds:
         played += 1
         try:
-            play(seed, plant)
+            PLAYS[kind](seed, plant)
         except Violation as violation:
             return played, Failure(seed, violation.invariant, str(violation))
         except Exception as error:  # noqa: BLE001 (whatever the program raises is a failure of this seed)
@@ -47,5 +54,5 @@ def first_failure(seeds: Iterable[int], plant: Plant | None = None) -> tuple[int
 def hunt(name: str, seeds: Iterable[int]) -> Hunt:
     """Switch a planted bug on and play seeds until it is found."""
     began_s = time.monotonic()
-    played, failure = first_failure(seeds, BUGS[name].plant)
+    played, failure = first_failure(seeds, BUGS[name].plant, kind=BUGS[name].kind)
     return Hunt(failure, played, time.monotonic() - began_s)

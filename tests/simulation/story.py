@@ -6,7 +6,7 @@ from functools import partial
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.engine import RunEnd
-from paygw_batch.run.orders.kept_orders import check_kept_orders
+from paygw_batch.run.kept_documents import check_kept_orders
 from tests.simulation.enquiries import refresh_rows
 from tests.simulation.gateway import BEHAVIOURS, DEAD, TOTAL_TIMEOUT_S, USUAL
 from tests.simulation.people import come, come_early, look_in
@@ -22,7 +22,7 @@ CHANCE_OF_A_REPLAY = 0.3
 """How often the whole journal is replayed at the end."""
 CHANCE_OF_A_LOSS = 0.08
 CHANCE_OF_ENQUIRIES = 0.15
-MOST_STEPS = 30_000
+MAX_STEPS = 30_000
 LONGEST_RUN_S = 6 * 3600.0
 LONGEST_DRAIN_S = 2 * TOTAL_TIMEOUT_S + 60.0
 ALL = tuple(BEHAVIOURS)
@@ -170,14 +170,14 @@ def _pause(world: SimWorld, run: Process, seconds: float) -> None:
     """Stop a process for a while, and start another one meanwhile."""
     run.paused_until_s = world.clock.now_s + seconds
     run.was_paused = True
-    world.later(seconds * world.rng.random(), lambda: world.newcomers.append("payroll"))
+    world.later(seconds * world.rng.random(), lambda: world.newcomers.append(_sheets_to_submit(world)[0]))
 
 
 def run_all(world: SimWorld, runs: Sequence[Process], happenings: dict[int, Callable[[], None]]) -> None:
     """Let processes run side by side, one callback of one of them at a time, until all have ended."""
     living = list(runs)
     try:
-        for steps in range(MOST_STEPS):
+        for steps in range(MAX_STEPS):
             if (happening := happenings.get(steps)) is not None:
                 happening()
             if world.newcomers:

@@ -1,27 +1,57 @@
-"""A small number of simulated worlds on every commit, and every planted bug found in them."""
+"""A few simulated worlds in every check, and every third planted bug found in them; the others in the long part."""
 
 from contextlib import closing
+from random import Random
 
 import pytest
 
+from tests.long_part import share
 from tests.simulation.disk import reader_of
-from tests.simulation.planted import BUGS
+from tests.simulation.forging import play_forging
+from tests.simulation.planted import BUGS, FORGED
 from tests.simulation.seeds import first_failure, hunt
 from tests.simulation.story import play
+from tests.simulation.world import SimWorld
 
 SEEDS = 2_000  # more by command, `python -m tests.simulation`
 PIECES = 20
+PIECES_OF_FORGING = 10
+WORLDS_A_PIECE = 100
 SEEDS_FOR_A_BUG = 2_000
 
 
-@pytest.mark.parametrize("piece", range(PIECES))
+@pytest.mark.parametrize("piece", share(range(PIECES), every=10))
 def test_no_row_is_paid_twice_and_none_is_lost_whatever_befalls_a_run(piece: int) -> None:
     size = SEEDS // PIECES
     _, failure = first_failure(range(piece * size, (piece + 1) * size))
     assert failure is None
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("piece", share(range(PIECES_OF_FORGING), every=10))
+def test_what_is_paid_was_on_the_screens_of_those_who_approved_it(piece: int) -> None:
+    _, failure = first_failure(range(piece * WORLDS_A_PIECE, (piece + 1) * WORLDS_A_PIECE), kind=FORGED)
+    assert failure is None
+
+
+@pytest.mark.parametrize("seed", [102_352, 302_874, 309_703, 310_687, 315_406, 376_706])
+def test_a_forging_world_that_failed_once_is_sound(seed: int) -> None:
+    """102,352: a payment that only its maker saw hid who is missing; the others: tests/campaign/RESULTS.md."""
+    play_forging(seed)
+
+
+def test_forging_makers_are_judged_for_every_danger() -> None:
+    worlds = [play_forging(seed) for seed in range(WORLDS_A_PIECE)]
+    assert sum(world.judge.judged for world in worlds) > WORLDS_A_PIECE / 10
+    assert {"account", "amount", "new"} <= set().union(*(world.judge.dangers for world in worlds))
+
+
+@pytest.mark.parametrize("seed", [7_032_239, 7_037_040, 8_007_912])
+def test_a_world_that_failed_once_is_sound(seed: int) -> None:
+    """What each of them was is said in docs/decisions/0208."""
+    play(seed)
+
+
+@pytest.mark.parametrize("name", share(BUGS, every=3))
 def test_the_simulation_finds(name: str) -> None:
     bug = BUGS[name]
     found = hunt(name, range(bug.from_seed, bug.from_seed + SEEDS_FOR_A_BUG))
@@ -29,8 +59,12 @@ def test_the_simulation_finds(name: str) -> None:
     assert found.failure.invariant in bug.found_by
 
 
-def test_a_seed_plays_the_same_world_again() -> None:
-    first, again = play(11), play(11)
+def test_a_seed_plays_the_same_world_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def played() -> SimWorld:
+        monkeypatch.setattr("paygw_batch.journal.salts.urandom", Random(11).randbytes)  # noqa: S311 (a script, no secret)
+        return play(11)
+
+    first, again = played(), played()
     assert first.disk.image == again.disk.image
     assert first.judge.rows.keys() == again.judge.rows.keys()
     assert first.clock.now_s == again.clock.now_s

@@ -4,7 +4,7 @@ import csv
 import heapq
 import io
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+from paygw_batch.actions.results import standings, summary_after
 from paygw_batch.clock import timestamp
-from paygw_batch.compose.actions.send import standings, summary_after
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Verdict
 from paygw_batch.core.shown_states import INVALID, shown_state
@@ -33,9 +33,10 @@ from paygw_batch.journal.values import LINE_COLUMNS, BatchRecord
 from paygw_batch.report.totals import BatchTotals
 from paygw_batch.run import submit
 from paygw_batch.run.submit import Plan
-from paygw_batch.sheet.check.same_spelling import LOOK_ALIKE
+from paygw_batch.sheet.check.repeats import LOOK_ALIKE
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.write import table
+from paygw_batch.statement.proof import SignedStatements
 from tests.simulation.approvals import Approvals
 from tests.simulation.disk import Disk
 from tests.simulation.gateway import HONEST, OPERATIONS, USUAL, Said, SimGateway
@@ -43,11 +44,11 @@ from tests.simulation.inbox import SimulatedInbox
 from tests.simulation.judge import Judge, Request, Shown
 from tests.simulation.loop import Clock
 from tests.simulation.orders import Orders
-from tests.simulation.people import StatementFile
+from tests.simulation.people import StatementFile, is_gateways
 from tests.simulation.process import Process, SlowAway, prepare
 from tests.simulation.remembered import REMEMBERED
 from tests.simulation.sheets import FIRST_ROW, RULES, GateOnce, order_id_of, validated, wanted
-from tests.simulation.words import WORDS
+from tests.simulation.words import MEANS, WORDS
 
 EVERYTHING = (*HONEST, *USUAL * (len(HONEST) // len(USUAL)))
 """Every behaviour of the gateway but lies; the usual ones as often as all others together."""
@@ -66,6 +67,7 @@ class SimWorld:
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)  # noqa: S311 (dice, not secrets)
+        self.sleeps = Random(~seed)  # noqa: S311 (dice of their own: the other stories stay as they were)
         self.operation = "payin" if seed % 2 else "payout"
         self.clock = Clock()
         self.disk = Disk(seed)
@@ -88,6 +90,9 @@ class SimWorld:
         self.inbox = SimulatedInbox(self)
         self.approvals = Approvals(self) if seed % 5 == 0 else None
         self.judge.needs_approval = self.approvals is not None
+        self.typing = Random(f"typing {seed}")  # noqa: S311 (as above)
+        """The dice of those who type files and forge orders: they leave the others as they were."""
+        self.statement_rule = SignedStatements(is_gateways) if self.typing.random() < 0.5 else None
         self.orders = None if self.approvals is None else Orders(self, self.approvals.policy)
         self._amends = rng.random() < CHANCE_OF_AMENDING
         self.statements: list[StatementFile] = []
@@ -119,6 +124,10 @@ class SimWorld:
             self._now_of, self._now = of, EPOCH + self.skew + timedelta(seconds=self.clock.now_s)
         return self._now
 
+    def elapsed_s(self) -> float:
+        """Return the seconds since the world began: nothing sets them back or stops them."""
+        return self.clock.now_s
+
     def at(self) -> str:
         """Return the wall clock's time as facts show it."""
         return timestamp(self.now())
@@ -144,11 +153,27 @@ class SimWorld:
         rows, paid = self.judge.rows, self.judge.paid_nonces
         return self._amends and not any(rows[number].nonce in paid for number in self.judge.called_early)
 
+    def books(self, requests: Sequence[Request]) -> Mapping[str, tuple[Request, str]]:
+        """Return what the gateway's books say of each order id of a row: its latest request there, and the word.
+
+        A request that never left is in no books, nor is one that the gateway has not decided about.
+        """
+        found: dict[str, tuple[Request, str]] = {}
+        for one in requests:
+            word = {Said.NO: "declined", Said.PENDING: "processing"}.get(one.said)
+            if one.left and self.judge.executed_orders[one.order_id]:
+                word = "approved"
+            if one.left and word is not None:
+                found[one.order_id] = one, word
+        return found
+
     def gateway_has(self, requests: Sequence[Request]) -> bool:
-        """Whether the gateway has executed an order of a row, or still works on one."""
-        return any(
-            one.left and (self.judge.executed_orders[one.order_id] or one.said is Said.PENDING) for one in requests
-        )
+        """Whether the gateway's books say that it has executed an order of a row, or still works on one.
+
+        An order that was declined when it came again is neither, whatever was said of it before: a person has settled
+        its first attempt by then.
+        """
+        return any(MEANS[word] in {"paid", "accepted"} for _, word in self.books(requests).values())
 
     def away_of(self, process: Process) -> SlowAway:
         """Return the threads of a process."""

@@ -1,56 +1,107 @@
 """`paygw-batch approve`: look at a plan or an order, and approve it with a key that is not its maker's."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import force_option, guard_of, plan_page_option, settings_of
+from paygw_batch.actions.approvals import code_in, require_in_force, required_plan, share_plan, withdraw_document
+from paygw_batch.actions.plan_document import own_view
+from paygw_batch.actions.plan_sheet import SheetOptions, Submission
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, NamedFile
+from paygw_batch.cli.options import (
+    answers_of,
+    answers_options,
+    force_option,
+    guard_of,
+    plan_page_option,
+    profile_option,
+    settings_of,
+    strict_option,
+)
 from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures, write_plan_page
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.sheet_questions import answered
 from paygw_batch.clock import utc_now
-from paygw_batch.compose.approvals import required_policy
-from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.shared_plans import code_in, required_plan, share_plan
 from paygw_batch.errors import UsageError
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument
-from paygw_batch.run.orders.release_order import ReleaseOrder
-from paygw_batch.run.orders.settlement_order import SettlementOrder
+from paygw_batch.run.forget_order import ForgetOrder
+from paygw_batch.run.kept_documents import withdrawn_with
+from paygw_batch.run.release import ReleaseOrder
+from paygw_batch.run.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
     SignedDocument,
     approve,
+    name_of,
     read_document,
+    require_not_withdrawn,
     signatures_of,
     write_document,
 )
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.approvals import required_policy
+from paygw_batch.wiring.journal import journal_to_read
+from paygw_batch.wiring.operations import rules_of
+from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
+from paygw_batch.wiring.sheet import validated_sheet
 
 
-@click.command("approve", short_help="Approve a plan or an order.")
-@click.argument("document", type=click.Path(path_type=Path))
-@click.option("--key", type=click.Path(path_type=Path), help="Your private key (Ed25519, PEM). Without it: only look.")
+@click.command("approve", cls=HelpCommand)
+@click.argument("document", type=NamedFile())
+@click.option("--key", type=NamedFile(), help="Your private key (Ed25519, PEM). Without it, nothing is signed.")
+@click.option(
+    "--sheet",
+    type=NamedFile(),
+    help="The plan's sheet: show it as you read it, not as its maker did.",
+)
+@answers_options
+@profile_option
+@strict_option
+@click.option("--withdraw", is_flag=True, help="Withdraw DOCUMENT. No copy of it is valid after that.")
 @plan_page_option
 @force_option
 @click.pass_obj
-def command(invocation: Invocation, *, document: Path, key: Path | None, report: Path | None, force: bool) -> None:
-    """Show DOCUMENT, a plan or an order to settle or release rows, and approve it with your key.
+def command(
+    invocation: Invocation,
+    /,
+    *,
+    document: Path,
+    key: Path | None,
+    withdraw: bool,
+    report: Path | None,
+    force: bool,
+    column_profile: str | None,
+    **read_as: Any,
+) -> None:
+    """Show DOCUMENT, a plan or an order to settle, release or forget, and approve it with your key.
 
-    The approval is written into its file. Where the journal is in a database, a plan is also found by its code there.
+    The approval is written into its file. If the journal is in a database, you can also name a plan by its code
+    there.
     """
-    screen = Screen(invocation)
-    settings = settings_of(invocation)
+    screen, sheet = Screen(invocation), read_as["sheet"]
+    settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
     guard_of(invocation, settings, force=force).check(
-        Wanted("--report", report, OutputKind.PLAN_PAGE), inputs={say("the plan"): document, say("a key"): key}
+        RequestedOutput("--report", report, OutputKind.PLAN_PAGE),
+        inputs={say("the plan"): document, say("a key"): key, say("the sheet"): sheet},
     )
     policy = required_policy(settings)
     code = code_in(settings, document)
     shared = None if code is None else required_plan(settings, code)
-    found = read_document(document, PlanDocument, SettlementOrder, ReleaseOrder) if shared is None else shared.document
-    if report is not None and not isinstance(found, PlanDocument):
-        raise UsageError(say("--report writes a plan as a page, and this is a {noun}.", noun=say(found.noun)))
-    show_content(screen, found, policy)  # before anything is signed
+    kinds = (PlanDocument, SettlementOrder, ReleaseOrder, ForgetOrder)
+    found = read_document(document, *kinds) if shared is None else shared.document
+    if (report is not None or sheet is not None) and not isinstance(found, PlanDocument):
+        raise UsageError(say("--report and --sheet are for a plan, and this is a {noun}.", noun=say(found.noun)))
+    if withdraw:
+        screen.finish(_withdrawn(settings, found, policy, key))
+    viewed = _viewed(screen, settings, found, policy, **read_as) if isinstance(found, PlanDocument) else None
+    waits_h = settings.submission.quarantine_h
+    show_content(screen, found, policy, waits_h, own=viewed, with_people=True)  # before anything is signed
+    require_in_force(settings, found)
     message = say("Nothing was approved: --key KEY approves it.")
     if key is not None:
         own = own_key(key)
@@ -63,13 +114,62 @@ def command(invocation: Invocation, *, document: Path, key: Path | None, report:
         message = f"{say('Approved by {name}.', name=who.name if who else say('nobody'))} {_count(found, policy)}"
     show_signatures(screen, found, policy)
     if report is not None and isinstance(found, PlanDocument):
-        write_plan_page(found, policy, report)
+        write_plan_page(found, policy, report, own=viewed)
         message += " " + say("The page is in {report}.", report=report)
     screen.finish(_summary(found, policy, message))
 
 
+def _viewed(
+    screen: Screen,
+    settings: Settings,
+    found: PlanDocument,
+    policy: ApprovalPolicy,
+    *,
+    sheet: Path | None,
+    strict: bool,
+    **answers_given: Any,
+) -> PlanDocument:
+    """Return the plan as it is to be shown: as its maker signed it or, with its sheet, as its approver finds it.
+
+    Raises `ApprovalError` for a plan that was withdrawn, of another sheet, or that does not show what is found.
+    """
+    if sheet is None:
+        signed_by = name_of(found.maker, policy.people)
+        screen.say(say("Shown as its maker {name} signed it. --sheet SHEET shows your own view.", name=signed_by))
+        return found
+    rules, content = rules_of(settings, found.content.operation), found.content
+
+    reading = partial(validated_sheet, settings, rules, sheet)
+    validated, answers = answered(screen, reading, answers_of(answers_given), content.operation)
+    options = SheetOptions(
+        skip_invalid=content.invalid > 0, amend=content.amended > 0, strict=strict, repeats_meant=True
+    )
+    asked = Submission(validated, sheet, sheet, "", options, partial(reading, answers))
+    with journal_to_read(settings, screen.say, must_be_known=True) as journal:
+        require_not_withdrawn(found, journal.withdrawals())
+        viewed = own_view(found, asked, settings, rules, journal)
+    screen.say(say("Shown as you find it in {sheet} and in your journal.", sheet=sheet))
+    return viewed
+
+
+def _withdrawn(settings: Settings, found: SignedDocument, policy: ApprovalPolicy, key: Path | None) -> Summary:
+    """Withdraw a document, and return the summary."""
+    if key is None:
+        raise UsageError(say("--withdraw needs --key KEY."), hint=say("Withdrawing is signed, as approving is."))
+    own = own_key(key)
+    signatures_of(found, policy, utc_now())
+    withdrawal = withdrawn_with(found, own, policy.people, utc_now())
+    withdraw_document(settings, found, withdrawal)
+    message = say(
+        "Withdrawn by {name}: no copy of this {noun} is valid any longer. To go ahead after all, make a new one.",
+        name=withdrawal.by,
+        noun=say(found.noun),
+    )
+    return _summary(found, policy, message)
+
+
 def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
-    valid = len(signatures_of(found, policy, utc_now()).valid)
+    valid = min(policy.needed, len(signatures_of(found, policy, utc_now()).valid))
     return say_count(
         policy.needed,
         "The {noun} has {valid} of {count} approval.",
@@ -80,6 +180,8 @@ def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
 
 
 def _summary(found: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:
+    if isinstance(found, ForgetOrder):
+        return Summary(ExitCode.DONE, message, rows=found.rows, further=document_told(found, policy))
     is_plan = isinstance(found, PlanDocument)
     return Summary(
         ExitCode.DONE,

@@ -10,7 +10,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.core.batch import PAYIN
 
 
-@click.command("collect", cls=SheetCommand, short_help="Collect from the customers on a sheet.")
+@click.command("collect", cls=SheetCommand)
 @sheet_options
 @click.pass_obj
 def command(invocation: Invocation, /, **asked: Any) -> None:

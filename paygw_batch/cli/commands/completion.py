@@ -3,6 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
+from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.streams import standard_output
@@ -14,15 +15,15 @@ VARIABLE = "_PAYGW_BATCH_COMPLETE"
 """By which the shell asks the program: click takes the name from that of the program."""
 
 
-@click.command("completion", short_help="Complete commands in a shell.")
+@click.command("completion", cls=HelpCommand)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_obj
 @click.pass_context
 def command(ctx: click.Context, invocation: Invocation, *, shell: str) -> None:
-    """Print the script by which SHELL completes commands, options, batch ids and countries.
+    """Print the script that completes commands, options, batch ids and countries in SHELL.
 
-    For bash write `eval "$(paygw-batch completion bash)"` into ~/.bashrc; for zsh the same with zsh into ~/.zshrc,
-    after compinit. For fish write the script to ~/.config/fish/completions/paygw-batch.fish.
+    For bash, write `eval "$(paygw-batch completion bash)"` into ~/.bashrc; for zsh, the same with zsh into ~/.zshrc,
+    after compinit. For fish, write the script to ~/.config/fish/completions/paygw-batch.fish.
     """
     kind = get_completion_class(shell)
     if kind is None:

@@ -2,10 +2,12 @@
 
 import importlib.util
 import os
+from typing import Any
 
 import click
 
-from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, WholeNumber
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
@@ -13,18 +15,18 @@ from paygw_batch.errors import ConfigurationError, UsageError
 from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 
-_NEEDED = ("starlette", "jinja2", "python_multipart")
+_NEEDED = ("starlette", "python_multipart")
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-@click.command("console", short_help="Serve the pages for a browser.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port on loopback; 0: any free one. Default: 8460.")
-@click.option("--host", default="127.0.0.1", help="Only loopback: a proxy in front of the pages speaks TLS.")
+@click.command("console", cls=HelpCommand)
+@click.option("--port", type=WholeNumber(0, 65535), help="Port on loopback; 0: any free one. Default: 8460.")
+@click.option("--host", default="127.0.0.1", help="Loopback address to listen on. A proxy in front adds TLS.")
 @click.pass_obj
 def command(invocation: Invocation, *, port: int | None, host: str) -> None:
-    """Serve the pages on loopback until it is interrupted: prepare, approve, start and follow payouts in a browser.
+    """Serve the pages on loopback until interrupted: prepare, approve, start and follow payouts in a browser.
 
-    The pages send nothing themselves. Each payout is a process of its own, and goes on when the pages end.
+    The pages send nothing themselves. Each payout is its own process, and continues when the pages stop.
     """
     if host not in _LOOPBACK:
         raise UsageError(
@@ -39,6 +41,9 @@ def command(invocation: Invocation, *, port: int | None, host: str) -> None:
 
     screen = Screen(invocation)
     settings = settings_of(invocation, {("console", "port"): port})
-    serve_console(settings, invocation.config, os.environ, screen.say)
+    flags: Any = {("console", "port"): port}
+    serve_console(
+        settings, invocation.config, os.environ, screen.say, read_again=lambda: settings_of(invocation, flags)
+    )
     interruption.heed_again()
-    screen.finish(Summary(ExitCode.DONE, say("The pages have stopped. Payouts that run go on.")))
+    screen.finish(Summary(ExitCode.DONE, say("The pages have stopped. Running payouts continue.")))

@@ -2,93 +2,140 @@
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING, assert_never
 
 import click
 
+from paygw_batch.actions.send import free_bytes, lacking_room
 from paygw_batch.cli.commands.sign import STALE_NONCE, STALE_TIMESTAMP_S, show_steps
+from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.approvals import policy_of
-from paygw_batch.compose.gateway import GatewayAccess, gateway_of
-from paygw_batch.compose.journal import is_there, journal_to_read, role_in_database
-from paygw_batch.compose.notifications import TOKEN, authenticity, field_names, listener_path
-from paygw_batch.compose.operations import as_answered, filled_in, operation_of, rules_of
-from paygw_batch.compose.signing import Signing, signer_key, signing_of
-from paygw_batch.core.batch import PAYIN, PAYOUT
-from paygw_batch.core.instruction import Instruction
+from paygw_batch.core.batch import PAYIN, PAYOUT, Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rules
 from paygw_batch.errors import ConfigurationError, PaygwError
-from paygw_batch.gateway.http.httpx_transport import GatewayClient
+from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.message import TransportFault
+from paygw_batch.gateway.signing.key import Custody, KeyKind, SigningKey
+from paygw_batch.journal import TallyKind
+from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.report.summary import ExitCode, Summary, worst
-from paygw_batch.run.quarantine_clock import clock_sentences
+from paygw_batch.run.approval_keys import Person, PublicKey
+from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.settings.configuration import Settings, unknown_variables
 from paygw_batch.settings.sections import PayinSection, PayinTermsSection
 from paygw_batch.sheet.read.profiles import known_headings
+from paygw_batch.statement.proof import SignedStatements, TransferFolder
+from paygw_batch.wiring.approvals import policy_of
+from paygw_batch.wiring.gateway import GatewayAccess, gateway_of
+from paygw_batch.wiring.journal import database_of, journal_to_read, place_of
+from paygw_batch.wiring.notifications import TOKEN, authenticity, field_names, listener_path
+from paygw_batch.wiring.operations import as_answered, filled_in, operation_of, rules_of
+from paygw_batch.wiring.signing import Signing, require_good_signature, signer_key, signing_of
+from paygw_batch.wiring.statements import statement_key, statement_rule
+
+if TYPE_CHECKING:
+    from paygw_batch.journal.opening.database_place import DatabaseCopies
 
 
 class Health(StrEnum):
     """The result of a check."""
 
-    GOOD = "ok"
-    WARNING = "look"
-    BAD = "wrong"
+    GOOD = mark("ok")
+    WARNING = mark("look")
+    BAD = mark("wrong")
 
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One check and its result. `code` is the exit code of the program when it went wrong."""
+    """One check and its result.
+
+    `what` is a marked name, and `of` whom or what it is about: a country, a person. `code` is the exit code if the
+    check fails.
+    """
 
     what: str
     health: Health
-    told: str
+    found: str
     code: ExitCode = ExitCode.USAGE
+    of: str = ""
+
+    @classmethod
+    def failed(cls, what: str, error: PaygwError, code: ExitCode = ExitCode.USAGE) -> "HealthCheck":
+        """Return the failed check for an error, with its hint."""
+        return cls(what, Health.BAD, f"{error.message} {error.hint}".strip(), code)
 
 
+_TEST_TEXT = "a test of paygw-batch doctor: no payment"
+_EXPIRY_WARNING_DAYS = 30
 _RIGHTS = {
-    "owner": "owner: may do everything, and make the tables",
-    "desk": "desk: may open batches, send, settle, release and set limits",
-    "worker": "worker: may send what is offered, and decide nothing",
-    "reader": "reader: may look, and write nothing",
-    "none": "none of its own: rights were given by hand",
+    "owner": mark("owner: can do everything, including creating the tables"),
+    "desk": mark("desk: can open batches, send, settle, release and set limits"),
+    "worker": mark("worker: can send offered rows, but decide nothing"),
+    "reader": mark("reader: can look, but write nothing"),
+    "none": mark("none of the program's roles: permissions were granted by hand"),
 }
-"""The rights of the role in [journal] url, for people."""
+"""The permissions of the database role in [journal] url, for people."""
+_PAYOUT_ADDRESS = mark("address of a payout")
+_COLLECTIONS = mark("collections")
+_APPROVAL = mark("approval")
+_STATEMENTS = mark("statements")
+_NOTIFICATIONS = mark("notifications")
+_JOURNAL = mark("journal")
+_CLOCK = mark("clock")
+_GATEWAY = mark("gateway")
+_REPLICATION = mark("replication")
+_PRIVATE_KEY = mark("private key")
+_KEY_PLACE = mark("place of the key")
+_KEY_END = mark("end of the key")
 
 
-@click.command("doctor", short_help="Check that everything is in place.")
+@click.command("doctor", cls=HelpCommand)
 @click.pass_obj
 def command(invocation: Invocation) -> None:
-    """Check configuration, key, clock, journal and reachability, and show a sample signature. No payout is sent."""
+    """Check configuration, key, clock, journal and connection, and show a sample signature. No payout is sent."""
     screen = Screen(invocation)
     distrusts: list[ConfigurationError] = []
     settings = settings_of(invocation, distrusts=distrusts)
     payout, payin = rules_of(settings, PAYOUT), rules_of(settings, PAYIN)
+    key, problem = _tried_key(settings, os.environ)
     checks = [
-        *[HealthCheck("configuration file", Health.BAD, f"{one.message} {one.hint}") for one in distrusts],
+        *[HealthCheck.failed(mark("configuration file"), error) for error in distrusts],
         *_configuration(settings),
         *_countries(settings, payout, payin),
         *_environment(settings, os.environ),
-        _key(settings, os.environ),
+        _statements(settings),
+        *_key(key, problem, is_sandbox=settings.uses_sandbox),
         *_notifications(settings, os.environ),
         *_journal_and_clock(settings),
     ]
+    usable: list[Rules] = []
     if not any(check.health is Health.BAD and check.code is ExitCode.USAGE for check in checks):
         usable = [rules for rules in (payout, payin) if _ready(settings, rules)]
-        checks += _gateway(settings, usable, screen)
-    screen.table("", ("check", "state", "what was found"), [(one.what, one.health.value, one.told) for one in checks])
+        checks.append(_gateway(settings, usable[0]))
+    lines = [(f"{say(one.what)} {one.of}".strip(), say(one.health.value), one.found) for one in checks]
+    screen.table("", mark_all("check", "state", "found"), lines)
+    for rules in usable:
+        _show_sample(signing_of(settings, rules, os.environ), rules[_ready(settings, rules)[0]], screen)
     codes = {check.code for check in checks if check.health is Health.BAD}
-    wrong = sum(check.health is Health.BAD for check in checks)
+    failed = sum(check.health is Health.BAD for check in checks)
+    as_json = [
+        {"check": f"{one.what} {one.of}".strip(), "state": one.health.value, "found": one.found} for one in checks
+    ]
     screen.finish(
         Summary(
             worst(codes) if codes else ExitCode.DONE,
-            f"{wrong} of {len(checks)} checks went wrong." if wrong else "Everything is in place.",
-            further={"checks": [{"check": one.what, "state": one.health.value, "found": one.told} for one in checks]},
+            say("{failed} of {count} checks failed.", failed=failed, count=len(checks))
+            if failed
+            else say("Everything is in place."),
+            further={"checks": as_json, "key": None if key is None else _key_as_json(key)},
         )
     )
 
@@ -96,32 +143,48 @@ def command(invocation: Invocation) -> None:
 def _configuration(settings: Settings) -> Iterator[HealthCheck]:
     missing = settings.missing_to_send()
     yield HealthCheck(
-        "configuration",
+        mark("configuration"),
         Health.BAD if missing else Health.GOOD,
-        f"missing: {', '.join(missing)}" if missing else "complete but for what single countries need",
+        _missing(missing) if missing else say("complete, except for what single countries need"),
     )
-    yield HealthCheck("replies", Health.GOOD, _names_of_replies(settings))
+    if not missing and not settings.uses_sandbox:
+        yield _payout_address(settings)
+    yield HealthCheck(mark("replies"), Health.GOOD, _names_of_replies(settings))
     yield _columns(settings)
     yield from _approval(settings)
 
 
+def _missing(keys: Sequence[str]) -> str:
+    return say("missing: {keys}", keys=", ".join(keys))
+
+
+def _payout_address(settings: Settings) -> HealthCheck:
+    """Show the whole address of a payout: a wrong one is seen here, before money is sent to it."""
+    gateway = settings.gateway
+    try:
+        url = operation_url(gateway.base_url or "", load_operation(PAYOUT), gateway.endpoint_id or "")
+    except PaygwError as error:
+        return HealthCheck.failed(_PAYOUT_ADDRESS, error)
+    return HealthCheck(_PAYOUT_ADDRESS, Health.GOOD, url)
+
+
 def _names_of_replies(settings: Settings) -> str:
-    """Return under which names the replies to payouts are read."""
+    """Return the names of the fields that are read in the replies to payouts."""
     names = as_answered(settings, load_operation(PAYOUT)).reply
     unit = {
-        AmountUnit.MAJOR: "as it is sent",
-        AmountUnit.MINOR: "in the smallest unit",
-        AmountUnit.UNCHECKED: "compared with nothing",
+        AmountUnit.MAJOR: say("amount, as it is sent"),
+        AmountUnit.MINOR: say("amount, in the smallest unit"),
+        AmountUnit.UNCHECKED: say("amount, not compared"),
     }[names.amount_unit]
-    told = (
-        ("order id", names.order_id),
-        (f"amount, {unit}", names.amount),
-        ("currency", names.currency),
-        ("reference", names.reference),
-        ("error code", names.error_code),
-        ("message", names.message),
+    fields = (
+        (say("order id"), names.order_id),
+        (unit, names.amount),
+        (say("currency"), names.currency),
+        (say("reference"), names.reference),
+        (say("error code"), names.error_code),
+        (say("message"), names.message),
     )
-    return "; ".join(f"{what}: {', '.join(paths)}" for what, paths in told)
+    return "; ".join(say("{field}: {names}", field=field, names=", ".join(paths)) for field, paths in fields)
 
 
 def _ready(settings: Settings, rules: Rules) -> list[str]:
@@ -134,31 +197,34 @@ def _ready(settings: Settings, rules: Rules) -> list[str]:
 def _countries(settings: Settings, payout: Rules, payin: Rules) -> Iterator[HealthCheck]:
     paid, collected = _ready(settings, payout), _ready(settings, payin)
     none = Health.WARNING if collected else Health.BAD
-    told = f"can be paid: {', '.join(paid)}" if paid else "none can be paid"
-    yield HealthCheck("countries", Health.GOOD if paid else none, told)
-    yield from _of_each_country("country", payout)
+    found = say("can be paid: {countries}", countries=", ".join(paid)) if paid else say("none can be paid")
+    yield HealthCheck(mark("countries"), Health.GOOD if paid else none, found)
+    yield from _of_each_country(mark("country"), payout)
     missing = settings.missing_for(PAYIN)
     begun = settings.payin != PayinSection() or any(
         one.payin != PayinTermsSection() for one in settings.countries.values()
     )
     if missing:
         health = Health.BAD if begun else Health.WARNING
-        yield HealthCheck("collections", health, f"missing: {', '.join(missing)}")
+        yield HealthCheck(_COLLECTIONS, health, _missing(missing))
+    elif collected:
+        found = say("can be collected from: {countries}", countries=", ".join(collected))
+        yield HealthCheck(_COLLECTIONS, Health.GOOD, found)
     else:
-        told = f"can be collected from: {', '.join(collected)}" if collected else "no country can be collected from"
-        yield HealthCheck("collections", Health.GOOD if collected else Health.BAD, told)
+        yield HealthCheck(_COLLECTIONS, Health.BAD, say("no country can be collected from"))
     if begun:
-        yield from _of_each_country("collections", payin)
+        yield from _of_each_country(_COLLECTIONS, payin)
 
 
 def _of_each_country(what: str, rules: Rules) -> Iterator[HealthCheck]:
     for code, rule in rules.items():
         if rule.missing_terms:
-            yield HealthCheck(f"{what} {code}", Health.WARNING, f"missing: {', '.join(rule.missing_terms)}")
+            yield HealthCheck(what, Health.WARNING, _missing(rule.missing_terms), of=code)
         elif rule.form is None:
-            yield HealthCheck(f"{what} {code}", Health.WARNING, rule.unusable)
-        elif told := filled_in(rule):
-            yield HealthCheck(f"{what} {code}", Health.GOOD, f"sent where a sheet says nothing: {told}")
+            yield HealthCheck(what, Health.WARNING, say(rule.unusable), of=code)
+        elif values := filled_in(rule):
+            found = say("sent if a sheet gives no value: {values}", values=values)
+            yield HealthCheck(what, Health.GOOD, found, of=code)
 
 
 def _columns(settings: Settings) -> HealthCheck:
@@ -166,46 +232,95 @@ def _columns(settings: Settings) -> HealthCheck:
     try:
         headings = known_headings(profile, settings.columns)
     except PaygwError as error:
-        return HealthCheck("columns", Health.BAD, f"{error.message} {error.hint}".strip())
-    named = f"profile {profile}" if profile else "no profile"
-    return HealthCheck("columns", Health.GOOD, f"{named}; {len(headings)} headings besides our own are known")
+        return HealthCheck.failed(mark("columns"), error)
+    named = say("profile {profile}", profile=profile) if profile else say("no profile")
+    known = say("{count} further headings are known", count=len(headings))
+    return HealthCheck(mark("columns"), Health.GOOD, f"{named}; {known}")
 
 
 def _approval(settings: Settings) -> Iterator[HealthCheck]:
-    """Say who may prepare and who may approve, by name and key, and whose plans nobody could approve."""
+    """List who may prepare and approve, by name and key, and the makers whose plans too few others may approve."""
     try:
         policy = policy_of(settings)
     except PaygwError as error:
-        yield HealthCheck("approval", Health.BAD, f"{error.message} {error.hint}".strip())
+        yield HealthCheck.failed(_APPROVAL, error)
         return
     if policy is None:
-        yield HealthCheck("approval", Health.GOOD, "none is asked for")
+        yield HealthCheck(_APPROVAL, Health.GOOD, say("not required"))
         return
     people = policy.people.listed
     makers, approvers = len(policy.people.makers), sum(bool(person.approver_keys) for person in people)
-    told = f"{policy.needed} needed; {makers} may prepare and {approvers} may approve"
-    yield HealthCheck("approval", Health.GOOD, told)
+    found = say(
+        "{needed} needed; {makers} may prepare and {approvers} may approve",
+        needed=policy.needed,
+        makers=makers,
+        approvers=approvers,
+    )
+    yield HealthCheck(_APPROVAL, Health.GOOD, found)
     for person in people:
-        may = [
-            f"may {does} with {', '.join(key.fingerprint for key in keys)}"
-            for does, keys in (("prepare", person.maker_keys), ("approve", person.approver_keys))
-            if keys
-        ]
-        if policy.passkeys is None and (passkeys := [key for key in person.keys if not key.may_be_in_a_file]):
-            told = (
-                f"the passkey {passkeys[0].fingerprint} counts nowhere: [console] origin does not say at which address"
+        if policy.passkeys is None and (passkeys := [key for key in person.keys if not key.is_file_key]):
+            found = say(
+                "the passkey {fingerprint} cannot be used: [console] origin, the address of the pages, is not set",
+                fingerprint=passkeys[0].fingerprint,
             )
-            yield HealthCheck(f"approval {person.name}", Health.WARNING, told)
+            yield HealthCheck(_APPROVAL, Health.WARNING, found, of=person.name)
         is_stuck = bool(person.maker_keys) and len(policy.people.approvers_for(person)) < policy.needed
-        stuck = "; too few others may approve what this person prepares" if is_stuck else ""
-        yield HealthCheck(
-            f"approval {person.name}", Health.WARNING if is_stuck else Health.GOOD, f"{'; '.join(may)}{stuck}"
-        )
+        found = "; ".join(_permissions(person, is_stuck=is_stuck))
+        yield HealthCheck(_APPROVAL, Health.WARNING if is_stuck else Health.GOOD, found, of=person.name)
+
+
+def _permissions(person: Person, *, is_stuck: bool) -> Iterator[str]:
+    if person.maker_keys:
+        yield say("may prepare with {keys}", keys=_fingerprints(person.maker_keys))
+    if person.approver_keys:
+        yield say("may approve with {keys}", keys=_fingerprints(person.approver_keys))
+    if is_stuck:
+        yield say("too few others may approve what this person prepares")
+
+
+def _fingerprints(keys: Iterable[PublicKey]) -> str:
+    return ", ".join(key.fingerprint for key in keys)
+
+
+def _statements(settings: Settings) -> HealthCheck:
+    """Report the proof that a statement comes from the gateway, and whether it can be used."""
+    try:
+        rule = statement_rule(settings)
+    except PaygwError as error:
+        return HealthCheck.failed(_STATEMENTS, error)
+    match rule:
+        case None:
+            return HealthCheck(
+                _STATEMENTS, Health.GOOD, say("not proven: each counts as the word of the person who brings it")
+            )
+        case SignedStatements():
+            found = say(
+                "proven by a signature beside the file, by the key {fingerprint}",
+                fingerprint=statement_key(settings).fingerprint,
+            )
+            return HealthCheck(_STATEMENTS, Health.GOOD, found)
+        case TransferFolder():
+            return _transfer_folder(rule)
+        case _:
+            assert_never(rule)
+
+
+def _transfer_folder(rule: TransferFolder) -> HealthCheck:
+    if (problem := rule.problem()) is not None:
+        return HealthCheck(_STATEMENTS, Health.BAD, problem)
+    if not rule.is_ours:
+        return HealthCheck(_STATEMENTS, Health.GOOD, say("proven by the folder {path}", path=rule.path))
+    found = say(
+        "proven by the folder {path}, which belongs to this account: its users can put files there",
+        path=rule.path,
+    )
+    return HealthCheck(_STATEMENTS, Health.WARNING, found)
 
 
 def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
     for name in unknown_variables(environ, settings):
-        yield HealthCheck("environment", Health.WARNING, f"{name} sets nothing; is it misspelt?")
+        found = say("{name} sets nothing; is it misspelt?", name=name)
+        yield HealthCheck(mark("environment"), Health.WARNING, found)
 
 
 def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
@@ -216,61 +331,162 @@ def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[H
         listener_path(settings, environ)
         check = authenticity(settings, field_names(settings, load_operation(PAYOUT)), environ)
     except PaygwError as error:
-        yield HealthCheck("notifications", Health.BAD, f"{error.message} {error.hint}".strip())
+        yield HealthCheck.failed(_NOTIFICATIONS, error)
+        return
+    if check is not None:
+        found = say("checked by {proof}", proof=settings.notifications.authenticity)
+        yield HealthCheck(_NOTIFICATIONS, Health.GOOD, found)
         return
     asks = settings.notifications.on_unproven is not None and settings.status_enquiry.profile is not None
-    then = "the gateway is asked about each" if asks else "a person confirms each"
-    told = f"checked by {settings.notifications.authenticity}" if check is not None else f"nothing proves them: {then}"
-    yield HealthCheck("notifications", Health.GOOD if check is not None else Health.WARNING, told)
+    found = say("not proven: the gateway is asked about each") if asks else say("not proven: a person confirms each")
+    yield HealthCheck(_NOTIFICATIONS, Health.WARNING, found)
 
 
-def _key(settings: Settings, environ: Mapping[str, str]) -> HealthCheck:
+def _tried_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:
+    """Return the private key after it has signed a test text, or the failed check."""
     try:
         key = signer_key(settings, environ)
+        require_good_signature(key, _TEST_TEXT)
     except PaygwError as error:
-        return HealthCheck("private key", Health.BAD, f"{error.message} {error.hint}".strip())
-    return HealthCheck("private key", Health.GOOD, f"RSA, {key.bits} bits, fingerprint {key.fingerprint()}")
+        return None, error
+    return key, None
+
+
+def _key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox: bool) -> Iterator[HealthCheck]:
+    """Say where the key is, whether it can be copied, and when it expires."""
+    if key is None:
+        if problem is not None:
+            yield HealthCheck.failed(_PRIVATE_KEY, problem)
+        return
+    custody = key.custody
+    found = say(
+        "RSA, {bits} bits, fingerprint {fingerprint}; a test text was signed and verified",
+        bits=key.bits,
+        fingerprint=key.fingerprint(),
+    )
+    yield HealthCheck(_PRIVATE_KEY, Health.GOOD, found)
+    match custody.kind:
+        case KeyKind.FILE:
+            found = say("in a file, which anyone who can read it can copy: {place}", place=custody.place)
+            yield HealthCheck(_KEY_PLACE, Health.GOOD if is_sandbox else Health.WARNING, found)
+        case KeyKind.PKCS11:
+            yield _custody(custody, say("in a token: {place}", place=custody.place))
+        case KeyKind.AWSKMS:
+            yield _custody(custody, say("in AWS KMS: {place}", place=custody.place))
+        case _:
+            assert_never(custody.kind)
+    if custody.expires is not None:
+        days = (custody.expires - utc_now().date()).days
+        health = Health.BAD if days < 0 else Health.WARNING if days < _EXPIRY_WARNING_DAYS else Health.GOOD
+        yield HealthCheck(_KEY_END, health, say("it can be used until {date}", date=custody.expires.isoformat()))
+
+
+def _custody(custody: Custody, where: str) -> HealthCheck:
+    if custody.is_exportable:
+        found = say("{where}; it can be exported: make one that cannot", where=where)
+        return HealthCheck(_KEY_PLACE, Health.WARNING, found)
+    if custody.was_outside:
+        found = say("{where}; it cannot be exported, but it was once outside, so a copy may exist", where=where)
+        return HealthCheck(_KEY_PLACE, Health.WARNING, found)
+    return HealthCheck(_KEY_PLACE, Health.GOOD, say("{where}; it cannot be exported", where=where))
+
+
+def _key_as_json(key: SigningKey) -> dict[str, object]:
+    custody = key.custody
+    return {
+        "kind": custody.kind.value,
+        "place": custody.place,
+        "bits": key.bits,
+        "exportable": custody.is_exportable,
+        "was_outside": custody.was_outside,
+        "expires": None if custody.expires is None else custody.expires.isoformat(),
+        "fingerprint": key.fingerprint(),
+    }
 
 
 def _journal_and_clock(settings: Settings) -> Iterator[HealthCheck]:
-    path = settings.journal_place()
     now, wrong = utc_now(), list[str]()
-    if settings.uses_sandbox and not is_there(settings):
-        yield HealthCheck("journal", Health.GOOD, f"{path}: not there yet; the first run makes it")
-    else:
-        try:
-            with journal_to_read(settings, must_be_known=True) as journal:
-                records = journal.batches()
-                wrong = clock_sentences(journal, now)
-                told = f"{path}: {len(records)} batches, {journal.head().seq:,} facts"
-            role = role_in_database(settings)
-            yield HealthCheck("journal", Health.GOOD, told)
-            if role is not None:
-                yield HealthCheck("role in the database", Health.GOOD, _RIGHTS[role])
-        except PaygwError as error:
-            yield HealthCheck("journal", Health.BAD, f"{error.message} {error.hint}".strip(), ExitCode.JOURNAL)
+    try:
+        yield from _journal(settings, now, wrong)
+    except PaygwError as error:
+        yield HealthCheck.failed(_JOURNAL, error, ExitCode.JOURNAL)
     if wrong:
-        yield HealthCheck("clock", Health.BAD, f"{' '.join(wrong)} Nothing is settled, released or amended by it")
+        found = say("Nothing is settled, released or amended while the clock is wrong.")
+        yield HealthCheck(_CLOCK, Health.BAD, f"{' '.join(wrong)} {found}")
     else:
-        yield HealthCheck("clock", Health.GOOD, f"it is {timestamp(now)}; signatures carry this time")
+        found = say("it is {time}; signatures carry this time", time=timestamp(now))
+        yield HealthCheck(_CLOCK, Health.GOOD, found)
 
 
-def _gateway(settings: Settings, usable: Sequence[Rules], screen: Screen) -> Iterator[HealthCheck]:
-    with gateway_of(settings, usable[0], os.environ) as connection:
-        fault = asyncio.run(_probe(connection))
-        if fault is None:
-            yield HealthCheck("gateway", Health.GOOD, f"{settings.gateway.base_url} can be reached")
-        else:
-            told = f"{settings.gateway.base_url} cannot be reached ({fault.kind.value}: {fault.detail})"
-            yield HealthCheck("gateway", Health.BAD, told, ExitCode.STOPPED_EARLY)
-    for rules in usable:
-        code = _ready(settings, rules)[0]
-        _show_sample(signing_of(settings, rules, os.environ), rules[code], screen)
+def _journal(settings: Settings, now: datetime, wrong: list[str]) -> Iterator[HealthCheck]:
+    """Look into the journal; add its sentences about the clock to `wrong`."""
+    path = settings.journal_place()
+    if settings.uses_sandbox and not place_of(settings).may_exist():
+        yield HealthCheck(_JOURNAL, Health.GOOD, say("{path}: not there yet; the first run creates it", path=path))
+        return
+    with journal_to_read(settings, must_be_known=True) as journal:
+        records = journal.batches()
+        wrong += JournalClock.read(journal, now).sentences()
+        found = say(
+            "{path}: batches: {batches:,}, facts: {facts:,}",
+            path=path,
+            batches=len(records),
+            facts=journal.head().seq,
+        )
+        due = sum(tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE))
+    if (database := database_of(settings)) is not None:
+        yield from _replication(database.copies(), settings.journal.replication)
+        role = database.role()
+        yield HealthCheck(_JOURNAL, Health.GOOD, found)
+        yield HealthCheck(mark("database role"), Health.GOOD, say(_RIGHTS[role or "none"]))
+    else:
+        yield HealthCheck(_JOURNAL, Health.GOOD, found)
+        lacking = lacking_room(settings, due)
+        room = say("{mib:,.0f} MiB are free on the disk of the journal", mib=free_bytes(settings) / 2**20)
+        yield HealthCheck(mark("room"), Health.BAD if lacking else Health.GOOD, lacking or room, ExitCode.STOPPED_EARLY)
+
+
+def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[HealthCheck]:
+    """Compare [journal] replication, as it is `configured`, with the settings of the server."""
+    waits = (
+        say("the server waits for {names}", names=copies.waits_for)
+        if copies.waits_for
+        else say("the server waits for no standby")
+    )
+    standbys = say_count(copies.standbys, "{count} standby follows now", "{count} standbys follow now")
+    found = f"{configured}; {waits} (synchronous_commit = {copies.synchronous_commit}); {standbys}"
+    fits = {
+        "synchronous": bool(copies.waits_for) and copies.standbys > 0,
+        "asynchronous": not copies.waits_for and copies.standbys > 0,
+        "none": not copies.waits_for and copies.standbys == 0,
+    }.get(configured or "", True)
+    if fits:
+        yield HealthCheck(_REPLICATION, Health.GOOD, found)
+    elif configured == "synchronous" and not copies.waits_for:
+        found = say("{found}. Correct [journal] replication.", found=found)
+        yield HealthCheck(_REPLICATION, Health.BAD, found, ExitCode.JOURNAL)
+    else:
+        found = say("{found}. [journal] replication says otherwise.", found=found)
+        yield HealthCheck(_REPLICATION, Health.WARNING, found)
+
+
+def _gateway(settings: Settings, rules: Rules) -> HealthCheck:
+    """Return whether the gateway can be reached, or why that cannot even be tried (a disk that cannot be written)."""
+    url = settings.gateway.base_url
+    try:
+        with gateway_of(settings, rules, os.environ) as connection:
+            fault = asyncio.run(_probe(connection))
+    except PaygwError as error:
+        return HealthCheck.failed(_GATEWAY, error)
+    if fault is None:
+        return HealthCheck(_GATEWAY, Health.GOOD, say("{url} can be reached", url=url))
+    found = say("{url} cannot be reached ({reason})", url=url, reason=f"{fault.kind.value}: {fault.detail}")
+    return HealthCheck(_GATEWAY, Health.BAD, found, ExitCode.STOPPED_EARLY)
 
 
 async def _probe(connection: GatewayAccess) -> TransportFault | None:
-    async with GatewayClient(connection.transport) as client:
-        return await client.unreachable()
+    async with connection.transport as transport:
+        return await transport.probe()
 
 
 def _show_sample(signing: Signing, rule: CountryRule, screen: Screen) -> None:
@@ -279,8 +495,15 @@ def _show_sample(signing: Signing, rule: CountryRule, screen: Screen) -> None:
     explanation = signing.explain(
         instruction, order_id=instruction.client_orderid, nonce=STALE_NONCE, timestamp_s=STALE_TIMESTAMP_S
     )
-    what = "payout to" if rule.operation == PAYOUT else "collection in"
-    screen.say(f"A sample {what} {rule.name}, with an invented person, as `paygw-batch sign --explain` shows it:")
+    country = say(rule.name)
+    screen.say(
+        say("A sample payout to {country}, to an invented person, as `paygw-batch sign` explains it:", country=country)
+        if rule.operation == PAYOUT
+        else say(
+            "A sample collection in {country}, from an invented person, as `paygw-batch sign` explains it:",
+            country=country,
+        )
+    )
     show_steps(screen, explanation, "base_string", "authorization")
 
 

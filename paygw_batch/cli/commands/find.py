@@ -6,54 +6,57 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.invocation import Invocation
+from paygw_batch.actions.find_payments import MAX_FOUND, payment_search
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import force_option, guard_of, settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.find_payments import MOST_FOUND, payment_search
-from paygw_batch.compose.journal import journal_to_read
-from paygw_batch.compose.operations import rules_of
-from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.core.batch import PAYIN, PAYOUT
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import with_separators
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.core.shown_states import counted_state, shown_state, state_words
-from paygw_batch.countries.payees import payee_of
 from paygw_batch.errors import UsageError
 from paygw_batch.files import write_whole
 from paygw_batch.journal import FoundPayment
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.report.changes import SHOWN_DIGITS
-from paygw_batch.report.remittance import remittance_page
+from paygw_batch.report.remittance import payee_of, remittance_page
 from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.wiring.journal import journal_to_read
+from paygw_batch.wiring.operations import rules_of
+from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 
+_SHOWN_DIGITS = 3
+"""How many digits of an account are shown: enough to compare with the sheet, too few to pay to."""
 _TIMES = mark_all("sent {time}", "last news {time}")
 
 
-@click.command("find", short_help="Was this person paid?")
+@click.command("find", cls=HelpCommand)
 @click.argument("text", metavar="TEXT", nargs=-1, required=True)
 @click.option(
     "--advice",
-    type=click.Path(path_type=Path),
+    type=NamedFile(),
     metavar="FILE.html",
-    help="Also write a remittance advice to hand over: what was paid to the one person that TEXT fits.",
+    help="Also write a remittance advice for the one person that TEXT matches.",
 )
 @force_option
 @click.pass_obj
 def command(invocation: Invocation, *, text: tuple[str, ...], advice: Path | None, force: bool) -> None:
-    """Find payments of all batches by TEXT: a payee's name, an account or phone number, or an order id.
+    """Find payments in all batches by TEXT: a payee's name, an account or phone number, or an order id.
 
-    A number may be written in any way: with a plus, a leading zero, blanks. Of a name, the beginnings of its words are
+    Write a number in any way: with a plus, a leading zero or blanks. For a name, the beginnings of its words are
     enough.
     """
-    screen = Screen(invocation)
+    screen = Screen(invocation, only_shows=True)
     settings = settings_of(invocation)
-    guard_of(invocation, settings, force=force).check(Wanted("--advice", advice, OutputKind.REMITTANCE))
+    guard_of(invocation, settings, force=force).check(RequestedOutput("--advice", advice, OutputKind.REMITTANCE))
     typed = " ".join(text)
+    if not typed.strip():
+        raise UsageError(say("The text to find is empty."), hint=say("Write a name, a number or an order id."))
     search = payment_search(typed, [rule.numbers for rule in rules_of(settings, PAYOUT).values()])
     with journal_to_read(settings, screen.say) as journal:
-        found = journal.find_payments(search, limit=MOST_FOUND + 1)
-    shown, has_more = found[:MOST_FOUND], len(found) > MOST_FOUND
+        found = journal.find_payments(search, limit=MAX_FOUND + 1)
+    shown, has_more = found[:MAX_FOUND], len(found) > MAX_FOUND
     if advice is not None:
         write_whole(advice, _advice(shown, typed, has_more=has_more).encode())
     if not screen.as_json:
@@ -80,7 +83,8 @@ def _advice(found: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str
     if len(people) > 1 or has_more:
         raise UsageError(
             say(
-                "{typed!r} fits {count} people: no advice was written, because it would show one what another got.",
+                "{typed!r} matches {count} people. No advice was written, because it would show one person "
+                "another's pay.",
                 typed=typed,
                 count=len(people),
             ),
@@ -88,7 +92,9 @@ def _advice(found: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str
         )
     paid = [one for one in found if one.state is State.PAID and one.operation == PAYOUT]
     if not paid:
-        raise UsageError(say("No payment that fits {typed!r} is paid: no advice was written.", typed=typed), hint="")
+        raise UsageError(
+            say("No payment that matches {typed!r} is paid, so no advice was written.", typed=typed), hint=""
+        )
     return remittance_page(payee_of(paid[0].form, paid[0].fields), paid)
 
 
@@ -161,14 +167,12 @@ def _told(payment: FoundPayment) -> dict[str, object]:
 
 def _masked(number: str) -> str:
     """Return a number as screens show it: enough to compare, too little to pay to."""
-    return f"...{number[-SHOWN_DIGITS:]}"
+    return f"...{number[-_SHOWN_DIGITS:]}"
 
 
 def _message(typed: str, states: Counter[str], *, has_more: bool, advice: Path | None) -> str:
     if not states:
-        return say(
-            "No payment of this journal fits {typed!r}. A row that had defects was never a payment.", typed=typed
-        )
+        return say("No payment in this journal matches {typed!r}. Rows with defects were never payments.", typed=typed)
     counted = ", ".join(counted_state(count, state) for state, count in states.most_common())
     total = states.total()
     said = say_count(

@@ -2,45 +2,61 @@
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
 
-from paygw_batch.cli.completions import complete_countries
-from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import force_option
+from paygw_batch.actions.first_setup import EXAMPLE_SHEET, FirstSetup, SetupPlaces, set_up_endpoint, set_up_sandbox
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, NamedFile
+from paygw_batch.cli.options import complete_countries, force_option
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.first_setup import EXAMPLE_SHEET, FirstSetup, SetupPlaces, set_up_endpoint, set_up_sandbox
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.countries.choice import country_named
-from paygw_batch.countries.load import load_rules
-from paygw_batch.errors import UsageError
+from paygw_batch.countries.load import country_named, load_operation, load_rules
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import PaygwError, UsageError
+from paygw_batch.gateway.address import operation_url
+from paygw_batch.language import mark, say
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.new_configuration import NewEndpoint
+from paygw_batch.settings.sections import KEY_SCHEMES
 from paygw_batch.settings.user_directories import default_configuration
 
 _PRIVATE_KEY = "keys/merchant.pem"
 """Where a new key goes, from the configuration's own directory."""
 _NEEDED = {
-    "base_url": "The gateway's base address (https://...)",
-    "endpoint_id": "Our endpoint id there",
-    "consumer_key": "Our consumer key (the login) there",
-    "server_callback_url": "Our address for the gateway's notifications (https://...)",
+    "base_url": mark("The gateway's base address (https://...)"),
+    "endpoint_id": mark("Our endpoint id there"),
+    "consumer_key": mark("Our consumer key (the login) there"),
+    "server_callback_url": mark("Our address for the gateway's notifications (https://...)"),
 }
 """The required options, each with its question. A missing one is asked for at a terminal, and is an error elsewhere."""
-_COUNTRIES = "Countries that you pay in, by their codes (KE TZ ...; Enter: later)"
-_PROFILE = "What is signed: json-params or raw-body (Enter: not known yet, it is in the letter)"
-_PASSPHRASE = "A file with a passphrase for the new key (Enter: none)"  # noqa: S105 (a question)
+_COUNTRIES = mark("Countries that you pay in, by their codes (KE TZ ...; Enter: later)")
+_PROFILE = mark("The signature covers json-params or raw-body (Enter: not known yet, the letter asks for it)")
+_PASSPHRASE = mark("A file with a passphrase for the new key (Enter: none)")
 
 
-@click.command("init", short_help="Set up a new endpoint.")
-@click.option("--sandbox", is_flag=True, help="Set up the built-in gateway, to play with: no money moves.")
+_NOTHING = mark("Nothing was created.")
+
+
+class _KeyPlace(NamedFile):
+    """A file that a person names, or the address of a key that is not a file."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return an address as it is, and anything else as a path."""
+        is_address = isinstance(value, str) and value.startswith(KEY_SCHEMES)
+        return value if is_address else super().convert(value, param, ctx)
+
+
+@click.command("init", cls=HelpCommand)
+@click.option("--sandbox", is_flag=True, help="Set up the built-in gateway to try things out: no money moves.")
 @click.option("--base-url", metavar="URL", help="The gateway's base address, https://...")
-@click.option("--endpoint-id", metavar="ID", help="Issued by the gateway.")
+@click.option("--endpoint-id", metavar="ID", help="Our endpoint id, issued by the gateway.")
 @click.option("--consumer-key", metavar="TEXT", help="The merchant's login at the gateway.")
-@click.option("--server-callback-url", metavar="URL", help="Where the gateway sends notifications.")
+@click.option("--server-callback-url", metavar="URL", help="Our address for the gateway's notifications.")
 @click.option(
     "--country",
     "countries",
@@ -50,33 +66,43 @@ _PASSPHRASE = "A file with a passphrase for the new key (Enter: none)"  # noqa: 
     help="A country to pay in. Repeatable.",
 )
 @click.option(
-    "--signature-profile", type=click.Choice(["json-params", "raw-body"]), help="What is signed, where that is known."
+    "--signature-profile",
+    type=click.Choice(["json-params", "raw-body"]),
+    help="What the signature covers, if known.",
 )
 @click.option(
-    "--outcome", "outcomes", multiple=True, metavar="WORD=MEANING", help="A status word: approved=paid. Repeatable."
+    "--outcome",
+    "outcomes",
+    multiple=True,
+    metavar="WORD=MEANING",
+    help="What a status word means: approved=paid. Repeatable.",
 )
-@click.option("--private-key", type=click.Path(path_type=Path), help="The key's file. One that is there is used.")
+@click.option(
+    "--private-key", type=_KeyPlace(), help="The key's file, or pkcs11:... or awskms:... An existing key is used."
+)
+@click.option("--pkcs11-module", type=NamedFile(), help="The module of the token's vendor, for pkcs11:...")
 @click.option("--private-key-passphrase-env", metavar="NAME", help="The variable that holds the key's passphrase.")
-@click.option(
-    "--private-key-passphrase-file", type=click.Path(path_type=Path), help="The file that holds the key's passphrase."
-)
-@click.option("--ca-bundle", type=click.Path(path_type=Path), help="Certificate authorities to trust instead.")
-@click.option("--proxy", metavar="URL", help="http://host:port of a proxy to the gateway.")
-@click.option("--letter", type=click.Path(path_type=Path), metavar="FILE", help="Also write the letter to a new file.")
+@click.option("--private-key-passphrase-file", type=NamedFile(), help="The file that holds the key's passphrase.")
+@click.option("--ca-bundle", type=NamedFile(), help="Certificate authorities to trust instead of the system's.")
+@click.option("--proxy", metavar="URL", help="Proxy to the gateway: http://host:port.")
+@click.option("--letter", type=NamedFile(), metavar="FILE", help="Also write the letter to a new file.")
 @force_option
 @click.pass_obj
 def command(invocation: Invocation, /, *, sandbox: bool, letter: Path | None, force: bool, **answers: Any) -> None:
-    """Write a configuration, make the key and the journal, and print the questions for the gateway's operator.
+    """Set up an endpoint: its configuration, its key, its journal, and a letter to the gateway's operator.
 
-    At a terminal it asks for what the options do not say. The configuration goes to --config, or else to the user's
-    own, which every command reads where --config names no other.
+    At a terminal, it asks for the options that you leave out. The configuration is written to --config, or to your
+    own configuration file, which every command reads by default.
     """
     screen = Screen(invocation)
     configuration = invocation.config or default_configuration()
     journal = None if invocation.journal is None else str(invocation.journal.absolute())
     if sandbox:
         if given := [name for name, value in answers.items() if value]:
-            raise UsageError(f"--sandbox takes no --{given[0].replace('_', '-')}: everything is filled in.")
+            option = f"--{given[0].replace('_', '-')}"
+            raise UsageError(
+                say("--sandbox and {option} cannot be combined: the sandbox needs no answers.", option=option)
+            )
         sheet = None if EXAMPLE_SHEET.exists() else EXAMPLE_SHEET
         done = set_up_sandbox(SetupPlaces(configuration, letter, sheet), journal=journal, force=force)
     else:
@@ -94,33 +120,71 @@ def _completed(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
         if missing:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
             raise UsageError(
-                f"init needs {flags}: nobody can be asked here, and nothing was made.",
-                hint="Give these options, or run the command at a terminal. `paygw-batch init --sandbox` needs none.",
+                say("init needs {flags}. Nothing was created.", flags=flags),
+                hint=say(
+                    "Add these options, or run the command at a terminal. `paygw-batch init --sandbox` needs none."
+                ),
             )
         return dict(answers)
     completed = dict(answers)
     for name in missing:
-        completed[name] = click.prompt(_NEEDED[name]).strip()
-    if not missing:  # all that is needed was said: a person who writes options is not asked about the rest
+        completed[name] = click.prompt(say(_NEEDED[name]), value_proc=_CHECKED.get(name, str.strip))
+    if not missing:  # a person who gave every required option is not asked about the others
         return completed
     if not answers["countries"]:
-        completed["countries"] = click.prompt(_COUNTRIES, default="", show_default=False).replace(",", " ").split()
+        completed["countries"] = click.prompt(
+            say(_COUNTRIES), default="", show_default=False, value_proc=_typed_countries
+        )
     if not answers["signature_profile"]:
         chosen = click.Choice(["json-params", "raw-body", ""])
         completed["signature_profile"] = click.prompt(
-            _PROFILE, default="", type=chosen, show_choices=False, show_default=False
+            say(_PROFILE), default="", type=chosen, show_choices=False, show_default=False
         )
     if not answers["private_key_passphrase_env"] and not answers["private_key_passphrase_file"]:
-        file = click.prompt(_PASSPHRASE, default="", show_default=False).strip()
+        file = click.prompt(say(_PASSPHRASE), default="", show_default=False).strip()
         completed["private_key_passphrase_file"] = Path(file).expanduser() if file else None
     return completed
 
 
+def _typed_base_url(text: str) -> str:
+    """Return a typed address, or have it asked for again: what was typed before it is kept."""
+    try:
+        operation_url(text.strip(), load_operation(PAYOUT), "1")
+    except PaygwError as error:
+        raise click.UsageError(f"{error.message} {error.hint}".strip()) from None
+    return text.strip()
+
+
+def _typed_callback(text: str) -> str:
+    if not _is_address(text.strip()):
+        raise click.UsageError(say("That is not an address. Write https://..."))
+    return text.strip()
+
+
+def _typed_countries(text: str) -> list[str]:
+    words = [word.strip() for word in (text.split(",") if "," in text else text.split()) if word.strip()]
+    try:
+        _countries(words)
+    except UsageError as error:
+        raise click.UsageError(f"{error.message} {error.hint}".strip()) from None
+    return words
+
+
+_CHECKED: Mapping[str, Callable[[str], str]] = MappingProxyType(
+    {"base_url": _typed_base_url, "server_callback_url": _typed_callback}
+)
+"""The checks of what is typed at a prompt, by the option; the question comes again with what is wrong."""
+
+
+def _is_address(text: str) -> bool:
+    return text.startswith(("https://", "http://"))
+
+
 def _endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpoint:
     if answers["base_url"] == "sandbox":
-        raise UsageError("The built-in gateway is set up by `paygw-batch init --sandbox`.", hint="Nothing was made.")
-    if not answers["server_callback_url"].startswith(("https://", "http://")):
-        raise UsageError("--server-callback-url is no address: write https://...", hint="Nothing was made.")
+        raise UsageError(say("Set up the built-in gateway with `paygw-batch init --sandbox`."), hint=say(_NOTHING))
+    if not _is_address(answers["server_callback_url"]):
+        raise UsageError(say("--server-callback-url is not an address. Write https://..."), hint=say(_NOTHING))
     countries = _countries(answers["countries"])
     rules = load_rules(PAYOUT, {})
     return NewEndpoint(
@@ -129,6 +193,7 @@ def _endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpoint:
         consumer_key=answers["consumer_key"],
         server_callback_url=answers["server_callback_url"],
         private_key=_path(answers["private_key"]) or _PRIVATE_KEY,
+        pkcs11_module=_path(answers["pkcs11_module"]),
         signature_profile=answers["signature_profile"] or None,
         passphrase_env=answers["private_key_passphrase_env"],
         passphrase_file=_path(answers["private_key_passphrase_file"]),
@@ -142,37 +207,48 @@ def _endpoint(answers: Mapping[str, Any], journal: str | None) -> NewEndpoint:
 
 
 def _countries(words: Sequence[str]) -> dict[str, str | None]:
-    """Return the purpose of each country, None where it is not said."""
+    """Return the purpose of each country; None if it is not given."""
     rules = load_rules(PAYOUT, {})
     split = (word.partition("=") for word in words)
-    return {country_named(code, rules).code: purpose.strip() or None for code, _, purpose in split}
+    return {_code_of(word.strip(), rules): purpose.strip() or None for word, _, purpose in split}
+
+
+def _code_of(word: str, rules: Rules) -> str:
+    """Return the code of a country that a person names by its code, or by its name in either language."""
+    names = {name.casefold(): rule.code for rule in rules.values() for name in (rule.name, say(rule.name))}
+    return names.get(word.casefold()) or country_named(word, rules).code
 
 
 def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
     left, equals, right = text.partition("=")
     if not left.strip() or not equals or not right.strip():
-        raise UsageError(f"{flag} {text}: write it as {example}.")
+        raise UsageError(say("{flag} {text}: write it as {example}.", flag=flag, text=text, example=example))
     return left.strip(), right.strip()
 
 
-def _path(given: Path | None) -> str | None:
+def _path(given: Path | str | None) -> str | None:
     """Return the absolute path for the configuration: a person types a path from the current directory."""
-    return None if given is None else str(given.absolute())
+    return str(given.absolute()) if isinstance(given, Path) else given
 
 
 def _show(screen: Screen, done: FirstSetup) -> None:
     """Print the paths of the setup, the key's public half and the letter. The JSON has them as members."""
     if screen.as_json:
         return
-    screen.say(f"Configuration: {done.places.configuration}")
     is_old = not done.has_new_key and not done.settings.uses_sandbox
-    screen.say(f"Private key:   {done.private_key}{' (it was there, and is used)' if is_old else ''}")
-    screen.say(f"Journal:       {done.settings.journal_path()}")
-    if done.places.sheet is not None:
-        screen.say(f"Example sheet: {done.places.sheet}")
+    key = say("{path} (an existing key, used as it is)", path=done.private_key) if is_old else str(done.private_key)
+    lines = [
+        (say("Configuration:"), str(done.places.configuration)),
+        (say("Private key:"), key),
+        (say("Journal:"), str(done.settings.journal_path())),
+        *([(say("Example sheet:"), str(done.places.sheet))] if done.places.sheet is not None else []),
+    ]
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        screen.say(f"{name:<{width}} {value}")
     if done.letter:
         screen.say("")
-        screen.say("The public half of the key, and the questions for the gateway's operator:")
+        screen.say(say("The public half of the key, and the questions for the gateway's operator:"))
         screen.say("")
         for line in done.letter.splitlines():
             screen.say(line)
@@ -182,12 +258,22 @@ def _message(done: FirstSetup, invocation: Invocation) -> str:
     """Return the message of the command, with the next step."""
     named = "" if invocation.config is None else f"--config {shlex.quote(str(invocation.config))} "
     if done.settings.uses_sandbox:
-        return f"The sandbox is ready; no money moves there. Pay a sheet: paygw-batch {named}submit {EXAMPLE_SHEET}"
+        return say(
+            "The sandbox is ready; no money moves there. Pay a sheet: paygw-batch {named}submit {sheet}",
+            named=named,
+            sheet=EXAMPLE_SHEET,
+        )
     if not done.missing:
-        return f"Everything is said. Look: paygw-batch {named}doctor. Then: paygw-batch {named}submit SHEET --first 1"
-    return (
-        f"Next: send the letter, and write the answers into {done.places.configuration} ({', '.join(done.missing)}). "
-        f"`paygw-batch {named}doctor` says what is still missing. Then: paygw-batch {named}submit SHEET --first 1"
+        return say(
+            "Setup is complete. Run `paygw-batch {named}doctor`, then: paygw-batch {named}submit SHEET --first 1",
+            named=named,
+        )
+    return say(
+        "Next: send the letter, and write the answers into {configuration} ({missing}). `paygw-batch {named}doctor` "
+        "lists what is still missing. Then: paygw-batch {named}submit SHEET --first 1",
+        configuration=done.places.configuration,
+        missing=", ".join(done.missing),
+        named=named,
     )
 
 

@@ -5,31 +5,32 @@ from contextlib import closing
 
 import click
 
+from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.actions.audit import open_trail
-from paygw_batch.compose.operator import in_words, person
 from paygw_batch.console.access.invitations import INVITATION_H, Invitations
 from paygw_batch.console.access.passkey_access import RANDOM_BYTES, invitation_folder
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.journal import AuditNote, AuditResult
 from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.wiring.approvals import person, required_line
+from paygw_batch.wiring.journal import open_trail
 
 
-@click.command("invite", short_help="Invite a person to make a passkey.")
+@click.command("invite", cls=HelpCommand)
 @click.argument("name")
 @click.pass_obj
 def command(invocation: Invocation, *, name: str) -> None:
-    """Print a link by which the person called NAME makes a passkey, once, within 24 hours.
+    """Print a link with which the person called NAME makes a passkey. It works once, within 24 hours.
 
-    The page shows the passkey's line and its fingerprint. Compare the fingerprint by phone, then put the line into the
+    The page shows the passkey's line and its fingerprint. Compare the fingerprint by phone, then add the line to the
     configuration under the person's name: no page does that.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
-    invited = in_words(name, "NAME")
+    invited = required_line(name, "NAME")
     if settings.console.origin is None:
         raise ConfigurationError(
             "The configuration has no [console] origin.", hint="It is the address of the pages, as a browser shows it."

@@ -1,64 +1,66 @@
 """`paygw-batch journal`: make the journal of an endpoint, move it to a database, or adopt a copy of it."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.help_texts import HelpGroup
+from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import by_option, settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.journal import (
-    adoption,
-    check_has_roles,
-    give_rights,
-    make_journal,
-    move_to_database,
-    retire,
-    roll_call,
-    upgrade_journal,
-)
-from paygw_batch.compose.operations import require_endpoint
-from paygw_batch.compose.operator import person
 from paygw_batch.errors import JournalError, JournalNotAdopted, RollCallOpen, UsageError
-from paygw_batch.journal import Adoption
+from paygw_batch.journal.opening.adopt import Adoption
+from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.approvals import person
+from paygw_batch.wiring.journal import file_of, place_of, require_database, require_file
+from paygw_batch.wiring.operations import require_endpoint
+
+if TYPE_CHECKING:
+    from paygw_batch.journal.opening.database_place import AcceptedLoss, DatabasePlace, MissingHost
 
 _GONE = "Is this host gone for good, and does nobody send from it any more?"
+_LOST = "Is the newest data of the database lost for good, and does nobody send from it any more?"
 _QUESTION = "Is this the newest copy of the journal, and does nobody send from another copy?"
 _beside_option = click.option(
-    "--beside", metavar="JOURNAL_ID", help="The newest other journal of the endpoint, which you know of."
+    "--beside", metavar="JOURNAL_ID", help="The endpoint's newest other journal, to confirm that you know of it."
 )
 
 
-@click.group("journal", short_help="Make, move or adopt a journal; call the roll of its hosts.")
+@click.group("journal", cls=HelpGroup)
 def command() -> None:
-    """Make the journal of an endpoint, move it to a database, or say that a copy of it is the newest one.
+    """Create the journal of an endpoint, move it to a database, or adopt a copy as the newest one.
 
-    An endpoint has one journal. It knows only what was sent from it, so that two journals pay the same sheet twice.
+    An endpoint has one journal. A journal knows only what was sent from it, so two journals would pay the same sheet
+    twice.
     """
 
 
-@command.command("new", short_help="Make the journal, once for an endpoint.")
+@command.command("new", short_help="Create the journal, once for each endpoint.")
 @_beside_option
-@click.option("--roles", is_flag=True, help="Also give the roles of the database their rights.")
+@click.option("--roles", is_flag=True, help="Also grant the database roles their permissions.")
 @click.pass_obj
 def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
-    """Make the journal of the configured endpoint, at [journal] path, --journal or its default place.
+    """Create the journal of the configured endpoint, at [journal] path, --journal or its default place.
 
-    Refused where the endpoint has one already, as far as this user's state directory remembers, unless --beside names
-    it. With --roles, a journal that is there already is kept, and only the rights are given.
+    Refused if your state directory already knows a journal of the endpoint, unless --beside names it. With --roles an
+    existing journal is kept, and only permissions are granted.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_endpoint(settings)
+    database = None
     if roles:
-        check_has_roles(settings)
-    made = make_journal(settings, "journal new", beside=beside)
-    given = give_rights(settings) if roles else ()
+        no_roles = say("A journal in a file has no roles.")
+        owner_only = say("Only its owner may read or change it.")
+        database = require_database(settings, no_roles, owner_only)
+    made = place_of(settings).make("journal new", beside=beside)
+    given = () if database is None else database.give_rights()
     path = settings.journal_place()
     if made is None and not given:
         kind = "file" if settings.journal.url is None else "journal"
@@ -80,19 +82,27 @@ def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
 
 
 @command.command("move", short_help="Move a journal from its file to a database.")
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.argument("file", type=NamedFile(), required=False)
 @by_option
 @click.pass_obj
 def move(invocation: Invocation, *, file: Path | None, by: str | None) -> None:
-    """Move the journal in FILE to the database that [journal] url names, with all that it knows.
+    """Move the journal in FILE, with everything in it, to the database that [journal] url names.
 
-    FILE is the journal at its default place where it is not named. File and copy are replayed. Nothing is paid from the
-    file any more then: keep it as an archive. Where a move was broken off, the same command goes on with it.
+    Without FILE: the journal at its default place. The file and its copy are both replayed. After that nothing is
+    paid from the file: keep it as an archive. If a move was interrupted, the same command continues it.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_endpoint(settings)
-    moved = move_to_database(settings, file, person(by))
+    who = person(by)
+    database = require_database(
+        settings,
+        say("[journal] url names no database to move the journal to."),
+        say("Write the address of an empty database into [journal] url, and leave path out."),
+    )
+    from paygw_batch.journal.opening.move import move_journal  # noqa: PLC0415 (psycopg)
+
+    moved = move_journal(file_of(settings, file), database, settings.words(), who)
     place = settings.journal_place()
     screen.finish(
         Summary(
@@ -104,17 +114,22 @@ def move(invocation: Invocation, *, file: Path | None, by: str | None) -> None:
     )
 
 
-@command.command("upgrade", short_help="Bring the tables of a database up.")
+@command.command("upgrade", short_help="Upgrade the tables of a database.")
 @click.pass_obj
 def upgrade(invocation: Invocation) -> None:
-    """Bring the tables in PostgreSQL up to this version of the program, with the role in [journal] url that owns them.
+    """Upgrade the tables in PostgreSQL to this version of the program. The role in [journal] url must own them.
 
-    Refused while a process works with the journal. Programs of earlier versions are refused from then on.
+    Refused while a process uses the journal. Earlier versions of the program cannot use it after that.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_endpoint(settings)
-    before, now = upgrade_journal(settings)
+    database = require_database(
+        settings,
+        say("A journal in a file is upgraded by the next command that writes to it."),
+        say("There is nothing to do."),
+    )
+    before, now = database.upgrade()
     message = (
         f"The tables at {settings.journal_place()} are of version {now} already: nothing was changed."
         if before == now
@@ -124,50 +139,125 @@ def upgrade(invocation: Invocation) -> None:
     screen.finish(Summary(ExitCode.DONE, message, further={"tables": {"before": before, "now": now}}))
 
 
-@command.command("adopt", short_help="Say that a copy of the journal is the newest.")
+@command.command("adopt", short_help="Adopt a copy of the journal as the newest.")
 @by_option
 @_beside_option
-@click.option("--yes", is_flag=True, help="Do not ask: this is the newest copy.")
+@click.option("--yes", is_flag=True, help="Don't ask: this is the newest copy.")
 @click.pass_obj
 def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bool) -> None:
-    """Say that the configured journal is the newest copy, where this user's state directory has never seen it.
+    """Adopt the configured journal as the newest copy, if your state directory has never seen it.
 
-    Also for a journal whose gateway goes by another host name now. The journal is replayed and shown first. Where a
-    newer copy is known here, it is refused.
+    Also for a journal whose gateway has a new host name. The journal is replayed and shown first. It is refused if a
+    newer copy is known here.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_endpoint(settings)
     who = person(by)
-    with closing(adoption(settings, beside=beside)) as found:
+    place = require_file(
+        settings,
+        "A journal in PostgreSQL is not adopted: every host that has its address may use it.",
+        "`paygw-batch doctor` looks at it.",
+    )
+    with closing(Adoption(place, beside=beside)) as found:
         told = _show(screen, found, settings)
         if not found.is_needed:
             screen.finish(Summary(ExitCode.DONE, f"Nothing to adopt: runs here use {found.path}.", further=told))
         _confirm(_QUESTION, yes=yes)
-        found.carry_out(who, timestamp(utc_now()))
+        found.carry_out(who)
     message = f"{who} adopted the journal {found.journal_id}: runs here send from {found.path} now."
     screen.finish(Summary(ExitCode.DONE, message, further=told))
 
 
-@command.command("roll-call", short_help="Show the witness of this host.")
+@command.command("roll-call", short_help="Show the witness of this host, or accept its loss.")
+@click.option("--accept-loss", is_flag=True, help="Accept that the database lacks the last rows of this host.")
+@by_option
+@click.option("--yes", is_flag=True, help="Don't ask: the newest data of the database is lost for good.")
 @click.pass_obj
-def call_roll(invocation: Invocation) -> None:
-    """Show the witness of this host to the database, and list the hosts that have not shown theirs.
+def call_roll(invocation: Invocation, *, accept_loss: bool, by: str | None, yes: bool) -> None:
+    """Show this host's witness to the database, and list the hosts that have not shown theirs.
 
-    For a journal in PostgreSQL that was restored, or whose standby took over. A witness says what a host has sent on.
-    Nothing is sent before every host of the last 30 days has shown its own, by this command or any other that writes.
+    For a journal in PostgreSQL that was restored, or whose standby took over. A witness lists what a host has sent.
+    Nothing is sent until every host of the last 30 days has shown its witness, by this command or any other that
+    writes.
+
+    --accept-loss is for a host whose last commits are missing in the database: exactly the rows that it sent in them
+    are put in doubt; the others do not change. A host that is gone is retired: `journal retire HOST`.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_endpoint(settings)
-    missing = roll_call(settings)
+    if not accept_loss:
+        if by is not None or yes:
+            raise UsageError("--by and --yes go with --accept-loss.")
+        _finish_roll_call(screen, _place_of_roll(settings).roll_call())
+        return
+    who = person(by)
+    _confirm(_LOST, yes=yes)
+    accepted = _place_of_roll(settings).accept_loss(by=who)
+    _finish_roll_call(screen, accepted.missing, accepted, who)
+
+
+def _place_of_roll(settings: Settings) -> "DatabasePlace":
+    return require_database(
+        settings,
+        "A journal in a file has no other hosts: there is no roll-call.",
+        "`paygw-batch journal adopt` says that a copy of it is the newest.",
+    )
+
+
+def _finish_roll_call(
+    screen: Screen, missing: "Sequence[MissingHost]", accepted: "AcceptedLoss | None" = None, who: str = ""
+) -> None:
+    """Show the loss that was accepted, if there is one, and the hosts that are missing still."""
+    further: dict[str, object] = {}
+    message = ""
+    if accepted is not None:
+        rows = accepted.rows
+        message = (
+            f"{who} accepted the loss of {accepted.commits} commits of this host: {_rows(rows.in_doubt)} in doubt. "
+            if accepted.commits or accepted.is_guess
+            else "Nothing that this host sent is missing: no loss was accepted. "
+        )
+        if accepted.is_guess:
+            message += (
+                "The witness of this host does not know all of them, so that every row that it could have sent is in "
+                "doubt. "
+            )
+        for orders, what in (
+            (rows.unknown_orders, "The database does not know the batch of an order that was sent"),
+            (rows.contradictions, "An order was sent from here, and finished by another attempt"),
+        ):
+            if orders:
+                screen.table("", (what,), [(order,) for order in orders])
+        if rows.unknown_orders:
+            message += "If a sheet names such an order again, its row is held until `resolve` settles it. "
+        if rows.unknown_orders or rows.contradictions:
+            message += "Look for the orders above at the gateway before you submit their sheets again. "
+        further = {
+            "lost_commits": accepted.commits,
+            "rows_in_doubt": rows.in_doubt,
+            "rows_not_sent": rows.not_sent,
+            "is_guess": accepted.is_guess,
+            "unknown_orders": rows.unknown_orders,
+            "contradictions": rows.contradictions,
+        }
     told = [{"host": one.name, "id": one.host_id, "last_seen": one.seen_at} for one in missing]
+    further["missing"] = told
     if missing:
         lines = [(one.name, one.host_id, one.seen_at) for one in missing]
         screen.table("", ("missing host", "id", "last seen"), lines)
-        raise RollCallOpen(f"Nothing is sent yet: {_hosts(len(missing))} in the roll-call.")
-    message = "Every host has shown its witness: nothing that was sent is missing in the database."
-    screen.finish(Summary(ExitCode.DONE, message, further={"missing": told}))
+        open_roll = RollCallOpen(f"{message}Nothing is sent yet: {_hosts(len(missing))} in the roll-call.")
+        if accepted is None:
+            raise open_roll
+        screen.finish(Summary(ExitCode.JOURNAL, f"{open_roll.message} {open_roll.hint}", further=further))
+        return
+    message += "Every host has shown its witness: nothing else that was sent is missing in the database."
+    screen.finish(Summary(ExitCode.DONE, message, further=further))
+
+
+def _rows(count: int) -> str:
+    return "1 row is" if count == 1 else f"{count} rows are"
 
 
 def _hosts(count: int) -> str:
@@ -177,25 +267,23 @@ def _hosts(count: int) -> str:
 @command.command("retire", short_help="Retire a host that is gone for good.")
 @click.argument("host")
 @by_option
-@click.option("--yes", is_flag=True, help="Do not ask: this host is gone for good.")
+@click.option("--yes", is_flag=True, help="Don't ask: this host is gone for good.")
 @click.pass_obj
 def retire_one(invocation: Invocation, *, host: str, by: str | None, yes: bool) -> None:
-    """Retire HOST, which is missing in the roll-call and never comes back: its name or its id.
+    """Retire HOST, by its name or id: it is missing in the roll-call and will never return.
 
-    What it sent last is not in the database. So every row that it could have sent, which is each that is ready or in
-    flight, is put in doubt: look at the gateway's statement, and settle it with `resolve`. Batches that it opened last
-    are not in the database either: look for their orders at the gateway before you submit their sheets again.
+    A live host is refused: it knows which rows it sent, and reports them by `journal roll-call --accept-loss`. The
+    database may lack the last rows that HOST sent. So every row that it could have sent, ready or in flight, is put
+    in doubt: check the gateway's statement, and settle them with `resolve`. The last batches that HOST opened may be
+    missing too: look for their orders at the gateway before you submit their sheets again.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_endpoint(settings)
     who = person(by)
     _confirm(_GONE, yes=yes)
-    retired, rows = retire(settings, host, by=who)
-    message = (
-        f"{who} retired the host {retired.name}: {'1 row is' if rows == 1 else f'{rows} rows are'} in doubt that it "
-        "could have sent."
-    )
+    retired, rows = _place_of_roll(settings).retire(host, by=who)
+    message = f"{who} retired the host {retired.name}: {_rows(rows)} in doubt that it could have sent."
     further = {"host": {"name": retired.name, "id": retired.host_id}, "rows_in_doubt": rows}
     screen.finish(Summary(ExitCode.DONE, message, further=further))
 
@@ -227,7 +315,11 @@ def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        what = "this is the newest copy" if question == _QUESTION else "this host is gone"
+        what = {
+            _QUESTION: "this is the newest copy",
+            _LOST: "the newest data is lost",
+            _GONE: "this host is gone",
+        }[question]
         raise UsageError(
             f"Nobody can be asked here whether {what}: nothing was changed.",
             hint="Run the command at a terminal, or say so with --yes.",
@@ -235,4 +327,5 @@ def _confirm(question: str, *, yes: bool) -> None:
     if not click.confirm(question, err=True):
         if question == _QUESTION:
             raise JournalNotAdopted("The journal was not adopted: nothing was changed.")
-        raise UsageError("The host was not retired: nothing was changed.")
+        what = "The loss was not accepted" if question == _LOST else "The host was not retired"
+        raise UsageError(f"{what}: nothing was changed.")

@@ -1,37 +1,40 @@
 """`paygw-batch limits`: the limits over all workers that share a journal."""
 
+from dataclasses import asdict
+
 import click
 
-from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, WholeNumber
 from paygw_batch.cli.options import by_option, settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.journal import change_limits, shared_limits
-from paygw_batch.compose.operator import person
 from paygw_batch.engine.shared_pacing import stop_sentence
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import GateState, LimitChange
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.approvals import person
+from paygw_batch.wiring.journal import require_database
 
 SLOWEST_PER_S, FASTEST_PER_S = 0.001, 100_000
 """The rates that make sense: one row in a quarter of an hour, and more than any gateway takes."""
 
 
-@click.command("limits", short_help="Show or set the limits over all workers.")
-@click.option("--rate", type=float, metavar="PER_S", help="Rows started in a second; 0: no limit.")
-@click.option("--concurrency", type=click.IntRange(1, 1024), metavar="N", help="Rows in flight at one time.")
+@click.command("limits", cls=HelpCommand)
+@click.option("--rate", type=float, metavar="PER_S", help="Maximum number of rows started a second; 0: no limit.")
+@click.option("--concurrency", type=WholeNumber(1, 1024), metavar="N", help="Maximum number of rows in flight.")
 @click.option(
-    "--as-configured", is_flag=True, help="Take away what is not named: each worker then goes by its configuration."
+    "--as-configured", is_flag=True, help="Remove the limits not named here; workers then use their own configuration."
 )
 @by_option
 @click.pass_obj
 def command(
     invocation: Invocation, *, rate: float | None, concurrency: int | None, as_configured: bool, by: str | None
 ) -> None:
-    """Show the limits that all workers of the endpoint share, and which worker has which part. Options set them.
+    """Show the limits that all workers of the endpoint share, and each worker's part. Options set new limits.
 
-    They hold from then on, also for runs that are under way. Who set them, and when, is kept.
+    New limits apply at once, also to runs under way. The journal records who set them, and when.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
@@ -39,11 +42,18 @@ def command(
         raise UsageError(
             say("--rate must be 0, or from {slowest:g} to {fastest:,}.", slowest=SLOWEST_PER_S, fastest=FASTEST_PER_S)
         )
+    place = require_database(
+        settings,
+        say("The journal is a file: one process sends, and its limits are in the configuration."),
+        say(
+            "Set rate_per_s and concurrency in [submission]. Workers share limits where [journal] url names a database."
+        ),
+    )
     if rate is None and concurrency is None and not as_configured:
-        state, is_set = shared_limits(settings), False
+        state, is_set = place.limits(), False
     else:
         change = LimitChange(person(by), rate, concurrency, as_configured)
-        state, is_set = change_limits(settings, change), True
+        state, is_set = place.change_limits(change), True
     if not screen.as_json:
         _show(screen, state, settings)
     message = say("The limits are set.") if is_set else say("These are the limits over all workers.")
@@ -106,17 +116,7 @@ def _as_json(state: GateState, settings: Settings) -> dict[str, object]:
         "set_by": state.set_by or None,
         "set_at": state.set_at or None,
         "in_flight_at_most": state.places,
-        "workers": [
-            {
-                "worker": one.worker,
-                "host": one.host,
-                "pid": one.pid,
-                "command": one.command,
-                "places": one.places,
-                "in_use": one.in_use,
-            }
-            for one in state.workers
-        ],
+        "workers": [asdict(one) for one in state.workers],
         "rest_until": state.rest_until or None,
         "in_doubt_in_a_row": state.in_doubt_in_a_row,
         "rejected_in_a_row": state.rejected_in_a_row,

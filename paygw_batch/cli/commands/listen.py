@@ -7,32 +7,34 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import click
 
-from paygw_batch.cli.invocation import Invocation
+from paygw_batch.actions.run_report import write_metrics
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, WholeNumber
 from paygw_batch.cli.options import guard_of, settings_of
-from paygw_batch.cli.runs.run_report import write_metrics
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.gateway import GatewayAccess, gateway_of
-from paygw_batch.compose.journal import is_there, journal_to_read, open_to_write
-from paygw_batch.compose.notifications import authenticity, field_names, listener_path
-from paygw_batch.compose.operations import rules_of
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.evidence import Finding
 from paygw_batch.countries.load import load_operation
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.gateway.notification import read_notification
-from paygw_batch.journal import Inbox, InboxEnd, inbox_path, make_directory
-from paygw_batch.listener.keeper import Keeper
-from paygw_batch.listener.listener_app import Limits, ListenerApp
-from paygw_batch.listener.listener_server import serve
+from paygw_batch.journal import InboxEnd, make_directory
+from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
+from paygw_batch.language import say
+from paygw_batch.listener import InboxWriter, Limits, ListenerApp, serve
 from paygw_batch.report.metrics import EndedRun
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.web_server import LOOPBACK
+from paygw_batch.wiring.gateway import GatewayAccess, gateway_of
+from paygw_batch.wiring.journal import journal_to_read, open_to_write, place_of
+from paygw_batch.wiring.notifications import authenticity, field_names, listener_path
+from paygw_batch.wiring.operations import rules_of
 
 TAKE_IN_EVERY_S = 1.0
 """The seconds between two attempts of the listener to take in waiting notifications, if the journal is free."""
@@ -44,13 +46,13 @@ AFTER_TROUBLE_S = 30.0
 """How long the listener waits before it tries a journal again that could not be used."""
 
 
-@click.command("listen", short_help="Receive notifications.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port on loopback; 0: any free one.")
+@click.command("listen", cls=HelpCommand)
+@click.option("--port", type=WholeNumber(0, 65535), help="Port on loopback; 0: any free one.")
 @click.pass_obj
 def command(invocation: Invocation, *, port: int | None) -> None:
-    """Receive the gateway's notifications on loopback until it is interrupted, also while a run is on.
+    """Receive the gateway's notifications on loopback until interrupted, also during a run.
 
-    A proxy in front of it speaks TLS. Each notification is kept before it is answered.
+    Put a proxy in front of it for TLS. Each notification is stored before it is answered.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation, {("notifications", "port"): port})
@@ -61,7 +63,7 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     section = settings.notifications
     with (
         closing(_open_inbox(settings)) as inbox,
-        closing(Keeper(inbox)) as keeper,
+        closing(InboxWriter(inbox)) as keeper,
         _way_to_ask(settings) as connection,
     ):
         app = ListenerApp(
@@ -77,12 +79,12 @@ def command(invocation: Invocation, *, port: int | None) -> None:
         screen.notes(list(_notes(settings, is_checked=check is not None)))
 
         def ready(port: int) -> None:
-            screen.say(f"Listening on {LOOPBACK}:{port}; kept in {inbox_path(settings.journal_path())}.")
+            screen.say(_listening(port, inbox_path(settings.journal_path())))
 
         async def receive() -> None:
             async with AsyncExitStack() as stack:
                 if connection is not None:
-                    from paygw_batch.compose.actions.refresh_run import following_up  # noqa: PLC0415 (httpx)
+                    from paygw_batch.actions.refresh_run import following_up  # noqa: PLC0415 (httpx)
 
                     asking = following_up(settings, connection, keeper.keep, lambda said: screen.notes([said]))
                     app.follow_up = (await stack.enter_async_context(asking)).doubt
@@ -99,12 +101,16 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     counted = dict(sorted(app.counts.items()))
     summary = Summary(
         ExitCode.DONE,
-        f"The listener has stopped: {app.counts['kept']:,} notifications were kept.",
+        say("The listener has stopped. Notifications stored: {count:,}.", count=app.counts["kept"]),
         further={"requests": counted, "findings": dict(sorted(taking.findings.items()))},
     )
     if (failure := write_metrics(settings, EndedRun("listen", summary))) is not None:
         screen.notes([failure])
     screen.finish(summary)
+
+
+def _listening(port: int, inbox: Path) -> str:
+    return say("Listening on {host}:{port}. Notifications are stored in {path}.", host=LOOPBACK, port=port, path=inbox)
 
 
 def _asks(settings: Settings) -> bool:
@@ -113,7 +119,7 @@ def _asks(settings: Settings) -> bool:
 
 @contextmanager
 def _way_to_ask(settings: Settings) -> Iterator[GatewayAccess | None]:
-    """Yield the way to the gateway where unproven notifications are asked about, None where they are not."""
+    """Yield the way to the gateway where unproven notifications are asked about, None if they are not."""
     if not _asks(settings):
         yield None
         return
@@ -122,19 +128,19 @@ def _way_to_ask(settings: Settings) -> Iterator[GatewayAccess | None]:
 
 
 def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
-    """Yield the notes for a person about notifications that nothing proves."""
+    """Yield the notes for a person about notifications that are not proven."""
     if _asks(settings):
-        yield "The gateway is asked at once about each notification that nothing proves."
+        yield say("The gateway is asked at once about each notification that is not proven.")
         return
     if settings.notifications.on_unproven is not None:
-        yield 'on_unproven = "refresh" does nothing: the configuration does not say status_enquiry.profile.'
+        yield say('on_unproven = "refresh" has no effect: status_enquiry.profile is not configured.')
     if not is_checked:
-        yield "No authenticity check is configured: a notification is evidence for a person to confirm."
+        yield say("No authenticity check is configured, so a person must confirm each notification.")
 
 
 def _open_inbox(settings: Settings) -> Inbox:
     taken = InboxEnd()
-    if settings.uses_sandbox and not is_there(settings):  # the first run makes it, and takes in what waits
+    if settings.uses_sandbox and not place_of(settings).may_exist():  # the first run makes it, and takes in what waits
         make_directory(settings.journal_path().parent)
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
@@ -191,7 +197,7 @@ class _Taking:
 
     def _take_for_a_moment(self) -> bool:
         """Take in some of the waiting notifications; return whether the journal could be used, or is only in use."""
-        if self._inbox.end.number <= self._taken or not is_there(self._settings):
+        if self._inbox.end.number <= self._taken or not place_of(self._settings).may_exist():
             return True
         try:
             with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
@@ -203,7 +209,13 @@ class _Taking:
         except JournalHeld:
             return True
         except JournalError as error:
-            self._note_once(f"Notifications are kept, and cannot be taken in: {error.message} {error.hint}")
+            self._note_once(
+                say(
+                    "Notifications are stored, but not yet recorded in the journal: {message} {hint}",
+                    message=error.message,
+                    hint=error.hint,
+                )
+            )
             return False
         return True
 

@@ -4,22 +4,22 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.completions import complete_batches
-from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import force_option, guard_of, settings_of
-from paygw_batch.cli.runs.send_batch import reconcile
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, NamedFile
+from paygw_batch.cli.options import complete_batches, force_option, guard_of, settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.journal import find_batch, journal_to_read
-from paygw_batch.compose.operations import rules_of
-from paygw_batch.compose.outputs import OutputKind, Wanted
+from paygw_batch.cli.send_batch import reconcile
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.language import say
+from paygw_batch.wiring.journal import find_batch, journal_to_read
+from paygw_batch.wiring.operations import rules_of
+from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 
 
-@click.command("reconcile", short_help="Write the reconciliation again.")
+@click.command("reconcile", cls=HelpCommand)
 @click.argument("batch", shell_complete=complete_batches)
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The file (.csv, .parquet or .xlsx).")
-@click.option("--report", type=click.Path(path_type=Path), help="Also an HTML page to look at.")
+@click.option("--out", type=NamedFile(), required=True, help="The file (.csv, .parquet or .xlsx).")
+@click.option("--report", type=NamedFile(), help="Also write an HTML report.")
 @force_option
 @click.pass_obj
 def command(invocation: Invocation, *, batch: str, out: Path, report: Path | None, force: bool) -> None:
@@ -27,7 +27,10 @@ def command(invocation: Invocation, *, batch: str, out: Path, report: Path | Non
     screen = Screen(invocation)
     settings = settings_of(invocation)
     guard = guard_of(invocation, settings, force=force)
-    wanted = Wanted("--out", out, OutputKind.RECONCILIATION), Wanted("--report", report, OutputKind.REPORT)
+    wanted = (
+        RequestedOutput("--out", out, OutputKind.RECONCILIATION),
+        RequestedOutput("--report", report, OutputKind.REPORT),
+    )
     guard.check(*wanted, inputs={say("the sheet"): Path(batch)})
     with journal_to_read(settings, screen.say) as journal:
         record = find_batch(journal, batch)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.completions import complete_batches
-from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import force_option, settings_of, wait_option
-from paygw_batch.cli.runs.send_batch import continued, reconcile
+from paygw_batch.actions.refresh_run import refresh, require_enquiry
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, NamedFile
+from paygw_batch.cli.options import complete_batches, force_option, settings_of, wait_option
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.send_batch import continued, reconcile
 from paygw_batch.cli.signals import interruption
-from paygw_batch.compose.actions.refresh_run import refresh, require_enquiry
 from paygw_batch.core.shown_states import counted_finding
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.language import say, say_count
@@ -20,16 +20,16 @@ from paygw_batch.report.summary import Summary
 from paygw_batch.run.refresh import Refresh, Refreshed
 
 
-@click.command("refresh", short_help="Ask what became of rows.")
+@click.command("refresh", cls=HelpCommand)
 @click.argument("batch", shell_complete=complete_batches)
-@click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
+@click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @wait_option
 @force_option
 @click.pass_obj
 def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool, force: bool) -> None:
-    """Ask the gateway after the rows of BATCH that are accepted or in doubt, until each has its final word.
+    """Ask the gateway about the rows of BATCH that are accepted or in doubt, until each has a final answer.
 
-    Off unless the configuration names a [status_enquiry] profile. No row is ever sent or released by it.
+    Off unless the configuration names a [status_enquiry] profile. It never sends or releases a row.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)

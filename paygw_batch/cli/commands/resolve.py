@@ -1,5 +1,6 @@
 """`paygw-batch resolve`: a person settles rows in doubt, one by one or by a statement of the gateway's."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,15 +9,10 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.completions import complete_batches
-from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import by_option, guard_of, settings_of, wait_option
-from paygw_batch.cli.runs.run_report import Report, reported
-from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures
-from paygw_batch.cli.screen.matched_statement import SHOWN_LINES, differences_counted, show_held, show_matched
-from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.clock import utc_now
-from paygw_batch.compose.actions.settle_rows import (
+from paygw_batch.actions.approvals import needs_order
+from paygw_batch.actions.batch_status import batch_summary
+from paygw_batch.actions.run_report import RunReport
+from paygw_batch.actions.settle_rows import (
     AskedStatement,
     OrderNeeded,
     as_of_time,
@@ -27,25 +23,40 @@ from paygw_batch.compose.actions.settle_rows import (
     prepare_order,
     settle_by_word,
 )
-from paygw_batch.compose.approvals import needs_order, required_policy
-from paygw_batch.compose.journal import find_batch, journal_to_read
-from paygw_batch.compose.operator import in_words, person
-from paygw_batch.compose.outputs import OutputGuard, OutputKind, Wanted
-from paygw_batch.compose.run_journal import run_journal
+from paygw_batch.cli.help_texts import HelpGroup
+from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
+from paygw_batch.cli.options import by_option, complete_batches, guard_of, settings_of, wait_option
+from paygw_batch.cli.screen.approval_plan import (
+    SHOWN_LINES,
+    differences_counted,
+    document_told,
+    own_key,
+    show_content,
+    show_held,
+    show_matched,
+    show_signatures,
+)
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.send_batch import reported
+from paygw_batch.clock import utc_now
 from paygw_batch.core.lifecycle import Basis, Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, Journal, JournalReader
-from paygw_batch.language import mark_count, say, say_count
-from paygw_batch.report.batch_states import batch_summary
+from paygw_batch.language import mark, mark_count, say, say_count
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.match_statement import Matched
-from paygw_batch.run.orders.settlement_order import SettlementOrder
-from paygw_batch.run.quarantine_clock import clock_sentences
+from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.run.resolve import Settlement
+from paygw_batch.run.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import read_document, write_document
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.statement.read import Statement, read_statement
+from paygw_batch.statement.proof import proof_sentence
+from paygw_batch.statement.read import Statement
+from paygw_batch.wiring.approvals import person, required_line, required_policy
+from paygw_batch.wiring.journal import find_batch, journal_to_read, run_journal
+from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
+from paygw_batch.wiring.statements import statement_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,84 +74,152 @@ _RESOLVED = {
 }
 
 
-@click.command("resolve", short_help="Settle rows in doubt.")
-@click.argument("batch", required=False, shell_complete=complete_batches)
-@click.option("--row", "rows", type=click.IntRange(1), multiple=True, help="The row of the sheet. Repeatable.")
-@click.option("--as", "resolution", type=click.Choice([one.value for one in Resolution]), help="What became of it.")
-@click.option("--evidence", metavar="TEXT", help="How you know: who said so, when, under which ticket.")
-@click.option("--from", "file", type=click.Path(path_type=Path), help="A statement of the gateway's: CSV or .xlsx.")
-@click.option("--yes", is_flag=True, help="With --from: carry out what the preview shows.")
-@click.option("--matching-only", is_flag=True, help="With --from: settle the lines that fit, though others do not.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write an order for a second person, and settle nothing.")
-@click.option("--key", type=click.Path(path_type=Path), help="With --out: your private key (Ed25519, PEM).")
-@click.option("--order", type=click.Path(path_type=Path), help="Carry out an order that another person approved.")
-@click.option("--as-of", metavar="TIME", help="With --from: when the statement was true, for lines without a time.")
-@click.option("--again", is_flag=True, help="With --from: carry out a file that was carried out for the batch before.")
+_EVIDENCE = mark("Your evidence: who confirmed it, when, and the ticket.")
+_out_option = click.option("--out", type=NamedFile(), help="Write an order for a second person, and settle nothing.")
+_key_option = click.option("--key", type=NamedFile(), help="With --out: your private key (Ed25519, PEM).")
+
+
+@click.group("resolve", cls=HelpGroup)
+def command() -> None:
+    """Settle rows that are in doubt, held, or accepted but never answered, with evidence.
+
+    Rows are settled by a person's word, by a statement of the gateway, or by an order that two people signed.
+    """
+
+
+@command.command("row", short_help="Settle rows on your word.")
+@click.argument("batch", shell_complete=complete_batches)
+@click.argument("rows", metavar="ROW...", type=WholeNumber(1), nargs=-1, required=True)
+@click.option(
+    "--as",
+    "said",
+    type=click.Choice([one.value for one in Resolution]),
+    required=True,
+    help="What happened to it.",
+)
+@click.option("--evidence", metavar="TEXT", required=True, help=_EVIDENCE)
+@_out_option
+@_key_option
 @by_option
 @wait_option
 @click.pass_obj
-def command(
+def row(
     invocation: Invocation,
     *,
-    batch: str | None,
+    batch: str,
     rows: tuple[int, ...],
-    resolution: str | None,
-    evidence: str | None,
-    file: Path | None,
-    yes: bool,
-    matching_only: bool,
+    said: str,
+    evidence: str,
     out: Path | None,
     key: Path | None,
-    order: Path | None,
-    as_of: str | None,
-    again: bool,
     by: str | None,
     wait: bool,
 ) -> None:
-    """Settle rows of BATCH that are in doubt (or accepted and never answered, or held), with the evidence for it.
+    """Settle each ROW of BATCH on your word: all of them, or none.
 
-    Either name rows (--row, --as, --evidence), or give a statement (--from FILE): without --yes it is only held
-    against the journal, and nothing changes. With --out, either is written as an order, which another person approves
-    and --order carries out.
+    A row called rejected or not received can be paid again only after quarantine_h, and stays marked as a possible
+    duplicate. With --out an order is written for another person to approve.
     """
-    screen = Screen(invocation)
-    who = person(by)
-    words = None if evidence is None else in_words(evidence, "--evidence")
+    screen, who = Screen(invocation), person(by)
+    words = required_line(evidence, "--evidence")
+    settings = settings_of(invocation)
+    to_order = _order_file(guard_of(invocation, settings), out, key, None)
+    settlements = [Settlement(one, Resolution(said), words) for one in sorted(set(rows))]
+    screen.finish(_by_hand(settings, screen, batch, settlements, who, to_order, wait=wait))
+
+
+@command.command("statement", short_help="Settle rows by a statement.")
+@click.argument("batch", shell_complete=complete_batches)
+@click.argument("file", type=NamedFile())
+@click.option("--yes", is_flag=True, help="Carry out what the preview shows.")
+@click.option("--matching-only", is_flag=True, help="Settle the lines that match, even if others do not.")
+@click.option("--as-of", metavar="TIME", help="The time of the statement, for lines without a time.")
+@click.option("--again", is_flag=True, help="Allow a file that was already carried out for this batch.")
+@click.option("--evidence", metavar="TEXT", help=_EVIDENCE)
+@_out_option
+@_key_option
+@by_option
+@wait_option
+@click.pass_obj
+def statement(
+    invocation: Invocation,
+    *,
+    batch: str,
+    file: Path,
+    yes: bool,
+    matching_only: bool,
+    as_of: str | None,
+    again: bool,
+    evidence: str | None,
+    out: Path | None,
+    key: Path | None,
+    by: str | None,
+    wait: bool,
+) -> None:
+    """Settle rows of BATCH by a statement: FILE, a CSV or .xlsx file with one order a line.
+
+    Without --yes it is only compared with the journal, and nothing changes. A statement counts as your word unless
+    [evidence] in the configuration says what proves that it comes from the gateway.
+    """
+    screen, who = Screen(invocation), person(by)
+    words = None if evidence is None else required_line(evidence, "--evidence")
     settings = settings_of(invocation)
     guard = guard_of(invocation, settings)
-    guard.check(inputs={say("the statement"): file, say("the order"): order}, reporting=True)
+    guard.check(inputs={say("the statement"): file}, reporting=True)
     to_order = _order_file(guard, out, key, file)
-    if order is not None:
-        if rows or resolution or words or file or yes or matching_only or to_order or as_of or again:
-            raise UsageError(say("--order speaks for itself: it goes with BATCH, --by and --wait alone."))
-        summary = _by_order(settings, screen, order, batch, who, wait=wait)
-    elif batch is None:
-        raise UsageError(say("Name the BATCH, or give an --order."))
-    elif file is not None:
-        if rows or resolution:
-            raise UsageError(say("--from speaks for itself: leave --row and --as out."))
-        if yes and to_order:
-            raise UsageError(say("--yes settles and --out does not: say one of them."))
-        true_at = None if as_of is None else as_of_time(as_of)
-        statement = read_statement(file, settings.statement.columns, code_page=settings.sheet.code_page)
-        asked = AskedStatement(statement, who, words, true_at, matching_only, again)
-        summary = (
-            _by_statement(settings, screen, batch, asked, file, wait=wait)
-            if yes
-            else _previewed(settings, screen, batch, asked, to_order)
-        )
-    elif yes or matching_only or as_of or again:
-        raise UsageError(say("--yes, --matching-only, --as-of and --again belong to --from FILE."))
-    elif not rows or resolution is None or words is None:
-        raise UsageError(say("Say --row, --as and --evidence, or give a statement with --from FILE."))
-    else:
-        settlements = [Settlement(row, Resolution(resolution), words) for row in sorted(set(rows))]
-        summary = _by_hand(settings, screen, batch, settlements, who, to_order, wait=wait)
-    screen.finish(summary)
+    if yes and to_order:
+        raise UsageError(say("--yes settles rows, and --out writes an order instead: choose one."))
+    true_at = None if as_of is None else as_of_time(as_of)
+    asked = AskedStatement(statement_in(settings, file), who, words, true_at, matching_only, again)
+    screen.finish(
+        _by_statement(settings, screen, batch, asked, file, wait=wait)
+        if yes
+        else _previewed(settings, screen, batch, asked, to_order)
+    )
+
+
+@command.command("order", short_help="Carry out an order of two people.")
+@click.argument("file", metavar="ORDER", type=NamedFile())
+@click.option("--batch", shell_complete=complete_batches, help="Refuse ORDER unless it is about this batch.")
+@click.option(
+    "--statement",
+    "statement_file",
+    type=NamedFile(),
+    help="The statement that it names. Default: the file of that name beside ORDER.",
+)
+@by_option
+@wait_option
+@click.pass_obj
+def order(
+    invocation: Invocation,
+    *,
+    file: Path,
+    batch: str | None,
+    statement_file: Path | None,
+    by: str | None,
+    wait: bool,
+) -> None:
+    """Carry out ORDER, which another person approved. An order is carried out once.
+
+    If it gives the gateway's word, the statement that it names is read, and its proof is checked again.
+    """
+    screen, who = Screen(invocation), person(by)
+    settings = settings_of(invocation)
+    guard_of(invocation, settings).check(
+        inputs={say("the order"): file, say("the statement"): statement_file}, reporting=True
+    )
+    required_policy(settings)
+    found = read_document(file, SettlementOrder)
+    folder = file.parent if statement_file is None else statement_file.parent
+    with _settling(settings, screen, wait=wait) as (journal, report):
+        done = carry_out_order(settings, journal, found, batch, who, folders=[folder])
+        screen.say(_settled_sentence(done.settled, done.by))
+        report.summary = _after(journal, done.batch, {"resolved": len(done.settled)})
+    screen.finish(report.summary)
 
 
 @contextmanager
-def _settling(settings: Settings, screen: Screen, *, wait: bool) -> Iterator[tuple[Journal, Report]]:
+def _settling(settings: Settings, screen: Screen, *, wait: bool) -> Iterator[tuple[Journal, RunReport]]:
     """Hold the journal to settle rows, and report how that ended."""
     with (
         reported(settings, "resolve", screen) as report,
@@ -164,21 +243,11 @@ def _by_hand(
             return _write_order(settings, screen, reader, find_batch(reader, batch), settlements, to_order)
     with _settling(settings, screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
-        words = " ".join(f"--row {one.row}" for one in settlements[:SHOWN_LINES])
-        with _naming_the_order(record, f"{words} --as {settlements[0].resolution.value} --evidence TEXT"):
+        rows = " ".join(str(one.row) for one in settlements[:SHOWN_LINES])
+        with _naming_the_order("row", f"{record.batch} {rows} --as {settlements[0].resolution.value} --evidence TEXT"):
             settle_by_word(settings, journal, record, settlements, who)
         screen.say(_settled_sentence(settlements, who))
         report.summary = _after(journal, record, {"resolved": len(settlements)})
-    return report.summary
-
-
-def _by_order(settings: Settings, screen: Screen, file: Path, batch: str | None, who: str, *, wait: bool) -> Summary:
-    required_policy(settings)
-    order = read_document(file, SettlementOrder)
-    with _settling(settings, screen, wait=wait) as (journal, report):
-        done = carry_out_order(settings, journal, order, batch, who)
-        screen.say(_settled_sentence(done.settled, done.by))
-        report.summary = _after(journal, done.batch, {"resolved": len(done.settled)})
     return report.summary
 
 
@@ -192,7 +261,7 @@ def _by_statement(
 
     with _settling(settings, screen, wait=wait) as (journal, report):
         record = find_batch(journal, batch)
-        with _naming_the_order(record, f"--from {file}"):
+        with _naming_the_order("statement", f"{record.batch} {shlex.quote(str(file))}"):
             done = carry_out_statement(settings, journal, record, asked, show)
         matched = done.matched
         summary = _after(journal, record, _told(matched, len(done.settled), done.held))
@@ -227,7 +296,7 @@ def _preview(
     matched = compare_statement(settings, journal, record, asked)
     show_matched(screen, matched)
     done = asked.carried_out_before(journal, record)
-    for sentence in (done, *clock_sentences(journal, utc_now())):
+    for sentence in (proof_sentence(asked.statement.proof), done, *JournalClock.read(journal, utc_now()).sentences()):
         if sentence:
             screen.say(say("Note: {sentence}", sentence=sentence))
     summary = _after(journal, record, _told(matched, 0, 0))
@@ -265,6 +334,7 @@ def _told(matched: Matched, resolved: int, held: int) -> dict[str, object]:
         "held": held,
         "would_hold": [line.order_id for line in matched.contrary],
         "would_resolve": [{"row": one.row, "as": one.resolution.value} for one in matched.settlements],
+        "on_the_gateways_word": [one.row for one in matched.settlements if one.basis is Basis.GATEWAY],
         "differences": [
             {"line": one.line, "order_id": one.order_id, "message": one.sentence} for one in matched.differences
         ],
@@ -279,10 +349,16 @@ def _settled_sentence(settlements: Sequence[Settlement], who: str) -> str:
     counts = Counter(one.resolution for one in settlements)
     told = ", ".join(say_count(count, _RESOLVED[one]) for one, count in counts.items()) or say("nothing")
     sentence = say("Resolved by {who}: {counts}.", who=who, counts=told)
-    if any(one.resolution is Resolution.REJECTED and one.basis is Basis.PERSON for one in settlements):
+    rejected = {one.basis for one in settlements if one.resolution is Resolution.REJECTED}
+    if Basis.PERSON in rejected:
         sentence += " " + say(
-            "What is rejected on a person's word alone may be sent again only after quarantine_h, and is marked for "
-            "ever as a possible duplicate."
+            "Rows rejected only on a person's word may be sent again only after quarantine_h. They stay marked as "
+            "possible duplicates."
+        )
+    if Basis.GATEWAY in rejected:
+        sentence += " " + say(
+            "Rows that a proven statement calls rejected may be sent again at once. They stay marked as possible "
+            "duplicates."
         )
     if counts[Resolution.NOT_RECEIVED]:
         sentence += " " + say(
@@ -297,7 +373,7 @@ def _after(journal: JournalReader, record: BatchRecord, further: dict[str, objec
 
 
 def _order_file(guard: OutputGuard, out: Path | None, key: Path | None, statement: Path | None) -> _OrderFile | None:
-    """Return the order's file and the maker's key from `--out` and `--key`; None where neither is given.
+    """Return the order's file and the maker's key from `--out` and `--key`; None if neither is given.
 
     Raises `UsageError` when only one of them is given, and `OutputError` when the order must not be written there.
     """
@@ -309,9 +385,11 @@ def _order_file(guard: OutputGuard, out: Path | None, key: Path | None, statemen
         )
     if out.suffix.lower() != ".json":
         raise UsageError(
-            say("{out} does not end in .json.", out=out), hint=say("An order must not take the place of another file.")
+            say("{out} does not end in .json.", out=out), hint=say("An order must not overwrite another file.")
         )
-    guard.check(Wanted("--out", out, OutputKind.ORDER), inputs={say("the statement"): statement, say("a key"): key})
+    guard.check(
+        RequestedOutput("--out", out, OutputKind.ORDER), inputs={say("the statement"): statement, say("a key"): key}
+    )
     return _OrderFile(out, key)
 
 
@@ -329,14 +407,14 @@ def _write_order(
     policy = required_policy(settings)
     document = prepare_order(settings, journal, record, settlements, own_key(file.key), statement=statement)
     write_document(document, file.out)
-    show_content(screen, document, policy)
+    show_content(screen, document, policy, settings.submission.quarantine_h)
     show_signatures(screen, document, policy)
-    asks = say_count(policy.needed, "{count} other person has to approve it", "{count} other people have to approve it")
+    asks = say_count(policy.needed, "{count} other person must approve it", "{count} other people must approve it")
     return Summary(
         ExitCode.DONE,
         say(
             "Nothing was changed. The order is in {out}; {asks}: `paygw-batch approve {out} --key KEY`. Then "
-            "`paygw-batch resolve --order {out}` carries it out.",
+            "`paygw-batch resolve order {out}` carries it out.",
             out=file.out,
             asks=asks,
         ),
@@ -348,16 +426,15 @@ def _write_order(
 
 
 @contextmanager
-def _naming_the_order(record: BatchRecord, options: str) -> Iterator[None]:
-    """Add the commands that make and carry out an order to the refusal of one person. `options` are the command's."""
+def _naming_the_order(name: str, words: str) -> Iterator[None]:
+    """Add the commands that make and carry out an order to the refusal of one person; `words` are the command's."""
     try:
         yield
     except OrderNeeded as refusal:
         refusal.hint = say(
-            "`paygw-batch resolve {batch} {options} --out ORDER.json --key KEY` writes an order; another "
-            "person approves it (`paygw-batch approve ORDER.json --key KEY`); `paygw-batch resolve --order ORDER.json` "
-            "carries it out.",
-            batch=record.batch,
-            options=options,
+            "`paygw-batch resolve {name} {words} --out ORDER.json --key KEY` writes an order; another person approves "
+            "it (`paygw-batch approve ORDER.json --key KEY`); `paygw-batch resolve order ORDER.json` carries it out.",
+            name=name,
+            words=words,
         )
         raise

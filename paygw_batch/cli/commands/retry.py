@@ -6,39 +6,35 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.completions import complete_batches
-from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import by_option, force_option, guard_of, settings_of, wait_option
-from paygw_batch.cli.runs.send_batch import continued, send_and_reconcile
+from paygw_batch.actions.continue_batch import prepare_release, release_by_order, release_rejected
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
+from paygw_batch.cli.options import by_option, complete_batches, force_option, guard_of, settings_of, wait_option
 from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.actions.continue_batch import release_rejected
-from paygw_batch.compose.actions.release_rows import prepare_release, release_by_order
-from paygw_batch.compose.approvals import required_policy
-from paygw_batch.compose.journal import find_batch, journal_to_read
-from paygw_batch.compose.operator import in_words, person
-from paygw_batch.compose.outputs import OutputKind, Wanted
+from paygw_batch.cli.send_batch import continued, send_and_reconcile
 from paygw_batch.errors import UsageError
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.orders.release_order import ReleaseOrder
+from paygw_batch.run.release import ReleaseOrder
 from paygw_batch.run.signed_document import read_document, write_document
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.approvals import person, required_line, required_policy
+from paygw_batch.wiring.journal import find_batch, journal_to_read
+from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 
 SHOWN_WAITING = 20
 """How many rows that cannot be released yet are named, with the time from which they can."""
 
 
-@click.command("retry", short_help="Send rejected rows again.")
+@click.command("retry", cls=HelpCommand)
 @click.argument("batch", shell_complete=complete_batches)
-@click.option("--row", "rows", type=click.IntRange(1), multiple=True, help="Only this row of the sheet. Repeatable.")
-@click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx).")
+@click.option("--row", "rows", type=WholeNumber(1), multiple=True, help="Only this row of the sheet. Repeatable.")
+@click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @click.option("--evidence", metavar="TEXT", help="With --order-out: why they may be sent again.")
-@click.option(
-    "--order-out", type=click.Path(path_type=Path), help="Write an order for a second person, and send nothing."
-)
-@click.option("--key", type=click.Path(path_type=Path), help="With --order-out: your private key (Ed25519, PEM).")
-@click.option("--order", type=click.Path(path_type=Path), help="Carry out an order that another person approved.")
+@click.option("--order-out", type=NamedFile(), help="Write an order for a second person, and send nothing.")
+@click.option("--key", type=NamedFile(), help="With --order-out: your private key (Ed25519, PEM).")
+@click.option("--order", type=NamedFile(), help="Carry out an order that another person approved.")
 @by_option
 @wait_option
 @force_option
@@ -57,10 +53,10 @@ def command(
     wait: bool,
     force: bool,
 ) -> None:
-    """Release the rejected rows of BATCH (its id, a prefix of it, or its sheet's path) for another attempt, and send.
+    """Send the rejected rows of BATCH (its id, a prefix of it, or its sheet's path) again.
 
-    Rows that are ready for another reason are sent along, as `resume` does. A row in doubt is never part of it. With
-    --order-out the release is written as an order, which another person approves and --order carries out.
+    Other rows that are ready are also sent, as by `resume`. Rows in doubt are never included. With --order-out the
+    release is written as an order: another person approves it, and --order carries it out.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
@@ -71,10 +67,12 @@ def command(
                 say("--order-out ORDER.json, --key KEY and --evidence TEXT belong together, without --order.")
             )
         guard = guard_of(invocation, settings, force=force)
-        guard.check(Wanted("--order-out", order_out, OutputKind.ORDER), inputs={say("a key"): key})
-        screen.finish(_write_order(settings, screen, batch, rows, in_words(evidence, "--evidence"), order_out, key))
+        guard.check(RequestedOutput("--order-out", order_out, OutputKind.ORDER), inputs={say("a key"): key})
+        screen.finish(
+            _write_order(settings, screen, batch, rows, required_line(evidence, "--evidence"), order_out, key)
+        )
     if order is not None and rows:
-        raise UsageError(say("--order speaks for itself: leave --row out."))
+        raise UsageError(say("--order already names its rows: leave --row out."))
     document = None if order is None else read_document(order, ReleaseOrder)
     with continued(invocation, settings, "retry", screen, batch, out, wait=wait, force=force) as run:
         released = (
@@ -89,7 +87,7 @@ def command(
         summary = send_and_reconcile(run.task, run.out, screen)
         waiting = len(released.waiting)
         why = (
-            say_count(waiting, "{count:,} rejected row has to wait", "{count:,} rejected rows have to wait")
+            say_count(waiting, "{count:,} rejected row must wait", "{count:,} rejected rows must wait")
             if waiting
             else say("no row is rejected")
         )
@@ -105,14 +103,14 @@ def _write_order(
     """Write the order to release rows, signed by its maker. Nothing is changed."""
     if out.suffix.lower() != ".json":
         raise UsageError(
-            say("{out} does not end in .json.", out=out), hint=say("An order must not take the place of another file.")
+            say("{out} does not end in .json.", out=out), hint=say("An order must not overwrite another file.")
         )
     policy = required_policy(settings)
     with journal_to_read(settings) as journal:
         record = find_batch(journal, batch)
         document = prepare_release(settings, journal, record, rows, evidence, own_key(key))
     write_document(document, out)
-    show_content(screen, document, policy)
+    show_content(screen, document, policy, settings.submission.quarantine_h)
     show_signatures(screen, document, policy)
     return Summary(
         ExitCode.DONE,

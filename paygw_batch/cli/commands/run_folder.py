@@ -2,36 +2,42 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import click
 
-from paygw_batch.cli.invocation import Invocation
+from paygw_batch.actions.drop_folder import Claimed, Drop, adopt
+from paygw_batch.actions.dropped_files import NOTE_ENDING
+from paygw_batch.actions.plan_sheet import SheetOptions, Submission
+from paygw_batch.actions.results import Rejects, ResultFiles
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, NamedFile, Number
 from paygw_batch.cli.options import collect_option, guard_of, settings_of, strict_option, wait_option
-from paygw_batch.cli.runs.drop_folder import Claimed, Drop
-from paygw_batch.cli.runs.run_report import reported
-from paygw_batch.cli.runs.sheet_results import Rejects, ResultFiles, submit_and_report
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.send_batch import reported, submit_and_report
 from paygw_batch.clock import utc_now
-from paygw_batch.compose.actions.submit_sheet import Submission
-from paygw_batch.compose.gateway import gateway_of
-from paygw_batch.compose.operations import operation_of, require_complete, rules_of
-from paygw_batch.compose.operator import person
-from paygw_batch.compose.outputs import OutputGuard
-from paygw_batch.compose.run_journal import run_journal
-from paygw_batch.compose.sheet import read_options, require_as_stated, validated_sheet
-from paygw_batch.compose.signing import signer_key
 from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import ApprovalError, ConfigurationError, PaygwError, ReferenceLookAlike, SheetError
+from paygw_batch.errors import ApprovalError, Asked, ConfigurationError, PaygwError, ReferenceLookAlike, SheetError
 from paygw_batch.journal import Journal
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.settings.cover_note import CoverNote
 from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read.profiles import read_profile
+from paygw_batch.wiring.approvals import person
+from paygw_batch.wiring.gateway import gateway_of
+from paygw_batch.wiring.journal import run_journal
+from paygw_batch.wiring.operations import operation_of, require_complete, rules_of
+from paygw_batch.wiring.outputs import OutputGuard
+from paygw_batch.wiring.sheet import read_options, require_as_stated, validated_sheet
+from paygw_batch.wiring.signing import signer_key
 
 _UNFINISHED = {ExitCode.STOPPED_EARLY, ExitCode.INTERRUPTED}
 _REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
@@ -46,14 +52,18 @@ class _Run:
     journal: Journal
     screen: Screen
     guard: OutputGuard
-    skip_invalid: bool
-    strict: bool
+    options: SheetOptions
 
 
-@click.command("run-folder", short_help="Submit the sheets of a folder.")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.command("run-folder", cls=HelpCommand)
+@click.argument("folder", type=NamedFile())
+@click.option("--adopt", "is_adopting", is_flag=True, help="Confirm that FOLDER is a drop folder; pay nothing.")
 @click.option(
-    "--settle-s", type=click.FloatRange(0), default=60.0, show_default=True, help="Leave younger files alone."
+    "--settle-s",
+    type=Number(0),
+    default=60.0,
+    show_default=True,
+    help="Skip files younger than this.",
 )
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and pay the others.")
 @strict_option
@@ -65,16 +75,25 @@ def command(
     *,
     operation: str,
     folder: Path,
+    is_adopting: bool,
     settle_s: float,
     skip_invalid: bool,
     strict: bool,
     wait: bool,
 ) -> None:
-    """Submit every sheet in FOLDER that nobody has written to for a while, one after the other.
+    """Submit every sheet in FOLDER that has not changed for a while, one after the other.
 
-    Each is moved to FOLDER/done or FOLDER/refused with its reports. A second start while one is on does nothing.
+    Each sheet is moved to FOLDER/done or FOLDER/refused with its reports. A file that is not a sheet is moved to
+    FOLDER/refused. If another run-folder is at work there, this one does nothing.
+
+    A folder that holds a configuration, a key or a journal is refused until --adopt confirms it.
     """
     screen = Screen(invocation)
+    if is_adopting:
+        adopt(folder)
+        screen.finish(
+            Summary(ExitCode.DONE, say("{folder} is adopted as a drop folder. Nothing was sent.", folder=folder))
+        )
     settings = settings_of(invocation)
     rules = rules_of(settings, operation)
     guard = guard_of(invocation, settings)
@@ -83,12 +102,16 @@ def command(
     # Sheets of an operation are claimed apart: what was begun as one must never be continued as another.
     endpoint = settings.endpoint_identity().name
     owner = endpoint if operation == PAYOUT else f"{endpoint} {operation}"
-    drop = Drop(folder, owner, settle_s=settle_s, now=utc_now)
+    drop = Drop(folder, owner, guard, settle_s=settle_s, now=utc_now)
     with reported(settings, "run-folder", screen) as report:
+        report.files = drop.counts()
         signer_key(settings, os.environ)
         with run_journal(settings, "run-folder", screen.say, wait=wait) as journal:
-            run = _Run(settings, rules, journal, screen, guard, skip_invalid, strict)
-            report.summary = _told(list(_submit_all(drop, run)))
+            options = SheetOptions(skip_invalid=skip_invalid, strict=strict)
+            run = _Run(settings, rules, journal, screen, guard, options)
+            sheets = list(_submit_all(drop, run))
+        report.files = drop.counts()
+        report.summary = _told(sheets, _name_left(drop, screen))
     screen.finish(report.summary)
 
 
@@ -108,32 +131,70 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
         claimed.finish(summary, is_refused=summary.exit_code in _REFUSED)
 
 
+def _name_left(drop: Drop, screen: Screen) -> Mapping[str, str]:
+    """Name each file that is left in the folder and needs a person."""
+    left = drop.look().left
+    for why in left.values():
+        screen.say(why)
+        screen.insist(why)
+    return left
+
+
 def _submit(claimed: Claimed, run: _Run) -> Summary:
     """Submit one sheet. A fault of the sheet is its summary; a fault of ours ends the whole run."""
     try:
-        validated = _read(claimed, run)
-    except (SheetError, ConfigurationError) as error:
+        if claimed.fault is not None:
+            raise claimed.fault
+        note = claimed.note
+        settings = _settings_of_note(note, claimed, run.settings)
+        validated = _read(claimed, note, replace(run, settings=settings))
+    except (SheetError, ConfigurationError, ApprovalError) as error:
         return _refusal(claimed, run, error)
-    asked = Submission(
-        validated, claimed.path_when_done, claimed.plan, person(None), run.skip_invalid, strict=run.strict
+    chosen = SheetOptions(
+        skip_invalid=run.options.skip_invalid if note.skip_invalid is None else note.skip_invalid,
+        amend=note.amend,
+        strict=run.options.strict or note.strict,
+        repeats_meant=note.repeats_meant,
+        is_plan_named=os.path.lexists(claimed.plan),
     )
-    options = read_options(run.settings, operation_of(run.rules).name, claimed.note.sheet)
+    read = partial(_read, claimed, note, replace(run, settings=settings))
+    asked = Submission(validated, claimed.path_when_done, claimed.plan, person(note.by), chosen, read)
+    options = read_options(settings, operation_of(run.rules).name, _answers(note))
     rejects = Rejects(claimed.rejects, claimed.path, options)
     files = ResultFiles(claimed.reconciliation, rejects=rejects, report=claimed.report)
     files.check(run.guard, asked)
-    with gateway_of(run.settings, run.rules, os.environ) as gateway:
+    with gateway_of(settings, run.rules, os.environ) as gateway:
         try:
-            return submit_and_report(
-                asked, files, run.settings, run.rules, gateway, run.journal, run.screen, may_ask=False
-            )
+            return submit_and_report(asked, files, settings, run.rules, gateway, run.journal, run.screen, may_ask=False)
         except (ApprovalError, ReferenceLookAlike) as error:
             return _refusal(claimed, run, error)
 
 
-def _read(claimed: Claimed, run: _Run) -> Validated:
+def _settings_of_note(note: CoverNote, claimed: Claimed, settings: Settings) -> Settings:
+    """Return the settings for one sheet: how it is written, its cover note says first. Raises `SheetError`."""
+    said = {} if note.column_profile is None else {"column_profile": note.column_profile}
+    if note.column_profile is not None:
+        try:
+            read_profile(note.column_profile)
+        except ConfigurationError as error:
+            raise SheetError(f"{claimed.name}{NOTE_ENDING}: {error.message}") from None
+    return settings.model_copy(update={"sheet": settings.sheet.model_copy(update=said)})
+
+
+def _answers(note: CoverNote) -> SheetAnswers:
+    return SheetAnswers(**{asked.value: getattr(note, asked.value) for asked in Asked})
+
+
+def _read(claimed: Claimed, note: CoverNote, run: _Run) -> Validated:
     """Read and validate a sheet as its cover note says. Raises `SheetError`, and `ConfigurationError`."""
-    note = claimed.note
-    validated = validated_sheet(run.settings, run.rules, claimed.path, reference=note.reference, worksheet=note.sheet)
+    # A plan, and everything that a person reads, has the name that the sender gave the sheet.
+    validated = validated_sheet(
+        run.settings,
+        run.rules,
+        claimed.path,
+        _answers(note),
+        file=claimed.name,
+    )
     run.screen.notes(validated.sheet.notes)
     require_as_stated(run.settings, run.rules, validated, note.totals)
     return validated
@@ -141,10 +202,11 @@ def _read(claimed: Claimed, run: _Run) -> Validated:
 
 def _refusal(claimed: Claimed, run: _Run, error: PaygwError) -> Summary:
     run.screen.say(error.message)
-    return Summary(ExitCode(error.exit_code), f"{error.message} {error.hint}".strip(), sheet=claimed.name)
+    message = f"{error.message} {error.hint}".strip()
+    return Summary(ExitCode(error.exit_code), message, sheet=claimed.name, option=error.option)
 
 
-def _told(sheets: list[tuple[str, Summary]]) -> Summary:
+def _told(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) -> Summary:
     """Return the summary of a whole folder."""
     states: Counter[str] = Counter()
     sums: dict[str, dict[str, Decimal]] = {}
@@ -168,10 +230,16 @@ def _told(sheets: list[tuple[str, Summary]]) -> Summary:
     message = (
         say_count(count, "{count} sheet was taken.", "{count} sheets were taken.")
         if sheets
-        else say("There was no settled sheet.")
+        else say("No sheet is ready yet: files are left alone until they stop changing (--settle-s).")
     )
+    if left:
+        message += " " + say_count(
+            len(left),
+            "{count} file was left in the folder: it belongs to no sheet, or cannot be taken.",
+            "{count} files were left in the folder: they belong to no sheet, or cannot be taken.",
+        )
     return Summary(
-        _worst_of([summary for _, summary in sheets]),
+        _worst_of([summary for _, summary in sheets], left),
         message,
         rows=sum(summary.rows for _, summary in sheets),
         states=dict(states),
@@ -182,13 +250,13 @@ def _told(sheets: list[tuple[str, Summary]]) -> Summary:
         defects=sum(summary.defects for _, summary in sheets),
         known=sum(summary.known for _, summary in sheets),
         sent_this_run=sum(summary.sent_this_run for _, summary in sheets),
-        further={"sheets": listed},
+        further={"sheets": listed, "left": [{"file": name, "message": why} for name, why in left.items()]},
     )
 
 
-def _worst_of(sheets: list[Summary]) -> ExitCode:
+def _worst_of(sheets: list[Summary], left: Mapping[str, str]) -> ExitCode:
     """Return the exit code of a folder: the worst of its sheets, but no refused sheet (3) hides a row in doubt (5)."""
-    codes = {summary.exit_code for summary in sheets} | {ExitCode.DONE}
+    codes = {summary.exit_code for summary in sheets} | {ExitCode.SOME_REJECTED if left else ExitCode.DONE}
     if ExitCode.PERSON_NEEDED in codes:
         codes -= {ExitCode.DEFECTS}
     return worst(codes)

@@ -6,25 +6,26 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.operations import require_gateway, rules_of
-from paygw_batch.compose.sandbox import sandbox_config
-from paygw_batch.compose.signing import key_path, signer_key
 from paygw_batch.countries.load import operation_names
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.sandbox.sandbox_server import serve
+from paygw_batch.sandbox.server import serve
+from paygw_batch.wiring.operations import require_gateway, rules_of
+from paygw_batch.wiring.sandbox import sandbox_config
+from paygw_batch.wiring.signing import key_place, signer_key
 
 
-@click.command("sandbox", short_help="Run the built-in gateway.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on loopback; 0: any free one.")
-@click.option("--behaviour", type=click.Path(path_type=Path), help="What it answers: a TOML file of rules.")
+@click.command("sandbox", cls=HelpCommand)
+@click.option("--port", type=WholeNumber(0, 65535), default=0, help="Port on loopback; 0: any free one.")
+@click.option("--behaviour", type=NamedFile(), help="TOML file of rules for its answers.")
 @click.pass_obj
 def command(invocation: Invocation, *, port: int, behaviour: Path | None) -> None:
-    """Run the built-in gateway on loopback until it is interrupted.
+    """Run the built-in gateway on loopback until interrupted.
 
-    It expects what the configuration would send, moves no money, and writes down what it accepted.
+    It expects exactly what the configuration would send, moves no money, and records what it accepted.
     """
     screen = Screen(invocation)
     settings = settings_of(
@@ -40,7 +41,7 @@ def command(invocation: Invocation, *, port: int, behaviour: Path | None) -> Non
         screen.say(f"The sandbox answers at {base_url}; what it accepts is written to {records}.")
         screen.say("To submit to it from another terminal, with the same configuration and a journal of its own:")
         screen.say(
-            f"  PAYGW_BASE_URL={base_url} PAYGW_PRIVATE_KEY={shlex.quote(str(key_path(settings)))} "
+            f"  PAYGW_BASE_URL={base_url} PAYGW_PRIVATE_KEY={shlex.quote(str(key_place(settings)))} "
             "paygw-batch --journal FILE ... submit SHEET"
         )
 

@@ -1,5 +1,6 @@
 """`paygw-batch status`: show one batch, or all, as the journal records them, and the next step for a person."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -7,34 +8,83 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.live import Live
 
-from paygw_batch.cli.completions import complete_batches
-from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import force_option, guard_of, settings_of
-from paygw_batch.cli.screen.gateway_messages import show_counts, show_evidence, show_replies
-from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.screen.watch import follow
-from paygw_batch.compose.actions.batch_status import (
+from paygw_batch.actions.batch_status import (
     BatchStatus,
     JournalStatus,
     ListedBatch,
     RowStatus,
     batch_status,
     journal_status,
+    rows_being_sent,
+    states_of,
 )
-from paygw_batch.compose.journal import find_batch, journal_to_read
-from paygw_batch.compose.outputs import OutputKind, Wanted
+from paygw_batch.actions.follow_payout import FollowedBatch, followed_batch
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
+from paygw_batch.cli.options import complete_batches, force_option, guard_of, settings_of
+from paygw_batch.cli.screen.gateway_messages import show_counts, show_evidence, show_replies
+from paygw_batch.cli.screen.screen import Screen, plain
 from paygw_batch.core.lifecycle import State
-from paygw_batch.core.money import from_minor
+from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.core.recorded_words import deed_words, recorded
-from paygw_batch.core.shown_states import counted_state, shown_state, state_words
-from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, counted_state, shown_state, state_words
+from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, Contradiction, JournalReader, StateTally
+from paygw_batch.journal import BatchRecord, Contradiction, FoundPayment, JournalReader, RowStanding, StateTally
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.report.next_step import in_command_words
+from paygw_batch.report.next_step import in_command_words, step_of_state
+from paygw_batch.report.remittance import payee_of
 from paygw_batch.report.summary import Summary
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.journal import find_batch, journal_to_read
+from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 
+LOOK_EVERY_S = 1.0
+QUIET_BEYOND_TIMEOUT_S = 30
+"""A journal in which nothing moved for a whole request's time and this much more is not being written by a run."""
+
+
+def follow(settings: Settings, batch: str, screen: Screen) -> None:
+    """Show the states of a batch until nothing is left to send, nothing has moved for long, or Ctrl-C."""
+    give_up_s = settings.gateway.total_timeout_s + QUIET_BEYOND_TIMEOUT_S
+    head, moved_s = -1, time.monotonic()
+    told = ""
+    try:
+        with Live(console=screen.err, refresh_per_second=4, transient=True) as live:
+            while True:
+                with journal_to_read(settings) as journal:
+                    record = find_batch(journal, batch)
+                    tallies = journal.tallies(record.number)
+                    being_sent = rows_being_sent(journal, record.number, tallies)
+                    seq = journal.head().seq
+                if seq != head:
+                    head, moved_s = seq, time.monotonic()
+                states = states_of(record, tallies, being_sent)
+                now = ", ".join(counted_state(count, state) for state, count in states.items())
+                if screen.err.is_terminal:
+                    live.update(plain(say("{sheet}: {states}", sheet=record.sheet_name, states=now)))
+                elif now != told:
+                    screen.err.print(say("{sheet}: {states}", sheet=record.sheet_name, states=now), soft_wrap=True)
+                told = now
+                if not any(tally.state in {State.READY, State.IN_FLIGHT} for tally in tallies):
+                    return
+                if time.monotonic() - moved_s > give_up_s:
+                    screen.err.print(
+                        say(
+                            "Nothing has moved for {seconds:.0f} seconds: no run seems to be active.", seconds=give_up_s
+                        )
+                    )
+                    return
+                time.sleep(LOOK_EVERY_S)
+    except KeyboardInterrupt:
+        screen.err.print(say("No longer watching. The run continues."))
+
+
+_CALLED_SO = frozenset({State.IN_FLIGHT, State.REPLACED})
+"""The states that the table calls by their own names: what a living process sends, and what was replaced."""
+_SHOWN_END = 3
 SHOWN_ROWS = 20
 """How many rows of a kind are listed on a screen."""
 _ORDERS: Mapping[str, Callable[[ListedBatch], Any]] = {
@@ -47,13 +97,13 @@ _ORDERS: Mapping[str, Callable[[ListedBatch], Any]] = {
 }
 
 
-@click.command("status", short_help="Show what the journal knows.")
+@click.command("status", cls=HelpCommand)
 @click.argument("batch", required=False, shell_complete=complete_batches)
-@click.option("--in-doubt", is_flag=True, help="Only the rows in doubt.")
-@click.option("--out", type=click.Path(path_type=Path), help="With --in-doubt: write the question list for support.")
-@click.option("--history", is_flag=True, help="Also who did what to it and when.")
-@click.option("--row", type=click.IntRange(1), help="Also the gateway's raw replies about this row.")
-@click.option("--sort", "order", type=click.Choice(list(_ORDERS)), default="opened", help="The order of all batches.")
+@click.option("--in-doubt", is_flag=True, help="Show only the rows in doubt.")
+@click.option("--out", type=NamedFile(), help="With --in-doubt: write the question list for support.")
+@click.option("--history", is_flag=True, help="Also show who did what, and when.")
+@click.option("--row", type=WholeNumber(1), help="Also show the gateway's raw replies about this row.")
+@click.option("--sort", "order", type=click.Choice(list(_ORDERS)), default="opened", help="Order of the list.")
 @click.option("--watch", is_flag=True, help="Follow a running batch until it has nothing left to send.")
 @force_option
 @click.pass_obj
@@ -69,14 +119,14 @@ def command(
     watch: bool,
     force: bool,
 ) -> None:
-    """Show the states of rows of BATCH (its id, a prefix of it, or its sheet's path); without BATCH, of all batches."""
-    screen = Screen(invocation)
+    """Show the rows of BATCH (its id, a prefix of it, or its sheet's path); without BATCH, all batches."""
+    screen = Screen(invocation, only_shows=True)
     settings = settings_of(invocation)
     if out is not None and not in_doubt:
         raise UsageError(say("--out belongs to --in-doubt: `paygw-batch reconcile BATCH --out FILE` writes every row."))
     if batch is None and (in_doubt or watch or history or row is not None):
         raise UsageError(say("--in-doubt, --history, --row and --watch are about one batch: name it."))
-    wanted, guard = Wanted("--out", out, OutputKind.QUESTIONS), guard_of(invocation, settings, force=force)
+    wanted, guard = RequestedOutput("--out", out, OutputKind.QUESTIONS), guard_of(invocation, settings, force=force)
     guard.check(wanted, inputs={say("the sheet"): None if batch is None else Path(batch)})
     if batch is not None and watch:
         follow(settings, batch, screen)
@@ -88,7 +138,10 @@ def command(
             guard.check(wanted, inputs={say("the sheet"): Path(record.sheet_path)})
             limit = None if screen.as_json else SHOWN_ROWS
             found = batch_status(settings, journal, record, only_doubt=in_doubt, limit=limit)
-            summary = _one(found, screen, only_doubt=in_doubt)
+            doubtful = [one.row.row for one in found.rows[:SHOWN_ROWS] if one.row.state in SHOWN_IN_DOUBT]
+            payments = journal.payments(record.number, doubtful)
+            _show_run(followed_batch(settings, journal, record, lambda: found.tallies), screen)
+            summary = _one(found, payments, screen, only_doubt=in_doubt)
             if history:
                 summary = replace(summary, further={**summary.further, "history": _history(journal, record, screen)})
             if row is not None:
@@ -100,7 +153,7 @@ def command(
 
 
 def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, screen: Screen) -> None:
-    from paygw_batch.report.questions import questions  # noqa: PLC0415 (polars: only where a file is asked for)
+    from paygw_batch.report.reconcile import questions  # noqa: PLC0415 (polars: only if a file is asked for)
     from paygw_batch.sheet.write.table import write_frame  # noqa: PLC0415 (as above)
 
     asked = questions(journal, record, minor_units_by_currency())
@@ -115,7 +168,24 @@ def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, scr
     )
 
 
-def _one(found: BatchStatus, screen: Screen, *, only_doubt: bool) -> Summary:
+def _show_run(found: FollowedBatch, screen: Screen) -> None:
+    """Say who sends the batch now, how many of its rows have an answer, and since when."""
+    if found.running is None or not found.is_sending:
+        return
+    screen.say(
+        say(
+            "`paygw-batch {command}` (process {pid}) is sending it since {since}: {answered:,} of {payable:,} rows "
+            "have an answer.",
+            command=found.running.command,
+            pid=found.running.pid,
+            since=found.running.since,
+            answered=found.answered,
+            payable=found.payable,
+        )
+    )
+
+
+def _one(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen, *, only_doubt: bool) -> Summary:
     record = found.record
     screen.say(
         say(
@@ -129,7 +199,7 @@ def _one(found: BatchStatus, screen: Screen, *, only_doubt: bool) -> Summary:
     )
     if not only_doubt:
         _show_tallies(found.tallies, screen)
-    _show_steps(found, screen)
+    _show_steps(found, payments, screen)
     _show_contradictions(found.contradictions, screen)
     waiting = show_evidence(found, screen)
     rows = [_row_told(one) for one in sorted(found.rows, key=lambda one: one.row.row)]
@@ -155,7 +225,7 @@ def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
             (
                 tally.country,
                 tally.currency,
-                shown_state(tally.state),
+                tally.state.value if tally.state in _CALLED_SO else shown_state(tally.state),
                 tally.count,
                 from_minor(tally.minor, minor_units=minor_units[tally.currency]),
             )
@@ -164,8 +234,8 @@ def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
     )
 
 
-def _show_steps(found: BatchStatus, screen: Screen) -> None:
-    """Show the next step for the first rows that need a person."""
+def _show_steps(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen) -> None:
+    """Show the first rows that need a person, and what to do next. Rows in doubt share one instruction."""
     count = found.needing
     if count:
         screen.say(
@@ -175,16 +245,36 @@ def _show_steps(found: BatchStatus, screen: Screen) -> None:
                 "What to do next ({count:,} rows need a person):",
             )
         )
-    for one in found.rows[:SHOWN_ROWS]:
+    shown = found.rows[:SHOWN_ROWS]
+    for one in shown:
         row, why = one.row, f" ({one.row.error_code})" if one.row.error_code else ""
         state = state_words(shown_state(row.state))
-        screen.say(say("- Row {row}, {state}{why}: {step}", row=row.row, state=state, why=why, step=_step_told(one)))
+        told = _doubt_told(row, payments[row.row]) if row.row in payments else _step_told(one)
+        screen.say(say("- Row {row}, {state}{why}: {step}", row=row.row, state=state, why=why, step=told))
     if count > SHOWN_ROWS:
         screen.say(say("... and {count:,} more: --json lists all of them.", count=count - SHOWN_ROWS))
-    if any(one.row.state is State.IN_DOUBT for one in found.rows):
-        screen.say(
-            say("`paygw-batch status BATCH --in-doubt --out FILE` writes them as questions to the gateway's support.")
-        )
+    doubtful = [one.row.row for one in shown if one.row.row in payments]
+    if doubtful:
+        operation = load_operation(found.record.operation)
+        step = step_of_state(State.IN_DOUBT, found.record, operation, first_row=doubtful[0])
+        screen.say(step.sentence)
+        settle = f"paygw-batch resolve row {found.record.batch} {doubtful[0]} --as paid --evidence TEXT"
+        for line in (*step.commands, settle):
+            screen.say(f"  {line}")
+
+
+def _doubt_told(row: RowStanding, payment: FoundPayment) -> str:
+    """Return who is in doubt: the amount, the person, the order and since when. Of the account, the end is enough."""
+    payee = payee_of(payment.form, payment.fields)
+    return say(
+        "{currency} {amount} to {name} (...{end}), order {order}, since {since}",
+        currency=payment.currency,
+        amount=with_separators(payment.amount),
+        name=payee.name,
+        end=payee.number[-_SHOWN_END:],
+        order=row.sent_orderid or row.client_orderid,
+        since=row.intended_at or row.updated_at,
+    )
 
 
 def _step_told(one: RowStatus) -> str | None:

@@ -2,14 +2,31 @@
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from paygw_batch.actions.check_payout import corrections_of
+from paygw_batch.actions.mend_sheet import read_mending
+from paygw_batch.actions.plan_sheet import (
+    SentBy,
+    SheetOptions,
+    Submission,
+    Surface,
+    plan_sheet,
+    preview,
+    refused_as_repeat,
+    refused_for_defects,
+)
+from paygw_batch.actions.results import ResultFiles, default_out
+from paygw_batch.actions.submit_sheet import refused_summary, require_named_plan, with_warnings_told
 from paygw_batch.cli.help_texts import SheetCommand
-from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.invocation import Invocation, NamedFile, Number, WholeNumber
 from paygw_batch.cli.options import (
+    answers_of,
+    answers_options,
     by_option,
     force_option,
     guard_of,
@@ -19,37 +36,11 @@ from paygw_batch.cli.options import (
     stated_totals,
     strict_option,
     wait_option,
-    worksheet_option,
-)
-from paygw_batch.cli.runs.run_report import reported
-from paygw_batch.cli.runs.send_batch import default_out
-from paygw_batch.cli.runs.sheet_results import (
-    ResultFiles,
-    refused_summary,
-    show_planned,
-    submit_and_report,
-    with_warnings_told,
 )
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.sheet_tables import show_totals
-from paygw_batch.compose.actions.mend_sheet import read_mending
-from paygw_batch.compose.actions.send import SentBy
-from paygw_batch.compose.actions.submit_sheet import (
-    Submission,
-    Surface,
-    plan_sheet,
-    preview,
-    refused_as_repeat,
-    refused_for_defects,
-)
-from paygw_batch.compose.approvals import default_plan
-from paygw_batch.compose.gateway import gateway_of
-from paygw_batch.compose.journal import journal_to_plan_with, shared_database
-from paygw_batch.compose.operations import minor_units_of, require_complete, rules_of
-from paygw_batch.compose.operator import person
-from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.run_journal import run_journal
-from paygw_batch.compose.sheet import require_as_stated, validated_sheet
+from paygw_batch.cli.send_batch import reported, show_planned, submit_and_report
+from paygw_batch.cli.sheet_questions import answered
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import with_separators
 from paygw_batch.errors import UsageError
@@ -58,32 +49,38 @@ from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import Summary, of_states
 from paygw_batch.report.totals import books_of_pieces
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.approvals import default_plan, person
+from paygw_batch.wiring.gateway import gateway_of
+from paygw_batch.wiring.journal import journal_for_planning, require_workers, run_journal
+from paygw_batch.wiring.operations import minor_units_of, require_complete, rules_of
+from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
+from paygw_batch.wiring.sheet import require_as_stated, validated_sheet
 
 _OPTIONS = (
-    click.argument("sheet", type=click.Path(path_type=Path)),
-    worksheet_option,
+    click.argument("sheet", type=NamedFile()),
+    answers_options,
     profile_option,
-    click.option("--out", type=click.Path(path_type=Path), help="Reconciliation file (.csv, .parquet or .xlsx)."),
-    click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it."),
+    click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx)."),
     click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others."),
-    click.option(
-        "--mended", type=click.Path(path_type=Path), metavar="FILE", help="Corrections that were made in the console."
-    ),
+    click.option("--mended", type=NamedFile(), metavar="FILE", help="File of corrections made in the console."),
     click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent."),
     strict_option,
     repeats_option,
-    click.option("--plan", type=click.Path(path_type=Path), help="The approved plan. Default: SHEET.plan.json."),
-    click.option("--first", type=click.IntRange(1), help="Send only the first N due rows, and stop (6)."),
-    click.option("--detach", is_flag=True, help="Hand the batch over to the workers, and end at once."),
+    click.option("--plan", type=NamedFile(), help="The approved plan. Default: SHEET.plan.json."),
+    click.option("--first", type=WholeNumber(1), help="Send at most N rows, then stop (exit code 6)."),
+    click.option("--detach", is_flag=True, help="Hand the batch over to the workers and return at once."),
+    click.option("--urgent", is_flag=True, help="Let workers leave other batches for this one."),
     click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing."),
-    click.option("--concurrency", type=click.IntRange(1, 1024), help="Requests in flight at the most."),
-    click.option("--rate-per-s", type=click.FloatRange(0), help="Requests a second at the most; 0: no limit."),
-    click.option("--expect-rows", type=click.IntRange(0), help="Refuse the sheet unless it has so many rows."),
+    click.option("--concurrency", type=WholeNumber(1, 1024), help="Maximum number of requests in flight."),
+    click.option("--rate-per-s", type=Number(0), help="Maximum number of requests a second; 0: no limit."),
+    click.option(
+        "--expect-rows", type=WholeNumber(0), help="Refuse the sheet unless it has exactly this number of rows."
+    ),
     click.option(
         "--expect-total",
         multiple=True,
         metavar="CUR=AMOUNT",
-        help="Refuse the sheet unless it comes to this. Repeatable.",
+        help="Refuse the sheet unless its total is exactly this. Repeatable.",
     ),
     wait_option,
     by_option,
@@ -98,7 +95,7 @@ def sheet_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command("submit", cls=SheetCommand, short_help="Pay a sheet.")
+@click.command("submit", cls=SheetCommand)
 @sheet_options
 @click.pass_obj
 def command(invocation: Invocation, /, **asked: Any) -> None:
@@ -112,15 +109,9 @@ def run_sheet(
     command_name: str,
     *,
     sheet: Path,
-    worksheet: str | None,
     column_profile: str | None,
     out: Path | None,
-    reference: str | None,
-    skip_invalid: bool,
     mended: Path | None,
-    amend: bool,
-    strict: bool,
-    repeats_meant: bool,
     plan: Path | None,
     first: int | None,
     detach: bool,
@@ -132,30 +123,32 @@ def run_sheet(
     wait: bool,
     by: str | None,
     force: bool,
+    **further: Any,
 ) -> None:
-    """Run a sheet of `operation`: start its batch, or continue it."""
-    screen, stated = Screen(invocation), stated_totals(expect_rows, expect_total)
+    """Run a sheet of `operation`. `further` are the values of `answers_options`, and those of `SheetOptions`."""
+    screen, answers, stated = Screen(invocation), answers_of(further), stated_totals(expect_rows, expect_total)
     pace = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
     settings = settings_of(invocation, {**pace, ("sheet", "column_profile"): column_profile})
-    choices = (skip_invalid, amend, strict, repeats_meant, first, _sent_by(settings, first, detach=detach))
+    sent_by = _sent_by(settings, first, detach=detach, urgent=further["urgent"])
+    options = SheetOptions(**further, first=first, sent_by=sent_by, is_plan_named=plan is not None)
     rules, plan_file = rules_of(settings, operation), plan or default_plan(sheet)
     guard = guard_of(invocation, settings, force=force)
-    inputs = {say("the sheet"): sheet, say("the plan"): plan_file}
-    inputs |= {} if mended is None else {say("the corrections"): mended}
-    guard.check(Wanted("--out", out, OutputKind.RECONCILIATION), inputs=inputs, reporting=not dry_run)
+    inputs = {say("the sheet"): sheet, say("the plan"): plan_file, say("the corrections"): mended}
+    guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION), inputs=inputs, reporting=not dry_run)
     require_complete(settings, rules, set())
-    mending = None if mended is None else read_mending(mended)
+    decider, mending = person(by), None if mended is None else read_mending(mended)
+    reading = partial(validated_sheet, settings, rules, sheet, mending=mending)
+    corrections = partial(corrections_of, settings, mending)
 
     def read() -> Submission:
-        validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet, mending=mending)
+        validated, answered_by = answered(screen, reading, answers, operation)
+        again = partial(reading, answered_by)
         screen.notes(validated.sheet.notes)
         require_as_stated(settings, rules, validated, stated)
-        return Submission(validated, sheet, plan_file, person(by), *choices)
+        return Submission(validated, sheet, plan_file, decider, options, again, corrections)
 
     if dry_run:
-        with journal_to_plan_with(settings) as reader:
-            summary = _tried(read(), settings, reader, minor_units_of(rules), screen)
-        screen.finish(summary)
+        screen.finish(_tried(read, settings, minor_units_of(rules), screen))
     with reported(settings, command_name, screen) as report:
         asked = read()
         files = ResultFiles(out or default_out(sheet, asked.validated.sheet.name), is_out_named=out is not None)
@@ -168,11 +161,12 @@ def run_sheet(
     screen.finish(report.summary)
 
 
-def _sent_by(settings: Settings, first: int | None, *, detach: bool) -> SentBy:
-    """Return who sends the batch. Raises `UsageError` where it cannot be handed over."""
+def _sent_by(settings: Settings, first: int | None, *, detach: bool, urgent: bool) -> SentBy:
+    """Return who sends the batch. Raises `UsageError` if it cannot be handed over, or if there can be no workers."""
+    if detach or urgent:
+        require_workers(settings)
     if not detach:
         return SentBy.WORKERS_IF_ANY
-    shared_database(settings)
     if first is not None:
         raise UsageError(
             say("--first and --detach are both given: the first rows are sent by the command itself."),
@@ -182,17 +176,25 @@ def _sent_by(settings: Settings, first: int | None, *, detach: bool) -> SentBy:
 
 
 def _tried(
-    asked: Submission, settings: Settings, journal: JournalReader, minor_units: Mapping[str, int], screen: Screen
+    read: Callable[[], Submission], settings: Settings, minor_units: Mapping[str, int], screen: Screen
 ) -> Summary:
     """Show defects, warnings and totals of a submission; return its summary. Nothing is sent, and nobody is asked."""
+    with journal_for_planning(settings) as journal:
+        return _tried_with(journal, read(), settings, minor_units, screen)
+
+
+def _tried_with(
+    journal: JournalReader, asked: Submission, settings: Settings, minor_units: Mapping[str, int], screen: Screen
+) -> Summary:
     plan = plan_sheet(asked, settings, journal)
     show_planned(screen, plan)
+    require_named_plan(asked, settings)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
-        return refused_summary(refused, strict=asked.strict)
+        return refused_summary(refused, strict=asked.options.strict)
     counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
     show_totals(screen, counted)
     if (refused := refused_as_repeat(asked, plan, journal, Surface())) is not None:
-        return refused_summary(refused, strict=asked.strict)
+        return refused_summary(refused, strict=asked.options.strict)
     ready = counted.states.get("ready", 0)
     sums = ", ".join(
         f"{currency} {with_separators(by_state['ready'])}"

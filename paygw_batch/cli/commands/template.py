@@ -4,30 +4,29 @@ from pathlib import Path
 
 import click
 
-from paygw_batch.cli.completions import complete_countries
-from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import collect_option, guard_of, settings_of
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, NamedFile
+from paygw_batch.cli.options import collect_option, complete_countries, guard_of, settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.operations import rules_of
-from paygw_batch.compose.outputs import OutputKind, Wanted
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.countries.choice import chosen_countries
+from paygw_batch.countries.load import chosen_countries
 from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.sheet.write.guide import GUIDE_HEADINGS, columns_of
-from paygw_batch.sheet.write.template import write_template
+from paygw_batch.sheet.write.template import GUIDE_HEADINGS, columns_of, write_template
+from paygw_batch.wiring.operations import rules_of
+from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 
 
-@click.command("template", short_help="Write an empty sheet to fill in.")
+@click.command("template", cls=HelpCommand)
 @click.argument("countries", metavar="COUNTRY...", nargs=-1, required=True, shell_complete=complete_countries)
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The new file (.xlsx or .csv).")
+@click.option("--out", type=NamedFile(), required=True, help="The new file (.xlsx or .csv).")
 @collect_option
 @click.pass_obj
 def command(invocation: Invocation, *, operation: str, countries: tuple[str, ...], out: Path) -> None:
     """Write an empty sheet for payments to each COUNTRY (KE, TZ, ...), with help beside it."""
     screen = Screen(invocation)
     settings = settings_of(invocation)
-    guard_of(invocation, settings).check(Wanted("--out", out, OutputKind.NEW))
+    guard_of(invocation, settings).check(RequestedOutput("--out", out, OutputKind.NEW))
     chosen = chosen_countries(countries, rules_of(settings, operation))
     guides = write_template(chosen, out)
     missing = [key for rule in chosen for key in rule.missing_terms]

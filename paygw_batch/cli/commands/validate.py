@@ -1,90 +1,96 @@
 """`paygw-batch validate`: read and validate a sheet; send nothing, write no journal."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.help_texts import HelpCommand
+from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import (
+    answers_of,
+    answers_options,
     collect_option,
     force_option,
     guard_of,
     profile_option,
     settings_of,
     strict_option,
-    worksheet_option,
 )
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.screen.sheet_tables import listed, show_findings, show_totals, warnings_told
-from paygw_batch.compose.operations import filled_in_notes, minor_units_of, rules_of
-from paygw_batch.compose.outputs import OutputKind, Wanted
-from paygw_batch.compose.sheet import read_options, validated_sheet
+from paygw_batch.cli.screen.sheet_tables import show_findings, show_totals
+from paygw_batch.cli.sheet_questions import answered
 from paygw_batch.errors import UsageError
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import totals_of_sheet
 from paygw_batch.sheet.check.validate import warnings_as_defects
+from paygw_batch.sheet.findings import listed, warnings_told
 from paygw_batch.sheet.model import Validated
+from paygw_batch.sheet.read.guesses import write_heading_map
 from paygw_batch.sheet.read.profiles import OWN_ENDING
 from paygw_batch.sheet.read.sheet_file import ReadOptions, headings_in
-from paygw_batch.sheet.write.heading_map import write_heading_map
 from paygw_batch.sheet.write.rejects import write_mendable
+from paygw_batch.wiring.operations import filled_in_notes, minor_units_of, rules_of
+from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
+from paygw_batch.wiring.sheet import read_options, validated_sheet
 
 
-@click.command("validate", short_help="Check a sheet.")
-@click.argument("sheet", type=click.Path(path_type=Path))
-@worksheet_option
+@click.command("validate", cls=HelpCommand)
+@click.argument("sheet", type=NamedFile())
+@answers_options
 @profile_option
 @click.option(
     "--map",
     "map_file",
-    type=click.Path(path_type=Path),
+    type=NamedFile(),
     metavar="FILE.toml",
-    help="Write the sheet's headings here, to say what each means: then --column-profile FILE.toml.",
+    help="Write the sheet's headings to this file. Fill in their meanings, then pass it as --column-profile.",
 )
-@click.option("--rejects", type=click.Path(path_type=Path), help="Write the refused rows here, with what is wrong.")
-@click.option("--reference", metavar="TEXT", help="Names the payment run; order ids are derived from it.")
+@click.option("--rejects", type=NamedFile(), help="Write the refused rows and their defects to this file.")
 @strict_option
 @collect_option
 @force_option
 @click.pass_obj
 def command(
     invocation: Invocation,
+    /,
     *,
     operation: str,
     sheet: Path,
-    worksheet: str | None,
     column_profile: str | None,
     map_file: Path | None,
     rejects: Path | None,
-    reference: str | None,
     strict: bool,
     force: bool,
+    **answers_given: Any,
 ) -> None:
-    """Read SHEET, check every row by its country's rules, and name every defect in plain words."""
-    screen = Screen(invocation)
+    """Check every row of SHEET by its country's rules, and list every defect. Nothing is sent."""
+    screen, answers = Screen(invocation), answers_of(answers_given)
     settings = settings_of(invocation, {("sheet", "column_profile"): column_profile})
     guard_of(invocation, settings, force=force).check(
-        Wanted("--rejects", rejects, OutputKind.REJECTS),
-        Wanted("--map", map_file, OutputKind.MAP),
+        RequestedOutput("--rejects", rejects, OutputKind.REJECTS),
+        RequestedOutput("--map", map_file, OutputKind.MAP),
         inputs={say("the sheet"): sheet},
     )
     rules = rules_of(settings, operation)
     if map_file is not None:
-        _write_map(map_file, sheet, read_options(settings, operation, worksheet), screen)
-    validated = validated_sheet(settings, rules, sheet, reference=reference, worksheet=worksheet)
+        _write_map(map_file, sheet, read_options(settings, operation, answers), screen)
+    validated, answers = answered(screen, partial(validated_sheet, settings, rules, sheet), answers, operation)
     if strict:
         validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)
     screen.notes(filled_in_notes(rules, validated.counts["country"].to_list(), validated.sheet.headers))
-    show_findings(screen, say("Defects"), validated.defects_found)
-    show_findings(screen, say("Warnings"), validated.warnings_found)
+    headings = validated.sheet.headers
+    show_findings(screen, say("Defects"), validated.defects_found, headings)
+    show_findings(screen, say("Warnings"), validated.warnings_found, headings)
     counted = totals_of_sheet(validated.counts, minor_units_of(rules))
     show_totals(screen, counted)
     bad = counted.states.get("invalid", 0)
     message = _message(validated, bad)
     if rejects is not None:
-        options = read_options(settings, operation, worksheet)
+        options = read_options(settings, operation, answers)
         message += _rejects_written(validated, bad, sheet, options, rejects, screen)
     screen.finish(
         Summary(
@@ -96,7 +102,10 @@ def command(
             states=counted.states,
             totals=counted.totals,
             defects=bad,
-            further={"defect_list": listed(validated.defects_found), **warnings_told(validated.warnings_found)},
+            further={
+                "defect_list": listed(validated.defects_found, headings),
+                **warnings_told(validated.warnings_found, headings),
+            },
         )
     )
 
@@ -125,11 +134,11 @@ def _message(validated: Validated, bad: int) -> str:
 def _rejects_written(
     validated: Validated, bad: int, sheet: Path, options: ReadOptions, rejects: Path, screen: Screen
 ) -> str:
-    """Write the rejects of a sheet, where it has some, and return a sentence about them."""
+    """Write the rejects of a sheet, if it has some, and return a sentence about them."""
     if not bad:
-        return " " + say("There are no rejects to write.")
+        return " " + say("There are no refused rows to write.")
     written = write_mendable(validated, sheet, options, rejects)
     screen.notes(written.notes)
     if written.is_workbook:
-        return " " + say("The red cells in {rejects} are to be mended; then submit that workbook.", rejects=rejects)
-    return " " + say("They are in {rejects}: mend them there and submit that file.", rejects=rejects)
+        return " " + say("Correct the red cells in {rejects}, then submit that workbook.", rejects=rejects)
+    return " " + say("They are in {rejects}. Correct them there and submit that file.", rejects=rejects)

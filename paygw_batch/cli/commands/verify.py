@@ -2,23 +2,23 @@
 
 import click
 
+from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.progress_bar import bar_on
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.actions.audit import verify_trail
-from paygw_batch.compose.journal import journal_to_read
-from paygw_batch.engine.gc_pause import gc_paused
+from paygw_batch.processes import gc_paused
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.run.orders.kept_orders import check_kept_orders
+from paygw_batch.run.kept_documents import check_kept_orders, check_kept_withdrawals
+from paygw_batch.wiring.journal import journal_to_read, verify_trail
 
 
-@click.command("verify", short_help="Check the journal.")
+@click.command("verify", cls=HelpCommand)
 @click.pass_obj
 def command(invocation: Invocation) -> None:
-    """Replay the whole journal: hash chains, states, totals, signed orders; and the inbox and the audit trail.
+    """Replay the whole journal: hash chains, states, totals, signed orders, the inbox and the audit trail.
 
-    A damaged one ends with exit code 7, naming where.
+    If something is damaged, the command says where and ends with exit code 7.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
@@ -26,11 +26,14 @@ def command(invocation: Invocation) -> None:
         with bar_on(screen.err, "Checking") as progress, gc_paused():
             counted = dict(journal.verify(progress))
         signed_orders = check_kept_orders(journal)
+        withdrawals = check_kept_withdrawals(journal)
         trail = verify_trail(settings, journal)
         contradictions = len(journal.messages().contradictions)
     message = "The journal is sound: its chain of facts is whole, and states and totals follow from it."
     if signed_orders:
         counted["signed_orders"] = signed_orders
+    if withdrawals:
+        counted["withdrawals"] = withdrawals
     if trail is not None:
         message += f" The audit trail is whole; it ends with entry {trail.number}, {trail.hash[:16]}."
         counted["audit_entries"] = trail.number

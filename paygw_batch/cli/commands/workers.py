@@ -5,31 +5,31 @@ from dataclasses import asdict
 
 import click
 
-from paygw_batch.cli.completions import complete_batches
+from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
-from paygw_batch.cli.options import settings_of
+from paygw_batch.cli.options import complete_batches, settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.journal import find_batch, open_to_work, workers_now
 from paygw_batch.errors import HolderKind, UsageError
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.journal import find_batch, require_workers
 
 _HEADINGS = mark_all("host", "process", "since", "last sign of life", "batch", "chunk", "rows sent", "alive")
 
 _MINUTES, _SECONDS = 16, 19
 
 
-@click.command("workers", short_help="List the workers.")
+@click.command("workers", cls=HelpCommand)
 @click.option("--stop", "batch", metavar="BATCH", shell_complete=complete_batches, help="Stop all work on BATCH.")
 @click.pass_obj
 def command(invocation: Invocation, *, batch: str | None) -> None:
-    """List the workers of all hosts: since when, last sign of life, batch and chunk, rows sent."""
+    """List the workers of all hosts: start, last sign of life, batch, chunk and rows sent."""
     screen = Screen(invocation)
     settings = settings_of(invocation)
     if batch is not None:
         screen.finish(Summary(ExitCode.DONE, _stopped(settings, batch)))
-    found = workers_now(settings)
+    found = require_workers(settings).workers()
     lines = [
         (
             one.host,
@@ -57,7 +57,7 @@ def _short(at: str, length: int) -> str:
 
 def _stopped(settings: Settings, batch: str) -> str:
     """Stop the run of a batch, and return the sentence that says so."""
-    with closing(open_to_work(settings, "workers", HolderKind.RUN)) as journal:
+    with closing(require_workers(settings).open_to_work("workers", HolderKind.RUN)) as journal:
         record = find_batch(journal, batch)
         run = next((one for one in journal.runs() if one.batch == record.number), None)
         if run is None:
@@ -66,4 +66,4 @@ def _stopped(settings: Settings, batch: str) -> str:
                 hint=say("`paygw-batch workers` shows who sends what."),
             )
         journal.stop_run(run, say("An operator stopped it."))
-    return say("Batch {batch}: no worker starts another row; rows in flight are waited for.", batch=record.batch)
+    return say("Batch {batch}: no worker starts another row. Waiting for rows in flight.", batch=record.batch)

@@ -1,8 +1,9 @@
-"""Shows signed documents, and loads a person's key: for plan, approve and resolve."""
+"""Shows plans, orders and settlements by a statement to the people who decide; and loads a person's key."""
 
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,11 +13,14 @@ from paygw_batch.core.batch import PAYIN
 from paygw_batch.core.money import with_separators
 from paygw_batch.files import write_whole
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.report.plan_page import plan_lines, plan_page
+from paygw_batch.report.plan_page import KNOWN_SINCE, payees, people_lines, plan_lines, plan_page, sentence_of
 from paygw_batch.run.approval import PlanDocument
 from paygw_batch.run.approval_keys import ApprovalKey, load_approval_key
-from paygw_batch.run.orders.release_order import ReleaseContent, ReleaseOrder
-from paygw_batch.run.orders.settlement_order import OrderContent, SettlementOrder
+from paygw_batch.run.forget_order import ForgetOrder
+from paygw_batch.run.match_statement import Matched
+from paygw_batch.run.quarantine_clock import Quarantine
+from paygw_batch.run.release import ReleaseContent, ReleaseOrder
+from paygw_batch.run.settlement_order import OrderContent, SettlementOrder, consequence, whose_word
 from paygw_batch.run.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
 
 PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
@@ -28,18 +32,30 @@ def own_key(path: Path) -> ApprovalKey:
     return load_approval_key(path, None if passphrase is None else passphrase.encode())
 
 
-def show_content(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
-    """Show the content of a plan or of a settlement order.
+def show_content(
+    screen: Screen,
+    document: SignedDocument,
+    policy: ApprovalPolicy,
+    quarantine_h: float,
+    *,
+    own: PlanDocument | None = None,
+    with_people: bool = False,
+) -> None:
+    """Show the content of a plan or of an order; `quarantine_h` is the wait of an order's rows.
+
+    `own` is a plan as its approver finds it, to show instead. `with_people` lists everybody whom a plan pays.
 
     Raises `ApprovalError` for a document that was changed, or whose maker the policy does not know.
     """
     signatures_of(document, policy, utc_now())
     if isinstance(document, PlanDocument):
-        _show_plan(screen, document)
+        _show_plan(screen, own or document, with_people=with_people)
     if isinstance(document, SettlementOrder):
-        _show_order(screen, document.content)
+        _show_order(screen, document.content, Quarantine(quarantine_h))
     if isinstance(document, ReleaseOrder):
         _show_release(screen, document.content)
+    if isinstance(document, ForgetOrder):
+        _show_forgotten(screen, document)
 
 
 def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
@@ -52,7 +68,7 @@ def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPo
 def _signature_sentences(document: SignedDocument, found: Signatures) -> Sequence[str]:
     return [
         say(
-            "The code of this {noun} is {code}: by phone, its maker reads out the same.",
+            "The code of this {noun} is {code}. Compare it with its maker's by phone.",
             noun=say(document.noun),
             code=document.code,
         ),
@@ -65,10 +81,12 @@ def _signature_sentences(document: SignedDocument, found: Signatures) -> Sequenc
     ]
 
 
-def write_plan_page(document: PlanDocument, policy: ApprovalPolicy, path: Path) -> None:
-    """Write a plan as a page to look at, with who made it and who approves of it now."""
+def write_plan_page(
+    document: PlanDocument, policy: ApprovalPolicy, path: Path, *, own: PlanDocument | None = None
+) -> None:
+    """Write a plan as a page to look at, with who made it and who approves of it now (`own`: as for `show_content`)."""
     signatures = _signature_sentences(document, signatures_of(document, policy, utc_now()))
-    write_whole(path, plan_page(document, _headline(document), signatures).encode())
+    write_whole(path, plan_page(own or document, _headline(document), signatures).encode())
 
 
 def _headline(document: PlanDocument) -> str:
@@ -89,14 +107,15 @@ def _headline(document: PlanDocument) -> str:
     return say("{sheet}: {rows}, to pay out at {endpoint}, from the journal {journal}.", **about)
 
 
-def _show_plan(screen: Screen, document: PlanDocument) -> None:
-    """Show the sums and every difference from the last run; who approves the plan vouches for each."""
+def _show_plan(screen: Screen, document: PlanDocument, *, with_people: bool) -> None:
+    """Show the sums and every difference from earlier payments; who approves the plan vouches for each."""
     sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in document.content.totals.items())
-    screen.pages([_headline(document), say("In all: {sums}.", sums=sums or say("nothing")), *plan_lines(document)])
+    lines = [_headline(document), say("In all: {sums}.", sums=sums or say("nothing")), *plan_lines(document)]
+    screen.pages([*lines, *(people_lines(document) if with_people and not screen.as_json else ())])
 
 
-def _show_order(screen: Screen, content: OrderContent) -> None:
-    """Show every row of an order: who approves it vouches for each."""
+def _show_order(screen: Screen, content: OrderContent, quarantine: Quarantine) -> None:
+    """Show every row of an order, on whose word it is settled, and what can happen then."""
     count = len(content.rows)
     screen.say(
         say_count(
@@ -109,6 +128,9 @@ def _show_order(screen: Screen, content: OrderContent) -> None:
             journal=content.journal[:8],
         )
     )
+    if content.statement or content.statement_sha256:
+        name, digest = content.statement, content.statement_sha256
+        screen.say(say("It is read from the statement {name} (SHA-256 {digest}).", name=name, digest=digest))
     screen.table(
         "",
         mark_all("row", "order id", "attempt", "state", "becomes", "currency", "sum", "evidence"),
@@ -121,10 +143,15 @@ def _show_order(screen: Screen, content: OrderContent) -> None:
                 one.resolution.value,
                 one.currency,
                 one.amount,
-                one.evidence,
+                one.settlement.said,
             )
             for one in content.rows
         ],
+    )
+    screen.table(
+        "",
+        mark_all("row", "whose word", "then"),
+        [(one.row, whose_word(one), consequence(one, quarantine)) for one in content.rows],
     )
     sums: dict[tuple[str, str], list[Decimal]] = defaultdict(list)
     for one in content.rows:
@@ -152,8 +179,39 @@ def _show_release(screen: Screen, content: ReleaseContent) -> None:
     )
     screen.table(
         "",
-        mark_all("row", "rejected as", "attempt", "currency", "sum"),
-        [(one.row, one.order_id or one.client_orderid, one.attempt, one.currency, one.amount) for one in content.rows],
+        mark_all("row", "rejected as", "attempt", "possible duplicate of", "currency", "sum"),
+        [
+            (
+                one.row,
+                one.order_id or one.client_orderid,
+                one.attempt,
+                say("attempt {attempt}", attempt=one.duplicate_of) if one.duplicate_of else "",
+                one.currency,
+                one.amount,
+            )
+            for one in content.rows
+        ],
+    )
+
+
+def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
+    """Show in which batches people are forgotten; who approves it vouches for each."""
+    content, before = document.content, document.content.before
+    rows = say_count(document.rows, "{count:,} row", "{count:,} rows")
+    who = say("everybody from before {before}", before=before) if before else say("one person")
+    screen.say(
+        say(
+            "An order to forget {who}: {rows}, at {endpoint}, in the journal {journal}. This cannot be undone.",
+            who=who,
+            rows=rows,
+            endpoint=content.endpoint,
+            journal=content.journal[:8],
+        )
+    )
+    screen.table(
+        "",
+        mark_all("batch", "sheet", "rows"),
+        [(one.batch, one.sheet, one.rows) for one in content.batches],
     )
 
 
@@ -162,7 +220,7 @@ def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str,
     found = signatures_of(document, policy, utc_now())
     told: dict[str, object] = {
         "document": document.noun,
-        "operation": document.content.operation,
+        "operation": "" if isinstance(document, ForgetOrder) else document.content.operation,
         "journal": document.content.journal,
         "maker": found.maker.name,
         "approvals": len(found.valid),
@@ -170,11 +228,90 @@ def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str,
         "needed": policy.needed,
     }
     if isinstance(document, PlanDocument):
-        told |= {"plan_sha256": document.digest(), "findings": [one.model_dump() for one in document.findings]}
+        told |= {
+            "plan_sha256": document.digest(),
+            "findings": [
+                {**dict(one), "message": sentence_of(one)} for one in document.findings if one.code != KNOWN_SINCE
+            ],
+            "people": [asdict(one) for one in payees(document)],
+        }
     if isinstance(document, SettlementOrder):
         rows = [one.model_dump(mode="json") for one in document.content.rows]
         told |= {"order_sha256": document.digest(), "settlements": rows}
     if isinstance(document, ReleaseOrder):
         rows = [one.model_dump(mode="json") for one in document.content.rows]
         told |= {"order_sha256": document.digest(), "releases": rows}
+    if isinstance(document, ForgetOrder):
+        told |= {"order_sha256": document.digest(), "forgets": document.content.model_dump(mode="json")}
     return told
+
+
+SHOWN_LINES = 20
+"""How many lines of a kind are listed on a screen."""
+
+
+def show_held(screen: Screen, held: int, who: str) -> None:
+    """Say how many orders were held on the word of a statement."""
+    screen.say(
+        say_count(
+            held,
+            "Held by {who}: {count:,} order that could be sent from here, and that the gateway has by the statement. "
+            "No run sends a held row: `paygw-batch status` says what to do about each.",
+            "Held by {who}: {count:,} orders that could be sent from here, and that the gateway has by the statement. "
+            "No run sends a held row: `paygw-batch status` says what to do about each.",
+            who=who,
+        )
+    )
+
+
+def show_matched(screen: Screen, matched: Matched) -> None:
+    """Show the rows that a statement settles, the lines that do not fit the journal, and counts of all others."""
+    if matched.settlements:
+        screen.table(
+            say("What the statement settles"),
+            mark_all("row", "becomes", "evidence"),
+            [(one.row, one.resolution.value, one.said) for one in matched.settlements[:SHOWN_LINES]],
+        )
+        _more(screen, len(matched.settlements))
+    if matched.differences:
+        screen.table(
+            say("What does not fit the journal"),
+            mark_all("line", "order id", "why"),
+            [(one.line, one.order_id, one.sentence) for one in matched.differences[:SHOWN_LINES]],
+        )
+        _more(screen, len(matched.differences))
+    counted = [
+        (
+            matched.agreeing,
+            say_count(
+                matched.agreeing, "{count:,} line agrees with the journal", "{count:,} lines agree with the journal"
+            ),
+        ),
+        (
+            matched.elsewhere,
+            say_count(
+                matched.elsewhere, "{count:,} line is about other batches", "{count:,} lines are about other batches"
+            ),
+        ),
+        (
+            matched.waiting,
+            say_count(matched.waiting, "{count:,} row is not decided yet", "{count:,} rows are not decided yet"),
+        ),
+        (
+            len(matched.silent),
+            say_count(len(matched.silent), "{count:,} row stays in doubt", "{count:,} rows stay in doubt"),
+        ),
+    ]
+    if sentences := [sentence for count, sentence in counted if count]:
+        screen.say("; ".join(sentences) + ".")
+
+
+def _more(screen: Screen, count: int) -> None:
+    if count > SHOWN_LINES:
+        screen.say(say("... and {count:,} more: --json lists all of them.", count=count - SHOWN_LINES))
+
+
+def differences_counted(matched: Matched) -> str:
+    """Return how many lines of a statement do not fit the journal."""
+    count = len(matched.differences)
+    return say_count(count, "{count:,} line does not fit the journal", "{count:,} lines do not fit the journal")

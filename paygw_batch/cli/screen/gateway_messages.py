@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
+from paygw_batch.actions.batch_status import BatchStatus
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.compose.actions.batch_status import BatchStatus
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.shown_states import counted_finding, shown_state, state_words
 from paygw_batch.errors import UsageError
@@ -20,7 +20,7 @@ def show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]]
     waiting = found.waiting
     if waiting:
         screen.table(
-            say("Messages of the gateway that wait for a person: they changed nothing"),
+            say("Messages from the gateway that need a person (they changed nothing)"),
             mark_all("row", "order id", "state", "said", "why it waits", "at"),
             [_line(one) for one in waiting[:SHOWN_MESSAGES]],
         )
@@ -61,7 +61,7 @@ def show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: 
         )
     )
     if not replies:
-        screen.say(say("No reply is kept: none came, or the row was paid at once. Earlier versions kept none."))
+        screen.say(say("No reply is kept: none came, or the row was paid at once."))
     for one in replies:
         screen.say(say("Attempt {attempt}, reply recorded at {at}:", attempt=one.attempt, at=one.at))
         for line in (*one.reply.head.splitlines(), "", *_text(one.reply.body).splitlines()):
@@ -92,8 +92,8 @@ def _show_next(waiting: Sequence[WaitingEvidence], record: BatchRecord, screen: 
         screen.say(say("... and {count:,} more: --json lists all of them.", count=len(waiting) - SHOWN_MESSAGES))
     screen.say(
         say(
-            "Find out at the gateway whether they are true; then `paygw-batch resolve {batch} --row N "
-            "--evidence TEXT --as` what became of the row.",
+            "Ask the gateway whether they are true; then `paygw-batch resolve row {batch} N --evidence TEXT --as` "
+            "what happened to the row.",
             batch=record.batch,
         )
     )
@@ -124,6 +124,7 @@ def _why(finding: Finding) -> str:
             | Finding.CARRIED_OUT
             | Finding.CLOCK
             | Finding.ORDER
+            | Finding.WITHDRAWN
         ):
             return state_words(finding.value)
         case _:

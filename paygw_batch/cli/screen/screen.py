@@ -5,21 +5,37 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
-from rich.console import JustifyMethod
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.screen.streams import standard_error, standard_output
-from paygw_batch.cli.screen.terminal import PlainConsole, plain
 from paygw_batch.cli.signals import interruption
 from paygw_batch.core.money import with_separators
-from paygw_batch.core.terminal_text import fit_in_json
+from paygw_batch.core.text import fit_for_terminal, fit_in_json
 from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Return one line of text to print as it is: no markup, and nothing that a terminal would obey."""
+    return Text(fit_for_terminal(text), style=style)
+
+
+class PlainConsole(Console):
+    """A console that prints a string as plain text. A caller that prints a `Text` makes it by `plain`."""
+
+    def __init__(self, file: TextIO, *, quiet: bool) -> None:
+        super().__init__(file=file, quiet=quiet, highlight=False, markup=False, emoji=False)
+
+    def render_str(self, text: str, *, style: Any = "", **_: Any) -> Text:
+        """Return a string that is printed as `plain` does."""
+        return plain(text, style)
+
 
 WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
 """Columns of a table that are never broken."""
@@ -72,9 +88,13 @@ def _wait_for_key() -> None:
 
 
 class Screen:
-    """Prints tables and sentences for a person, or one JSON object on standard output."""
+    """Prints tables and sentences for a person, or one JSON object on standard output.
 
-    def __init__(self, invocation: Invocation) -> None:
+    `only_shows`: the command changes nothing, and a reader who leaves early has seen enough.
+    """
+
+    def __init__(self, invocation: Invocation, *, only_shows: bool = False) -> None:
+        self._only_shows = only_shows
         self._started_s = time.monotonic()
         self.as_json = invocation.as_json
         self._quiet = invocation.quiet
@@ -120,10 +140,34 @@ class Screen:
             self.out.print()
             return False
 
+    def ask(self, question: str, suggested: str) -> str | None:
+        """Ask a person for a text. None if nobody can be asked, or the person leaves."""
+        return self._prompted(question, default=suggested)
+
+    def choose(self, question: str, choices: Sequence[str]) -> str | None:
+        """Ask a person to choose one of several by its name or its number, as `ask` does."""
+        for number, choice in enumerate(choices, start=1):
+            self.say(f"  {number}  {choice}")
+        numbers = {str(number): choice for number, choice in enumerate(choices, start=1) if str(number) not in choices}
+        kind = click.Choice([*numbers, *choices], case_sensitive=True)
+        answer = self._prompted(question, type=kind, show_choices=False)
+        return None if answer is None else numbers.get(answer, answer)
+
+    def _prompted(self, question: str, **how: Any) -> str | None:
+        try:
+            return str(click.prompt(fit_for_terminal(question), **how)).strip() if self.asks() else None
+        except click.Abort:
+            self.out.print()
+            return None
+
     def notes(self, sentences: Sequence[str]) -> None:
         """Print notes for a person. They refuse nothing."""
         for sentence in sentences:
             self.say(say("Note: {sentence}", sentence=sentence))
+
+    def note_aside(self, sentence: str) -> None:
+        """Print a note on standard error: it is about the program, and not about what was asked for."""
+        self.err.print(say("Note: {sentence}", sentence=sentence), soft_wrap=True)
 
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
         """Print a table; whole numbers are aligned to the right, and a column headed `state` has its colours.
@@ -158,7 +202,7 @@ class Screen:
             if summary.exit_code is not ExitCode.DONE:
                 self.insist(summary.message)
         code = summary.exit_code
-        if (failure := self._output.failure) is not None:
+        if (failure := self._output.failure) is not None and not (self._only_shows and self._output.is_unread):
             self.err.print(plain(summary.message), soft_wrap=True)
             self.err.print(
                 say("Error: standard output could not be written: {failure}.", failure=failure), soft_wrap=True

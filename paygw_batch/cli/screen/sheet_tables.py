@@ -1,26 +1,15 @@
-"""Shows the defects, warnings and totals of a sheet. The first defects are data as well, for the JSON summary."""
+"""Shows the findings and the totals of a sheet. It loads no journal: `validate` needs none."""
 
-from typing import Any
+from collections.abc import Mapping
 
-from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.screen.terminal import plain
+from paygw_batch.cli.screen.screen import Screen, plain
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.totals import BatchTotals
 from paygw_batch.sheet.findings import EXAMPLES, Findings
 
 
-def listed(found: Findings) -> list[dict[str, Any]]:
-    """Return the first defects or warnings as the JSON summary has them."""
-    return found.first.select("row", "column", "value", "code", "message").to_dicts()
-
-
-def warnings_told(warnings: Findings) -> dict[str, Any]:
-    """Return the members of the JSON summary about warnings: the number of rows, and the first warnings."""
-    return {"warnings": warnings.rows.len(), "warning_list": listed(warnings)}
-
-
-def show_findings(screen: Screen, title: str, found: Findings) -> None:
-    """Print defects or warnings by kind: how many, and the first few in full."""
+def show_findings(screen: Screen, title: str, found: Findings, headings: Mapping[str, str]) -> None:
+    """Print defects or warnings by kind: how many, and the first few in full, with the sender's `headings`."""
     if found.is_empty:
         return
     console = screen.err if screen.as_json else screen.out
@@ -29,7 +18,9 @@ def show_findings(screen: Screen, title: str, found: Findings) -> None:
         rows = say_count(count, "{count:,} row", "{count:,} rows")
         console.print(plain(say("{code}: {rows}", code=code, rows=rows) if is_of_rows else code))
         for row, column, message in found.examples(code).select("row", "column", "message").iter_rows():
-            where = say("Row {row}, {column}", row=row, column=column) if row else say("The sheet")
+            where = (
+                say("Row {row}, {column}", row=row, column=headings.get(column, column)) if row else say("The sheet")
+            )
             console.print(plain("  " + say("{where}: {message}", where=where, message=message)), soft_wrap=True)
         if count > EXAMPLES:
             console.print(plain("  " + say("... and {count:,} more.", count=count - EXAMPLES)))

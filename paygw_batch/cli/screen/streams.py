@@ -5,7 +5,7 @@ import os
 import sys
 from typing import TextIO, cast
 
-from paygw_batch.core.terminal_text import fit_in_print
+from paygw_batch.core.text import fit_in_print
 
 
 class Stream(io.TextIOBase):
@@ -17,6 +17,8 @@ class Stream(io.TextIOBase):
     def __init__(self, target: TextIO) -> None:
         self.failure: str | None = None
         """Why the text could not be written, once that has happened."""
+        self.is_unread = False
+        """Whether that was because the reader has left (`| head -1`)."""
         self._target = target
 
     @property
@@ -38,6 +40,7 @@ class Stream(io.TextIOBase):
                 self._target.flush()
             except OSError as error:
                 self.failure = (error.strerror or "unknown reason").lower()
+                self.is_unread = isinstance(error, BrokenPipeError)
                 _drop_the_rest(self._target)
         return len(text)
 

@@ -11,11 +11,11 @@ from threading import Lock
 from typing import Any
 
 from paygw_batch.errors import SessionsBroken
-from paygw_batch.journal import SideDatabase
+from paygw_batch.journal.sqlite.connect import SideDatabase
 
 SECRET_BYTES = 32
 _MOST = 1_000
-"""How many sessions there are at the most: the oldest ends for a new one."""
+"""How many sessions there are at most: the oldest ends for a new one."""
 _TABLES = """
 CREATE TABLE session (
     digest     BLOB PRIMARY KEY,
@@ -44,7 +44,7 @@ _OLDEST = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM session O
 class KeptSession:
     """A session as it is kept: whose it is, how the person signed in, since when, and when it was used last.
 
-    `key` and `credential` are those of the passkey; empty where the person signed in another way.
+    `key` and `credential` are those of the passkey; empty if the person signed in another way.
     """
 
     person: str
@@ -80,7 +80,7 @@ class KeptSessions:
             self._run(_OLDEST, _MOST)
 
     def session(self, digest: bytes) -> KeptSession | None:
-        """Return the session with an id of this digest; None where there is none."""
+        """Return the session with an id of this digest; None if there is none."""
         query = "SELECT person, way, key, credential, started_s, seen_s FROM session WHERE digest = ?"
         with self._lock, _SESSIONS.reading(self._path):
             found = self._run(query, digest)
@@ -105,14 +105,14 @@ class KeptSessions:
                     self._run("DELETE FROM session WHERE digest = ?", digest)
 
     def end_sign_in(self, digest: bytes, at_s: float, *, forget_before_s: float) -> bool:
-        """Note that a sign-in was used; return whether this is the first time. Those of long ago are forgotten."""
+        """Note that a sign-in was used; return whether this is the first time. Old ones are forgotten."""
         with self._lock, _SESSIONS.writing(self._connection, self._path):
             self._run("DELETE FROM used_sign_in WHERE at_s < ?", forget_before_s)
             self._run("INSERT OR IGNORE INTO used_sign_in VALUES (?, ?)", digest, at_s)
             return self._connection.changes() == 1
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def _run(self, statement: str, *bindings: object) -> list[tuple[Any, ...]]:

@@ -1,22 +1,42 @@
 """Check the sheet: the sender's own table with sentences in the red cells, mended here or left out."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 import polars as pl
 from starlette.responses import Response
 
+from paygw_batch.actions.mend_sheet import with_edits, with_row_out
+from paygw_batch.actions.payout_folder import (
+    FOUND,
+    ROWS,
+    CheckedSheet,
+    FoundKind,
+    PayoutFolder,
+    UnreadableSheet,
+    UploadedSheet,
+    folder_of,
+)
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.actions.mend_sheet import with_edits, with_row_out
-from paygw_batch.compose.actions.payout_folder import FOUND, ROWS, PayoutFolder
-from paygw_batch.console.pages.preparing import changing, checked_or_reading, folder, opened_batch, readable
+from paygw_batch.console.pages.agreement import withdraw
+from paygw_batch.console.pages.preparing import (
+    changing,
+    checked_or_reading,
+    folder,
+    opened_batch,
+    readable,
+    require_version,
+)
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.visits import PageNotFound, Visit
-from paygw_batch.errors import UsageError
+from paygw_batch.console.rendering import Page, PageLink, pages_after
+from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit
 from paygw_batch.language import say
-from paygw_batch.sheet.check.mending import Mending
+from paygw_batch.sheet.check.mending import Mending, plain_cell
+from paygw_batch.sheet.read.guesses import GuessedHeading
 
 ROWS_A_PAGE = 20
 SHOWN_HEADINGS = 200
@@ -29,90 +49,280 @@ _MENDED = "mended"
 
 @dataclass(frozen=True, slots=True)
 class ShownCell:
-    """A cell of the sender's table. `suggestion` is the one text that mends it; None: there is none."""
+    """A cell of the sender's table. `correction` is the one text that mends it; None: there is none."""
 
     column: str
     text: str | None
     defects: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    suggestion: str | None = None
+    correction: str | None = None
     is_mended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ShownRow:
-    """A row of the sender's table. `of_row` are sentences about the row as a whole."""
+    """A row of the sender's table. `of_row` are sentences about the row as a whole, `digest` is that of its texts."""
 
     number: int
     cells: Sequence[ShownCell]
     of_row: Sequence[str]
     is_out: bool
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingPage(Page):
+    """A large sheet while it is read."""
+
+    template: ClassVar[str] = "reading.html"
+
+    uploaded: UploadedSheet
+    rows: int
+    kib: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadablePage(Page):
+    """A sheet that could not be read, and how it could be."""
+
+    template: ClassVar[str] = "unreadable.html"
+
+    uploaded: UploadedSheet
+    number: str
+    version: str
+    """By which a form says what its page showed."""
+    checked: UnreadableSheet
+    can_mend: bool
+    headings: Sequence[GuessedHeading]
+    has_worksheets: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEdit:
+    """A mended cell, under the sender's own heading."""
+
+    row: int
+    heading: str
+    was: str | None
+    now: str | None
+    by: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class CellPlace:
+    """A cell of the sheet."""
+
+    row: int
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownChange:
+    """The change that the person has just made, as a sentence, and the form that takes it back (empty: there is none).
+
+    `undo` is the end of the form's address, `fields` are its hidden fields.
+    """
+
+    sentence: str
+    undo: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KindAnswered:
+    """A kind of defect of which several cells have one answer each; `answers` is their digest."""
+
+    code: str
+    label: str
+    cells: int
+    answers: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPage(Page):
+    """A sheet with its defects and warnings."""
+
+    template: ClassVar[str] = "check.html"
+
+    uploaded: UploadedSheet
+    number: str
+    version: str
+    """By which a form says what its page showed; so does `file`."""
+    file: str
+    checked: CheckedSheet
+    can_mend: bool
+    headings: Sequence[GuessedHeading]
+    has_worksheets: bool
+    opened: str
+    """The batch that was opened with these rows; empty: none."""
+    kind: str
+    """The kind of rows that is shown."""
+    rows: Sequence[ShownRow]
+    after: int
+    pages: Sequence[PageLink]
+    edits: Sequence[ShownEdit]
+    mostly: Sequence[FoundKind]
+    """The kinds that concern more than half of the rows."""
+    has_guesses: bool
+    answered: Sequence[KindAnswered]
+    """The kinds that one click can mend: the one that is shown, or every one of the rows to mend."""
+    change: ShownChange | None
+    focus: CellPlace | None
+    """The red cell that is to be corrected next."""
 
 
 def check_sheet(visit: Visit) -> Response:
     """Show the cells to mend, and the rows that are worth a look."""
     found = folder(visit)
-    summary = checked_or_reading(visit, found)
-    if summary is None:
-        return _reading(visit, found)
-    how = {
-        "uploaded": found.uploaded,
-        "number": found.number,
-        "checked": summary,
-        "can_mend": visit.may(Act.MEND, found.uploaded.by),
-        "headings": summary.get("guesses", ())[:SHOWN_HEADINGS],
-        "worksheets": found.uploaded.name.lower().endswith(".xlsx"),
-    }
-    if summary["error"] is not None:
-        return visit.page("unreadable.html", **how, **summary["error"])
-    batch = opened_batch(visit, summary)
+    result, uploaded = checked_or_reading(visit, found), found.uploaded
+    if result is None:
+        return reading_page(visit, found)
+    can_mend, headings = visit.may(Act.MEND, uploaded.by), result.guesses[:SHOWN_HEADINGS]
+    has_worksheets = uploaded.name.lower().endswith(".xlsx")
+    if isinstance(result, UnreadableSheet):
+        return visit.page(
+            UnreadablePage(uploaded, found.number, found.version, result, can_mend, headings, has_worksheets)
+        )
+    batch = opened_batch(visit, result)
     if batch is not None and found.plan is not None:
         return visit.go_to(f"/payouts/{batch}")
-    kind, after = visit.query("kind") or _first_kind(summary), visit.query_number("after")
-    rows = _rows(found, summary, kind, after)
+    kind, after, change = visit.query("kind"), visit.query_number("after"), _change(visit, found, result)
+    red = _red_cells(found, result)
+    if not kind or (change is not None and not _is_of_kind(result, kind)):
+        kind = _first_kind(result)
+    focus = _next_cell(red, result, visit, kind) if change is not None or visit.query("row") else None
+    rows = _rows(found, result, kind, after)
+    if focus is not None and focus.row not in [one.number for one in rows[:ROWS_A_PAGE]]:
+        after = focus.row - 1 if focus.row > after else 0
+        rows = _rows(found, result, kind, after)
     return visit.page(
-        "check.html",
-        **how,
-        opened=batch or "",
-        kind=kind,
-        rows=rows[:ROWS_A_PAGE],
-        after=after,
-        next_after=rows[ROWS_A_PAGE - 1].number if len(rows) > ROWS_A_PAGE else 0,
-        edits=_edits(found, summary),
-        mostly=_mostly(summary),
-        has_guesses=any(one["column"] and not one["is_known"] for one in how["headings"]),
-        one_answer=_has_one_answer(found, kind),
+        CheckPage(
+            uploaded=uploaded,
+            number=found.number,
+            version=found.version,
+            file=mending_of(found).sheet_sha256,
+            checked=result,
+            can_mend=can_mend,
+            headings=headings,
+            has_worksheets=has_worksheets,
+            opened=batch or "",
+            kind=kind,
+            rows=rows[:ROWS_A_PAGE],
+            after=after,
+            pages=pages_after(after, rows[ROWS_A_PAGE - 1].number if len(rows) > ROWS_A_PAGE else 0, "look", kind=kind),
+            edits=_edits(found, result),
+            mostly=_mostly(result),
+            has_guesses=any(one.column and not one.is_known for one in headings),
+            answered=list(_answered(found, result, kind)),
+            change=change,
+            focus=focus,
+        )
     )
 
 
-def _reading(visit: Visit, found: PayoutFolder) -> Response:
+def reading_page(visit: Visit, found: PayoutFolder) -> Response:
     """Return the page while the sheet is read. A line of a text is a row, more or less."""
     size, rows = found.sheet.stat().st_size, 0
     if not found.sheet.name.lower().endswith((".xlsx", ".parquet")):
         with found.sheet.open("rb") as file:
             rows = sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK_BYTES), b""))
-    return visit.page("reading.html", uploaded=found.uploaded, rows=rows, kib=size // 1024)
+    return visit.page(ReadingPage(uploaded=found.uploaded, rows=rows, kib=size // 1024))
 
 
-def _mostly(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _is_of_kind(result: CheckedSheet, kind: str) -> bool:
+    """Whether any row is left of a kind that the page is to show."""
+    if kind == _TO_MEND:
+        return result.rows_to_mend > 0
+    return kind == _MENDED or any(one.code == kind for one in result.kinds)
+
+
+def _red_cells(found: PayoutFolder, result: CheckedSheet) -> pl.DataFrame:
+    """Return the cells to mend, as `row, column, code, place` (of the column), in the order of the sheet."""
+    places = {name: place for place, name in enumerate(result.columns)}
+    cells = _found(found).filter(
+        pl.col("is_defect") & ~pl.col("row").is_in(list(result.left_out)) & pl.col("column").is_in(list(result.columns))
+    )
+    place = pl.col("column").replace_strict(places, default=0, return_dtype=pl.Int32)
+    return cells.select("row", "column", "code", place=place).sort("row", "place")
+
+
+def _next_cell(red: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str) -> CellPlace | None:
+    """Return the red cell at the place of the last change or after it; behind the last one, the first of all."""
+    shown = red if kind == _TO_MEND else red.filter(pl.col("code") == kind)
+    row, column = visit.query_number("row"), visit.query("column")
+    place = list(result.columns).index(column) if column in result.columns else 0
+    is_after = (pl.col("row") > row) | ((pl.col("row") == row) & (pl.col("place") >= place))
+    for cells in (shown.filter(is_after), shown):
+        if cells.height:
+            return CellPlace(int(cells["row"][0]), str(cells["column"][0]))
+    return None
+
+
+def _change(visit: Visit, found: PayoutFolder, result: CheckedSheet) -> ShownChange | None:
+    """Return the change that led to this page, as the sheet is now; None where there was none, or it is gone."""
+    row, column, mending = visit.query_number("row"), visit.query("column"), mending_of(found)
+    match visit.query("did"):
+        case "mend" if column in result.columns:
+            edit = next((one for one in mending.edits if (one.row, one.column) == (row, column)), None)
+            heading = result.headings.get(column, column)
+            if edit is None:
+                return ShownChange(say("Row {row}, {heading}: as in your file again.", row=row, heading=heading))
+            text = edit.now if edit.now is not None else say("empty")
+            return ShownChange(
+                say("Row {row}, {heading}: changed to {text}.", row=row, heading=heading, text=text),
+                "mend",
+                {"row": str(row), "column": column, "shown": edit.now or "", "text": edit.was or ""},
+            )
+        case "leave-out" if row in result.left_out:
+            fields = {"row": str(row), "shown": _digest_of_row(found, row), "out": "no"}
+            return ShownChange(say("Row {row}: left out.", row=row), "leave-out", fields)
+        case "leave-out":
+            return ShownChange(say("Row {row}: no longer left out.", row=row))
+        case "mend-kind":
+            return ShownChange(say("The suggested texts are in the cells."))
+        case _:
+            return None
+
+
+def _answered(found: PayoutFolder, result: CheckedSheet, kind: str) -> Iterator[KindAnswered]:
+    """Yield the kinds of which several cells have one answer: of all rows to mend, or the kind that is shown."""
+    for one in result.kinds:
+        if one.is_defect and kind in {_TO_MEND, one.code}:
+            answers = _answers(found, one.code)
+            if answers.height > 1:
+                yield KindAnswered(one.code, one.label, answers.height, _digest_of_answers(answers))
+
+
+def _mostly(result: CheckedSheet) -> Sequence[FoundKind]:
     """Return the kinds that concern more than half of the rows: one sentence says it for all of them."""
-    return [one for one in summary["kinds"] if one["rows"] >= _FEW_ROWS and 2 * one["rows"] > summary["rows"]]
+    return [one for one in result.kinds if one.rows >= _FEW_ROWS and 2 * one.rows > result.rows]
 
 
 def mend(visit: Visit) -> Response:
     """Correct one cell, and check the sheet again."""
     with changing(visit) as found:
-        summary = readable(visit, found)
+        result = readable(visit, found)
         row, column = _row(visit), visit.form.get("column", "")
-        if column not in summary["columns"]:
+        if column not in result.columns:
             raise PageNotFound(say("The sheet has no such column."))
-        mending = mending_of(found)
+        mending, shown = _same_file(visit, found), _cell(found, row, column)
+        text = visit.form.get("text", "")
+        if plain_cell(text) == shown:
+            return _back(visit, did="mend", row=row, column=column)
+        if (shown or "") != visit.form.get("shown"):
+            heading = result.headings.get(column, column)
+            raise PageOutdated(
+                say(
+                    "Row {row}, {heading}, is {text} now. Reload the page.", row=row, heading=heading, text=shown or "-"
+                )
+            )
         edit = next((one for one in mending.edits if (one.row, one.column) == (row, column)), None)
-        was = _cell(found, row, column) if edit is None else edit.was
-        cells = [(row, column, was, visit.form.get("text", ""))]
+        cells = [(row, column, shown if edit is None else edit.was, text)]
+        withdraw(visit, found.plan)
         found.mend(with_edits(mending, cells, by=visit.member.name, at=timestamp(utc_now())))
         checked_or_reading(visit, found)
-    return _back(visit, row)
+    return _back(visit, did="mend", row=row, column=column)
 
 
 def mend_kind(visit: Visit) -> Response:
@@ -120,49 +330,62 @@ def mend_kind(visit: Visit) -> Response:
     code = visit.form.get("kind", "")
     with changing(visit) as found:
         readable(visit, found)
-        answered = _found(found).filter(
-            pl.col("is_defect") & (pl.col("code") == code) & pl.col("suggestion").is_not_null()
-        )
-        mending = mending_of(found)
+        mending, answered = _same_file(visit, found), _answers(found, code)
+        if answered.is_empty():
+            return _back(visit, did="mend-kind")
+        if _digest_of_answers(answered) != visit.form.get("answers"):
+            raise PageOutdated(say("Some of these cells have been changed. Reload the page and check again."))
         was = {(edit.row, edit.column): edit.was for edit in mending.edits}
         texts = cell_texts(found, answered["row"].to_list())
         cells = [
             (row, column, was.get((row, column), texts[row].get(column)), text)
-            for row, column, text in answered.select("row", "column", "suggestion").iter_rows()
+            for row, column, text in answered.select("row", "column", "correction").iter_rows()
         ]
+        withdraw(visit, found.plan)
         found.mend(with_edits(mending, cells, by=visit.member.name, at=timestamp(utc_now())))
         checked_or_reading(visit, found)
-    return _back(visit, 0)
+    return _back(visit, did="mend-kind")
 
 
 def leave_out(visit: Visit) -> Response:
-    """Leave a row out, or take it back."""
+    """Leave a row out, or take it back: the form says which of the two."""
     with changing(visit) as found:
-        summary, row = readable(visit, found), _row(visit)
-        _cell(found, row, summary["columns"][0])
-        mending = mending_of(found)
-        found.mend(with_row_out(mending, row, by=visit.member.name, at=timestamp(utc_now())))
+        result, row, is_out = readable(visit, found), _row(visit), visit.form.get("out") == "yes"
+        _cell(found, row, result.columns[0])
+        mending = _same_file(visit, found)
+        if is_out == (row in result.left_out):
+            return _back(visit, did="leave-out", row=row)
+        if visit.form.get("shown") != _digest_of_row(found, row):
+            raise PageOutdated(say("Row {row} has been changed. Reload the page and check again.", row=row))
+        withdraw(visit, found.plan)
+        found.mend(with_row_out(mending, row, is_out=is_out, by=visit.member.name, at=timestamp(utc_now())))
         checked_or_reading(visit, found)
-    return _back(visit, row)
+    return _back(visit, did="leave-out", row=row)
 
 
 def repeats_meant(visit: Visit) -> Response:
     """Note that the sheet is meant to repeat the batch that the page named."""
     with changing(visit) as found:
-        summary = readable(visit, found)
-        repeat = summary["repeat"]
-        if repeat is None or repeat["batch"] != visit.form.get("batch"):
-            raise UsageError(say("The page is too old: open it again."), hint="")
+        repeat = readable(visit, found).repeat
+        if repeat is None or repeat.batch != visit.form.get("batch"):
+            raise PageOutdated
+        if found.uploaded.repeats_meant == repeat.batch:
+            return _back(visit)
+        require_version(visit, found)
+        withdraw(visit, found.plan)
         found.mend(mending_of(found))
-        found.note(replace(found.uploaded, repeats_meant=repeat["batch"]))
+        found.note(replace(found.uploaded, repeats_meant=repeat.batch))
         checked_or_reading(visit, found)
-    return _back(visit, 0)
+    return _back(visit)
 
 
 def remove_sheet(visit: Visit) -> Response:
-    """Remove a sheet that was not started."""
-    with changing(visit) as found:
-        found.remove()
+    """Remove a sheet that was not started. A second click finds it gone."""
+    if folder_of(visit.console.directory, visit.path("sheet")) is not None:
+        with changing(visit) as found:
+            require_version(visit, found)
+            withdraw(visit, found.plan)
+            found.remove()
     return visit.go_to("/")
 
 
@@ -174,6 +397,33 @@ def mending_of(found: PayoutFolder) -> Mending:
     return mending
 
 
+def _same_file(visit: Visit, found: PayoutFolder) -> Mending:
+    """Return the corrections of the file that the page showed. Raises `PageOutdated` for another file."""
+    mending = mending_of(found)
+    if visit.form.get("file") != mending.sheet_sha256:
+        raise PageOutdated(say("Another file has been uploaded since this page was opened. Reload the page."))
+    return mending
+
+
+def _answers(found: PayoutFolder, code: str) -> pl.DataFrame:
+    """Return the cells of a kind that have one answer, as they are now."""
+    return _found(found).filter(pl.col("is_defect") & (pl.col("code") == code) & pl.col("correction").is_not_null())
+
+
+def _digest_of_answers(answered: pl.DataFrame) -> str:
+    columns = answered.select("row", "column", "value", "correction")
+    return hashlib.sha256(columns.write_csv(quote_style="always").encode()).hexdigest()[:32]
+
+
+def _digest_of_row(found: PayoutFolder, row: int) -> str:
+    return digest_of_texts(cell_texts(found, [row])[row])
+
+
+def digest_of_texts(texts: Mapping[str, Any]) -> str:
+    """Return a digest of the texts of a row, by which a form says what its page showed."""
+    return hashlib.sha256(json.dumps(list(texts.items())).encode()).hexdigest()[:32]
+
+
 def _row(visit: Visit) -> int:
     text = visit.form.get("row", "")
     if not text.isascii() or not text.isdigit() or len(text) > len("1048576000"):
@@ -181,17 +431,21 @@ def _row(visit: Visit) -> int:
     return int(text)
 
 
-def _back(visit: Visit, row: int) -> Response:
-    query = {name: visit.form[name] for name in ("kind", "after") if visit.form.get(name)}
-    anchor = f"#row-{row}" if row else ""
-    return visit.go_to(f"/sheets/{visit.path('sheet')}?{urlencode(query)}{anchor}")
+def _back(visit: Visit, *, did: str = "", row: int = 0, column: str = "") -> Response:
+    """Lead back to the rows that the form was on: to the red cell that follows, with a word about what was done.
+
+    Without an anchor: where an address has one, a browser does not put the focus into the cell.
+    """
+    shown = {name: visit.form.get(name) for name in ("kind", "after")} | {"did": did, "row": row, "column": column}
+    query = urlencode({name: value for name, value in shown.items() if value})
+    return visit.go_to(f"/sheets/{visit.path('sheet')}?{query}")
 
 
-def _first_kind(summary: Mapping[str, Any]) -> str:
-    if summary["rows_to_mend"]:
+def _first_kind(result: CheckedSheet) -> str:
+    if result.rows_to_mend:
         return _TO_MEND
-    kinds = [one for one in summary["kinds"] if one not in _mostly(summary)] or summary["kinds"]
-    return next((str(one["code"]) for one in kinds), _MENDED)
+    kinds = [one for one in result.kinds if one not in _mostly(result)] or result.kinds
+    return next((one.code for one in kinds), _MENDED)
 
 
 def _found(found: PayoutFolder) -> pl.DataFrame:
@@ -211,10 +465,10 @@ def _cell(found: PayoutFolder, row: int, column: str) -> str | None:
     return cells[row][column]
 
 
-def _rows(found: PayoutFolder, summary: Mapping[str, Any], kind: str, after: int) -> Sequence[ShownRow]:
+def _rows(found: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> Sequence[ShownRow]:
     """Return the rows of one kind after a row, one more than a page has."""
-    everything, left_out = _found(found), set(summary["left_out"])
-    is_mended = {(row, column) for row, column in summary["mended"]}
+    everything, left_out = _found(found), set(result.left_out)
+    is_mended = {(row, column) for row, column in result.mended}
     if kind == _TO_MEND:
         chosen = everything.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))["row"]
     elif kind == _MENDED:
@@ -222,7 +476,7 @@ def _rows(found: PayoutFolder, summary: Mapping[str, Any], kind: str, after: int
     else:
         chosen = everything.filter(pl.col("code") == kind)["row"]
     numbers = chosen.filter((chosen > after) & (chosen > 0)).unique().sort().head(ROWS_A_PAGE + 1).to_list()
-    said_once = [one["code"] for one in _mostly(summary) if one["code"] != kind]
+    said_once = [one.code for one in _mostly(result) if one.code != kind]
     is_shown = pl.col("row").is_in(numbers) & (pl.col("is_defect") | ~pl.col("code").is_in(said_once))
     cells, about = cell_texts(found, numbers), everything.filter(is_shown).to_dicts()
     return [
@@ -230,10 +484,11 @@ def _rows(found: PayoutFolder, summary: Mapping[str, Any], kind: str, after: int
             number,
             [
                 _shown_cell(column, cells[number][column], number, about, is_mended=(number, column) in is_mended)
-                for column in summary["columns"]
+                for column in result.columns
             ],
-            [str(one["message"]) for one in about if one["row"] == number and one["column"] not in summary["columns"]],
+            [str(one["message"]) for one in about if one["row"] == number and one["column"] not in result.columns],
             number in left_out,
+            digest_of_texts(cells[number]),
         )
         for number in numbers
     ]
@@ -244,33 +499,20 @@ def _shown_cell(
 ) -> ShownCell:
     of_cell = [one for one in about if one["row"] == row and one["column"] == column]
     defects = [one for one in of_cell if one["is_defect"]]
-    suggested = next((one["suggestion"] for one in defects if one["suggestion"] is not None), None)
+    correction = next((one["correction"] for one in defects if one["correction"] is not None), None)
     return ShownCell(
         column,
         text,
         [str(one["message"]) for one in defects],
         [str(one["message"]) for one in of_cell if not one["is_defect"]],
-        suggested,
+        correction,
         is_mended,
     )
 
 
-def _has_one_answer(found: PayoutFolder, kind: str) -> int:
-    """Return how many cells of a kind have one answer."""
-    answered = _found(found).filter(pl.col("is_defect") & (pl.col("code") == kind) & pl.col("suggestion").is_not_null())
-    return answered.height
-
-
-def _edits(found: PayoutFolder, summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the mended cells: was, is, who, when; under the sender's own headings."""
+def _edits(found: PayoutFolder, result: CheckedSheet) -> Sequence[ShownEdit]:
+    """Return the mended cells, by row and column."""
     return [
-        {
-            "row": edit.row,
-            "heading": summary["headings"].get(edit.column, edit.column),
-            "was": edit.was,
-            "now": edit.now,
-            "by": edit.by,
-            "at": edit.at,
-        }
+        ShownEdit(edit.row, result.headings.get(edit.column, edit.column), edit.was, edit.now, edit.by, edit.at)
         for edit in sorted(mending_of(found).edits, key=lambda one: (one.row, one.column))
     ]

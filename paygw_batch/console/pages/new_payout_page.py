@@ -3,35 +3,93 @@
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from starlette.responses import Response
 
+from paygw_batch.actions.check_payout import digest_of
+from paygw_batch.actions.mend_sheet import with_headings, write_mending
+from paygw_batch.actions.payout_folder import (
+    PayoutFolder,
+    UnreadableSheet,
+    UploadedSheet,
+    folder_of,
+    is_folder_name,
+    new_folder,
+    new_folder_name,
+)
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.actions.check_payout import digest_of
-from paygw_batch.compose.actions.mend_sheet import with_headings, write_mending
-from paygw_batch.compose.actions.payout_folder import PayoutFolder, UploadedSheet, new_folder
+from paygw_batch.console.pages.agreement import withdraw
 from paygw_batch.console.pages.check_page import SHOWN_HEADINGS, cell_texts, mending_of
-from paygw_batch.console.pages.preparing import changing, checked, checked_or_reading, folder, readable
-from paygw_batch.console.pages.reconcile_page import file_to_take_away, has_workbooks
+from paygw_batch.console.pages.preparing import (
+    Check,
+    changing,
+    checked,
+    checked_or_reading,
+    folder,
+    made_once,
+    readable,
+    require_version,
+)
+from paygw_batch.console.rendering import Page
 from paygw_batch.console.sheet_process import mark_in_process
-from paygw_batch.console.visits import PageNotFound, Visit
+from paygw_batch.console.visits import FieldRefused, PageNotFound, PageOutdated, Visit, file_to_take_away, has_workbooks
 from paygw_batch.core.money import parse_amount
-from paygw_batch.errors import UsageError
+from paygw_batch.core.sheet_answers import SheetAnswers
+from paygw_batch.errors import Asked, UsageError
 from paygw_batch.journal import make_directory
 from paygw_batch.language import say
 from paygw_batch.sheet.check.mending import Mending
 from paygw_batch.sheet.write.template import write_template
 
+_MAX_TITLE = 80
+SAMPLE = "payroll-november.csv"
+"""The name of the sample sheet that `tooling/demo --console` makes."""
 _AT_ONCE = 1024 * 1024
-_STATED_SUM = re.compile(r"([A-Z]{3})[ =:]+([0-9.,]+)")
-_GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
-_MOST_DECIMALS = 4
-_MOST_ROWS_DIGITS = 9
+_STATED_SUM = re.compile("([A-Z]{3})[ =:]+([0-9.,\u202f\u00a0 ]+)")
+_SEPARATORS = "[,\u202f\u00a0 ]"
+_GROUPED = re.compile(rf"[0-9]{{1,3}}(?:{_SEPARATORS}[0-9]{{3}})+(?:\.[0-9]+)?")
+_MAX_DECIMALS = 4
+_MAX_ROWS_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class NewPayoutPage(Page):
+    """The form for a new payout."""
+
+    template: ClassVar[str] = "new.html"
+
+    number: str
+    """The name of the folder to come: the form sent twice makes one."""
+    most_mib: int
+    most_rows: int
+    countries: Sequence[tuple[str, str]]
+    has_workbooks: bool
+    has_sample: bool
+    """Whether a sample sheet can be taken from the page: in the sandbox of the demonstration."""
+
+
+def _sample(visit: Visit) -> Path | None:
+    """Return the sample sheet beside the configuration of a sandbox; None where there is none."""
+    path = visit.console.config.with_name(SAMPLE)
+    return path if visit.console.settings.uses_sandbox and path.is_file() else None
+
+
+def download_sample(visit: Visit) -> Response:
+    """Return the sample sheet of the sandbox."""
+    found = _sample(visit)
+    if found is None:
+        raise PageNotFound(say("There is no such file."))
+
+    def write(path: Path) -> str:
+        shutil.copyfile(found, path)
+        return SAMPLE
+
+    return file_to_take_away(visit, "csv", write)
 
 
 def new_payout(visit: Visit) -> Response:
@@ -39,11 +97,14 @@ def new_payout(visit: Visit) -> Response:
     console = visit.console
     countries = sorted((say(rule.name), code) for code, rule in console.rules.items() if rule.form is not None)
     return visit.page(
-        "new.html",
-        most_mib=console.settings.console.max_upload_mib,
-        most_rows=console.settings.limits.max_rows,
-        countries=countries,
-        has_workbooks=has_workbooks(),
+        NewPayoutPage(
+            number=new_folder_name(),
+            most_mib=console.settings.console.max_upload_mib,
+            most_rows=console.settings.limits.max_rows,
+            countries=countries,
+            has_workbooks=has_workbooks(),
+            has_sample=_sample(visit) is not None,
+        )
     )
 
 
@@ -63,9 +124,16 @@ def download_template(visit: Visit) -> Response:
 
 
 def upload(visit: Visit) -> Response:
-    """Keep the sheet, check it, and lead to the results."""
+    """Keep the sheet, check it, and lead to the results. The form sent twice leads to the same sheet."""
     rows, sums = _stated(visit)
-    with _kept(visit) as (name, content):
+    number = visit.form.get("number", "")
+    number = number if is_folder_name(number) else new_folder_name()
+    with made_once(number), _kept(visit) as (name, content):
+        before = folder_of(visit.console.directory, number)
+        if before is not None:
+            if before.uploaded.by != visit.member.name or not before.has_sheet(name, content):
+                raise PageOutdated
+            return visit.go_to(f"/sheets/{number}")
         uploaded = UploadedSheet(
             name,
             visit.member.name,
@@ -74,8 +142,9 @@ def upload(visit: Visit) -> Response:
             reference=visit.form.get("reference", "").strip() or None,
             stated_rows=rows,
             stated_sums=sums,
+            title=_title(visit),
         )
-        found = new_folder(visit.console.directory, uploaded, content)
+        found = new_folder(visit.console.directory, uploaded, content, number)
     checked_or_reading(visit, found)
     return visit.go_to(f"/sheets/{found.number}")
 
@@ -83,8 +152,12 @@ def upload(visit: Visit) -> Response:
 def upload_again(visit: Visit) -> Response:
     """Put a corrected file in the place of the sheet. It is read as before; rows that are the same stay left out."""
     with changing(visit) as found, _kept(visit) as (name, content):
+        if found.has_sheet(name, content):
+            return visit.go_to(f"/sheets/{found.number}")
+        require_version(visit, found)
         before = found.mending
         left_out = {} if before is None or not found.was_read else _left_out_cells(found, before)
+        withdraw(visit, found.plan)
         found.replace_sheet(name, content)
         if before is not None:
             write_mending(Mending(digest_of(found.sheet), headings=before.headings), found.mending_file)
@@ -96,24 +169,52 @@ def upload_again(visit: Visit) -> Response:
 def choose_reading(visit: Visit) -> Response:
     """Read the sheet otherwise: another worksheet, another reference, other meanings of its headings."""
     with changing(visit) as found:
-        summary, uploaded, mending = checked(visit, found), found.uploaded, mending_of(found)
+        result, uploaded, mending = checked(visit, found), found.uploaded, mending_of(found)
         worksheet = visit.form.get("worksheet", uploaded.worksheet or "").strip() or None
-        if worksheet != uploaded.worksheet:  # its rows have other numbers
+        encoding = _encoding(visit, result, uploaded)
+        if (worksheet, encoding) != (uploaded.worksheet, uploaded.encoding):  # it has other rows, or other texts
             mending = replace(mending, edits=(), left_out=())
-        meant = _meant(visit, summary)
-        if meant != _read_now(summary, meant):
-            mending = with_headings(mending, meant, by=visit.member.name, at=timestamp(utc_now()))
-        found.mend(mending)
+        meant = _meant(visit, result)
         reference = visit.form.get("reference", uploaded.reference or "").strip() or None
-        found.note(replace(found.uploaded, worksheet=worksheet, reference=reference))
+        is_read_so = meant == _read_now(result, meant)
+        answers = SheetAnswers(reference, worksheet, encoding)
+        if is_read_so and answers == uploaded.answers:
+            return visit.go_to(f"/sheets/{found.number}")
+        require_version(visit, found)
+        if not is_read_so:
+            mending = with_headings(mending, meant, by=visit.member.name, at=timestamp(utc_now()))
+        withdraw(visit, found.plan)
+        found.mend(mending)
+        found.note(replace(found.uploaded, worksheet=worksheet, reference=reference, encoding=encoding))
         checked_or_reading(visit, found)
     return visit.go_to(f"/sheets/{found.number}")
+
+
+def _title(visit: Visit) -> str:
+    """Return the name that the payout is given; empty: it is called as its file. Raises `FieldRefused`."""
+    title = visit.form.get("title", "").strip()
+    if title and not (title.isprintable() and len(title) <= _MAX_TITLE):
+        raise FieldRefused("title", say("A name is one line of at most {most} characters.", most=_MAX_TITLE))
+    return title
+
+
+def _encoding(visit: Visit, result: Check, uploaded: UploadedSheet) -> str | None:
+    """Return the encoding that the form names. Raises `PageNotFound` for one that its page does not offer."""
+    encoding = visit.form.get("encoding", uploaded.encoding or "") or None
+    offered = result.choices if isinstance(result, UnreadableSheet) and result.asks == Asked.ENCODING.value else ()
+    if encoding not in {uploaded.encoding, *offered}:
+        raise PageNotFound(say("There is no such encoding."))
+    return encoding
 
 
 def state_totals(visit: Visit) -> Response:
     """Note the control totals that the maker expects."""
     rows, sums = _stated(visit)
     with changing(visit) as found:
+        if (rows, dict(sums)) == (found.uploaded.stated_rows, dict(found.uploaded.stated_sums)):
+            return visit.go_to(f"/sheets/{found.number}")
+        require_version(visit, found)
+        withdraw(visit, found.plan)
         found.mend(mending_of(found))
         found.note(replace(found.uploaded, stated_rows=rows, stated_sums=sums))
         checked_or_reading(visit, found)
@@ -156,7 +257,7 @@ def _leave_out_again(
     visit: Visit, found: PayoutFolder, before: Mending, cells: Mapping[int, Mapping[str, str | None]]
 ) -> None:
     """Leave the rows out that were left out of the file before, where they are the same in this one."""
-    if not cells or checked(visit, found)["error"] is not None:
+    if not cells or isinstance(checked(visit, found), UnreadableSheet):
         return
     now = cell_texts(found, list(cells))
     same = {row for row, texts in cells.items() if now.get(row) == texts}
@@ -164,42 +265,41 @@ def _leave_out_again(
     found.note(replace(found.uploaded, look_again=[row for row in found.uploaded.look_again if row not in same]))
 
 
-def _meant(visit: Visit, summary: Mapping[str, Any]) -> Mapping[str, str]:
+def _meant(visit: Visit, result: Check) -> Mapping[str, str]:
     """Return the chosen meaning of each heading. Raises `PageNotFound` for a column that there is not."""
     form = visit.form
     places = [place for place in range(SHOWN_HEADINGS) if f"heading-{place}" in form]
     meant = {form[f"heading-{place}"]: form.get(f"column-{place}", "") for place in places}
-    if not set(meant.values()) <= {"", *summary["known_columns"]}:
+    if not set(meant.values()) <= {"", *result.known_columns}:
         raise PageNotFound(say("The sheet has no such column."))
     return meant
 
 
-def _read_now(summary: Mapping[str, Any], headings: Mapping[str, str]) -> Mapping[str, str]:
+def _read_now(result: Check, headings: Mapping[str, str]) -> Mapping[str, str]:
     """Return the meaning that these headings have as the sheet is read now."""
-    known = {one["heading"]: one["column"] for one in summary["guesses"] if one["is_known"]}
+    known = {one.heading: one.column for one in result.guesses if one.is_known}
     return {heading: known.get(heading, "") for heading in headings}
 
 
 def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
-    """Return the control totals of a form: rows, and the sum of each currency. Raises `UsageError` for other text."""
+    """Return the control totals of a form: rows, and the sum of each currency. Raises `FieldRefused` for other text."""
     rows = _without_separators(visit.form.get("stated_rows", "").strip())
-    if not (rows == "" or (rows.isascii() and rows.isdigit() and len(rows) <= _MOST_ROWS_DIGITS)):
-        raise UsageError(say("The number of rows is a plain number, such as 1200."), hint=say("Nothing was changed."))
+    if not (rows == "" or (rows.isascii() and rows.isdigit() and len(rows) <= _MAX_ROWS_DIGITS)):
+        raise FieldRefused("stated_rows", say("The number of rows is a plain number, such as 1200."))
     sums: dict[str, str] = {}
     for line in visit.form.get("stated_sums", "").splitlines():
         if not line.strip():
             continue
         found = _STATED_SUM.fullmatch(line.strip().upper())
         amount = "" if found is None else _without_separators(found[2])
-        if found is None or parse_amount(amount, minor_units=_MOST_DECIMALS) is None or found[1] in sums:
-            raise UsageError(
-                say("Write each sum on a line of its own, as KES 125000.50; no currency twice."),
-                hint=say("Nothing was changed."),
+        if found is None or parse_amount(amount, minor_units=_MAX_DECIMALS) is None or found[1] in sums:
+            raise FieldRefused(
+                "stated_sums", say("Write each sum on a line of its own, as KES 125000.50; no currency twice.")
             )
         sums[found[1]] = amount
     return int(rows) if rows else None, sums
 
 
 def _without_separators(number: str) -> str:
-    """Return a number without separators where it has them as the pages show them: `1,200.50`."""
-    return number.replace(",", "") if _GROUPED.fullmatch(number) else number
+    """Return a number without its separators, as the pages show them or as many people write them: `1,200.50`."""
+    return re.sub(_SEPARATORS, "", number) if _GROUPED.fullmatch(number) else number

@@ -1,38 +1,34 @@
 """The overview: first the payouts that need this person, then all of them."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
+from typing import ClassVar
 
 from starlette.responses import Response
 
+from paygw_batch.actions.batch_status import ListedBatch, counted_once, listed_batch, totals_of
+from paygw_batch.actions.follow_payout import BEING_SENT, running_now
+from paygw_batch.actions.payout_folder import CheckedSheet, UploadedSheet, all_folders
 from paygw_batch.clock import utc_now
-from paygw_batch.compose.actions.batch_status import ListedBatch, listed_batch
-from paygw_batch.compose.actions.follow_payout import BEING_SENT, running_now
-from paygw_batch.compose.actions.payout_folder import all_folders
-from paygw_batch.compose.journal import journal_to_plan_with
-from paygw_batch.console.pages.approval_page import stage_of
-from paygw_batch.console.pages.document_signing import has_approved
-from paygw_batch.console.pages.settling.open_orders import OpenOrder, open_orders
+from paygw_batch.console.pages.agreement import ListedAgreement, Stage, listed, progress_of
+from paygw_batch.console.pages.plan_page import PlanAgreement
+from paygw_batch.console.pages.preparing import Check
+from paygw_batch.console.pages.settling.orders import open_orders
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.state_words import STATES_SHOWN
+from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, page_links
 from paygw_batch.console.visits import Visit
 from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import from_minor
 from paygw_batch.countries.load import minor_units_by_currency
-from paygw_batch.journal import BatchRecord
-from paygw_batch.language import mark, say, say_count
-from paygw_batch.report.batch_states import counted_once, totals_of
+from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.language import say, say_count
+from paygw_batch.wiring.journal import journal_for_planning
 
 PAYOUTS_A_PAGE = 50
-_NEXT: Mapping[str, str] = {
-    "mending": mark("Check the sheet"),
-    "to_sign": mark("Check what will be paid"),
-    "to_approve": mark("A second person approves"),
-    "approved": mark("Start the payout"),
-    "failed": mark("Start the payout again"),
-    "starting": mark("Starting"),
-}
+_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,88 +41,148 @@ class NeededAct:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedPayout:
-    """A payout in preparation: where it is, who uploaded it, and the next step. `stage` is as `stage_of` has it."""
+class ListedPayout:
+    """A payout in the list. `by` prepared it here; empty: it was started elsewhere."""
 
-    path: str
+    record: BatchRecord
     name: str
     by: str
-    at: str
-    stage: str
-    next: str
-    sent_back: str
-    has_approved: bool
+    counts: Mapping[str, int]
+    sums: Sequence[tuple[str, str]]
+    """Currency and sum of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """A payout in the list."""
+class Search:
+    """The payouts that a person looks for: words of the name or of who prepared it, days, a state."""
 
-    record: BatchRecord
-    counts: Mapping[str, int]
+    words: str
+    since: str
+    until: str
+    state: str
+
+    @classmethod
+    def of(cls, visit: Visit) -> "Search":
+        """Return the search that the address says."""
+        days = [visit.query(name) for name in ("since", "until")]
+        since, until = (day if _DAY.fullmatch(day) else "" for day in days)
+        state = visit.query("state")
+        return cls(visit.query("words").strip(), since, until, state if state in STATES_SHOWN else "")
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything is looked for."""
+        return any((self.words, self.since, self.until, self.state))
+
+    def has_record(self, record: BatchRecord, uploaded: UploadedSheet | None) -> bool:
+        """Whether a payout has the words and the days; which states its rows have is counted later."""
+        texts = [record.sheet_name, *([] if uploaded is None else [uploaded.called, uploaded.by])]
+        found = all(any(word in text.casefold() for text in texts) for word in self.words.casefold().split())
+        day = record.opened_at[:10]
+        return found and (not self.since or day >= self.since) and (not self.until or day <= self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewPage(Page):
+    """The payouts, and what needs the person who looks."""
+
+    template: ClassVar[str] = "overview.html"
+
+    needing: Sequence[NeededAct]
+    prepared: Sequence[ListedAgreement]
+    orders: Sequence[ListedAgreement]
+    payouts: Sequence[ListedPayout]
+    search: Search
+    shown_states: Sequence[str]
+    pages: Sequence[PageLink]
+    totals: Mapping[str, Mapping[str, str]]
+    """Currency -> state -> sum, of all payouts that are shown."""
+    states: Sequence[str]
+    """The states that a sum is in."""
+    notes: Sequence[str]
+    """What the journal has to say."""
 
 
 def overview(visit: Visit) -> Response:
     """Show the payouts that need this person, and the newest ones."""
     is_running = running_now(visit.console.settings) is not None
-    with journal_to_plan_with(visit.console.settings) as journal:
+    with journal_for_planning(visit.console.settings) as journal:
         records = list(journal.batches())
         before = visit.query_number("before") or len(records) + 1
-        shown = [record for record in records if record.number < before][-PAYOUTS_A_PAGE:]
-        now = utc_now()
-        listed = [listed_batch(journal, record, now) for record in reversed(shown)]
+        uploads, search, now = _uploads(visit), Search.of(visit), utc_now()
+        fitting = [one for one in records if one.number < before and search.has_record(one, uploads.get(one.batch))]
+        found = []
+        for record in reversed(fitting):
+            one = listed_batch(journal, record, now)
+            if not search.state or _counts(one, is_running=is_running).get(search.state):
+                found.append(one)
+            if len(found) == PAYOUTS_A_PAGE:
+                break
+        shown = [one.record for one in reversed(found)]
         notes = journal.notes if hasattr(journal, "notes") else ()
-    prepared = list(_prepared(visit, {record.batch for record in records}))
+        prepared = list(_prepared(visit, journal, {record.batch for record in records}))
     orders = open_orders(visit)
-    lines = [_Line(one.record, _counts(one, is_running=is_running)) for one in listed]
-    totals = _totals(listed)
+    lines = [_line(one, uploads.get(one.record.batch), is_running=is_running) for one in found]
+    totals = _totals(found)
     return visit.page(
-        "overview.html",
-        needing=[*_needing_preparation(visit, prepared), *_needing_orders(orders), *_needing(visit, lines)],
-        prepared=prepared,
-        orders=orders,
-        payouts=lines,
-        older=shown[0].number if shown and shown[0].number > records[0].number else None,
-        newer=min(before + PAYOUTS_A_PAGE, len(records) + 1) if before <= len(records) else None,
-        totals=totals,
-        states=[name for name in STATES_SHOWN if any(name in sums for sums in totals.values())],
-        notes=notes,
+        OverviewPage(
+            needing=[*_asked([*prepared, *orders]), *_needing(visit, lines)],
+            prepared=prepared,
+            orders=orders,
+            payouts=lines,
+            search=search,
+            shown_states=STATES_SHOWN,
+            pages=page_links(
+                "before",
+                {
+                    say("Newer payouts"): min(before + PAYOUTS_A_PAGE, len(records) + 1)
+                    if before <= len(records)
+                    else None,
+                    say("Older payouts"): shown[0].number
+                    if len(shown) == PAYOUTS_A_PAGE and shown[0].number > records[0].number
+                    else None,
+                },
+                **asdict(search),
+            ),
+            totals=totals,
+            states=[name for name in STATES_SHOWN if any(name in sums for sums in totals.values())],
+            notes=notes,
+        )
     )
 
 
-def _prepared(visit: Visit, opened: Collection[str]) -> Iterator[PreparedPayout]:
+def _uploads(visit: Visit) -> Mapping[str, UploadedSheet]:
+    """Return the payouts that were prepared here: batch -> its sheet as it was uploaded."""
+    found = ((one.checked, one) for one in all_folders(visit.console.directory))
+    return {result.batch: one.uploaded for result, one in found if isinstance(result, CheckedSheet)}
+
+
+def _line(one: ListedBatch, uploaded: UploadedSheet | None, *, is_running: bool) -> ListedPayout:
+    units, minor = minor_units_by_currency(), Counter[str]()
+    for tally in one.tallies:
+        minor[tally.currency] += tally.minor
+    sums = [(name, from_minor(amount, minor_units=units[name])) for name, amount in sorted(minor.items())]
+    name, by = (one.record.sheet_name, "") if uploaded is None else (uploaded.called, uploaded.by)
+    return ListedPayout(one.record, name, by, _counts(one, is_running=is_running), sums)
+
+
+def _prepared(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
     """Yield the payouts in preparation that the journal does not have yet, the newest first."""
-    folders = (one for one in all_folders(visit.console.directory) if (one.checked or {}).get("batch") not in opened)
+    folders = (one for one in all_folders(visit.console.directory) if not _is_opened(one.checked, opened))
     for found in islice(folders, PAYOUTS_A_PAGE):
-        uploaded, stage = found.uploaded, stage_of(visit, found)
-        page = "" if stage == "mending" else "/plan"
-        yield PreparedPayout(
-            f"/sheets/{found.number}{page}",
-            uploaded.name,
-            uploaded.by,
-            uploaded.at,
-            stage,
-            say(_NEXT[stage]),
-            uploaded.sent_back,
-            found.plan is not None and has_approved(visit, found.plan),
-        )
+        it, uploaded = PlanAgreement(visit, found), found.uploaded
+        progress = progress_of(journal, it)
+        if progress.stage is not Stage.DONE:  # else it was opened while this looked
+            yield listed(it, progress, uploaded.called, uploaded.at)
 
 
-def _needing_preparation(visit: Visit, prepared: Sequence[PreparedPayout]) -> Iterator[NeededAct]:
-    """Yield the payouts in preparation that wait for this very person."""
-    for one in prepared:
-        is_own = visit.may(Act.MEND, one.by)
-        if one.stage == "to_approve" and visit.may(Act.APPROVE, one.by) and not one.has_approved:
-            yield NeededAct(one.path, one.name, [say("{by} asks for your approval.", by=one.by)])
-        elif one.sent_back and is_own and one.stage in {"mending", "to_sign"}:
-            yield NeededAct(one.path, one.name, [say("Sent back by {who}", who=one.sent_back)])
-        elif one.stage in {"approved", "failed"} and visit.may(Act.START):
-            yield NeededAct(one.path, one.name, [say("Approved: it can be started.")])
+def _is_opened(result: Check | None, opened: Collection[str]) -> bool:
+    return isinstance(result, CheckedSheet) and result.batch in opened
 
 
-def _needing_orders(orders: Sequence[OpenOrder]) -> Iterator[NeededAct]:
-    """Yield the orders about rows that wait for this very person."""
-    for one in orders:
+def _asked(found: Sequence[ListedAgreement]) -> Iterator[NeededAct]:
+    """Yield the payouts in preparation and the orders that wait for this very person."""
+    for one in found:
         if one.needs:
             yield NeededAct(one.path, one.name, [one.needs])
 
@@ -147,18 +203,18 @@ def _totals(listed: Sequence[ListedBatch]) -> Mapping[str, Mapping[str, str]]:
     return totals_of(once, minor_units_by_currency())
 
 
-def _needing(visit: Visit, lines: Sequence[_Line]) -> Iterator[NeededAct]:
+def _needing(visit: Visit, lines: Sequence[ListedPayout]) -> Iterator[NeededAct]:
     if not visit.may(Act.SETTLE):
         return
     for line in lines:
         sentences = list(_sentences(line.counts))
         if sentences:
-            yield NeededAct(f"/payouts/{line.record.batch}", line.record.sheet_name, sentences)
+            yield NeededAct(f"/payouts/{line.record.batch}", line.name, sentences)
 
 
 def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
     if count := counts.get("in_doubt"):
-        yield say_count(count, "{count:,} in doubt: ask the gateway what became of them.")
+        yield say_count(count, "{count:,} in doubt: ask the gateway what happened to them.")
     if count := counts.get("rejected"):
         yield say_count(count, "{count:,} rejected: decide whether to try again.")
     if count := counts.get("returned"):

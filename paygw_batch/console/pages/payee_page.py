@@ -1,25 +1,42 @@
 """Was this person paid? A search over all payouts, and a remittance advice to hand over."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.compose.find_payments import payment_search
-from paygw_batch.compose.journal import journal_to_plan_with
-from paygw_batch.console.pages.payout_page import account_filter
-from paygw_batch.console.visits import Visit
+from paygw_batch.actions.find_payments import payment_search
+from paygw_batch.console.rendering import Page
+from paygw_batch.console.visits import Visit, account_filter
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import shown_state
-from paygw_batch.countries.payees import payee_of
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import FoundPayment
 from paygw_batch.language import say
-from paygw_batch.report.remittance import remittance_page
+from paygw_batch.report.remittance import Payee, payee_of, remittance_page
+from paygw_batch.wiring.journal import journal_for_planning
 
 _SHORTEST = 2
 SHOWN_PAYMENTS = 100
 """How many payments a page shows: a person who has more of them to look at writes more of the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PayeePage(Page):
+    """The payments that fit a name, a number or an order id."""
+
+    template: ClassVar[str] = "payee.html"
+
+    typed: str
+    is_asked: bool
+    has_more: bool
+    found: Sequence[tuple[Payee, str, FoundPayment]]
+    """Each payment with its payee and its state."""
+    has_advice: bool
+    """Whether one person was paid, to whom a remittance advice can be handed."""
+    account: Callable[[str], str]
 
 
 def find_payee(visit: Visit) -> Response:
@@ -28,13 +45,14 @@ def find_payee(visit: Visit) -> Response:
     found = _found(visit, typed)
     people = {payee_of(one.form, one.fields).person for one in found}
     return visit.page(
-        "payee.html",
-        typed=typed,
-        is_asked=len(typed) >= _SHORTEST,
-        has_more=len(found) > SHOWN_PAYMENTS,
-        found=[(payee_of(one.form, one.fields), shown_state(one.state), one) for one in found[:SHOWN_PAYMENTS]],
-        has_advice=len(people) == 1 and bool(_paid(found)),
-        account=account_filter(visit),
+        PayeePage(
+            typed=typed,
+            is_asked=len(typed) >= _SHORTEST,
+            has_more=len(found) > SHOWN_PAYMENTS,
+            found=[(payee_of(one.form, one.fields), shown_state(one.state), one) for one in found[:SHOWN_PAYMENTS]],
+            has_advice=len(people) == 1 and bool(_paid(found)),
+            account=account_filter(visit),
+        )
     )
 
 
@@ -45,7 +63,7 @@ def remittance_advice(visit: Visit) -> Response:
     paid = _paid(found)
     if len({payee_of(one.form, one.fields).person for one in found}) != 1 or not paid:
         raise UsageError(
-            say("The text fits nobody who was paid, or several people."),
+            say("The text matches no one who was paid, or several people."),
             hint=say("Write the number or the order id."),
         )
     page = remittance_page(payee_of(paid[0].form, paid[0].fields), paid)
@@ -57,7 +75,7 @@ def _found(visit: Visit, typed: str) -> Sequence[FoundPayment]:
     if len(typed) < _SHORTEST:
         return []
     search = payment_search(typed, [rule.numbers for rule in visit.console.rules.values()])
-    with journal_to_plan_with(visit.console.settings) as journal:
+    with journal_for_planning(visit.console.settings) as journal:
         return journal.find_payments(search, limit=SHOWN_PAYMENTS + 1)
 
 

@@ -1,35 +1,37 @@
 """One payout while it runs and after it: progress, totals, rows by page; and one row with its story."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.compose.actions.follow_payout import (
+from paygw_batch.actions.follow_payout import (
     BEING_SENT,
     FollowedBatch,
+    FollowedRow,
     FollowedRowHistory,
     followed_batch,
     followed_row,
     followed_rows,
 )
-from paygw_batch.compose.actions.settle_rows import settle_choices
-from paygw_batch.compose.actions.start_run import pause_run, start_run, started_run
-from paygw_batch.compose.journal import journal_to_plan_with
-from paygw_batch.console.pages.preparing import RUNS
-from paygw_batch.console.pages.settling.open_orders import open_orders
-from paygw_batch.console.rendering import masked
-from paygw_batch.console.state_words import STATES_SHOWN
-from paygw_batch.console.visits import PageNotFound, Visit
+from paygw_batch.actions.settle_rows import settle_choices
+from paygw_batch.actions.start_run import pause_run, run_shown, start_run, started_run
+from paygw_batch.console.pages.agreement import ListedAgreement
+from paygw_batch.console.pages.preparing import RUNS, made_once
+from paygw_batch.console.pages.settling.orders import open_orders
+from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, pages_after
+from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, account_filter, payout_record
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.core.shown_states import INVALID
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, make_directory
-from paygw_batch.language import mark, say
+from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, RowStanding, make_directory
+from paygw_batch.language import language, mark, say, say_count
 from paygw_batch.report.next_step import NextStep, RowStep
+from paygw_batch.wiring.journal import journal_for_planning
 
 ROWS_A_PAGE = 25
 _DEEDS: Mapping[str, str] = {
@@ -42,7 +44,7 @@ _DEEDS: Mapping[str, str] = {
     "returned": mark("Came back"),
     "replaced": mark("Replaced by another payout"),
 }
-MOST_DEEDS = 50
+MAX_DEEDS = 50
 """How many acts of people a page shows: the newest."""
 
 
@@ -58,7 +60,9 @@ class ShownEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Happened:
+class Happened:
+    """Something that happened to a row. `reply` is the gateway's answer as it came."""
+
     at: str
     what: str
     attempt: int | None
@@ -67,44 +71,116 @@ class _Happened:
 
 
 @dataclass(frozen=True, slots=True)
-class _Advice:
+class ShownStep:
+    """A person's task with a row."""
+
     heading: str
     sentences: Sequence[str]
     is_urgent: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class ShownRun:
+    """The run of a payout, and what can be done about it. `name` says in a form which run its page showed."""
+
+    name: str
+    is_running: bool
+    waits_for: str
+    can_pause: bool
+    can_continue: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LivePayout(Page):
+    """The part of a payout that moves while it runs."""
+
+    template: ClassVar[str] = "payout_live.html"
+
+    followed: FollowedBatch
+    run: ShownRun
+    is_finished: bool
+    pace: str
+    """How fast rows get their answers, and how long that takes; empty while it is not known."""
+    bar: Sequence[tuple[str, float, float]]
+    """State, start and width of each part of the bar, in thousandths."""
+    shown_states: Sequence[str]
+    summed_states: Sequence[str]
+    filter_states: Sequence[str]
+    wanted: str
+    """The state whose rows are shown; empty: all."""
+    after: int
+    rows: Sequence[FollowedRow]
+    pages: Sequence[PageLink]
+    seen: str
+    """The same while nothing that the page shows has changed."""
+    account: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class PayoutPage(LivePayout):
+    """A payout while it runs and after it."""
+
+    template: ClassVar[str] = "payout.html"
+
+    history: Sequence[ShownEntry]
+    files: Sequence[tuple[str, str]]
+    orders: Sequence[ListedAgreement]
+
+
+@dataclass(frozen=True, slots=True)
+class RowPage(Page):
+    """One row of a payout, with its story."""
+
+    template: ClassVar[str] = "row.html"
+
+    record: BatchRecord
+    followed: FollowedRow
+    standing: RowStanding
+    advice: ShownStep | None
+    happened: Sequence[Happened]
+    account: Callable[[str], str]
+    orders: Sequence[ListedAgreement]
+    """The open orders about this row."""
+    can_settle: bool
+
+
 def payout(visit: Visit) -> Response:
     """Show a payout."""
-    with journal_to_plan_with(visit.console.settings) as journal:
+    with journal_for_planning(visit.console.settings) as journal:
         record = payout_record(journal, visit.path("batch"))
         followed = _followed(visit, journal, record, is_poll=False)
         shown = _shown(visit, journal, followed)
-        history = [_deed(entry) for entry in journal.history(record.number)[-MOST_DEEDS:]]
+        history = [_deed(entry) for entry in journal.history(record.number)[-MAX_DEEDS:]]
     files = [
         ("csv", "CSV"),
         *([("xlsx", say("Workbook"))] if find_spec("xlsxwriter") else []),
         ("html", say("Page to print")),
     ]
     orders = open_orders(visit, record.batch)
-    return visit.page("payout.html", history=history, files=files, orders=orders, **shown)
+    live = {name.name: getattr(shown, name.name) for name in fields(shown)}
+    return visit.page(PayoutPage(**live, history=history, files=files, orders=orders))
 
 
 def progress(visit: Visit) -> Response:
     """Show the part of a payout that moves; nothing (204) while it has not moved since the browser's last look."""
-    with journal_to_plan_with(visit.console.settings) as journal:
+    if visit.query("seen") == visit.console.counts.seen(visit.path("batch"), language()):
+        return Response(status_code=204)
+    with journal_for_planning(visit.console.settings) as journal:
         record = payout_record(journal, visit.path("batch"))
         followed = _followed(visit, journal, record, is_poll=True)
-        if visit.query("seen") == _seen(visit, followed):
+        seen = _seen(visit, followed)
+        visit.console.counts.note_seen(visit.path("batch"), language(), seen)
+        if visit.query("seen") == seen:
             return Response(status_code=204)
         shown = _shown(visit, journal, followed)
-    answer = visit.page("payout_live.html", **shown)
-    answer.headers["x-seen"] = shown["seen"]
+    answer = visit.page(shown)
+    answer.headers["x-seen"] = shown.seen
     return answer
 
 
 def row(visit: Visit) -> Response:
     """Show one row of a payout."""
-    with journal_to_plan_with(visit.console.settings) as journal:
+    with journal_for_planning(visit.console.settings) as journal:
         record = payout_record(journal, visit.path("batch"))
         try:
             story = followed_row(visit.console.settings, journal, record, int(visit.path("row")))
@@ -113,34 +189,22 @@ def row(visit: Visit) -> Response:
         standing, is_sent = story.followed.standing, story.followed.state != BEING_SENT
         choices = settle_choices(visit.console.settings, journal, record, standing) if is_sent else []
     return visit.page(
-        "row.html",
-        record=record,
-        followed=story.followed,
-        standing=standing,
-        advice=None if story.step is None else _advice(story.step),
-        happened=sorted(_happened(visit, story), key=lambda one: one.at),
-        account=account_filter(visit),
-        orders=[one for one in open_orders(visit, record.batch) if standing.row in one.rows],
-        can_settle=bool(choices),
+        RowPage(
+            record=record,
+            followed=story.followed,
+            standing=standing,
+            advice=None if story.step is None else _shown_step(story.step),
+            happened=sorted(_happened(visit, story), key=lambda one: one.at),
+            account=account_filter(visit),
+            orders=[one for one in open_orders(visit, record.batch) if standing.row in one.rows],
+            can_settle=bool(choices),
+        )
     )
 
 
-def payout_record(journal: JournalReader, batch: str) -> BatchRecord:
-    """Return the batch of an address. Raises `PageNotFound` where there is none."""
-    found = next((record for record in journal.batches() if record.batch == batch), None)
-    if found is None:
-        raise PageNotFound(say("There is no such payout."))
-    return found
-
-
-def account_filter(visit: Visit) -> Any:
-    """Return how an account is shown to this person: whole, or its last digits."""
-    return masked if visit.member.is_masked else str
-
-
 def _followed(visit: Visit, journal: JournalReader, record: BatchRecord, *, is_poll: bool) -> FollowedBatch:
-    tallies = visit.console.counts.tallies(journal, record, is_poll=is_poll)
-    return followed_batch(visit.console.settings, journal, record, tallies)
+    count = partial(visit.console.counts.tallies, journal, record, is_poll=is_poll)
+    return followed_batch(visit.console.settings, journal, record, count)
 
 
 def _seen(visit: Visit, followed: FollowedBatch) -> str:
@@ -149,7 +213,7 @@ def _seen(visit: Visit, followed: FollowedBatch) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> dict[str, Any]:
+def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> LivePayout:
     wanted, after = visit.query("state"), visit.query_number("after")
     try:
         rows = followed_rows(
@@ -158,26 +222,29 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> dic
     except UsageError as error:
         raise PageNotFound(error.message) from None
     counts = followed.counts
-    return {
-        "followed": followed,
-        **_run(visit, followed),
-        "is_finished": not counts.get("ready") and not counts.get(BEING_SENT),
-        "bar": list(_bar(followed)),
-        "shown_states": STATES_SHOWN,
-        "summed_states": [
+    return LivePayout(
+        followed=followed,
+        run=_run(visit, followed),
+        is_finished=not counts.get("ready") and not counts.get(BEING_SENT),
+        pace=_pace(visit, followed),
+        bar=list(_bar(followed)),
+        shown_states=STATES_SHOWN,
+        summed_states=[
             name for name in STATES_SHOWN if name in {"paid", "ready"} or any(name in s for s in followed.sums.values())
         ],
-        "filter_states": [name for name in STATES_SHOWN if name != INVALID],
-        "wanted": wanted,
-        "after": after,
-        "rows": rows[:ROWS_A_PAGE],
-        "next_after": rows[ROWS_A_PAGE - 1].standing.row if len(rows) > ROWS_A_PAGE else 0,
-        "seen": _seen(visit, followed),
-        "account": account_filter(visit),
-    }
+        filter_states=[name for name in STATES_SHOWN if name != INVALID],
+        wanted=wanted,
+        after=after,
+        rows=rows[:ROWS_A_PAGE],
+        pages=pages_after(
+            after, rows[ROWS_A_PAGE - 1].standing.row if len(rows) > ROWS_A_PAGE else 0, "rows", state=wanted
+        ),
+        seen=_seen(visit, followed),
+        account=account_filter(visit),
+    )
 
 
-def _run(visit: Visit, followed: FollowedBatch) -> dict[str, Any]:
+def _run(visit: Visit, followed: FollowedBatch) -> ShownRun:
     """Return whether a payout is running or waits, and whether it can be paused or continued."""
     run = started_run(visit.console.directory / RUNS, followed.record.batch)
     is_alive, is_left = run is not None and run.is_alive, bool(followed.counts.get("ready"))
@@ -188,36 +255,73 @@ def _run(visit: Visit, followed: FollowedBatch) -> dict[str, Any]:
         waits = (
             say("The run is starting.")
             if followed.running is None
-            else say("Another payout is running. This one goes on after it.")
+            else say("Another payout is running. This one continues when it finishes.")
         )
-    return {
-        "is_running": is_running,
-        "waits_for": waits,
-        "can_pause": is_alive and is_left,
-        "can_continue": is_left and not is_alive and not is_running,
-    }
+    return ShownRun(
+        name=run_shown(run),
+        is_running=is_running,
+        waits_for=waits,
+        can_pause=is_alive and is_left,
+        can_continue=is_left and not is_alive and not is_running,
+    )
 
 
 def pause(visit: Visit) -> Response:
-    """Have the run of a payout send nothing new."""
-    batch = _known_batch(visit)
-    pause_run(visit.console.directory / RUNS, batch)
+    """Have the run of a payout that the page showed send nothing new."""
+    batch, shown = _known_batch(visit), visit.form.get("run", "")
+    run = pause_run(visit.console.directory / RUNS, batch, shown)
+    if run_shown(run) != shown:
+        raise PageOutdated(say("{name} continued this payout since this page was opened.", name=run.by))
     return visit.go_to(f"/payouts/{batch}")
 
 
 def continue_payout(visit: Visit) -> Response:
     """Send the rows of a payout that are not sent yet, in another process."""
     batch, console = _known_batch(visit), visit.console
-    make_directory(console.directory)
-    out = console.directory / RUNS / f"{batch}.reconciliation.csv"
-    command = [*console.program, "--json", "resume", batch, "--wait", "--force", "--out", str(out)]
-    start_run(console.directory / RUNS, batch, command, by=visit.member.name, environ=visit.environ)
+    runs = console.directory / RUNS
+    with made_once(f"continue {batch}"):
+        run = started_run(runs, batch)
+        if run_shown(run) != visit.form.get("run"):
+            if run is None:
+                raise PageOutdated
+            if run.by != visit.member.name:
+                raise PageOutdated(say("{name} continued this payout since this page was opened.", name=run.by))
+            return visit.go_to(f"/payouts/{batch}")
+        with journal_for_planning(console.settings) as journal:
+            counts = followed_batch(console.settings, journal, payout_record(journal, batch)).counts
+        if not counts.get("ready"):
+            raise PageOutdated(say("Every row of this payout was sent since this page was opened."))
+        make_directory(console.directory)
+        command = [*console.program, "--json", "resume", batch, "--wait", "--force"]
+        command += ["--out", str(runs / f"{batch}.reconciliation.csv")]
+        start_run(runs, batch, command, by=visit.member.name, environ=visit.environ)
     return visit.go_to(f"/payouts/{batch}")
 
 
 def _known_batch(visit: Visit) -> str:
-    with journal_to_plan_with(visit.console.settings) as journal:
+    with journal_for_planning(visit.console.settings) as journal:
         return payout_record(journal, visit.path("batch")).batch
+
+
+def _pace(visit: Visit, followed: FollowedBatch) -> str:
+    """Return a sentence about the rate of a run and the time that is left."""
+    rate = visit.console.counts.rate(followed.record.batch, followed.answered)
+    if rate <= 0 or not followed.is_sending:
+        return ""
+    left_s = (followed.payable - followed.answered) / rate
+    if left_s < _MINUTE_S:
+        left = say_count(max(1, round(left_s)), "{count:,} second", "{count:,} seconds")
+    elif left_s < _HOUR_S:
+        left = say_count(round(left_s / 60), "{count:,} minute", "{count:,} minutes")
+    else:
+        left = say_count(round(left_s / 3600), "{count:,} hour", "{count:,} hours")
+    shown = f"{rate:.0f}" if rate >= _FAST else f"{rate:.1f}"
+    return say("About {rate} rows a second; about {left} left.", rate=shown, left=left)
+
+
+_MINUTE_S, _HOUR_S = 90, 5400
+"""From here on a time is told in minutes, and in hours."""
+_FAST = 10
 
 
 def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
@@ -235,20 +339,20 @@ def _deed(entry: HistoryEntry) -> ShownEntry:
     return ShownEntry(say(_DEEDS.get(entry.kind, entry.kind)), entry.at, entry.by, recorded(entry.said), entry.row)
 
 
-def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[_Happened]:
+def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[Happened]:
     standing = story.followed.standing
     if standing.first_sent_at and standing.first_sent_at != standing.intended_at:
-        yield _Happened(standing.first_sent_at, say("First sent"), None, "")
+        yield Happened(standing.first_sent_at, say("First sent"), None, "")
     if standing.intended_at:
-        yield _Happened(
+        yield Happened(
             standing.intended_at, say("Sent"), standing.attempt, say("order {order}", order=standing.sent_orderid or "")
         )
     for reply in story.replies:
         # An auditor sees accounts by their last digits, and a raw reply can repeat one.
         text = "" if visit.member.is_masked else f"{reply.reply.head}\n\n{reply.reply.body.decode(errors='replace')}"
-        yield _Happened(reply.at, say("The gateway answered"), reply.attempt, "", text)
+        yield Happened(reply.at, say("The gateway answered"), reply.attempt, "", text)
     for entry in story.history:
-        yield _Happened(
+        yield Happened(
             entry.at,
             say(_DEEDS.get(entry.kind, entry.kind)),
             entry.attempt,
@@ -256,7 +360,7 @@ def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[_Happened]:
         )
     if standing.updated_at and not any(entry.at == standing.updated_at for entry in story.history):
         word = recorded(standing.message or "") or standing.gateway_status or ""
-        yield _Happened(standing.updated_at, say(_OUTCOMES.get(story.followed.state, _CHANGED)), standing.attempt, word)
+        yield Happened(standing.updated_at, say(_OUTCOMES.get(story.followed.state, _CHANGED)), standing.attempt, word)
 
 
 _CHANGED = mark("Changed")
@@ -271,48 +375,48 @@ _OUTCOMES: Mapping[str, str] = {
 }
 
 
-def _advice(step: NextStep) -> _Advice:
+def _shown_step(step: NextStep) -> ShownStep:
     """Return the next step about a row in the words of the pages."""
     row = step.row
     order = row.sent_orderid or row.client_orderid
     match step.step:
         case RowStep.RESOLVE_HELD:
-            return _Advice(
+            return ShownStep(
                 say("Do not pay this another way"),
                 [
-                    say("A message of the gateway speaks against sending this row, and no run sends it."),
-                    say("Ask the gateway what became of order {order}.", order=order),
+                    say("A message from the gateway contradicts this row's state, so no run sends it."),
+                    say("Ask the gateway what happened to order {order}.", order=order),
                 ],
             )
         case RowStep.RESOLVE_DOUBT:
-            return _Advice(
+            return ShownStep(
                 say("Do not pay this another way"),
                 [
-                    say("A request left, and no clear answer came back: it may have been paid."),
-                    say("Ask the gateway what became of order {order}.", order=order),
+                    say("A request was sent, but no clear answer came back. The row may have been paid."),
+                    say("Ask the gateway what happened to order {order}.", order=order),
                 ],
             )
         case RowStep.RESOLVE_ACCEPTED:
-            return _Advice(
-                say("The gateway has not said its final word"), [say("Ask after order {order}.", order=order)]
+            return ShownStep(
+                say("The gateway hasn't given a final answer yet"), [say("Ask about order {order}.", order=order)]
             )
         case RowStep.WAIT_FOR_RUN:
-            return _Advice(say("On its way"), [say("A run is sending it now, or has just ended.")], is_urgent=False)
+            return ShownStep(say("On its way"), [say("A run is sending it now, or has just ended.")], is_urgent=False)
         case RowStep.RETRY_AFTER_PERSON:
-            return _Advice(
+            return ShownStep(
                 say("Make sure before you try again"),
-                [say("A person's word alone says that it was rejected: it may have been paid all the same.")],
+                [say("Only a person's word says that it was rejected. It may have been paid anyway.")],
             )
         case RowStep.RETRY:
-            return _Advice(
+            return ShownStep(
                 say("Nothing was paid"),
                 [say("The gateway's answer is final. If it can succeed now, try it again; if not, correct the sheet.")],
             )
         case RowStep.SEND:
             marked = row.possible_duplicate_of
             again = [] if marked is None else [say("It may repeat attempt {attempt}: be sure.", attempt=marked)]
-            return _Advice(say("Not sent yet"), [say("The next run sends it."), *again], is_urgent=bool(again))
+            return ShownStep(say("Not sent yet"), [say("The next run sends it."), *again], is_urgent=bool(again))
         case RowStep.PAY_ANEW:
-            return _Advice(
+            return ShownStep(
                 say("The money came back"), [say("Find out why, and pay it under another order id in a new sheet.")]
             )

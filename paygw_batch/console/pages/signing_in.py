@@ -1,13 +1,37 @@
 """Signs people in by passkey, and out. In the sandbox a person can be chosen from a list, and nowhere else."""
 
-from starlette.responses import Response
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-from paygw_batch.console.access.passkey_access import signature_in
-from paygw_batch.console.access.passkey_sign_in import key_that_signed
-from paygw_batch.console.visits import ActRefused, Visit, signed_in, signed_out
+from starlette.responses import PlainTextResponse, Response
+
+from paygw_batch.console.access.passkey_access import SignInText, key_that_signed, signature_in
+from paygw_batch.console.members import Member
+from paygw_batch.console.rendering import Page
+from paygw_batch.console.visits import ActRefused, Visit, first_page, own_path, signed_in, signed_out
 from paygw_batch.console.web_sessions import SignedInKey, SignInWay
 from paygw_batch.journal import AuditResult
 from paygw_batch.language import say
+
+
+@dataclass(frozen=True, slots=True)
+class SignInPage(Page):
+    """The page on which a person signs in."""
+
+    template: ClassVar[str] = "sign_in.html"
+
+    members: Sequence[Member]
+    passkey: Mapping[str, str] | None
+    """The parts of the form that asks for a passkey; None if the configuration names no address."""
+    has_keys: bool
+    """Whether anybody's key is in the configuration."""
+    to: str
+    """The page that was asked for before; empty: the first one."""
+    is_ended: bool
+    """Whether a session of this browser has ended."""
+    idle_min: float
+    session_h: float
 
 
 def sign_in_page(visit: Visit) -> Response:
@@ -17,16 +41,37 @@ def sign_in_page(visit: Visit) -> Response:
     if access.party is not None:
         begun = access.sign_ins.begin()
         passkey = {"kind": "get", "challenge": begun.challenge, "rp_id": access.party.rp_id, "nonce": begun.nonce}
-    return visit.page("sign_in.html", members=visit.console.members, passkey=passkey)
+    section = visit.console.settings.console
+    return visit.page(
+        SignInPage(
+            members=visit.console.members,
+            passkey=passkey,
+            has_keys=bool(access.keys),
+            to=own_path(visit.query("to")) or "",
+            is_ended=visit.query("ended") == "yes",
+            idle_min=section.idle_min,
+            session_h=section.session_h,
+        )
+    )
+
+
+def session_left(visit: Visit) -> Response:
+    """Say for how many seconds the session goes on without a look; where it is not a poll, this is one."""
+    return PlainTextResponse("" if visit.session is None else str(int(visit.session.left_s)))
 
 
 def use_passkey(visit: Visit) -> Response:
     """Sign in the person whose passkey signed."""
     access, form = visit.console.access, visit.form
-    begun = access.sign_ins.end(form.get("nonce", ""))
-    if begun is None or access.party is None:
+    nonce, signature, party = form.get("nonce", ""), signature_in(form), access.party
+    begun = access.sign_ins.end(nonce)
+    if begun is None and party is not None and (own := visit.passkey) is not None:
+        is_second_click = key_that_signed(SignInText(nonce), signature, [own.key], party) is not None
+        if is_second_click:
+            return visit.go_to(first_page(visit.member))
+    if begun is None or party is None:
         raise ActRefused(say("This page was open for too long. Open it again, and sign in."))
-    key = key_that_signed(begun, signature_in(form), access.keys, access.party)
+    key = key_that_signed(begun, signature, access.keys, party)
     if key is None:
         raise ActRefused(say("The configuration does not know this passkey."))
     visit.note("sign in", key.fingerprint, AuditResult.DONE, who=access.keys[key].name)

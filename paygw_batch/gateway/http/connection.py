@@ -1,17 +1,62 @@
 """Makes one exchange at a time on a connection to the gateway, and keeps the first-byte witness."""
 
 import asyncio
+import fcntl
+import os
+import select
+import socket
 import ssl
+import struct
+import sys
+import termios
 from contextlib import suppress
 from enum import Enum, auto
 from typing import cast
 
 from paygw_batch.errors import InternalError
-from paygw_batch.gateway.http.arrivals import Arrivals
-from paygw_batch.gateway.http.http1 import Broken, ReplyReader
-from paygw_batch.gateway.http.proxy import TunnelReader, connect_request
+from paygw_batch.gateway.http.http1 import Broken, ReplyReader, TunnelReader, connect_request
 from paygw_batch.gateway.http.tls import TlsChannel
-from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from paygw_batch.gateway.message import FaultKind, MayLeave, RawReply, TransportFault
+
+_COUNT = struct.Struct("i")
+_ROUND_TRIP_US = struct.Struct("68xI")
+"""The estimate of the round trip in `struct tcp_info` of linux/tcp.h, a fixed part of the kernel's interface."""
+
+
+class Arrivals:
+    """Asks the kernel about one connected socket. Reads nothing from it, and never waits."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+
+    def has_unread(self) -> bool:
+        """Return whether bytes, an end of stream or an error wait to be read."""
+        return bool(self._poll.poll(0))
+
+    def has_unacknowledged(self) -> bool:
+        """Return whether the peer's system has not yet acknowledged all bytes that were written.
+
+        Every packet acknowledges what its sender had received before (RFC 9293 section 3.10.7.4). So a reply that is
+        read while a part of the request is still unacknowledged was sent without that part. Linux alone can say.
+        """
+        count = bytearray(_COUNT.size)
+        try:
+            fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, count)
+        except OSError:
+            return False
+        return bool(_COUNT.unpack(count)[0] > 0)
+
+    def round_trip_s(self) -> float:
+        """Return how long a packet and its acknowledgement took, and 0 if the system does not say."""
+        if sys.platform != "linux":
+            return 0.0
+        # A second descriptor of the same socket: to close this one closes nothing.
+        with socket.socket(fileno=os.dup(self._descriptor)) as same:
+            found = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP_US.size)
+        return float(_ROUND_TRIP_US.unpack(found)[0]) / 1_000_000
+
 
 LOOKS_AGAIN_AFTER_S = 0.002
 """The wait for the rest of something that has begun to arrive on a connection that should be quiet."""
@@ -76,7 +121,7 @@ class Connection(asyncio.Protocol):
         self._silent_since_s = 0.0
         self._deadline_s = 0.0
 
-    # What the owner calls.
+    # Calls of the owner.
 
     async def open_tunnel(self, destination: str) -> None:
         """Have the proxy at the other end connect us to `destination` (host:port). Raises `CannotOpen`."""
@@ -98,7 +143,7 @@ class Connection(asyncio.Protocol):
         await self._wait_for_step(channel.outgoing())
 
     def round_trip_s(self) -> float:
-        """Return how long a packet takes to the gateway and back, and 0 where the system does not say.
+        """Return how long a packet takes to the gateway and back, and 0 if the system does not say.
 
         The proxy has answered once it had reached the gateway, so that its answer took a round trip at least.
         """
@@ -133,10 +178,11 @@ class Connection(asyncio.Protocol):
         return not self._has_unread() and not (self._tls is not None and self._tls.is_inside_record)
 
     def exchange(
-        self, request: bytes, *, read_timeout_s: float, deadline_s: float
+        self, request: bytes, may_leave: MayLeave, *, read_timeout_s: float, deadline_s: float
     ) -> "asyncio.Future[RawReply | TransportFault]":
         """Send the bytes of one whole request, once, and return the future of its reply or fault.
 
+        `may_leave` is asked immediately before the first byte; if it says no, nothing leaves (INTENT_STALE).
         The future ends after `read_timeout_s` of silence, and at `deadline_s` of the loop's clock, even if bytes come.
         """
         result = self._result = self._loop.create_future()
@@ -151,16 +197,23 @@ class Connection(asyncio.Protocol):
             self._reader = ReplyReader(reused_connection=True)
         self._has_served = True
         self._began_early = False
+        # Nothing of this request has left yet; earlier requests on this connection do not count.
+        self._first_byte_left, self._bytes_written = False, 0
         self._request_bytes = len(request)
         self._read_timeout_s, self._deadline_s = read_timeout_s, deadline_s
         self._silent_since_s = self._loop.time()
         self._arm()
-        self._hand_over(transport, request)
+        self._hand_over(transport, request, may_leave)
         return result
 
-    def _hand_over(self, transport: asyncio.Transport, request: bytes) -> None:
+    def _hand_over(self, transport: asyncio.Transport, request: bytes, may_leave: MayLeave) -> None:
+        # Since the intent was durable the process may have been frozen, or the connection slow to open: another process
+        # may have the row by now. Nothing may wait between this question and the write.
+        if not may_leave():
+            self._fail(FaultKind.INTENT_STALE, "the request came too late to leave")
+            return
         # The witness. From here on a byte may have left, and only here: nothing before this line writes any of the
-        # request, and nothing after it can make it unset.
+        # request, and nothing but another exchange can make it unset.
         self._first_byte_left = True
         if self._tls is not None:
             try:
@@ -255,7 +308,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The kernel has taken all that was written; now the silence of the reply begins."""
         if self._stage is _Stage.EXCHANGE and self._bytes_written < self._request_bytes:
-            # What is there already may be older than the last piece, which the event loop wrote without a look.
+            # Bytes that are already here may be older than the last piece, which the event loop wrote without reading.
             self._began_early = self._began_early or self._has_unread()
         self._bytes_written = self._request_bytes
         self._silent_since_s = self._loop.time()
@@ -276,7 +329,7 @@ class Connection(asyncio.Protocol):
 
     def _go_on_opening(self, data: bytes) -> None:
         if self._step is None or self._step.done():
-            # Nobody speaks to us before we ask.
+            # No honest gateway sends anything before we ask.
             self.abort(*_SPOKE_FIRST)
         elif self._tunnel is not None:
             self._tunnel.feed(data)

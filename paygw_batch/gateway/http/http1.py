@@ -2,9 +2,13 @@
 
 Source: RFC 9112. The grammar is httptools' (llhttp), in its strict mode: it refuses two lengths, a length beside
 chunks, bare line feeds and folded lines. What it lets pass and we must not is checked here.
+
+Writes CONNECT for a proxy and reads its answer, as bytes. Uses no socket.
+
+Source: RFC 9110 section 9.3.6. Nothing of a payout is in it, so it never sets the witness.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,8 +23,6 @@ MAX_REPLY_BYTES = MAX_BODY_BYTES + 16 * 1024
 """Everything that is read for one reply: head, interim replies and the framing of chunks included."""
 MAX_INTERIM_REPLIES = 8
 
-_USER_AGENT = "paygw-batch"
-
 
 def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> bytes:
     """Return a prepared request as the bytes that go over the wire, head and body.
@@ -28,7 +30,7 @@ def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> 
     The headers are those of section 5 of the gateway's interface. Raises `InternalError` for a request to elsewhere.
     """
     start = _payout_head_start(request.url, origin)
-    end = _head_end(len(request.body), close=close)
+    end = f"Content-Length: {len(request.body)}\r\n" + ("Connection: close\r\n\r\n" if close else "\r\n")
     return f"{start}Authorization: {_one_line(request.authorization)}\r\n{end}".encode("latin-1") + request.body
 
 
@@ -39,18 +41,10 @@ def _payout_head_start(url: str, origin: Origin) -> str:
     target = url.removeprefix(place)
     if len(target) == len(url) or not target.startswith("/"):
         raise InternalError("a request was signed for another place than the one it would be sent to")
-    return _head_start(target, origin.authority) + "Content-Type: application/json\r\nAccept: application/json\r\n"
-
-
-def _head_start(target: str, host: str) -> str:
     return (
-        f"POST {_one_line(target)} HTTP/1.1\r\nHost: {_one_line(host)}\r\nUser-Agent: {_USER_AGENT}\r\n"
-        "Accept-Encoding: identity\r\n"
+        f"POST {_one_line(target)} HTTP/1.1\r\nHost: {origin.authority}\r\nUser-Agent: paygw-batch\r\n"
+        "Accept-Encoding: identity\r\nContent-Type: application/json\r\nAccept: application/json\r\n"
     )
-
-
-def _head_end(content_length: int, *, close: bool) -> str:
-    return f"Content-Length: {content_length}\r\n" + ("Connection: close\r\n\r\n" if close else "\r\n")
 
 
 def _one_line(text: str) -> str:
@@ -60,23 +54,33 @@ def _one_line(text: str) -> str:
     return text
 
 
-def request_head(
-    target: str, *, host: str, fields: Iterable[tuple[str, str]], content_length: int, close: bool
-) -> bytes:
-    """Return the head of a POST to `target` (the URL's path), blank line included.
-
-    Raises `InternalError` for text that would break out of its line.
-    """
-    lines = "".join([f"{_one_line(name)}: {_one_line(value)}\r\n" for name, value in fields])
-    return (_head_start(target, host) + lines + _head_end(content_length, close=close)).encode("latin-1")
-
-
 @dataclass(frozen=True, slots=True)
 class Broken:
     """Bytes that are no reply we can trust, and why."""
 
     kind: FaultKind
     detail: str
+
+
+def framing_fault(version: str, headers: Sequence[tuple[str, str]]) -> Broken | None:
+    """Return why the body of a reply with this head could not be trusted to be the one that was sent, or None."""
+    transfer, length = _elements(headers, "transfer-encoding"), _elements(headers, "content-length")
+    if version not in {"1.0", "1.1"}:
+        return Broken(FaultKind.PROTOCOL_ERROR, f"HTTP/{version}")
+    if any(coding not in {"", "identity"} for coding in _elements(headers, "content-encoding")):
+        return Broken(FaultKind.REPLY_ENCODED, "Content-Encoding")
+    if transfer and (length or version == "1.0"):
+        return Broken(FaultKind.PROTOCOL_ERROR, "Transfer-Encoding beside a length, or in HTTP/1.0")
+    if transfer not in ([], ["chunked"]):
+        return Broken(FaultKind.REPLY_ENCODED, "Transfer-Encoding")
+    if length and int(length[0]) > MAX_BODY_BYTES:
+        return Broken(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+    return None
+
+
+def _elements(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
+    """Return the elements of a header that is a list, in lower case."""
+    return [element.strip().lower() for header, value in headers if header == name for element in value.split(",")]
 
 
 class ReplyReader:
@@ -131,7 +135,7 @@ class ReplyReader:
             self._settle(self._reply())
 
     def end(self, *, cleanly: bool) -> None:
-        """Take note that the stream has ended; `cleanly` when it is certain that its sender meant to end it here."""
+        """Handle the end of the stream; `cleanly` if its sender certainly meant to end it here."""
         if self.result is not None:
             return
         if self._head_read and self._until_end and cleanly:
@@ -187,26 +191,10 @@ class ReplyReader:
             self._judge_framing(self._parser.get_http_version())
 
     def _judge_framing(self, version: str) -> None:
-        transfer = self._values("transfer-encoding")
-        length = self._values("content-length")
-        if version not in {"1.0", "1.1"}:
-            self._break(FaultKind.PROTOCOL_ERROR, f"HTTP/{version}")
-        elif any(coding not in {"", "identity"} for coding in self._values("content-encoding")):
-            self._break(FaultKind.REPLY_ENCODED, "Content-Encoding")
-        elif transfer and version == "1.0":
-            self._break(FaultKind.PROTOCOL_ERROR, "Transfer-Encoding in HTTP/1.0")
-        elif transfer not in ([], ["chunked"]):
-            self._break(FaultKind.REPLY_ENCODED, "Transfer-Encoding")
-        elif length and int(length[0]) > MAX_BODY_BYTES:
-            self._break(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
-        self._until_end = not transfer and not length
-        self._is_chunked = bool(transfer)
-
-    def _values(self, name: str) -> list[str]:
-        """Return the elements of a header that is a list, in lower case."""
-        return [
-            element.strip().lower() for header, value in self._headers if header == name for element in value.split(",")
-        ]
+        if (fault := framing_fault(version, self._headers)) is not None:
+            self._break(fault.kind, fault.detail)
+        self._is_chunked = bool(_elements(self._headers, "transfer-encoding"))
+        self._until_end = not self._is_chunked and not _elements(self._headers, "content-length")
 
     def on_body(self, piece: bytes) -> None:
         """Keep a piece of the body."""
@@ -221,3 +209,44 @@ class ReplyReader:
         if self._head_read:
             self._complete = True
             self.may_serve_on = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
+
+
+_MAX_ANSWER_BYTES = 8 * 1024
+_END_OF_HEAD = b"\r\n\r\n"
+
+
+def connect_request(destination: str) -> bytes:
+    """Return the request for a tunnel to `destination` (host:port)."""
+    return f"CONNECT {destination} HTTP/1.1\r\nHost: {destination}\r\nUser-Agent: paygw-batch\r\n\r\n".encode("ascii")
+
+
+class TunnelReader:
+    """Reads the proxy's answer, fed in pieces of any size."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.problem = ""
+        """Why there is no tunnel."""
+        self._answer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes from the proxy."""
+        self._answer += data
+        head, end, surplus = bytes(self._answer).partition(_END_OF_HEAD)
+        if not end:
+            if len(self._answer) > _MAX_ANSWER_BYTES:
+                self.problem = "the proxy's answer does not end"
+            return
+        parser = httptools.HttpResponseParser(self)
+        try:
+            parser.feed_data(head + end)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.problem = f"the proxy does not speak HTTP: {error}"
+            return
+        status = parser.get_status_code()
+        if not 200 <= status < 300:  # noqa: PLR2004 (any success opens the tunnel)
+            self.problem = f"the proxy answered {status}"
+        elif surplus:
+            self.problem = "the proxy answered with more than a head"
+        else:
+            self.is_open = True

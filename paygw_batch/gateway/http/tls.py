@@ -88,7 +88,7 @@ class TlsChannel:
             left = left[self._side.write(left) :]
 
     def decrypt(self, arrived: bytes) -> bytes:
-        """Return the application bytes that have arrived, and take note of an end or a failure."""
+        """Return the application bytes that have arrived, and note an end or a failure."""
         self._arrive(arrived)
         pieces = []
         try:

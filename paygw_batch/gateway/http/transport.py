@@ -5,20 +5,67 @@ again is the first-byte witness in the fault that comes back, never the class of
 """
 
 import asyncio
-from collections.abc import Iterable
+import ipaddress
+import socket
+from collections.abc import Sequence
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import Connections, Origin, TransportSettings, gateway_origin, proxy_origin
 from paygw_batch.gateway.http.connection import CannotOpen, Connection
-from paygw_batch.gateway.http.http1 import payout_request, request_head
-from paygw_batch.gateway.http.kept_addresses import KeptAddresses
+from paygw_batch.gateway.http.http1 import payout_request
 from paygw_batch.gateway.http.tls import TlsChannel, client_context
-from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.message import FaultKind, MayLeave, PreparedRequest, RawReply, TransportFault
 
 if TYPE_CHECKING:
     from ssl import SSLSession
+
+KEPT_S = 5.0
+"""How long a looked-up address is used: a gateway may move during a run."""
+
+
+class KeptAddresses:
+    """Spares a run with a connection for each payout a question to the name service for each of them."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Sequence[str], float]] = {}
+        """By host: its addresses, and the time of the loop's clock until which they are kept."""
+
+    async def of(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[str]:
+        """Return the addresses of `host`, in the order the system prefers. Raises `CannotOpen` if it has none."""
+        if _is_address(host):
+            return [host]
+        addresses, kept_until_s = self._found.get(host, ((), 0.0))
+        if not addresses or loop.time() >= kept_until_s:
+            addresses = await _looked_up(loop, host, port)
+            self._found[host] = (addresses, loop.time() + KEPT_S)
+        return addresses
+
+    def forget(self, host: str) -> None:
+        """Look `host` up again the next time: none of its addresses answered."""
+        self._found.pop(host, None)
+
+
+async def _looked_up(loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[str]:
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        detail = error.strerror if isinstance(error, OSError) else None
+        raise CannotOpen(FaultKind.NAME_NOT_RESOLVED, detail or type(error).__name__) from None
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+@lru_cache(maxsize=16)
+def _is_address(host: str) -> bool:
+    """Whether `host` is an IP address already, so that nothing needs to be looked up."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
 
 MAX_QUIET_S = 1.0
 """A connection that was idle for longer serves no further payout: servers close such, and the two could cross."""
@@ -56,19 +103,14 @@ class PayoutTransport:
         """How long the gateway took for its latest answer."""
         self._is_closed = False
 
-    async def deliver(self, request: PreparedRequest) -> RawReply | TransportFault:
+    async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
         """Send one payout and wait for its reply. Never raises for a reason of the network.
 
+        `may_leave` is asked immediately before the first byte, on whichever connection; if it says no, nothing leaves.
         When it is cancelled, its connection is cut and `CancelledError` goes on: by then a byte may have left.
         Raises `InternalError` for a request to another place than the settings name.
         """
-        return await self._send(payout_request(request, self._origin, close=not self._reuse))
-
-    async def post(self, target: str, fields: Iterable[tuple[str, str]], body: bytes) -> RawReply | TransportFault:
-        """Send any other POST, to `target` (the URL's path), as a payout is sent."""
-        host, close = self._origin.authority, not self._reuse
-        head = request_head(target, host=host, fields=fields, content_length=len(body), close=close)
-        return await self._send(head + body)
+        return await self._send(payout_request(request, self._origin, close=not self._reuse), may_leave)
 
     async def probe(self) -> TransportFault | None:
         """Make a connection, proxy and TLS included, and close it: is the gateway there? Nothing is sent."""
@@ -78,11 +120,6 @@ class PayoutTransport:
             return opened
         opened.close()
         return None
-
-    @property
-    def origin(self) -> str:
-        """The gateway's scheme, host and port."""
-        return str(self._origin)
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,7 +138,7 @@ class PayoutTransport:
         for connection in list(self._living):
             await connection.gone.wait()
 
-    async def _send(self, request: bytes) -> RawReply | TransportFault:
+    async def _send(self, request: bytes, may_leave: MayLeave) -> RawReply | TransportFault:
         """Send the bytes of one request over a connection that may carry it."""
         if self._is_closed:
             raise InternalError("a request was sent through a transport that is closed")
@@ -116,7 +153,7 @@ class PayoutTransport:
         asked_s, served = loop.time(), False
         try:
             result = await connection.exchange(
-                request, read_timeout_s=self._settings.read_timeout_s, deadline_s=deadline_s
+                request, may_leave, read_timeout_s=self._settings.read_timeout_s, deadline_s=deadline_s
             )
             served = isinstance(result, RawReply)
             self._answer_s = loop.time() - asked_s if served else self._answer_s
@@ -167,7 +204,7 @@ class PayoutTransport:
             return _not_sent(FaultKind.TOTAL_TIMEOUT if is_total else connection.opening_kind, "no connection in time")
         except CannotOpen as error:
             connection.abort()
-            # Should the session be what the gateway stumbled over, the next try does without it.
+            # If the session was the reason for the failure, the next try does without it.
             self._session = None
             return _not_sent(error.kind, error.detail)
         except BaseException:

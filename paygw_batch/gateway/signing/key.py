@@ -2,16 +2,24 @@
 
 import base64
 import hashlib
-import os
+import json
 import shlex
-import stat
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from enum import StrEnum
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS, PKCS1v15
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.rsa import (
+    RSAPrivateKey,
+    RSAPublicKey,
+    RSAPublicNumbers,
+    generate_private_key,
+)
 from cryptography.hazmat.primitives.hashes import SHA256, SHA512
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -20,11 +28,13 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_der_private_key,
+    load_der_public_key,
     load_pem_private_key,
     load_pem_public_key,
 )
 
 from paygw_batch.errors import ConfigurationError, InternalError
+from paygw_batch.trusted_files import Others, read_trusted
 
 MIN_KEY_BITS = 2048
 
@@ -33,22 +43,50 @@ NEW_KEY_BITS = 3072
 
 SIGNATURE_METHOD = "RSA-SHA256"
 
-_MAX_KEY_FILE_BYTES = 64 * 1024
-
 _PADDING = PKCS1v15()
 
 _DIGEST = SHA256()
 
 
+class KeyKind(StrEnum):
+    """Where a private key is."""
+
+    FILE = "file"
+    PKCS11 = "pkcs11"
+    """In a token, by the PKCS#11 module of its vendor."""
+    AWSKMS = "awskms"
+    """In the key management service of AWS."""
+
+
 @dataclass(frozen=True, slots=True)
-class PrivateKey:
-    """The merchant's RSA key. It signs, and gives away nothing but its public half. Safe to use from many threads."""
+class Custody:
+    """Where a private key is, as a person would find it, and whether it can be copied."""
 
-    _key: RSAPrivateKey = field(repr=False)
+    kind: KeyKind
+    place: str
+    is_exportable: bool = False
+    was_outside: bool = False
+    """Whether a copy may exist elsewhere: it was made outside, or could be exported once."""
+    expires: date | None = None
 
-    def sign(self, text: str) -> str:
-        """Return the RSASSA-PKCS1-v1_5 signature with SHA-256 of `text` as UTF-8, in base64."""
-        return base64.b64encode(self._key.sign(text.encode(), _PADDING, _DIGEST)).decode("ascii")
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """The processes that make the signatures of a run, and the number of threads in each.
+
+    `is_slow`: signatures are asked for one by one, as far ahead as keeps everyone busy, and each has its time limit.
+    """
+
+    processes: int
+    threads: int = 1
+    is_slow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PublicHalf:
+    """The public half of the merchant's RSA key."""
+
+    _key: RSAPublicKey = field(repr=False)
 
     @property
     def bits(self) -> int:
@@ -60,18 +98,127 @@ class PrivateKey:
         """How long every signature is in base64."""
         return 4 * -(-self.bits // 24)
 
-    def hand_over(self) -> bytes:
-        """Return the private key itself (PKCS#8, DER, base64), for a process of our own and nobody else."""
-        return base64.b64encode(self._key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()))
-
     def public_key_pem(self) -> bytes:
         """Return the public key as PEM (SubjectPublicKeyInfo), as one hands it to the service operator."""
-        return self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, by which people compare keys."""
-        der = self._key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        der = self._key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return hashlib.sha256(der).hexdigest()
+
+    def has_signed(self, text: str, signature: bytes) -> bool:
+        """Whether `signature` was made of `text` with the private half."""
+        try:
+            self._key.verify(signature, text.encode(), _PADDING, _DIGEST)
+        except InvalidSignature:
+            return False
+        return True
+
+
+class SigningKey(ABC):
+    """The merchant's RSA key, wherever it is. It signs, and gives away nothing but its public half."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def public(self) -> PublicHalf:
+        """The public half."""
+
+    @property
+    @abstractmethod
+    def custody(self) -> Custody:
+        """Where the private half is."""
+
+    @abstractmethod
+    def sign(self, text: str) -> str:
+        """Return the RSASSA-PKCS1-v1_5 signature with SHA-256 of `text` as UTF-8, in base64."""
+
+    @abstractmethod
+    def hand_over(self) -> bytes:
+        """Return one line with everything that a signing process needs; only for its standard input."""
+
+    @abstractmethod
+    def staff(self, cores: int) -> Staff:
+        """Return the signers of a long run on a machine with `cores`."""
+
+    @contextmanager
+    def at_work(self) -> Iterator[Callable[[str], str]]:
+        """Yield what signs one text after another, for as long as the context lasts."""
+        yield self.sign
+
+    @property
+    def bits(self) -> int:
+        """The length of the modulus."""
+        return self.public.bits
+
+    @property
+    def signature_characters(self) -> int:
+        """How long every signature is in base64."""
+        return self.public.signature_characters
+
+    def public_key_pem(self) -> bytes:
+        """Return the public key as PEM (SubjectPublicKeyInfo), as one hands it to the service operator."""
+        return self.public.public_key_pem()
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, by which people compare keys."""
+        return self.public.fingerprint()
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateKey(SigningKey):
+    """A key of a file, which this process holds. Safe to use from many threads."""
+
+    _key: RSAPrivateKey = field(repr=False)
+    place: str = field(default="", repr=False)
+
+    @property
+    def public(self) -> PublicHalf:
+        """The public half."""
+        return PublicHalf(self._key.public_key())
+
+    @property
+    def custody(self) -> Custody:
+        """The file; anyone who can read it can copy the key."""
+        return Custody(KeyKind.FILE, self.place, is_exportable=True)
+
+    def sign(self, text: str) -> str:
+        """Return the signature of `text`."""
+        return base64.b64encode(self._key.sign(text.encode(), _PADDING, _DIGEST)).decode("ascii")
+
+    def hand_over(self) -> bytes:
+        """Return the private key itself (PKCS#8, DER, base64)."""
+        der = self._key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+        return json.dumps({"kind": KeyKind.FILE, "der": base64.b64encode(der).decode("ascii")}).encode()
+
+    def staff(self, cores: int) -> Staff:
+        """Return one process a core."""
+        return Staff(cores)
+
+
+def public_half_of(der: bytes) -> PublicHalf | None:
+    """Return the RSA key in `der` (SubjectPublicKeyInfo); None for a key of another kind."""
+    try:
+        key = load_der_public_key(der)
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    return PublicHalf(key) if isinstance(key, RSAPublicKey) else None
+
+
+def public_half_from(modulus: bytes, exponent: bytes) -> PublicHalf:
+    """Return the RSA key of two big-endian numbers. Raises `ValueError` for numbers that make none."""
+    numbers = RSAPublicNumbers(int.from_bytes(exponent, "big"), int.from_bytes(modulus, "big"))
+    return PublicHalf(numbers.public_key())
+
+
+def file_key_handed_over(told: dict[str, str]) -> PrivateKey:
+    """Return the key that `PrivateKey.hand_over` gave to this process."""
+    found = load_der_private_key(base64.b64decode(told["der"]), None)
+    if not isinstance(found, RSAPrivateKey):
+        raise InternalError("a signing process was given something else than an RSA key")
+    return PrivateKey(found)
 
 
 class SignatureAlgorithm(StrEnum):
@@ -118,16 +265,8 @@ def gateway_key_of(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -> G
     return GatewayKey(key, algorithm)
 
 
-def handed_over(key: bytes) -> PrivateKey:
-    """Return the key that `PrivateKey.hand_over` gave to this process."""
-    found = load_der_private_key(base64.b64decode(key), None)
-    if not isinstance(found, RSAPrivateKey):
-        raise InternalError("a signing process was given something else than an RSA key")
-    return PrivateKey(found)
-
-
 def new_private_key(passphrase: bytes | None) -> bytes:
-    """Return a new RSA key as PEM (PKCS#8), encrypted where there is a passphrase."""
+    """Return a new RSA key as PEM (PKCS#8), encrypted if there is a passphrase."""
     key = generate_private_key(public_exponent=65537, key_size=NEW_KEY_BITS)
     protection = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
@@ -139,7 +278,7 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     A passphrase that is not needed is ignored. Raises `ConfigurationError` for a file that is missing, open to others,
     not an RSA private key in PEM, too short, or not opened by the passphrase.
     """
-    key = _decrypt(path, _read_private(path), passphrase or None)
+    key = _decrypt(path, read_trusted(path, f"The private key {path}", Others.MAY_NOTHING), passphrase or None)
     if not isinstance(key, RSAPrivateKey):
         raise ConfigurationError(
             f"The private key {path} is not an RSA key.", hint=f"{SIGNATURE_METHOD} signs with an RSA key."
@@ -150,32 +289,7 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
             hint=f"Make a longer one (openssl genrsa -out {shlex.quote(str(path))} {NEW_KEY_BITS}), and hand its "
             "public half to the service operator.",
         )
-    return PrivateKey(key)
-
-
-def _read_private(path: Path) -> bytes:
-    """Return the content of the file, if only its owner may read and write it. Check and read use one file handle."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise ConfigurationError(
-            f"The private key {path} cannot be read: {(error.strerror or 'unknown reason').lower()}.",
-            hint="gateway.private_key names the file.",
-        ) from None
-    try:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            raise ConfigurationError(f"The private key {path} is not a file.")
-        if about.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise ConfigurationError(
-                f"The private key {path} is open to others than its owner.", hint=f"chmod 600 {shlex.quote(str(path))}"
-            )
-        pem = os.read(handle, _MAX_KEY_FILE_BYTES + 1)
-    finally:
-        os.close(handle)
-    if len(pem) > _MAX_KEY_FILE_BYTES:
-        raise ConfigurationError(f"The private key {path} is too large to be a key.")
-    return pem
+    return PrivateKey(key, str(path))
 
 
 def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:

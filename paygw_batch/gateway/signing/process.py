@@ -1,18 +1,32 @@
 """Runs a signing process: reads a key and then texts to sign from standard input, until the input ends.
 
-Started by `signers.SigningProcesses` alone. A line of input holds the key (PKCS#8, DER, base64); after it come groups:
-a line with a count, and as many lines to sign. Every group is answered with a line of base64 for each of its lines.
+Started by `signers.SigningProcesses` alone. A line of input says which key (`SigningKey.hand_over`); after it come
+groups: a line with a count, and as many lines to sign. Every group is answered with a line of base64 for each of its
+lines. A key that cannot sign is answered with one line that begins with `!`, and the process ends.
 """
 
+import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import BinaryIO
 
-from paygw_batch.gateway.signing.key import handed_over
+from paygw_batch.gateway.signing.key import KeyKind, SigningKey, file_key_handed_over
+from paygw_batch.gateway.signing.key_trouble import KeyUnusable
 from paygw_batch.processes import forbid_core_dumps
 
 LESS_URGENT = 19
-"""Added to the niceness: signatures are made ahead, while replies and the journal must not wait for a processor."""
+"""Added to the niceness: signatures are made ahead, while replies and the journal must not wait for a processor.
+
+A slow key computes elsewhere, and its signatures have a time limit.
+"""
+TROUBLE = b"!"
+"""What begins a line that is no signature: base64 has no such character."""
+
+Sign = Callable[[str], str]
 
 
 def main() -> None:
@@ -20,10 +34,66 @@ def main() -> None:
     forbid_core_dumps(for_good=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.nice(LESS_URGENT)
     source, out = sys.stdin.buffer, sys.stdout.buffer
-    key = handed_over(source.readline())
+    try:
+        key = _handed_over(source.readline())
+        staff = key.staff(1)
+        if not staff.is_slow:
+            os.nice(LESS_URGENT)
+        with key.at_work() as sign:
+            if staff.threads == 1:
+                _sign_in_turn(source, out, sign)
+            else:
+                _sign_at_once(source, out, sign, staff.threads)
+    except KeyUnusable as error:
+        out.write(TROUBLE + error.as_line() + b"\n")
+        out.flush()
+
+
+def _handed_over(line: bytes) -> SigningKey:
+    told = json.loads(line)
+    match KeyKind(told["kind"]):
+        case KeyKind.FILE:
+            return file_key_handed_over(told)
+        case KeyKind.PKCS11:
+            from paygw_batch.gateway.signing.token_key import token_key_handed_over  # noqa: PLC0415 (an extra)
+
+            return token_key_handed_over(told)
+        case KeyKind.AWSKMS:
+            from paygw_batch.gateway.signing.kms_key import kms_key_handed_over  # noqa: PLC0415 (an extra)
+
+            return kms_key_handed_over(told)
+
+
+def _groups(source: BinaryIO) -> Iterator[list[str]]:
     while count := source.readline():
-        texts = [source.readline() for _ in range(int(count))]
-        out.writelines([key.sign(text.decode("ascii").removesuffix("\n")).encode() + b"\n" for text in texts])
+        yield [source.readline().decode("ascii").removesuffix("\n") for _ in range(int(count))]
+
+
+def _sign_in_turn(source: BinaryIO, out: BinaryIO, sign: Sign) -> None:
+    for texts in _groups(source):
+        out.writelines([sign(text).encode() + b"\n" for text in texts])
+        out.flush()
+
+
+def _sign_at_once(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int) -> None:
+    """Sign in threads, which wait for a service; signatures leave in the order of the texts."""
+    asked: SimpleQueue[Future[str] | None] = SimpleQueue()
+    with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as writer:
+        written = writer.submit(_write, asked, out)
+        for texts in _groups(source):
+            for text in texts:
+                asked.put(pool.submit(sign, text))
+        asked.put(None)
+        written.result()
+
+
+def _write(asked: SimpleQueue[Future[str] | None], out: BinaryIO) -> None:
+    """Write each signature once it is there. The first trouble is the last line; the run then closes the input."""
+    try:
+        while (signed := asked.get()) is not None:
+            out.write(signed.result().encode() + b"\n")
+            out.flush()
+    except KeyUnusable as error:
+        out.write(TROUBLE + error.as_line() + b"\n")
         out.flush()

@@ -3,6 +3,7 @@
 A signature is most of what a payout costs. In threads the signers share one interpreter with the event loop and the
 journal, and on a long run all of them wait for each other; processes of their own share nothing, but take a moment to
 start. So a short run signs in threads, and a long one in processes (`docs/decisions/0050-signing-processes.md`).
+With a key that is not a file every run signs in processes: a vendor's module that crashes or hangs takes no row along.
 """
 
 import asyncio
@@ -10,33 +11,39 @@ import errno
 import os
 import subprocess
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from operator import attrgetter
 from typing import Protocol, Self
 
 from paygw_batch.errors import SigningFailed
-from paygw_batch.gateway.signing.key import PrivateKey
+from paygw_batch.gateway.signing.key import SigningKey, Staff
+from paygw_batch.gateway.signing.key_trouble import KeyTrouble, KeyUnusable, trouble_of_line
+from paygw_batch.gateway.signing.process import TROUBLE
 from paygw_batch.processes import child_environment, python_command
 
-FEWEST_SIGNERS = 2
-MOST_SIGNERS = 8
+MIN_SIGNERS = 2
+MAX_SIGNERS = 8
 """The largest number of signers. Each has two groups of texts signed ahead; one event loop needs two or three."""
 LONG_RUN_PAYOUTS = 2_000
-"""From here on processes are worth their start: while they start, two threads sign about as many."""
+"""From this number on, processes are worth their start: two threads sign about as many meanwhile."""
 _STARTING_TIMEOUT_S = 60.0
 _CLOSING_TIMEOUT_S = 5.0
 _TRIAL = "trial"
+SIGN_WITHIN_S = 20.0
+"""How long one signature of a slow key may take. It is younger than the engine's limit when it arrives."""
+_AHEAD_OF_EACH = 4
+"""How many texts of a slow key wait for each thread that signs: so it never waits for the event loop."""
 
 
 def signers_on(cores: int) -> int:
-    """Return how many sign on a machine of so many cores: all but one, which the event loop needs."""
-    return max(FEWEST_SIGNERS, min(cores - 1, MOST_SIGNERS))
+    """Return the number of signers on a machine: all cores but one, which the event loop needs."""
+    return max(MIN_SIGNERS, min(cores - 1, MAX_SIGNERS))
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use; where the system does not say, how many the machine has."""
+    """Return the number of cores that this process may use, or of all cores if the system does not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -56,18 +63,35 @@ class Signers(Protocol):
         ...
 
 
-def signers_for(key: PrivateKey, payouts: int) -> Signers:
-    """Return the signers for a run of so many payouts: processes for a long run, threads for a short one."""
-    return SigningProcesses(key) if payouts >= LONG_RUN_PAYOUTS else SigningThreads(key)
+def signers_for(key: SigningKey, payouts: int) -> Signers:
+    """Return the signers for a run: threads for a short run with a key in a file, otherwise processes."""
+    is_worth_it = payouts >= LONG_RUN_PAYOUTS or staff_of(key).is_slow
+    return SigningProcesses(key) if is_worth_it else SigningThreads(key)
+
+
+def staff_of(key: SigningKey) -> Staff:
+    """Return who makes the signatures of a long run on this machine."""
+    return key.staff(signers_on(usable_cores()))
+
+
+def signed_ahead(key: SigningKey) -> int | None:
+    """Return how many texts of a slow key are asked for ahead, one by one; None for one that is not slow.
+
+    More would be old before they leave.
+    """
+    staff = staff_of(key)
+    return (_AHEAD_OF_EACH + 1) * staff.processes * staff.threads if staff.is_slow else None
 
 
 @asynccontextmanager
-async def signers_at_work(key: PrivateKey, payouts: int, tell: Callable[[str], None]) -> AsyncIterator[Signers]:
-    """Yield the signers for a run of so many payouts: threads if processes fail to start, and then `tell` is called."""
+async def signers_at_work(key: SigningKey, payouts: int, tell: Callable[[str], None]) -> AsyncIterator[Signers]:
+    """Yield the signers for a run; if processes fail to start, call `tell` and yield threads."""
     async with AsyncExitStack() as stack:
         try:
             signers = await stack.enter_async_context(signers_for(key, payouts))
         except SigningFailed as problem:
+            if staff_of(key).is_slow:
+                raise
             tell(f"{problem.message} This run signs in threads, which takes longer.")
             signers = await stack.enter_async_context(SigningThreads(key))
         yield signers
@@ -76,7 +100,7 @@ async def signers_at_work(key: PrivateKey, payouts: int, tell: Callable[[str], N
 class SigningThreads:
     """Signs in threads of this process; the key releases the interpreter while it computes."""
 
-    def __init__(self, key: PrivateKey) -> None:
+    def __init__(self, key: SigningKey) -> None:
         self._key = key
         self._threads = ThreadPoolExecutor(signers_on(usable_cores()), thread_name_prefix="sign")
 
@@ -95,13 +119,14 @@ class SigningThreads:
 
 
 class SigningProcesses:
-    """Signs in processes of their own (`signing_process`), which end when their input does: also when we are killed.
+    """Signs in processes of their own (`process.py`), which end when their input does: also when we are killed.
 
     The key goes to them through a pipe, and is never in an argument, a file or the environment.
     """
 
-    def __init__(self, key: PrivateKey) -> None:
+    def __init__(self, key: SigningKey) -> None:
         self._key = key
+        self._staff = staff_of(key)
         self._working: list[_AtWork] = []
 
     @property
@@ -110,18 +135,28 @@ class SigningProcesses:
         return [one.process for one in self._working]
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return the signature of each text, in base64. Raises `SigningFailed` when a process has ended."""
-        return await min(self._working, key=attrgetter("waiting")).sign(texts)
+        """Return the signature of each text, in base64.
+
+        Raises `SigningFailed` when a process has ended, or a slow key takes too long.
+        """
+        least_busy = min(self._working, key=attrgetter("waiting"))
+        try:
+            async with asyncio.timeout(SIGN_WITHIN_S if self._staff.is_slow else None):
+                return await least_busy.sign(texts)
+        except TimeoutError:
+            raise KeyUnusable(self._key.custody.place, KeyTrouble.SLOW, f"{SIGN_WITHIN_S:.0f}").for_run() from None
 
     async def __aenter__(self) -> Self:
         """Start them all and have each sign once, or start none. Raises `SigningFailed`."""
         try:
-            for _ in range(signers_on(usable_cores())):
+            for _ in range(self._staff.processes):
                 self._working.append(await self._started())
             async with asyncio.timeout(_STARTING_TIMEOUT_S):
                 await asyncio.gather(*[one.sign([_TRIAL]) for one in self._working])
         except (OSError, SigningFailed) as problem:
             await self.__aexit__()
+            if any(one.trouble is not None for one in self._working):
+                raise
             reason = problem.strerror or "it took too long" if isinstance(problem, OSError) else "it ended at once"
             raise SigningFailed(f"No process could be started that signs: {reason}.") from None
         except BaseException:
@@ -131,21 +166,20 @@ class SigningProcesses:
 
     async def _started(self) -> "_AtWork":
         loop = asyncio.get_running_loop()
-        one = _AtWork(_process(), self._key.signature_characters + 1)
+        one = _AtWork(_process(self._environment()), self._key.signature_characters + 1)
         await loop.connect_read_pipe(lambda: one, one.process.stdout)
         one.input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, one.process.stdin)
         one.input.write(self._key.hand_over() + b"\n")
         return one
 
+    def _environment(self) -> Mapping[str, str]:
+        """Return the environment of the processes. A vendor's module and the AWS SDK read variables of their own."""
+        return os.environ if self._staff.is_slow else child_environment(os.environ)
+
     async def __aexit__(self, *_: object) -> None:
         for one in self._working:
             one.input.close()
-        for process in self.processes:
-            try:
-                await asyncio.to_thread(process.wait, _CLOSING_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        await asyncio.gather(*[asyncio.to_thread(_ended, process) for process in self.processes])
 
 
 class _AtWork(asyncio.Protocol):
@@ -164,11 +198,13 @@ class _AtWork(asyncio.Protocol):
         self._groups: deque[tuple[int, asyncio.Future[list[str]]]] = deque()
         self._read = bytearray()
         self._has_ended = False
+        self.trouble: KeyUnusable | None = None
+        """Why the key cannot sign, where the process said so."""
 
     async def sign(self, texts: Sequence[str]) -> list[str]:
         """Send a count and the texts, a line each; as many signatures come back, each a line of `width` bytes."""
         if self._has_ended:
-            raise SigningFailed
+            raise self._failure()
         # Texts are percent-encoded (RFC 5849 section 3.4.1), so that none holds a line break.
         self.input.write("".join([f"{len(texts)}\n", *[f"{text}\n" for text in texts]]).encode("ascii"))
         signed: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
@@ -180,12 +216,17 @@ class _AtWork(asyncio.Protocol):
         """Hand out the groups that are complete."""
         self._read += data
         while self._groups and len(self._read) >= (size := self._groups[0][0] * self._width):
+            if TROUBLE in self._read[:size]:
+                break
             count, signed = self._groups.popleft()
             self.waiting -= count
             signatures = self._read[:size].decode("ascii").split()
             del self._read[:size]
             if not signed.done():
                 signed.set_result(signatures)
+        if (begin := self._read.find(TROUBLE)) >= 0 and self._read.endswith(b"\n"):
+            self.trouble = trouble_of_line(bytes(self._read[begin + 1 :]))
+            self.connection_lost(None)
 
     def connection_lost(self, _: Exception | None) -> None:
         """Tell everyone who waits that nothing more will come."""
@@ -193,10 +234,22 @@ class _AtWork(asyncio.Protocol):
         while self._groups:
             signed = self._groups.popleft()[1]
             if not signed.done():
-                signed.set_exception(SigningFailed())
+                signed.set_exception(self._failure())
+
+    def _failure(self) -> SigningFailed:
+        return SigningFailed() if self.trouble is None else self.trouble.for_run()
 
 
-def _process() -> subprocess.Popen[bytes]:
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process has ended; end one that hangs."""
+    try:
+        process.wait(_CLOSING_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     command = python_command("from paygw_batch.gateway.signing.process import main; main()")
     if command is None:
         raise FileNotFoundError(errno.ENOENT, "this program does not run in a Python of its own")
@@ -205,7 +258,7 @@ def _process() -> subprocess.Popen[bytes]:
     # What it says when it cannot start is for no one: the run says so, and signs in threads.
     return subprocess.Popen(  # noqa: S603 (our own program, with our own arguments)
         command,
-        env=child_environment(os.environ),
+        env=environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

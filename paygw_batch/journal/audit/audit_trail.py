@@ -68,7 +68,7 @@ class AuditTrail:
         return AuditEnd(entry.number, entry.hash)
 
     def close(self) -> None:
-        """Let go of the trail."""
+        """Close the trail."""
         self._connection.close()
 
 
@@ -82,7 +82,7 @@ def audit_entries(journal: Path, *, before: int | None = None, limit: int) -> Se
 
 
 def verify_audit_trail(journal: Path, journal_id: str) -> AuditEnd | None:
-    """Check the whole trail of a journal; return its end, or None where there is none. Raises `AuditDamaged`."""
+    """Check the whole trail of a journal; return its end, or None if there is none. Raises `AuditDamaged`."""
     path = audit_path(journal)
     with _reading(path) as connection:
         if connection is None:

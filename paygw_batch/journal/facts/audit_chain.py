@@ -28,7 +28,7 @@ class AuditResult(StrEnum):
 class AuditNote:
     """One act, refusal or download on the console.
 
-    `who` is a person's own name (empty where nobody is signed in), `act` a word of the console (`approve`, `download`),
+    `who` is a person's own name (empty if nobody is signed in), `act` a word of the console (`approve`, `download`),
     `thing` names what it is about by an id: a batch, a row by its number, a file by its kind. `said` is a reason. No
     payee, account, amount or order id is in any of them.
     """

@@ -4,13 +4,23 @@ Pure, and shared by every store.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from paygw_batch.core.lifecycle import IllegalMove
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchOpened, canonical, encode, encode_batch
+from paygw_batch.journal.facts.codec import (
+    BATCH_FORGOTTEN,
+    BATCH_OPENED,
+    BatchForgotten,
+    BatchOpened,
+    NewSalt,
+    canonical,
+    encode_batch,
+    encode_forgotten,
+    encode_salted,
+)
 from paygw_batch.journal.facts.progress import RowProgress, advance
 from paygw_batch.journal.values import Entry
 
@@ -93,28 +103,43 @@ def opening_line(end: Link, at: str, batch: int, opened: BatchOpened) -> Line:
     return linked(end, max(at, end.at), BATCH_OPENED, batch, None, None, None, encode_batch(opened))
 
 
-def follow(end: Link, line: Line) -> Link:
+def forgetting_line(end: Link, at: str, batch: int, forgotten: BatchForgotten) -> Line:
+    """Return the line that forgets people of batch number `batch`."""
+    return linked(end, max(at, end.at), BATCH_FORGOTTEN, batch, None, None, None, encode_forgotten(forgotten))
+
+
+def follow(end: Link, line: Line, is_forgotten: Callable[[Line], bool] = lambda _: False) -> Link:
     """Return the end of the chain after `line`. Raises `JournalCorrupt` unless number and hash follow from `end`."""
     if line.seq != end.seq + 1:
         raise JournalCorrupt(f"Fact {end.seq + 1} is missing from the journal.")
-    if link_hash(end.hash, *line[:-1]) != line.hash:
+    if link_hash(end.hash, *line[:-1]) != line.hash and not is_forgotten(line):
         raise JournalCorrupt(f"Fact {line.seq} was changed, or the one before it: its hash does not follow.")
     return Link(line.seq, line.hash, line.at)
 
 
-def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield lines as they are stored, each checked as `follow` does: no value is made for one that is right."""
+def followed(
+    end: Link, lines: Iterable[tuple[Any, ...]], is_forgotten: Callable[[Line], bool]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield lines as they are stored, each checked as `follow` does: no value is made for one that is right.
+
+    The hash of a line of which people were forgotten is the one that it had before: the next line vouches for it, and
+    the fact that forgot them for the rest of the line.
+    """
     seq, before = end.seq, end.hash
     for line in lines:
         seq += 1
         if line[0] != seq or link_hash(before, *line[:-1]) != line[-1]:
-            follow(Link(seq - 1, before), Line(*line))
+            follow(Link(seq - 1, before), Line(*line), is_forgotten)
         before = line[-1]
         yield line
 
 
 def fold(
-    entries: Iterable[Entry], end: Link, progress: MutableMapping[int, RowProgress], batches: Mapping[int, int]
+    entries: Iterable[Entry],
+    end: Link,
+    progress: MutableMapping[int, RowProgress],
+    batches: Mapping[int, int],
+    new_salt: NewSalt,
 ) -> list[Line]:
     """Return the lines that `entries` become, and move the instructions in `progress` (by number) as they say.
 
@@ -131,7 +156,7 @@ def fold(
             contradicts = after.state
         else:
             progress[number] = after
-        kind, details = encode(entry.fact)
+        kind, details = encode_salted(entry.fact, new_salt)
         batch, seq = batches[number], seq + 1
         before = link_hash(before, seq, at, kind, batch, number, attempt, contradicts, details)
         lines.append(Line(seq, at, kind, batch, number, attempt, contradicts, details, before))

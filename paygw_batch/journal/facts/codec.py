@@ -8,7 +8,7 @@ written is damage.
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any, assert_never
 
@@ -30,7 +30,13 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt
 
 BATCH_OPENED = "batch_opened"
-"""The kind of the one fact that is about a batch and not about an instruction."""
+"""The kind of the fact that opens a batch: it is about no instruction."""
+BATCH_FORGOTTEN = "batch_forgotten"
+"""The kind of the fact that forgets people of a batch: it is about no instruction either."""
+SALT_BYTES = 16
+"""How long a salt is: random bytes beside a value, without which its digest says nothing once it is forgotten."""
+NewSalt = Callable[[], str]
+"""Returns a salt, in hex."""
 
 _quoted = json.encoder.encode_basestring_ascii
 
@@ -64,12 +70,63 @@ class BatchOpened:
     by: str
     approvals: tuple[str, ...]
     plan_sha256: str = ""
-    """The digest of the plan that was approved; empty, and not written, where none was asked for."""
+    """The digest of the plan that was approved; empty, and not written, if none was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForgotten:
+    """The details of the fact that forgets people of a batch: who decided, which people, and the remains.
+
+    `before` is the date up to which payments were forgotten; empty where one person was. `remains_sha256` is the digest
+    of all that is left of what was forgotten (see `forgetting.py`), so that a later change to it is found.
+    """
+
+    by: str
+    before: str
+    instructions: int
+    evidence: int
+    remains_sha256: str
+    order: str = ""
+    """The digest of the signed order that asked for it; empty where one person was enough."""
 
 
 def encode(fact: Fact) -> tuple[str, str]:
-    """Return the kind and the canonical details of `fact`."""
+    """Return the kind and the canonical details of `fact`, without a salt."""
     return kind_of(fact), _details(fact)
+
+
+def encode_salted(fact: Fact, new_salt: NewSalt) -> tuple[str, str]:
+    """Return the kind and the canonical details of `fact` as it is stored: with a salt if it can name a person.
+
+    A text that is forgotten leaves the hash of its line behind. Without the salt nobody can find out by that hash what
+    the text was. An intent has a nonce of its own.
+    """
+    kind, details = encode(fact)
+    if not _can_name_a_person(fact):
+        return kind, details
+    return kind, f'{details[:-1]},"salt":"{new_salt()}"}}'
+
+
+def _can_name_a_person(fact: Fact) -> bool:
+    if isinstance(fact, Concluded):
+        outcome = fact.outcome
+        return (outcome.message or outcome.customer_url or outcome.reply_sha256) is not None
+    return isinstance(fact, Resolved | Returned)
+
+
+def without_people(fact: Fact) -> Fact:
+    """Return a fact without the people in it."""
+    match fact:
+        case Intended():
+            return fact._replace(nonce="", body_sha256="")
+        case Concluded():
+            return Concluded(fact.outcome._replace(message=None, customer_url=None, reply_sha256=None))
+        case Resolved() | Returned():
+            return replace(fact, evidence="")
+        case Interrupted() | Released() | Replaced():
+            return fact
+        case _:
+            assert_never(fact)
 
 
 def _details(fact: Fact) -> str:
@@ -86,16 +143,20 @@ def _details(fact: Fact) -> str:
         case Interrupted():
             return "{}"
         case Resolved():
-            basis = {} if fact.basis is None else {"basis": fact.basis.value}
-            return canonical({**basis, "by": fact.by, "evidence": fact.evidence})
+            said = {"basis": fact.basis.value, "by": fact.by, "evidence": fact.evidence}
+            return canonical(said | _of_order(fact.order))
         case Released():
-            return canonical({"by": fact.by, "order_id": fact.order_id})
+            return canonical({"by": fact.by, "order_id": fact.order_id} | _of_order(fact.order))
         case Returned():
             return canonical({"evidence": fact.evidence})
         case Replaced():
             return canonical({"batch": fact.batch, "row": fact.row})
         case _:
             assert_never(fact)
+
+
+def _of_order(digest: str) -> dict[str, str]:
+    return {"order": digest} if digest else {}
 
 
 def _outcome_details(outcome: Outcome) -> str:
@@ -125,11 +186,7 @@ def _concluded(kind: OutcomeKind) -> Callable[[Any], Fact]:
 
 
 def _resolved(resolution: Resolution) -> Callable[[Any], Fact]:
-    def read(details: Any) -> Fact:
-        basis = details.pop("basis", None)
-        return Resolved(resolution, **details, basis=None if basis is None else Basis(basis))
-
-    return read
+    return lambda details: Resolved(resolution, basis=Basis(details.pop("basis")), **details)
 
 
 _READERS: Mapping[FactKind, Callable[[Any], Fact]] = MappingProxyType(
@@ -165,11 +222,12 @@ _PLAIN_INTENT = re.compile(
     rf'\{{"body_sha256":{_TEXT},"nonce":{_TEXT},"order_id":{_TEXT},"purpose":(?:null|{_TEXT}),'
     r'"timestamp_s":(0|-?[1-9][0-9]{0,17})\}'
 )
+_SALT = re.compile(rf',"salt":"[0-9a-f]{{{2 * SALT_BYTES}}}"\}}$')
 _COMMA = r"(?:(?<=\{)|(?<!\{),)"
 _PLAIN_ANSWER = re.compile(
     rf'\{{(?:{_COMMA}"error_code":{_TEXT})?(?:{_COMMA}"gateway_reference":{_TEXT})?'
     rf'(?:{_COMMA}"gateway_status":{_TEXT})?(?:{_COMMA}"http_status":(0|-?[1-9][0-9]{{0,17}}))?'
-    rf'(?:{_COMMA}"message":{_TEXT})?(?:{_COMMA}"reply_sha256":{_TEXT})?\}}'
+    rf'(?:{_COMMA}"message":{_TEXT})?(?:{_COMMA}"reply_sha256":{_TEXT})?(?:{_COMMA}"salt":"[0-9a-f]{{32}}")?\}}'
 )
 _INTENDED = FactKind.INTENDED.value
 _ANSWERS: Mapping[str, OutcomeKind] = MappingProxyType(
@@ -203,9 +261,11 @@ def decode(kind: str, details: str) -> Fact:
 
 def _strictly_read(kind: str, details: str) -> Fact:
     try:
-        fact = _READERS[FactKind(kind)](_read(details))
-        same = encode(fact) == (kind, details)
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        salt = _SALT.search(details)
+        plain = details if salt is None else f"{details[: salt.start()]}}}"
+        fact = _READERS[FactKind(kind)](_read(plain))
+        same = encode(fact) == (kind, plain) and (salt is None or _can_name_a_person(fact))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         same = False
     if not same:
         raise JournalCorrupt(f"A fact of kind {kind[:40]!r} does not read as one.")
@@ -233,3 +293,20 @@ def decode_batch(details: str) -> BatchOpened:
     if not same:
         raise JournalCorrupt("The opening of a batch does not read as one.")
     return opened
+
+
+def encode_forgotten(forgotten: BatchForgotten) -> str:
+    """Return the canonical details of the fact that forgets people of a batch."""
+    return canonical(asdict(forgotten))
+
+
+def decode_forgotten(details: str) -> BatchForgotten:
+    """Return the value that `encode_forgotten` turns into `details`. Raises `JournalCorrupt` when there is none."""
+    try:
+        forgotten = BatchForgotten(**_read(details))
+        same = encode_forgotten(forgotten) == details
+    except (ValueError, TypeError, RecursionError):
+        same = False
+    if not same:
+        raise JournalCorrupt("The forgetting of a batch does not read as one.")
+    return forgotten

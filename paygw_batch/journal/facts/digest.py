@@ -1,21 +1,21 @@
 """Digests of the rows that a batch brings, by which a later change to any of them is found."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from paygw_batch.core.batch import InstructionTotals
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import VALUES_OF_TEXT, InstructionRows, NewInstructions
-from paygw_batch.journal.facts.codec import BatchOpened
+from paygw_batch.journal.facts.codec import SALT_BYTES, BatchOpened
 from paygw_batch.journal.values import Known, NewBatch, NewInstruction
 
 _ROWS_AT_ONCE = 1_000
 
 
 class RowDigest:
-    """SHA-256 over rows of so many values in order, in hex.
+    """SHA-256 over rows of values in order, in hex.
 
     Values are written as text, each closed by NUL; no value may hold one, so that different rows never have the same
     bytes. Rows are hashed some at a time: a batch has a million of them.
@@ -37,17 +37,6 @@ class RowDigest:
         if len(self._waiting) == _ROWS_AT_ONCE:
             self._hash()
 
-    def add_canonical(self, texts: Iterable[bytes], rows: int) -> None:
-        """Take in `rows` rows at once, as bytes. Raises `InternalError` when a value holds NUL."""
-        self._hash()
-        values = 0
-        for text in texts:
-            values += text.count(b"\0")
-            self._sha256.update(text)
-        if values != rows * self._values:
-            raise InternalError("a validated value holds a NUL character")
-        self.count += rows
-
     def hexdigest(self) -> str:
         """Return the digest of all rows so far. Raises `InternalError` when a value holds NUL."""
         self._hash()
@@ -61,6 +50,40 @@ class RowDigest:
         self._waiting.clear()
 
 
+def leaf_of(text: bytes, salt: bytes) -> bytes:
+    """Return what stays of a row that is forgotten: SHA-256 over its salt and its canonical text."""
+    return hashlib.sha256(salt + text).digest()
+
+
+class LeafDigest:
+    """SHA-256 over the leaves of rows in order, in hex: a row can be replaced by its leaf, and the digest stays.
+
+    A leaf is SHA-256 over the salt of a row and its canonical text. Without the salt it says nothing about the text.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sha256 = hashlib.sha256()
+
+    def add(self, texts: Iterable[bytes], salts: Sequence[bytes]) -> None:
+        """Take in rows by their texts, and a salt for each. Raises `InternalError` when a value holds NUL.
+
+        Of a row that was forgotten there is the leaf in place of the salt, and its text is not looked at.
+        """
+        rows = list(texts)
+        if [text.count(b"\0") for text in rows] != [VALUES_OF_TEXT - 1] * len(salts):
+            raise InternalError("a validated value holds a NUL character")
+        leaves = [
+            leaf_of(text, salt) if len(salt) == SALT_BYTES else salt for text, salt in zip(rows, salts, strict=True)
+        ]
+        self._sha256.update(b"".join(leaves))
+        self.count += len(leaves)
+
+    def hexdigest(self) -> str:
+        """Return the digest of all rows so far."""
+        return self._sha256.hexdigest()
+
+
 class PageDigest:
     """SHA-256 over pages in order, each with its length before it, in hex."""
 
@@ -69,7 +92,7 @@ class PageDigest:
         self._sha256 = hashlib.sha256()
 
     def add(self, page: bytes) -> None:
-        """Take one page in."""
+        """Add one page."""
         self.count += 1
         self._sha256.update(len(page).to_bytes(8, "big"))
         self._sha256.update(page)
@@ -86,7 +109,7 @@ class OpeningDigests:
         self._batch = batch
         self.first_instruction = first_instruction
         self._pages = PageDigest()
-        self._instructions = RowDigest(values=VALUES_OF_TEXT)
+        self._instructions = LeafDigest()
         self._known = RowDigest(values=2)
         self.counted: dict[tuple[str, str], InstructionTotals] = {}
         """The totals of new instructions, by country and currency."""
@@ -105,16 +128,16 @@ class OpeningDigests:
         """Take in the next page of the sheet."""
         self._pages.add(page)
 
-    def instructions(self, some: NewInstructions, replaced: Mapping[int, int]) -> None:
-        """Take in the next new instructions, numbered on from those before."""
+    def instructions(self, some: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]) -> None:
+        """Take in the next new instructions, numbered on from those before, each with its salt."""
         first = self.next_instruction
-        self._instructions.add_canonical(some.canonical(first, replaced), len(some))
+        self._instructions.add(some.canonical(first, replaced), salts)
         for kind, total in some.totals().items():
             later, before = total.numbered_from(first), self.counted.get(kind)
             self.counted[kind] = later if before is None else before.and_later(later)
 
     def stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
-        """Take in instructions as they are stored: number, replaced instruction, and the values of a `NewInstruction`.
+        """Take in instructions as they are stored: number, replaced one, values of a `NewInstruction`, and salt.
 
         Raises `InternalError` when a number is missing, or a value holds NUL.
         """
@@ -123,7 +146,8 @@ class OpeningDigests:
             if [line[0] for line in some] != list(range(self.next_instruction, self.next_instruction + len(some))):
                 raise InternalError("the instructions of a batch are not numbered one after another")
             replaced = {line[2]: line[1] for line in some if line[1] is not None}
-            self.instructions(InstructionRows(NewInstruction._make(line[2:]) for line in some), replaced)
+            rows = InstructionRows(NewInstruction._make(line[2:-1]) for line in some)
+            self.instructions(rows, replaced, [line[-1] for line in some])
 
     def known(self, known: Known) -> None:
         """Take in the next row that another batch already has."""

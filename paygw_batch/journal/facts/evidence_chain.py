@@ -1,25 +1,25 @@
-"""Chains evidence, and turns notes of the journal into evidence and back.
-
-Pure: every store shares it.
-"""
+"""Chains evidence, and turns notes of the journal into evidence and back: once for every store."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import NamedTuple, assert_never
 
 from paygw_batch.core.evidence import Candidate, Claim, Evidence, EvidenceSource, Finding, Ruling, SignedOrder
 from paygw_batch.core.lifecycle import Resolved
-from paygw_batch.errors import InternalError
+from paygw_batch.errors import DocumentWithdrawn, InternalError
 from paygw_batch.journal.facts.chain import Identity
-from paygw_batch.journal.facts.codec import canonical
+from paygw_batch.journal.facts.codec import NewSalt, canonical
 from paygw_batch.journal.facts.progress import RowProgress, storable
-from paygw_batch.journal.values import CarriedOut, ClockSeen, Entry
+from paygw_batch.journal.values import CarriedOut, ClockSeen, Entry, FirstReading, Withdrawal
 
 
 class EvidenceLine(NamedTuple):
-    """One line of evidence, as it is stored. `fact` is the number of the fact it brought about, if it did."""
+    """One line of evidence, as it is stored. `fact` is the number of the fact it brought about, if it did.
+
+    The salt, of random bytes in hex, keeps a content secret that was forgotten and whose hash is left.
+    """
 
     number: int
     taken_at: str
@@ -31,7 +31,15 @@ class EvidenceLine(NamedTuple):
     instruction: int | None
     attempt: int | None
     fact: int | None
+    salt: str
     content: str
+    hash: bytes
+
+
+class EvidenceEnd(NamedTuple):
+    """The end of the chain of evidence, which the next line follows: the number of the last one, and its hash."""
+
+    number: int
     hash: bytes
 
 
@@ -40,12 +48,11 @@ def start_of(identity: Identity) -> bytes:
     return hashlib.sha256(identity.start.hash + b"evidence").digest()
 
 
-def evidence_line(
-    number: int, before: bytes, evidence: Evidence, ruling: Ruling, *, fact: int | None, at: str
+def _line_after(
+    end: EvidenceEnd, evidence: Evidence, ruling: Ruling, *, fact: int | None, at: str, salt: str
 ) -> EvidenceLine:
-    """Return the line that follows the one numbered `number - 1`, whose hash is `before`."""
     line = EvidenceLine(
-        number,
+        end.number + 1,
         at,
         evidence.source.value,
         evidence.spooled,
@@ -55,22 +62,23 @@ def evidence_line(
         ruling.instruction,
         ruling.attempt,
         fact,
-        storable(evidence.content),
+        salt,
+        storable(evidence.content).replace("\0", "?"),  # no store of texts has to keep a NUL
         b"",
     )
-    return line._replace(hash=hash_after(before, line))
+    return line._replace(hash=hash_after(end.hash, line))
 
 
 def lines_of(
-    number: int, before: bytes, evidence: Evidence, ruling: Ruling, *, fact: int | None, at: str
+    end: EvidenceEnd, evidence: Evidence, ruling: Ruling, new_salt: NewSalt, *, fact: int | None, at: str
 ) -> Iterator[EvidenceLine]:
     """Yield the lines of one piece of evidence: one, and one more for each further instruction it may be about."""
-    line = evidence_line(number, before, evidence, ruling, fact=fact, at=at)
+    line = _line_after(end, evidence, ruling, fact=fact, at=at, salt=new_salt())
     yield line
-    for number_after, other in enumerate(ruling.others, start=number + 1):
+    for other in ruling.others:
         again = replace(evidence, spooled=None, spool_hash=None)
         about = replace(ruling, instruction=other, attempt=None, others=())
-        line = evidence_line(number_after, line.hash, again, about, fact=None, at=at)
+        line = _line_after(EvidenceEnd(line.number, line.hash), again, about, fact=None, at=at, salt=new_salt())
         yield line
 
 
@@ -88,18 +96,43 @@ def word_of(entry: Entry) -> tuple[Evidence, Ruling]:
 
 def carried_out_evidence(done: CarriedOut) -> tuple[Evidence, Ruling]:
     """Return as evidence that a statement was carried out."""
-    said = {"batch": done.batch, "by": done.by, "sha256": done.sha256, "statement": done.name}
+    said: dict[str, object] = {"batch": done.batch, "by": done.by, "sha256": done.sha256, "statement": done.name}
+    said |= {"attempts": done.attempts} if done.attempts else {}
     return Evidence(EvidenceSource.STATEMENT, Claim(None), canonical(said)), Ruling(Finding.CARRIED_OUT)
 
 
 def carried_out_of(content: str, at: str) -> CarriedOut:
     """Return the `CarriedOut` that `carried_out_evidence` encoded as `content`, with time `at`."""
     said = json.loads(content)
-    return CarriedOut(said["batch"], said["statement"], said["sha256"], said["by"], at)
+    attempts = tuple((number, attempts) for number, attempts in said.get("attempts", ()))
+    return CarriedOut(said["batch"], said["statement"], said["sha256"], said["by"], at, attempts)
+
+
+def first_reading_of(sha256: str, lines: Iterable[tuple[str, str]]) -> FirstReading:
+    """Return when a file was first read, by the content and time of the evidence of statements, oldest first."""
+    first_at, attempts = "", dict[int, int]()
+    for content, at in lines:
+        said = json.loads(content)
+        if said.get("sha256") == sha256:
+            first_at = first_at or at
+            for number, attempts_then in said.get("attempts", ()):
+                attempts.setdefault(number, attempts_then)
+    return FirstReading(first_at, attempts)
+
+
+def lost_orders_evidence(orders: Sequence[str], by: str) -> tuple[Evidence, Ruling]:
+    """Return evidence of orders that left in commits lost by the database, and of who accepted the loss."""
+    content = canonical({"by": by, "orders": list(orders)})
+    return Evidence(EvidenceSource.WITNESS, Claim(None), content), Ruling(Finding.UNKNOWN_ORDER)
+
+
+def lost_orders_of(content: str) -> Sequence[str]:
+    """Return the orders that `lost_orders_evidence` encoded as `content`."""
+    return [str(order) for order in json.loads(content)["orders"]]
 
 
 def order_evidence(order: SignedOrder) -> tuple[Evidence, Ruling]:
-    """Return as evidence that a signed order was carried out."""
+    """Return the evidence that a signed order was carried out."""
     content = canonical({"batch": order.batch, "document": order.document})
     return Evidence(EvidenceSource.PERSON, Claim(None), content), Ruling(Finding.ORDER)
 
@@ -108,6 +141,34 @@ def order_of(content: str) -> SignedOrder:
     """Return the order that `order_evidence` encoded as `content`."""
     said = json.loads(content)
     return SignedOrder(said["batch"], said["document"])
+
+
+def order_rows(content: str) -> tuple[str, frozenset[int]]:
+    """Return the batch of an order that `order_evidence` encoded as `content`, and the rows that it names."""
+    order = order_of(content)
+    try:
+        rows = json.loads(order.document)["content"]["rows"]
+        return order.batch, frozenset(one["row"] for one in rows)
+    except (ValueError, TypeError, KeyError):
+        return order.batch, frozenset()
+
+
+def withdrawal_evidence(withdrawal: Withdrawal) -> tuple[Evidence, Ruling]:
+    """Return as evidence that a signed document was withdrawn."""
+    said = {"by": withdrawal.by, "document": withdrawal.document, "sha256": withdrawal.sha256}
+    return Evidence(EvidenceSource.PERSON, Claim(None), canonical(said)), Ruling(Finding.WITHDRAWN)
+
+
+def withdrawal_of(content: str, at: str) -> Withdrawal:
+    """Return the `Withdrawal` that `withdrawal_evidence` encoded as `content`, with time `at`."""
+    said = json.loads(content)
+    return Withdrawal(said["sha256"], said["by"], said["document"], at)
+
+
+def require_in_force(sha256: str, withdrawals: Iterable[Withdrawal]) -> None:
+    """Raise `DocumentWithdrawn` if the signed document with this digest is among those that were withdrawn."""
+    if sha256 and any(one.sha256 == sha256 for one in withdrawals):
+        raise DocumentWithdrawn
 
 
 def clock_evidence(seen: ClockSeen) -> tuple[Evidence, Ruling]:
@@ -121,25 +182,23 @@ def clock_of(content: str) -> ClockSeen:
     return ClockSeen(**json.loads(content))
 
 
-def note_lines(
-    number: int, end: bytes, notes: Iterable[CarriedOut | ClockSeen | SignedOrder | None], *, newest: str
-) -> Iterator[EvidenceLine]:
-    """Yield the lines of the journal's own notes, after line `number` with hash `end`; none is older than `newest`."""
-    for note in notes:
-        match note:
-            case CarriedOut():
-                (evidence, ruling), at = carried_out_evidence(note), note.at
-            case ClockSeen():
-                (evidence, ruling), at = clock_evidence(note), note.our_time
-            case SignedOrder():
-                (evidence, ruling), at = order_evidence(note), note.at
-            case None:
-                continue
-            case _:
-                assert_never(note)
-        line = evidence_line(number + 1, end, evidence, ruling, fact=None, at=max(at, newest))
-        yield line
-        number, end = line.number, line.hash
+Note = CarriedOut | ClockSeen | SignedOrder | Withdrawal
+"""A note of the journal's own."""
+
+
+def note_evidence(note: Note) -> tuple[Evidence, Ruling, str]:
+    """Return a note of the journal's own as evidence, and its time."""
+    match note:
+        case CarriedOut():
+            return *carried_out_evidence(note), note.at
+        case ClockSeen():
+            return *clock_evidence(note), note.our_time
+        case SignedOrder():
+            return *order_evidence(note), note.at
+        case Withdrawal():
+            return *withdrawal_evidence(note), note.at
+        case _:
+            assert_never(note)
 
 
 def hash_after(before: bytes, line: EvidenceLine) -> bytes:

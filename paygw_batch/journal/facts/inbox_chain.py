@@ -14,8 +14,6 @@ from paygw_batch.errors import InboxDamaged
 from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.values import InboxEnd
 
-_HASH_CHARACTERS = 64
-
 
 @dataclass(frozen=True, slots=True)
 class InboxEntry:
@@ -27,7 +25,10 @@ class InboxEntry:
 
 
 class InboxGroup(NamedTuple):
-    """A line of the inbox: the number of its last notification, the contents as JSON, and its hash."""
+    """A line of the inbox: the number of its last notification, a salt and the contents as JSON, and its hash.
+
+    The salt keeps contents secret that were forgotten and whose hash is left.
+    """
 
     last: int
     contents: str
@@ -44,9 +45,9 @@ def first_group(end: InboxEnd) -> InboxGroup:
     return InboxGroup(end.number, canonical([]), end.hash)
 
 
-def next_group(end: InboxEnd, contents: Sequence[str]) -> InboxGroup:
+def next_group(end: InboxEnd, contents: Sequence[str], salt: str) -> InboxGroup:
     """Return `contents` as the group that follows `end`."""
-    text = canonical(list(contents))
+    text = canonical([salt, *contents])
     return InboxGroup(end.number + len(contents), text, _hash(end, text))
 
 
@@ -60,7 +61,7 @@ def entries_after(groups: Iterable[InboxGroup], taken: InboxEnd, path: str) -> I
     end = next((group.end for group in remaining), InboxEnd(-1))
     goes_on = end == taken
     for group in remaining:
-        contents = json.loads(group.contents) if group.hash == _hash(end, group.contents) else []
+        contents = json.loads(group.contents)[1:] if group.hash == _hash(end, group.contents) else []
         if not contents or group.last != end.number + len(contents):
             raise InboxDamaged(f"The inbox {path} is damaged after notification {end.number}.")
         goes_on |= end.number < taken.number <= group.last and group.hash == taken.hash
@@ -75,43 +76,5 @@ def entries_after(groups: Iterable[InboxGroup], taken: InboxEnd, path: str) -> I
         )
 
 
-def groups_of_lines(data: bytes, path: str) -> list[InboxGroup]:
-    """Return the groups of an inbox of earlier versions, which was a file of lines, each with its hash in front.
-
-    Only the last line can be torn, by a crash in its write; it was never answered, and is left out. Raises
-    `InboxDamaged` when any other line does not follow the one before it.
-    """
-    header, *lines = data.splitlines(keepends=True)
-    try:
-        fields = json.loads(header)
-        groups = [first_group(InboxEnd(int(fields["after"]), str(fields["hash"])))]
-    except (ValueError, KeyError, TypeError):
-        raise InboxDamaged(f"{path} is not an inbox of an earlier version, or its first line is damaged.") from None
-    for at, line in enumerate(lines, start=1):
-        group = _group_of_line(groups[-1].end, line)
-        if group is not None:
-            groups.append(group)
-        elif at < len(lines):
-            raise InboxDamaged(f"The inbox {path} is damaged in its middle.")
-    return groups
-
-
-def _group_of_line(end: InboxEnd, line: bytes) -> InboxGroup | None:
-    """Return the group that a line holds; None unless the line is whole and follows `end`."""
-    try:
-        text = line.decode()
-    except UnicodeDecodeError:
-        return None
-    digest, rest = text[:_HASH_CHARACTERS], text[_HASH_CHARACTERS:-1]
-    contents = rest[1:].partition(" ")[2]
-    if not text.endswith("\n") or rest != _text(end, contents) or digest != _hash(end, contents):
-        return None
-    return InboxGroup(end.number + len(json.loads(contents)), contents, digest)
-
-
-def _text(end: InboxEnd, contents: str) -> str:
-    return f" {end.number + 1} {contents}"
-
-
 def _hash(end: InboxEnd, contents: str) -> str:
-    return hashlib.sha256(f"{end.hash}{_text(end, contents)}".encode()).hexdigest()
+    return hashlib.sha256(f"{end.hash} {end.number + 1} {contents}".encode()).hexdigest()

@@ -4,11 +4,12 @@ Pure, and shared by every store: `advance` is `core.lifecycle.step` plus the col
 reconciliation. The evidence always speaks of the latest attempt, and an intent wipes that of the attempt before.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, assert_never
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, assert_never
 
-from paygw_batch.core.instruction import attempt_order_id
+from paygw_batch.core.batch import attempt_order_id
 from paygw_batch.core.lifecycle import (
+    Basis,
     Concluded,
     Fact,
     FactKind,
@@ -22,11 +23,16 @@ from paygw_batch.core.lifecycle import (
     Returned,
     Standing,
     State,
+    kind_of,
     step,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.core.recorded_words import kept, kept_text, with_duplicate
+from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import RowStanding
 
+PROVEN_STATEMENT = "proven_statement"
+"""The error code of a row that was called rejected by a proven statement. Its quarantine is lifted, its mark stays."""
 _FRESH = Standing()
 _NOT_SENT, _UNKNOWN = OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN
 
@@ -52,6 +58,57 @@ class RowProgress(NamedTuple):
     intended_at: str | None = None
     first_sent_at: str | None = None
     updated_at: str | None = None
+
+    @property
+    def is_rejected_by_person(self) -> bool:
+        """Whether it is rejected on a person's word alone: the quarantine of its attempt holds it."""
+        return waits_for_quarantine(self.standing, self.error_code)
+
+
+class _States(dict[str, State]):
+    """The states by their words; a CHECK in a table would say the same, at 3 us a write."""
+
+    def __missing__(self, word: str) -> State:
+        """Reject a word that we never write."""
+        raise JournalCorrupt(f"An instruction stands in a state that there is not: {word[:20]!r}.")
+
+
+STATES: Mapping[str, State] = _States({state.value: state for state in State})
+COLUMNS = (
+    *("order_id", "state", "attempt", "generation", "possible_duplicate_of", "inherited_attempts"),
+    *RowProgress._fields[3:],
+)
+"""The columns of `standing`, and of the view `progress`, that hold a `RowProgress`."""
+PROGRESS = ", ".join(f"p.{column}" for column in COLUMNS)
+"""`COLUMNS` of a line `p` of the view, as `progress_of` reads them."""
+
+
+def progress_of(columns: Sequence[Any]) -> RowProgress:
+    """Return the progress that `COLUMNS` hold."""
+    return RowProgress(columns[0], Standing(STATES[columns[1]], *columns[2:5]), *columns[5:])
+
+
+def columns_of(progress: RowProgress) -> tuple[Any, ...]:
+    """Return a progress as it is stored, in the order of `COLUMNS`."""
+    order_id, standing, *further = progress
+    return (
+        *(order_id, standing.state, standing.attempt, standing.generation, standing.possible_duplicate_of),
+        *further,
+    )
+
+
+def waits_for_quarantine(standing: Standing, error_code: str | None) -> bool:
+    """Whether a row is rejected on a word that neither came over the wire nor was proven: its attempt may be paid."""
+    return standing.is_rejected_by_word and error_code != PROVEN_STATEMENT
+
+
+def is_in_quarantine(progress: RowProgress, left_until: str) -> bool:
+    """Whether a rejected row may not be sent again yet: only a person says so, and its attempt left after `left_until`.
+
+    Times are UTC, ISO 8601 with `Z`. Where nothing left, there is nothing to wait for.
+    """
+    intended_at = progress.intended_at
+    return progress.is_rejected_by_person and intended_at is not None and intended_at > left_until
 
 
 def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgress | IllegalMove:
@@ -82,23 +139,43 @@ def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgre
             return before._replace(
                 standing=after,
                 error_code="interrupted",
-                message="The run ended before it recorded an answer; a request may have left.",
+                message=message_of(fact),
                 first_sent_at=before.first_sent_at or before.intended_at,
                 updated_at=at,
             )
         case Resolved():
-            return before._replace(standing=after, error_code=None, message=storable(_resolution(fact)), updated_at=at)
+            is_proven = fact.resolution is Resolution.REJECTED and fact.basis is Basis.GATEWAY
+            code = PROVEN_STATEMENT if is_proven else None
+            return before._replace(standing=after, error_code=code, message=message_of(fact), updated_at=at)
         case Released():
-            message = storable(f"Released for another attempt by {fact.by}.")
             return before._replace(
-                standing=after, order_id=fact.order_id, error_code=None, message=message, updated_at=at
+                standing=after, order_id=fact.order_id, error_code=None, message=message_of(fact), updated_at=at
             )
         case Returned():
-            message = storable(f"The money came back: {fact.evidence}")
-            return before._replace(standing=after, error_code=None, message=message, updated_at=at)
+            return before._replace(standing=after, error_code=None, message=message_of(fact), updated_at=at)
         case Replaced():
-            message = f"Replaced by row {fact.row} of batch {fact.batch}."
-            return before._replace(standing=after, message=message, updated_at=at)
+            return before._replace(standing=after, message=message_of(fact), updated_at=at)
+        case _:
+            assert_never(fact)
+
+
+def message_of(fact: Fact) -> str | None:
+    """Return the message of a row that `fact` moved; None where there is nothing to say."""
+    match fact:
+        case Intended():
+            return None
+        case Concluded():
+            return _message(fact.outcome)
+        case Interrupted():
+            return kept(kind_of(fact))
+        case Resolved():
+            return storable(kept(kind_of(fact), fact.by, fact.evidence))
+        case Released():
+            return storable(kept(kind_of(fact), fact.by))
+        case Returned():
+            return storable(kept(kind_of(fact), fact.evidence))
+        case Replaced():
+            return kept(kind_of(fact), fact.row, fact.batch)
         case _:
             assert_never(fact)
 
@@ -115,26 +192,20 @@ def _concluded(before: RowProgress, after: Standing, outcome: Outcome, at: str) 
         gateway_reference=_storable(outcome.gateway_reference) or before.gateway_reference,
         http_status=before.http_status if outcome.http_status is None else outcome.http_status,
         error_code=_storable(outcome.cause or outcome.error_code),
-        message=_storable(outcome.message) or _plain_sentence(outcome),
+        message=_message(outcome),
         intended_at=before.intended_at,
         first_sent_at=before.first_sent_at or before.intended_at if left else before.first_sent_at,
         updated_at=at,
     )
 
 
-def _plain_sentence(outcome: Outcome) -> str | None:
-    """Return our sentence about an outcome that has no message of the gateway; None where we have none."""
-    cause = f" ({outcome.cause})" if outcome.cause else ""
-    if outcome.kind is _UNKNOWN:
-        return f"No one knows what became of the request{cause}: it may have been paid."
-    if outcome.kind is _NOT_SENT:
-        return f"Nothing left{cause}."
+def _message(outcome: Outcome) -> str | None:
+    """Return the gateway's message, or ours if it has none; None if we have none."""
+    if outcome.message:
+        return _storable(kept_text(outcome.message))
+    if outcome.kind is _UNKNOWN or outcome.kind is _NOT_SENT:
+        return storable(kept(outcome.kind, outcome.cause or None))
     return None
-
-
-def _resolution(fact: Resolved) -> str:
-    word = {Resolution.PAID: "paid", Resolution.REJECTED: "rejected", Resolution.NOT_RECEIVED: "not received"}
-    return f"Resolved as {word[fact.resolution]} by {fact.by}: {fact.evidence}"
 
 
 def _storable(text: str | None) -> str | None:
@@ -150,8 +221,8 @@ def storable(text: str) -> str:
 def amendable(standing: Standing) -> bool:
     """Whether an amended row may replace the payment: it is rejected, or nothing left that was not answered.
 
-    A row that a person called not received is neither: it may have been paid all the same. Of one that a person called
-    rejected the quarantine has to be over as well: `lifecycle.is_in_quarantine`.
+    A row that a person called not received is neither: it may have been paid all the same. For a row that a person
+    called rejected, the quarantine must be over as well: `is_in_quarantine`.
     """
     return standing.state is State.REJECTED or (
         standing.state is State.READY and standing.possible_duplicate_of is None
@@ -197,17 +268,10 @@ def row_standing(
         gateway_reference=progress.gateway_reference,
         http_status=progress.http_status,
         error_code=progress.error_code,
-        message=_with_mark(progress.message, standing.possible_duplicate_of),
+        message=with_duplicate(progress.message, standing.possible_duplicate_of),
         possible_duplicate_of=standing.possible_duplicate_of,
         first_sent_at=progress.first_sent_at or (progress.intended_at if in_flight else None),
         updated_at=progress.updated_at,
         intended_at=progress.intended_at,
-        is_rejected_by_person=standing.is_rejected_by_person,
+        is_rejected_by_person=progress.is_rejected_by_person,
     )
-
-
-def _with_mark(message: str | None, possible_duplicate_of: int | None) -> str | None:
-    if possible_duplicate_of is None:
-        return message
-    mark = f"possible duplicate of attempt {possible_duplicate_of}"
-    return mark if message is None else f"{message} [{mark}]"

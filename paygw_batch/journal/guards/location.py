@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from paygw_batch.errors import JournalError
+from paygw_batch.files import sync_directory
 
 _NETWORK = frozenset(
     {
@@ -22,7 +23,7 @@ _OTHERS_READ = 0o077
 _OTHERS_WRITE = 0o022
 
 
-def settled(path: Path) -> Path:
+def canonical_path(path: Path) -> Path:
     """Return the one absolute name of `path`: no `..` and no link on the way, the last part as it was given.
 
     Raises `JournalError` for a name that is no text: SQLite could not open it.
@@ -111,17 +112,8 @@ def open_private(path: Path) -> int:
         raise JournalError(f"{path} cannot be opened: {error.strerror}.") from None
 
 
-def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _file_system(directory: Path) -> str:
-    """Return the type of the file system that holds `directory`, empty where the kernel does not tell (no /proc)."""
+    """Return the type of the file system that holds `directory`, empty if the kernel does not tell (no /proc)."""
     best, kind = "", ""
     for line in _mount_table().splitlines():
         before, _, after = line.partition(" - ")

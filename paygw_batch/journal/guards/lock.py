@@ -77,7 +77,7 @@ class RunLock:
                 say(
                     "The journal's lock {path} cannot be written: {reason}.", path=path, reason=say(str(error.strerror))
                 ),
-                hint=say("Free some room, run again."),
+                hint=say("Free some disk space, then run again."),
             ) from None
         self._fd = fd
         _held.add(self)
@@ -150,7 +150,7 @@ def _is_zombie(pid: int) -> bool:
 def _holder(fd: int) -> LockHolder:
     try:
         told = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
-        # Earlier versions did not write the kind. What is not known is not waited for.
+        # A later version may write another kind. What is not known is not waited for.
         kind = HolderKind.LISTENER if told.get("kind") == HolderKind.LISTENER.value else HolderKind.RUN
         return LockHolder(int(told["pid"]), str(told["host"]), str(told["since"]), str(told["command"]), kind)
     except (ValueError, TypeError, KeyError, AttributeError):  # it has the lock, and has not written its name yet

@@ -7,14 +7,14 @@ whatever moment a machine stops at, the other slot is whole.
 
 import hashlib
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from paygw_batch.errors import JournalError, JournalWentBack
-from paygw_batch.journal.guards.location import check_file, open_private, sync_directory
+from paygw_batch.errors import JournalWentBack, WitnessDamaged
+from paygw_batch.files import replacing, sync_directory
+from paygw_batch.journal.guards.location import check_file, open_private
 from paygw_batch.language import say
 
 _SLOT_OFFSETS = (0, 4096)
@@ -40,10 +40,10 @@ def witness_path(witness_dir: Path, journal: Path) -> Path:
     return witness_dir / f"{digest[:32]}.witness"
 
 
-def read_witness(path: Path) -> Seen | None:
+def read_witness(path: Path, mend: str | None = None) -> Seen | None:
     """Return the newest that the witness has seen; None when there is no witness.
 
-    Raises `JournalError` when the file stands and nothing in it can be read.
+    Raises `WitnessDamaged`, with the hint `mend`, when the file exists and nothing in it can be read.
     """
     if not check_file(path):
         return None
@@ -51,9 +51,10 @@ def read_witness(path: Path) -> Seen | None:
     slots = [_read_slot(content[offset : offset + _SLOT_BYTES]) for offset in _SLOT_OFFSETS]
     seen = [slot for slot in slots if slot is not None]
     if not seen:
-        raise JournalError(
+        raise WitnessDamaged(
             say("The journal's witness {path} is damaged.", path=path),
-            hint=say(
+            hint=mend
+            or say(
                 "If you know that the journal is the newest one, remove the witness file and say so with "
                 "`paygw-batch journal adopt`."
             ),
@@ -83,7 +84,7 @@ class HeadWitness(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         ...
 
 
@@ -103,16 +104,28 @@ class Witness:
 
     def note(self, seen: Seen) -> None:
         """Make `seen` durable. Raises `OSError`."""
+        # Always over the older of the two slots: a crash in the middle of the write leaves the newer one readable. A
+        # witness that cannot be read would refuse a good journal; one that lags would accept an older copy.
         os.pwrite(self._fd, _slot(seen), _SLOT_OFFSETS[self._next_slot])
         _sync_data(self._fd)
         self._next_slot = 1 - self._next_slot
 
+    def put(self, content: bytes, offset: int) -> None:
+        """Write bytes beside the slots. They are durable with the next `note`. Raises `OSError`."""
+        while content:
+            written = os.pwrite(self._fd, content, offset)
+            content, offset = content[written:], offset + written
+
+    def size(self) -> int:
+        """Return the length of the file."""
+        return os.fstat(self._fd).st_size
+
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._fd)
 
 
-def hold_against(seen: Seen, path: Path, *, journal_id: str, seq: int, hash_at: Callable[[int], str]) -> None:
+def require_not_older(seen: Seen, path: Path, *, journal_id: str, seq: int, hash_at: Callable[[int], str]) -> None:
     """Raise `JournalWentBack` unless a journal with this id, that ends at `seq`, continues from `seen`.
 
     A journal that is ahead of its witness is fine: a run may end between writing the one and the other. A witness of
@@ -121,9 +134,7 @@ def hold_against(seen: Seen, path: Path, *, journal_id: str, seq: int, hash_at: 
     if seen.journal_id != journal_id and seen.seq == 0:
         return
     if seen.journal_id != journal_id:
-        raise JournalWentBack(
-            say("Another journal stands where this machine knows one that rows were sent from."), hint=_mend(path)
-        )
+        raise JournalWentBack(say("This is not the journal that this machine last sent rows from."), hint=_mend(path))
     if seq < seen.seq:
         raise JournalWentBack(
             say(
@@ -187,21 +198,11 @@ def _read_slot(content: bytes) -> Seen | None:
 
 def make_witness(path: Path, seen: Seen) -> None:
     """Make a witness that knows `seen`, in the place of any before: under another name first, then under its own."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
+    with replacing(path) as file:
         for offset in _SLOT_OFFSETS:
-            os.pwrite(fd, _slot(seen), offset)
-        os.fsync(fd)
-        temporary.rename(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(fd)
-    sync_directory(path.parent)
+            os.pwrite(file.fileno(), _slot(seen), offset)
 
 
 def _sync_data(fd: int) -> None:
-    """Flush the data of a file whose size does not change; macOS has no call for just that."""
+    """Flush the data of a file, and its size where that changed; macOS has no call for just that."""
     getattr(os, "fdatasync", os.fsync)(fd)

@@ -8,12 +8,12 @@ import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalMissing
-from paygw_batch.journal.guards.location import check_directory, make_directory, settled
+from paygw_batch.journal.guards.location import check_directory, make_directory
 from paygw_batch.journal.guards.lock import RunLock, lock_path
-from paygw_batch.journal.guards.witness import make_witness, read_witness, seen_elsewhere, witness_path
-from paygw_batch.journal.opening.create import check_beside
+from paygw_batch.journal.guards.witness import make_witness, read_witness, seen_elsewhere
 from paygw_batch.journal.opening.examine import Found, check_home, check_place, hold, look_at
-from paygw_batch.journal.opening.registry import JournalRegistry, Registered
+from paygw_batch.journal.opening.file_place import FilePlace
+from paygw_batch.journal.opening.registry import Registered, check_beside
 from paygw_batch.journal.sqlite.about import names_of, note_adoption, note_name
 from paygw_batch.journal.sqlite.connect import connect, fetch, leave_untouched
 from paygw_batch.journal.sqlite.schema import migrate
@@ -29,24 +29,12 @@ class Adoption:
     `JournalCorrupt` when it is damaged, and `JournalError` for everything else that speaks against it.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        witness_dir: Path,
-        registry_dir: Path | None,
-        endpoint: EndpointIdentity,
-        now: str,
-        holder: str,
-        beside: str | None,
-    ) -> None:
-        self.path, self._witness_dir = settled(path), settled(witness_dir)
-        self._registry = None if registry_dir is None else JournalRegistry(settled(registry_dir))
-        self._endpoint, self._now, self._beside = endpoint, now, beside
+    def __init__(self, place: FilePlace, *, beside: str | None) -> None:
+        self.path, self._place, self._beside = place.path, place, beside
         if not self.path.parent.exists() or not check_place(self.path):
             raise JournalMissing(f"There is no journal at {self.path}.", hint="Name the file: --journal.")
         with ExitStack() as undo:
-            undo.callback(RunLock(lock_path(self.path), now=now, command=holder).close)
+            undo.callback(RunLock(lock_path(self.path), now=place.now(), command=_COMMAND).close)
             self._found, self._former = self._survey()
             self.others = self._others()
             if self.is_needed:
@@ -58,9 +46,9 @@ class Adoption:
     @property
     def is_needed(self) -> bool:
         """Whether no run could use the journal without it."""
-        seen = read_witness(self._witness)
+        seen = read_witness(self._place.witness)
         is_known = seen is not None and seen.journal_id == self.journal_id
-        return not is_known or not any(name.is_reached_like(self._endpoint) for name in self._found.names)
+        return not is_known or not any(name.is_reached_like(self._place.endpoint) for name in self._found.names)
 
     @property
     def journal_id(self) -> str:
@@ -73,34 +61,35 @@ class Adoption:
         return sorted({name.host for name in self._found.names})
 
     def last_fact(self) -> tuple[int, str]:
-        """Return number and time of the last fact; 0 and the time it was made where there is none."""
+        """Return number and time of the last fact; 0 and the time it was made if there is none."""
         found = fetch(self._connection, "SELECT seq, at FROM fact ORDER BY seq DESC LIMIT 1")
         return found[0] if found else (0, self._found.identity.created_at)
 
-    def carry_out(self, by: str, at: str) -> None:
+    def carry_out(self, by: str) -> None:
         """Note in the journal that `by` calls it the newest; then make its witness, and remember it."""
-        if self._registry is None:
+        registry, at = self._place.registry, self._place.now()
+        if registry is None:
             self._note(by, at)
             return
         identity = self._found.identity
-        with self._registry.held(self._now):
+        with registry.held(at):
             check_beside(self._others(), self._beside, command=_COMMAND)  # another may have been made since
             names = self._note(by, at)
-            before = self._registry.entry(identity.journal_id)
+            before = registry.entry(identity.journal_id)
             names = tuple(dict.fromkeys((*names, *(() if before is None else before.names))))
-            self._registry.write(Registered(identity.journal_id, names, str(self.path), identity.created_at))
+            registry.write(Registered(identity.journal_id, names, str(self.path), identity.created_at))
 
     def _note(self, by: str, at: str) -> tuple[EndpointIdentity, ...]:
         """Commit the word, and make the witness; return the names that the journal then has."""
         try:
             note_adoption(self._connection, self._found.end, at=at, by=by, path=str(self.path))
-            note_name(self._connection, self._endpoint, at=at, by=by)
+            note_name(self._connection, self._place.endpoint, at=at, by=by)
             fetch(self._connection, "UPDATE identity SET home = ?", (str(self.path),))
-            names = names_of(self._connection, int(self._connection.pragma("user_version")))
+            names = names_of(self._connection)
             fetch(self._connection, "COMMIT")
-            make_directory(self._witness_dir)
-            check_directory(self._witness_dir)
-            make_witness(self._witness, self._found.seen)
+            make_directory(self._place.witness_dir)
+            check_directory(self._place.witness_dir)
+            make_witness(self._place.witness, self._found.seen)
             if self._former is not None:
                 self._former.unlink(missing_ok=True)
         except (apsw.Error, OSError) as error:
@@ -108,12 +97,8 @@ class Adoption:
         return names
 
     def close(self) -> None:
-        """Let go of the journal; nothing is changed unless `carry_out` was called."""
+        """Close the journal; nothing changes unless `carry_out` was called."""
         self._undo.close()
-
-    @property
-    def _witness(self) -> Path:
-        return witness_path(self._witness_dir, self.path)
 
     def _survey(self) -> tuple[Found, Path | None]:
         """Examine the journal through a connection that cannot change it, and compare it with every witness of it."""
@@ -121,28 +106,29 @@ class Adoption:
             found = look_at(
                 connection,
                 self.path,
-                endpoint=self._endpoint,
-                seen=read_witness(self._witness),
-                witness=self._witness,
+                endpoint=self._place.endpoint,
+                seen=read_witness(self._place.witness),
+                witness=self._place.witness,
                 is_any_name_fine=True,
             )
             if found is None:
                 raise JournalMissing(f"The journal {self.path} is empty.", hint="Name the file: --journal.")
-            former = check_home(connection, self.path, found, self._witness_dir)
-            for witness, seen in seen_elsewhere(self._witness_dir, found.identity.journal_id):
+            former = check_home(connection, self.path, found, self._place.witness_dir)
+            for witness, seen in seen_elsewhere(self._place.witness_dir, found.identity.journal_id):
                 hold(connection, found, seen, witness)
         return found, former
 
     def _others(self) -> Sequence[Registered]:
-        if self._registry is None:
+        registry = self._place.registry
+        if registry is None:
             return []
-        return self._registry.paying((*self._found.names, self._endpoint), but=self.journal_id)
+        return registry.paying((*self._found.names, self._place.endpoint), but=self.journal_id)
 
     def _begin(self) -> None:
         """Bring the tables up and replay everything, in a transaction that ends with nothing unless it is committed."""
         try:
             fetch(self._connection, "BEGIN IMMEDIATE")
-            migrate(self._connection, self._found.version, now=self._now)
+            migrate(self._connection, self._found.version, now=self._place.now())
             self.counts: Mapping[str, int] = verify(self._connection, self.path)
         except apsw.Error as error:
             leave_untouched(self._connection)

@@ -11,7 +11,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalWentBack
 from paygw_batch.journal.facts.chain import Identity, Link
 from paygw_batch.journal.guards.location import check_directory, check_file
-from paygw_batch.journal.guards.witness import Seen, hold_against, read_witness, witness_path
+from paygw_batch.journal.guards.witness import Seen, read_witness, require_not_older, witness_path
 from paygw_batch.journal.sqlite.about import names_of
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, migrations, version_of
@@ -65,7 +65,7 @@ def look_at(
         version = version_of(connection, path)
         if version == 0:
             return None
-        found = Found(version, identity_of(connection), end_of(connection), names_of(connection, version))
+        found = Found(version, identity_of(connection), end_of(connection), names_of(connection))
         _check_endpoint(found, path, endpoint, is_any_name_fine=is_any_name_fine)
         if version == len(migrations()):
             check_tables(connection, path)
@@ -87,7 +87,7 @@ def _check_endpoint(found: Found, path: Path, endpoint: EndpointIdentity, *, is_
     if not endpoint.is_one_of(found.names):
         raise JournalError(
             say("The journal {path} belongs to another endpoint.", path=path),
-            hint=say("Name a journal of its own for each endpoint: [journal] path, or --journal."),
+            hint=say("Name a separate journal for each endpoint: [journal] path, or --journal."),
         )
     if not is_any_name_fine:
         raise JournalError(
@@ -113,7 +113,7 @@ def check_home(connection: apsw.Connection, path: Path, found: Found, witness_di
     home = Path(found.identity.home)
     if home == path or _is_same_file(home, path):
         return None
-    if stands_at(home, found.identity.journal_id):
+    if journal_exists(home, found.identity.journal_id):
         raise JournalWentBack(
             say(
                 "This is a copy of the journal {home}, which still stands: sending from both could pay rows twice.",
@@ -131,7 +131,7 @@ def check_home(connection: apsw.Connection, path: Path, found: Found, witness_di
 
 def hold(connection: apsw.Connection, found: Found, seen: Seen, witness: Path) -> None:
     """Raise `JournalWentBack` unless a journal continues from `seen`, the newest fact of the witness at `witness`."""
-    hold_against(
+    require_not_older(
         seen,
         witness,
         journal_id=found.identity.journal_id,
@@ -147,8 +147,8 @@ def _is_same_file(home: Path, path: Path) -> bool:
         return False
 
 
-def stands_at(home: Path, journal_id: str) -> bool:
-    """Return whether the journal with this id is at `home`. A file that cannot be read counts as it."""
+def journal_exists(home: Path, journal_id: str) -> bool:
+    """Return whether the journal with this id is at `home`. An unreadable file counts as present."""
     if not os.path.lexists(home):
         return False
     try:

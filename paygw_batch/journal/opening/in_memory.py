@@ -1,7 +1,7 @@
 """Opens the shipping journal in memory: on a database that ends with its connection.
 
-For a command that looks where no journal is, for tests and for benchmarks. Tables, statements and chain are the same;
-there is no file, so nothing is durable, nothing can go back in time, and no other run can reach it.
+For a command that reads before any journal exists, for tests and for benchmarks. Tables, statements and chain are the
+same; there is no file, so nothing is durable, nothing can go back in time, and no other run can reach it.
 """
 
 from functools import cache
@@ -60,7 +60,7 @@ class _NoWitness:
         """Take no note."""
 
     def close(self) -> None:
-        """Let go of nothing."""
+        """Do nothing: there is nothing to close."""
 
 
 class _NoLock:

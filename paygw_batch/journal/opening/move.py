@@ -1,6 +1,6 @@
 """Moves a journal from a file to a database: with its chain, once, and so that never two journals may pay.
 
-The order is what makes it safe to be killed at any moment (docs/decisions/0170): the whole copy in one transaction,
+The order is what makes it safe to be killed at any moment (docs/decisions/0091): the whole copy in one transaction,
 from which nothing is paid; the file's mark that it was moved; the word in the database that the copy is in use; the
 registry. The same command goes on where a move was broken off.
 """
@@ -20,12 +20,12 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalMissing
 from paygw_batch.journal.facts.chain import Identity
-from paygw_batch.journal.guards.location import settled
+from paygw_batch.journal.facts.progress import COLUMNS
 from paygw_batch.journal.guards.lock import RunLock, lock_path
-from paygw_batch.journal.guards.witness import read_witness, retire, witness_path
+from paygw_batch.journal.guards.witness import read_witness, retire
+from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.opening.examine import check_place
-from paygw_batch.journal.opening.open import open_journal
-from paygw_batch.journal.opening.open_postgres import PostgresPlace
+from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.registry import Registered
 from paygw_batch.journal.postgres.leasing.leases import machine
 from paygw_batch.journal.postgres.moved_copy import copy_journal, finish_move
@@ -34,6 +34,7 @@ from paygw_batch.journal.postgres.standing_lines import text_of
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.rows import CONTENT
 from paygw_batch.journal.sqlite.schema import end_of, identity_of, moved_to
+from paygw_batch.language import say
 
 _COMMAND = "journal move"
 _QUERIES = {
@@ -43,17 +44,14 @@ _QUERIES = {
         LEFT JOIN batch_reference r ON r.batch = b.number ORDER BY 1""",
     "page": "SELECT batch, number, content FROM page ORDER BY 1, 2",
     "instruction": f"""SELECT number, batch, row, client_orderid, country, currency, minor, replaces, amount, form,
-        fields, payee, {CONTENT} FROM instruction ORDER BY 1""",  # noqa: S608 - a constant of ours
+        fields, payee, {CONTENT}, salt FROM instruction ORDER BY 1""",  # noqa: S608 - a constant of ours
     "known": "SELECT batch, row, instruction FROM known ORDER BY 1, 2",
     "order_id": "SELECT operation, order_id, instruction FROM order_id ORDER BY 1, 2",
     "payee_words": "SELECT number, fields FROM instruction ORDER BY 1",
     "fact": "SELECT seq, at, kind, batch, instruction, attempt, contradicts, details, hash FROM fact ORDER BY seq",
-    "standing": """SELECT instruction, state, attempt, generation, possible_duplicate_of, inherited_attempts, order_id,
-            sent_orderid, purpose, gateway_status, gateway_reference, http_status, error_code, message, intended_at,
-            first_sent_at, updated_at
-        FROM standing ORDER BY 1""",
+    "standing": f"SELECT instruction, {', '.join(COLUMNS)} FROM standing ORDER BY 1",  # noqa: S608 - constants of ours
     "evidence": """SELECT number, taken_at, source, spooled, spool_hash, finding, said, instruction, attempt, fact,
-        content, hash FROM evidence ORDER BY 1""",
+        salt, content, hash FROM evidence ORDER BY 1""",
     "reply": "SELECT instruction, fact, CAST(head AS BLOB), body FROM reply ORDER BY fact",
 }
 """The lines of each table, as a journal in PostgreSQL has them; `_File` counts the facts of each instruction."""
@@ -94,7 +92,7 @@ class _File:
             yield storable
 
     def _counted(self, *, seq: int, instruction: int | None) -> int | None:
-        """Return which fact of its instruction a fact is; None where it is of a whole batch."""
+        """Return which fact of its instruction a fact is; None if it is of a whole batch."""
         if instruction is None:
             return None
         self._facts[instruction] += 1
@@ -103,21 +101,19 @@ class _File:
         return self._facts[instruction]
 
 
-def move_journal(
-    path: Path, place: PostgresPlace, *, witness_dir: Path, words: Mapping[str, OutcomeKind], now: str, by: str
-) -> Move:
-    """Move the journal in the file `path` to the database of `place`, or go on with that.
+def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> Move:
+    """Move the journal in a file to the database of `place`, or go on with that.
 
-    `witness_dir` is where the file's witness is. Notifications that wait are taken in first. Raises `JournalHeld` while
-    a run has the file, and `JournalError` where either place speaks against it: then the file is as it was.
+    Notifications that wait are taken in first. Raises `JournalHeld` while a run has the file, and `JournalError` where
+    either place speaks against it: then the file is as it was.
     """
-    path = settled(path)
+    path, now = file_place.path, place.now()
     if not path.parent.exists() or not check_place(path):
         raise JournalMissing(f"There is no journal at {path}.", hint="Name the file: `paygw-batch journal move FILE`.")
     counts: Mapping[str, int] = {}
     with closing(Session(place.server, write=True)) as session, plainly(place.server):
         if not _moved_place(path):
-            counts = _copied(path, place, session, witness_dir, words, now=now, by=by)
+            counts = _copied(file_place, place, session, words, now=now, by=by)
         with closing(RunLock(lock_path(path), now=now, command=_COMMAND)), closing(connect(path, write=False)) as file:
             identity, end, moved_place = identity_of(file), end_of(file), moved_to(file)
             if moved_place != place.server.place:
@@ -128,12 +124,12 @@ def move_journal(
                     hint="Nothing is paid from either. Name the database that it was moved to in [journal] url; if "
                     "that database is lost, restore it.",
                 )
-            _remember(path, place, identity, witness_dir, now)
+            _remember(file_place, place, identity, now)
     return Move(identity, end.seq, counts)
 
 
 def _moved_place(path: Path) -> str:
-    """Return where the file says that it was moved to; nothing where it does not, or is no journal."""
+    """Return where the file says that it was moved to; nothing if it does not, or is no journal."""
     try:
         with closing(connect(path, write=False)) as file:
             return moved_to(file)
@@ -142,29 +138,25 @@ def _moved_place(path: Path) -> str:
 
 
 def _copied(
-    path: Path,
-    place: PostgresPlace,
+    file_place: FilePlace,
+    place: DatabasePlace,
     session: Session,
-    witness_dir: Path,
     words: Mapping[str, OutcomeKind],
     *,
     now: str,
     by: str,
 ) -> Mapping[str, int]:
     """Copy the journal while no run can hold it, and mark the file; return the counts of the copy."""
-    journal = open_journal(
-        path,
-        witness_dir=witness_dir,
-        registry_dir=place.registry_dir,
-        endpoint=place.endpoint,
-        now=now,
-        holder=_COMMAND,
-    )
-    with closing(journal):
+    with closing(file_place.open_to_write(_COMMAND)) as journal:
         journal.conclude_dead(now)
         journal.take_in_waiting(words, at=now)
         counts = journal.verify()
-        with closing(connect(path, write=False)) as file:
+        if any(journal.forgotten(batch.number) for batch in journal.batches()):
+            raise JournalError(
+                say("People of this journal were forgotten, and a journal in PostgreSQL can't keep that yet."),
+                hint=say("Nothing was moved: go on with the file."),
+            )
+        with closing(connect(file_place.path, write=False)) as file:
             fetch(file, "BEGIN")
             _check_name(identity_of(file), place)
             worker = (socket.gethostname(), machine(), os.getpid(), _COMMAND, "run", place.lease_s)
@@ -179,8 +171,8 @@ def _copied(
     return copied
 
 
-def _check_name(identity: Identity, place: PostgresPlace) -> None:
-    """Raise `JournalError` where a journal in a database would not be found under the endpoint's present name."""
+def _check_name(identity: Identity, place: DatabasePlace) -> None:
+    """Raise `JournalError` if a journal in a database would not be found under the endpoint's present name."""
     host, _, endpoint_id = identity.endpoint.partition("/")
     if not EndpointIdentity(host, endpoint_id, place.endpoint.consumer_key_sha256).is_reached_like(place.endpoint):
         raise JournalError(
@@ -190,11 +182,10 @@ def _check_name(identity: Identity, place: PostgresPlace) -> None:
         )
 
 
-def _remember(path: Path, place: PostgresPlace, identity: Identity, witness_dir: Path, now: str) -> None:
+def _remember(file_place: FilePlace, place: DatabasePlace, identity: Identity, now: str) -> None:
     """Register the journal at its new place, and take the witness of the file away: an older copy is not known."""
-    witness = witness_path(settled(witness_dir), path)
-    if (seen := read_witness(witness)) is not None and seen.journal_id == identity.journal_id:
-        retire(witness, seen)
+    if (seen := read_witness(file_place.witness)) is not None and seen.journal_id == identity.journal_id:
+        retire(file_place.witness, seen)
     if (registry := place.registry) is not None:
         with registry.held(now):
             before = registry.entry(identity.journal_id)

@@ -6,9 +6,7 @@ the registry's lock from its first look to its last write.
 """
 
 import json
-import os
 import re
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -18,7 +16,8 @@ import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, PaygwError
-from paygw_batch.journal.guards.location import check_directory, check_file, make_directory, sync_directory
+from paygw_batch.files import replacing, sync_directory
+from paygw_batch.journal.guards.location import check_directory, check_file, make_directory
 from paygw_batch.journal.guards.lock import LockWait, RunLock
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import identity_of
@@ -83,30 +82,21 @@ class JournalRegistry:
     def paying(self, names: Sequence[EndpointIdentity], *, but: str = "") -> Sequence[Registered]:
         """Return the journals of an endpoint, oldest first, without the one whose id is `but`.
 
-        Journals that an older version made at their default places are among them, whether a run has opened them since
-        or not.
+        Journals at their default places are among them, even if their entries were lost.
         """
-        entries = {entry.journal_id: entry for entry in (*self._of_older_versions(), *self.entries())}
+        entries = {entry.journal_id: entry for entry in (*self._at_default_places(), *self.entries())}
         found = [entry for entry in entries.values() if entry.journal_id != but and entry.pays(names)]
         return sorted(found, key=lambda entry: (entry.created_at, entry.journal_id))
 
     def write(self, entry: Registered) -> None:
         """Make an entry durable, in the place of the one before. The lock is held."""
         path = self._path(entry.journal_id)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                os.write(fd, (json.dumps(asdict(entry), indent=1) + "\n").encode())
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            temporary.rename(path)
-            sync_directory(self._directory)
+            with replacing(path) as file:
+                file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise JournalError(
-                f"{path} cannot be written: {error.strerror}.", hint="Free some room, run again."
+                f"{path} cannot be written: {error.strerror}.", hint="Free some disk space, then run again."
             ) from None
 
     def forget(self, entry: Registered) -> None:
@@ -117,7 +107,7 @@ class JournalRegistry:
     def _path(self, journal_id: str) -> Path:
         return self._directory / f"{journal_id}.json"
 
-    def _of_older_versions(self) -> Iterator[Registered]:
+    def _at_default_places(self) -> Iterator[Registered]:
         """Yield the journals at default places, which are beside the registry, but for those that cannot be read."""
         for path in sorted(self._directory.parent.glob("*/journal.sqlite3")):
             with suppress(PaygwError, apsw.Error, OSError), closing(connect(path, write=False)) as connection:
@@ -142,7 +132,7 @@ def _read(path: Path) -> Registered:
         raise JournalError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def told(entries: Sequence[Registered]) -> str:
+def journal_list_sentence(entries: Sequence[Registered]) -> str:
     """Return a sentence that names journals by id and path; nothing for none. It begins with a blank."""
     if not entries:
         return ""
@@ -153,3 +143,26 @@ def told(entries: Sequence[Registered]) -> str:
         "This user's state directory remembers other journals of the same endpoint: {journals}.",
         journals=listed,
     )
+
+
+def check_beside(others: Sequence[Registered], beside: str | None, *, command: str) -> None:
+    """Raise `JournalError` unless `beside` is the id of the newest of `others`, or None if there is none."""
+    if not others and beside is None:
+        return
+    if not others:
+        raise JournalError(
+            f"This user's state directory remembers no journal {beside} of this endpoint.",
+            hint="Leave --beside out, or run the command as the user and with the state directory that know it.",
+        )
+    newest = others[-1].journal_id
+    if beside != newest:
+        raise JournalError(
+            say("This endpoint has a journal already.{others}", others=journal_list_sentence(others)),
+            hint=say(
+                "Use that one: --journal, or [journal] path. A journal knows only what was sent from it, so that "
+                "a second one pays the same sheet again. Only if that one is lost for good, or you will never "
+                "submit a sheet to both, run `paygw-batch {command} --beside {newest}`.",
+                command=command,
+                newest=newest,
+            ),
+        )

@@ -5,17 +5,18 @@ from operator import attrgetter
 
 from psycopg import Connection
 
-from paygw_batch.core.reference import reference_of
-from paygw_batch.core.spelling import spelled_alike
+from paygw_batch.core.batch import reference_of
+from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import BatchPart, one_ahead, payee_texts
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.postgres.standing_lines import words_of
+from paygw_batch.journal.salts import new_salts
 from paygw_batch.journal.values import BatchRecord, Known, NewInstruction
 
 _INSTRUCTIONS = """COPY instruction (number, batch, row, client_orderid, country, currency, minor, replaces, amount,
-    form, fields, payee, content) FROM STDIN"""
+    form, fields, payee, content, salt) FROM STDIN"""
 
 
 def copy_batch(
@@ -37,10 +38,11 @@ def copy_batch(
                 fetch(connection, "INSERT INTO page VALUES (%s, %s, %s)", (number, digests.pages, page))
                 digests.page(page)
             start = digests.next_instruction
-            digests.instructions(part.instructions, replaced)
+            salts = new_salts(len(part.instructions))
+            digests.instructions(part.instructions, replaced, salts)
             with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
-                for place, new in enumerate(part.instructions, start=start):
-                    copy.write_row(_line_of(place, number, new, replaced.get(new[0])))
+                for place, (new, salt) in enumerate(zip(part.instructions, salts, strict=True), start=start):
+                    copy.write_row(_line_of(place, number, new, replaced.get(new[0]), salt))
     last = first
     reference = ""
     query = (
@@ -62,10 +64,11 @@ def copy_batch(
     return reference
 
 
-def _line_of(number: int, batch: int, new: NewInstruction, replaces: int | None) -> Row:
+def _line_of(number: int, batch: int, new: NewInstruction, replaces: int | None, salt: bytes) -> Row:
     """Return a new instruction as it is stored."""
     row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
-    return number, batch, row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content
+    own = (row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content)
+    return number, batch, *own, salt
 
 
 def payee_words_of(fields: str) -> list[str]:

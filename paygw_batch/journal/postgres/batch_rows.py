@@ -9,14 +9,13 @@ from typing import Any
 
 from psycopg import Connection
 
-from paygw_batch.core.instruction import Instruction
-from paygw_batch.core.lifecycle import Standing, State
-from paygw_batch.errors import InternalError
-from paygw_batch.journal.facts.progress import row_standing
-from paygw_batch.journal.postgres.kept_evidence import ABOUT_ROWS
+from paygw_batch.core.batch import Instruction
+from paygw_batch.core.lifecycle import LEADS_TO, FactKind, Standing, State
+from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.facts.progress import PROGRESS, STATES, progress_of, row_standing
 from paygw_batch.journal.postgres.session import Row, fetch
-from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW, PROGRESS, STATE_OF, progress_from
-from paygw_batch.journal.values import Due, RowStanding, StateTally
+from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW
+from paygw_batch.journal.values import Due, RowStanding, StateTally, WantedRows
 
 _AT_ONCE = 10_000
 _CHUNKS_AT_ONCE = 32
@@ -26,10 +25,15 @@ _OF_BATCH = """SELECT t.country, t.currency, t.state, t.rows, t.minor
     FROM chunk c JOIN chunk_tally t ON t.chunk = c.number WHERE c.batch = %s"""
 _KNOWN = """SELECT p.country, p.currency, p.state, 1 AS rows, p.minor
     FROM known k JOIN progress p ON p.number = k.instruction WHERE k.batch = %s"""
-_HELD = f"""SELECT p.country, p.currency, 'ready', -1, -p.minor
-    FROM (SELECT DISTINCT instruction FROM ({ABOUT_ROWS.format(evidence="unanswered")}) e) held
-        CROSS JOIN LATERAL (SELECT * FROM progress WHERE number = held.instruction OFFSET 0) p
-    WHERE p.state = 'ready'"""  # noqa: S608 - constants of ours
+_HELD = """SELECT p.country, p.currency, 'ready', -1, -p.minor
+    FROM (
+        SELECT e.instruction FROM unanswered e
+            WHERE e.instruction BETWEEN (SELECT min(first) FROM chunk WHERE batch = %s)
+                AND (SELECT max(last) FROM chunk WHERE batch = %s)
+        UNION
+        SELECT e.instruction FROM known k JOIN unanswered e ON e.instruction = k.instruction WHERE k.batch = %s
+    ) held CROSS JOIN LATERAL (SELECT * FROM progress WHERE number = held.instruction OFFSET 0) p
+    WHERE p.state = 'ready'"""
 """The ready instructions of a batch that evidence holds, taken off again."""
 _SUMMED = """SELECT country, currency, state, sum(rows), sum(minor) FROM ({rows}) n GROUP BY 1, 2, 3
     HAVING sum(rows) > 0 ORDER BY 1, 2, 3"""
@@ -70,22 +74,16 @@ _LONG_ACCEPTED = """SELECT country, currency, 'accepted', count(*), sum(minor) F
             WHERE k.batch = %s AND p.state = 'accepted' AND p.intended_at <= %s
     ) n GROUP BY 1, 2"""
 """The rows in some chunks, and those of earlier batches, whose answer is awaited since a time."""
-_LINES = f"""WITH {_PAGE} SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.attempt - s.inherited_attempts, 0),
-        s.sent_orderid, s.purpose, s.gateway_status, s.gateway_reference, s.http_status, s.error_code,
-        CASE WHEN s.possible_duplicate_of IS NULL THEN s.message
-            ELSE coalesce(s.message || ' [', '') || 'possible duplicate of attempt ' || s.possible_duplicate_of
-                || CASE WHEN s.message IS NULL THEN '' ELSE ']' END END,
-        coalesce(s.first_sent_at, CASE WHEN s.state = 'in_flight' THEN s.intended_at END), s.updated_at, i.minor
-    FROM page c JOIN instruction i ON i.number = c.instruction LEFT JOIN standing s ON s.instruction = c.instruction
-    ORDER BY c.row"""  # noqa: S608 - constants of ours
-"""`LINE_COLUMNS` as `row_standing` has them."""
-
 _NEXT_READY = """SELECT i.row FROM chunk c JOIN instruction i ON i.number = c.first
     WHERE c.batch = %s AND c.first >= (SELECT max(first) FROM chunk WHERE first <=
             (SELECT number FROM instruction WHERE batch = %s AND row > %s ORDER BY row LIMIT 1))
         AND (SELECT sum(t.rows) FROM chunk_tally t WHERE t.chunk = c.number AND t.state = 'ready') > 0
     ORDER BY c.first LIMIT 1"""
 """The first row of the next chunk of a batch in which rows are ready."""
+_MISCOUNTED = """SELECT chunk FROM (
+        SELECT c.number AS chunk, c.last - c.first + 1 AS size, t.state, sum(t.rows) AS rows
+        FROM chunk c LEFT JOIN chunk_tally t ON t.chunk = c.number WHERE c.batch = %s GROUP BY 1, 2, 3
+    ) n GROUP BY chunk, size HAVING coalesce(sum(rows), 0) <> size OR min(rows) < 0 LIMIT 1"""
 _NEXT_READY_KNOWN = """SELECT k.row FROM known k JOIN progress p ON p.number = k.instruction
     WHERE k.batch = %s AND k.row > %s AND k.row < coalesce(%s, k.row + 1) AND p.state = 'ready'
     ORDER BY k.row LIMIT 1"""
@@ -99,22 +97,18 @@ _OF_CHUNK = """page AS MATERIALIZED (
 """The rows of a batch in one chunk: those that it brought, or those that it also covers."""
 _DUE = """WITH {page} SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields,
         p.order_id, p.attempt, p.generation, p.possible_duplicate_of,
-        p.state = 'ready' AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = p.number)
-    FROM page c JOIN progress p ON p.number = c.instruction ORDER BY c.row"""
-
-
-def lines_of_batch(connection: Connection[Row], batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
-    """Yield all rows of a batch as plain lines (see the port)."""
-    row = -1
-    while lines := fetch(connection, _LINES, _page(batch, row, _AT_ONCE)):
-        for word in {line[1] for line in lines}:
-            STATE_OF[word]  # raises for one that there is not
-        row = lines[-1][0]
-        yield lines
+        p.state = 'ready' AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = p.number),
+        p.number, p.state, p.attempt, p.inherited_attempts, p.facts, n.kind, n.attempt,
+        coalesce((SELECT max(nth) FROM fact WHERE instruction = p.number), 0)
+    FROM page c JOIN progress p ON p.number = c.instruction LEFT JOIN LATERAL (
+        SELECT kind, attempt FROM fact WHERE instruction = p.number AND contradicts IS NULL ORDER BY nth DESC LIMIT 1
+    ) n ON true ORDER BY c.row"""
+"""Rows that may be due, with their newest facts: a row that is not where its facts lead is never sent."""
+_TOLD_COLUMNS = 8
 
 
 def count_states(connection: Connection[Row], batch: int, *, accepted_until: str | None = None) -> list[StateTally]:
-    """Return counts and sums of a batch, by country, currency and state (see the port).
+    """Return counts and sums of a batch, by country, currency and state.
 
     The rows that it brought are counted by chunk and need not be read; those of earlier batches are.
     """
@@ -143,39 +137,30 @@ def count_due(connection: Connection[Row], batch: int) -> list[StateTally]:
 
 def _tallies(found: Iterable[Row]) -> list[StateTally]:
     return [
-        StateTally(country, currency, STATE_OF[state], int(count), int(minor))
+        StateTally(country, currency, STATES[state], int(count), int(minor))
         for country, currency, state, count, minor in found
     ]
 
 
-def find_rows(
-    connection: Connection[Row],
-    batch: int,
-    *,
-    states: Collection[State] | None = None,
-    numbers: Collection[int] | None = None,
-    accepted_until: str | None = None,
-    after: int = 0,
-    limit: int | None = None,
-) -> Iterator[RowStanding]:
-    """Yield the wanted rows of a batch, in the sheet's order (see the port).
+def find_rows(connection: Connection[Row], batch: int, wanted: WantedRows) -> Iterator[RowStanding]:
+    """Yield the wanted rows of a batch, in the sheet's order (see `JournalReader.rows`).
 
     With `states`, all that is found is read at once: the caller may write to the journal between two rows.
     """
+    states, numbers, limit = wanted.states, wanted.numbers, wanted.limit
     if states is not None and numbers is None and State.READY in states and len(set(states)) > 1:
         raise InternalError("rows that are ready are asked for alone")
     if states is None and numbers is None:
-        found: Iterator[Row] = islice(_walked(connection, batch, after, limit), limit)
+        found: Iterator[Row] = islice(_walked(connection, batch, wanted.after, limit), limit)
     else:
-        condition, values = _condition(states, accepted_until)
+        condition, values = _condition(states, wanted.accepted_until)
         if numbers is not None:
             query = f"{_NUMBERED} {condition} ORDER BY c.row LIMIT %s"
-            wanted = (batch, after, sorted(set(numbers)), *values, limit)
-            found = iter(fetch(connection, query, wanted))
+            found = iter(fetch(connection, query, (batch, wanted.after, sorted(set(numbers)), *values, limit)))
         else:
-            found = iter(_in_states(connection, batch, states or (), condition, values, after, limit))
+            found = iter(_in_states(connection, batch, states or (), condition, values, wanted))
     for row, number, client_orderid, country, currency, minor, *columns in found:
-        yield row_standing(row, number, client_orderid, country, currency, minor, progress_from(columns))
+        yield row_standing(row, number, client_orderid, country, currency, minor, progress_of(columns))
 
 
 def _condition(states: Collection[State] | None, accepted_until: str | None) -> tuple[str, list[Any]]:
@@ -193,11 +178,10 @@ def _in_states(
     states: Collection[State],
     condition: str,
     values: Sequence[Any],
-    after: int,
-    limit: int | None,
+    wanted: WantedRows,
 ) -> list[Row]:
     """Return the rows of a batch in some states, in the sheet's order: only chunks that have such rows are read."""
-    words = [state.value for state in states]
+    words, after, limit = [state.value for state in states], wanted.after, wanted.limit
     rows, chosen = (_READY, []) if State.READY in states else (_TOUCHED, [words])
     query = _IN_CHUNKS.format(rows=rows, condition=condition)
     brought: list[Row] = []
@@ -232,7 +216,7 @@ def due_rows(connection: Connection[Row], batch: int, after_row: int, limit: int
     at_once, next_row = min(limit, _AT_ONCE), after_row + 1
     while len(found) < limit:
         lines = fetch(connection, _DUE.format(page=_PAGE), _page(batch, next_row - 1, at_once))
-        due = [_due(columns) for *columns, is_due in lines if is_due]
+        due = _due_of(lines)
         found += due
         if not lines:
             break
@@ -245,7 +229,12 @@ def due_rows(connection: Connection[Row], batch: int, after_row: int, limit: int
 
 
 def _next_ready(connection: Connection[Row], batch: int, row: int) -> int | None:
-    """Return the next place in a batch, from `row` on, at which rows may be ready; None where there is none."""
+    """Return the next place in a batch, from `row` on, at which rows may be ready; None if there is none.
+
+    Raises `JournalCorrupt` if the rows of a chunk are not counted once: what is counted wrong would be passed over.
+    """
+    if wrong := fetch(connection, _MISCOUNTED, (batch,)):
+        raise JournalCorrupt(f"Chunk {wrong[0][0]} is not counted as its rows are.")
     brought = fetch(connection, _NEXT_READY, (batch, batch, row - 1))
     until = max(row, brought[0][0]) if brought else None
     known = fetch(connection, _NEXT_READY_KNOWN, (batch, row - 1, until))
@@ -255,7 +244,27 @@ def _next_ready(connection: Connection[Row], batch: int, row: int) -> int | None
 def due_rows_of_chunk(connection: Connection[Row], batch: int, chunk: int) -> list[Due]:
     """Return the READY instructions of a batch in one chunk; none that evidence holds."""
     lines = fetch(connection, _DUE.format(page=_OF_CHUNK), (chunk, batch, chunk, batch))
-    return [_due(columns) for *columns, is_due in lines if is_due]
+    return _due_of(lines)
+
+
+def _due_of(lines: Sequence[Row]) -> list[Due]:
+    """Return the rows that are due. Raises `JournalCorrupt` if any row is not where its facts lead."""
+    found = []
+    for line in lines:
+        *columns, is_due = line[:-_TOLD_COLUMNS]
+        _check_told(*line[-_TOLD_COLUMNS:])
+        if is_due:
+            found.append(_due(columns))
+    return found
+
+
+def _check_told(
+    number: int, state: str, attempt: int, inherited: int, facts: int, kind: str | None, told_attempt: int, told: int
+) -> None:
+    """Raise `JournalCorrupt` unless an instruction is where its newest fact leads, and counts its facts."""
+    leads_to = (State.READY.value, inherited) if kind is None else (LEADS_TO[FactKind(kind)].value, told_attempt)
+    if (state, attempt, facts) != (*leads_to, told):
+        raise JournalCorrupt(f"Instruction {number} is not where its newest fact leads: the tables were changed.")
 
 
 def chunks_of(connection: Connection[Row], numbers: Sequence[int]) -> dict[int, int]:

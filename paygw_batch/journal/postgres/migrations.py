@@ -29,7 +29,7 @@ def newest_version() -> int:
 
 
 def version_in(connection: Connection[Row]) -> int:
-    """Return the version of the tables; 0 where there is no journal."""
+    """Return the version of the tables; 0 if there is no journal."""
     if fetch(connection, "SELECT to_regclass(%s) IS NULL", (f"{SCHEMA}.migration",)) == [(True,)]:
         return 0
     ((version,),) = fetch(connection, "SELECT coalesce(max(version), 0) FROM migration")
@@ -37,7 +37,7 @@ def version_in(connection: Connection[Row]) -> int:
 
 
 def make_tables(connection: Connection[Row], identity: Identity, endpoint: EndpointIdentity) -> bool:
-    """Make the journal in one transaction, and return whether it was made: False where one is there already."""
+    """Make the journal in one transaction, and return whether it was made: False if one is there already."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # two makers at the same moment: one makes it
         if version_in(connection):
@@ -84,7 +84,7 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
 
 
 def check_version(connection: Connection[Row], server: Server) -> None:
-    """Raise `JournalMissing` where there is no journal, and `JournalError` for one of another version."""
+    """Raise `JournalMissing` if there is no journal, and `JournalError` for one of another version."""
     version = version_in(connection)
     if version == 0:
         raise JournalMissing(say("There is no journal in the database {place}.", place=server.place))
@@ -122,7 +122,7 @@ def check_endpoint(connection: Connection[Row], server: Server, endpoint: Endpoi
     if not endpoint.is_same_as(ours):
         raise JournalError(
             say("The journal in {place} belongs to another endpoint.", place=server.place),
-            hint=say("Nothing was sent. Name a database of its own for each endpoint in [journal] url."),
+            hint=say("Nothing was sent. Name a separate database for each endpoint in [journal] url."),
         )
     raise JournalError(
         say(

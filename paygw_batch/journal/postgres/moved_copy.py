@@ -7,16 +7,16 @@ from typing import Any, Protocol
 from psycopg import Connection, sql
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
-from paygw_batch.core.spelling import spelled_alike
+from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.facts.chain import Identity, Link
 from paygw_batch.journal.facts.evidence_chain import EvidenceLine
+from paygw_batch.journal.facts.progress import COLUMNS
 from paygw_batch.journal.postgres.batch_copy import divide, payee_words_of
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.migrations import fill_tables, version_in
-from paygw_batch.journal.postgres.replay import verify_journal
 from paygw_batch.journal.postgres.session import SCHEMA, Row, fetch
-from paygw_batch.journal.postgres.standing_lines import COLUMNS
+from paygw_batch.journal.postgres.verify import verify_journal
 
 COPIED, DONE = "copied", "done"
 
@@ -47,7 +47,7 @@ _TABLES = {
     "reference",
     "page": "batch, number, content",
     "instruction": "number, batch, row, client_orderid, country, currency, minor, replaces, amount, form, fields, "
-    "payee, content",
+    "payee, content, salt",
     "known": "batch, row, instruction",
     "order_id": "operation, order_id, instruction, spelling",
     "payee_words": "instruction, words",
@@ -60,7 +60,7 @@ _TABLES = {
 
 
 def move_step(connection: Connection[Row]) -> MoveStep | None:
-    """Return how far the move of this journal has come; None where it was made here."""
+    """Return how far the move of this journal has come; None if it was made here."""
     found = fetch(connection, "SELECT step, home, facts, hash FROM move ORDER BY step = %s DESC LIMIT 1", (DONE,))
     return MoveStep(*found[0]) if found else None
 
@@ -77,7 +77,7 @@ def copy_journal(
 ) -> dict[str, int]:
     """Copy a journal in one transaction, replay the copy, and return its counts. Nothing is paid from it yet.
 
-    A copy that was made before and never came into use is replaced. Raises `JournalError` where another journal is in
+    A copy that was made before and never came into use is replaced. Raises `JournalError` if another journal is in
     the database.
     """
     with connection.transaction():
@@ -126,7 +126,7 @@ def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: 
 
 
 def check_moved(connection: Connection[Row]) -> None:
-    """Raise `JournalError` for a copy of a file that has not come into use."""
+    """Raise `JournalError` for a copy of a file that is not in use yet."""
     step = move_step(connection)
     if step is not None and step.step == COPIED:
         raise JournalError(
@@ -155,7 +155,7 @@ def _stored(table: str, lines: Iterable[Sequence[Any]], segment: int) -> Iterato
 def _complete(connection: Connection[Row], segment: int, chunk_rows: int) -> None:
     """Write all that the file does not have: seal, chunks, counts of facts; and go on with the numbers."""
     fetch(connection, "SELECT seal_segment(%s)", (segment,))
-    fetch(connection, "SELECT setval('fact_number', greatest(1, (SELECT max(seq) FROM fact)))")
+    fetch(connection, "SELECT setval('fact_number_seq', greatest(1, (SELECT max(seq) FROM fact)))")
     query = "SELECT batch, min(number), max(number) + 1 FROM instruction GROUP BY batch ORDER BY 2"
     for batch, first, after_last in fetch(connection, query):
         divide(connection, batch, first, after_last, chunk_rows)

@@ -21,14 +21,20 @@ class JournalRole(StrEnum):
     READER = "reader"
 
 
+_TAKEN_BACK = (
+    "REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM {role}",
+    "REVOKE ALL ON ALL SEQUENCES IN SCHEMA {schema} FROM {role}",
+    "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM {role}",
+)
+"""Rights are given again each time: a role keeps none that it had by an earlier version."""
 _EVERYBODY = ("GRANT USAGE ON SCHEMA {schema} TO {role}", "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
 _WORKERS = (
     *_EVERYBODY,
-    "GRANT INSERT, UPDATE (seen_at, ended_at, run, chunk, rows) ON worker TO {role}",
     "GRANT INSERT, DELETE ON offer TO {role}",
     "GRANT UPDATE (stop_reason, ended_at) ON run TO {role}",
-    "GRANT EXECUTE ON FUNCTION seal_segment, take_lease, commit_facts, ask_gate, leave_gate TO {role}",
-    "GRANT EXECUTE ON FUNCTION show_witness, call_roll TO {role}",
+    "GRANT EXECUTE ON FUNCTION enrol, show_life, note_place, end_life, ask_gate, leave_gate TO {role}",
+    "GRANT EXECUTE ON FUNCTION take_lease, seal_segment, commit_facts TO {role}",
+    "GRANT EXECUTE ON FUNCTION show_witness, call_roll, lives TO {role}",
 )
 _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
     JournalRole.READER: (*_EVERYBODY, "GRANT EXECUTE ON FUNCTION is_alive, may_decide TO {role}"),
@@ -37,11 +43,11 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
         *_WORKERS,
         "GRANT INSERT ON batch, page, instruction, known, order_id, payee_words, chunk, chunk_tally TO {role}",
         "GRANT INSERT ON evidence, run TO {role}",
+        "GRANT UPDATE (is_urgent) ON run TO {role}",
         "GRANT INSERT ON plan_document TO {role}",
         "GRANT UPDATE (instruction) ON order_id TO {role}",
-        "GRANT UPDATE (sealed_at) ON segment TO {role}",
         "GRANT EXECUTE ON FUNCTION is_alive, may_decide, open_gate, set_limits, retire_host TO {role}",
-        "GRANT EXECUTE ON FUNCTION lock_standing TO {role}",
+        "GRANT EXECUTE ON FUNCTION hold_segment, lock_standing, accept_loss, witness_is_older TO {role}",
     ),
 }
 
@@ -55,7 +61,7 @@ def give_rights(connection: Connection[Row]) -> list[str]:
             name = _name(connection, role)
             if not fetch(connection, "SELECT FROM pg_roles WHERE rolname = %s", (name,)):
                 connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(name)))
-            for right in rights:
+            for right in (*_TAKEN_BACK, *rights):
                 given = sql.SQL(right).format(schema=sql.Identifier(SCHEMA), role=sql.Identifier(name))
                 connection.execute(given)
             names.append(name)
@@ -69,7 +75,7 @@ def has_rights(connection: Connection[Row]) -> bool:
 
 
 def role_of(connection: Connection[Row]) -> JournalRole | None:
-    """Return the rights of this session; None where it has none of them."""
+    """Return the rights of this session; None if it has none of them."""
     query = """SELECT pg_has_role(current_user, nspowner, 'MEMBER') FROM pg_namespace WHERE nspname = %s"""
     if fetch(connection, query, (SCHEMA,)) == [(True,)]:
         return JournalRole.OWNER

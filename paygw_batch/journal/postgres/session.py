@@ -5,7 +5,7 @@ off, a database of something else.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from paygw_batch.language import mark, say
 
 SCHEMA = "paygw"
 """The schema of the database that holds the journal."""
-MOST_CLOCK_OFF_S = 30
+MAX_CLOCK_SKEW_S = 30
 """How far the clock of this machine may be from the database's."""
 OLDEST_SERVER = 150_000
 _CONNECT_TIMEOUT_S = 10
@@ -39,7 +39,8 @@ class Server:
 
     url: str
     replication: str = "none"
-    """`synchronous`: a standby confirms each commit; `provider`: somebody else sees to it; `none`."""
+    """`synchronous`: a standby confirms each commit; `asynchronous`: one may lag; `provider`: somebody else sees to it;
+    `none`."""
     commit_limit_s: float = 10.0
     """How long a statement may take to answer before its fate counts as unknown."""
 
@@ -49,6 +50,23 @@ class Server:
         about = conninfo.conninfo_to_dict(self.url)
         host = about.get("host") or "localhost"
         return f"{about.get('dbname') or about.get('user') or 'postgres'} on {host}"
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseCopies:
+    """How a server copies its database: which standbys it waits for, how a commit waits, how many standbys follow."""
+
+    waits_for: str
+    synchronous_commit: str
+    standbys: int
+
+
+def copies_of(connection: Connection[Row]) -> DatabaseCopies:
+    """Return how the server copies its database, by its own settings and not those of our sessions."""
+    query = """SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'),
+        (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL OR state = 'streaming')"""
+    ((waits_for, synchronous_commit, standbys),) = fetch(connection, query)
+    return DatabaseCopies(waits_for.strip(), synchronous_commit, standbys)
 
 
 def check_url(url: str) -> None:
@@ -114,7 +132,7 @@ class Session:
         self.connection = connect(self.server, write=self._write)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self.connection.close()
 
 
@@ -135,7 +153,7 @@ class _LimitedConnection(Connection[Row]):
 
 @contextmanager
 def limited(connection: Connection[Row], limit_s: float) -> Iterator[None]:
-    """Give each statement of the block so long to answer; after that the connection is gone and its fate unknown."""
+    """Limit the time of each statement in the block; after it the connection is lost and its fate unknown."""
     assert isinstance(connection, _LimitedConnection)  # noqa: S101 - `connect` makes no other
     connection.limit_s = limit_s
     try:
@@ -179,7 +197,7 @@ def _prepare(connection: Connection[Row], server: Server, *, write: bool) -> Non
     if not write:
         return
     _check_durable(server, fsync, full_pages, synchronous, standbys, is_standby=is_standby)
-    if abs(clock_s - middle_s) > MOST_CLOCK_OFF_S:
+    if abs(clock_s - middle_s) > MAX_CLOCK_SKEW_S:
         told = {"seconds": abs(clock_s - middle_s), "place": server.place}
         raise JournalError(
             say("The clock of this machine is {seconds:.0f} seconds behind that of {place}.", **told)
@@ -213,18 +231,22 @@ def _check_durable(
             say('[journal] replication is "synchronous", but {place} waits for no standby.', place=server.place),
             hint=say(
                 "Nothing was sent. Set synchronous_standby_names on the server, or say in [journal] replication how "
-                'its data is kept: "none" or "provider".'
+                'its data is kept: "asynchronous", "provider" or "none".'
             ),
         )
 
 
-def fetch(connection: Connection[Row], query: str, values: Sequence[Any] = ()) -> list[Row]:
-    """Run one statement and return all it finds; `%s` in `query` are the places of `values`. Raises `psycopg.Error`."""
+Values = Sequence[Any] | Mapping[str, Any]
+"""The values of a statement: for `%s` in turn, or for `%(name)s` by name."""
+
+
+def fetch(connection: Connection[Row], query: str, values: Values = ()) -> list[Row]:
+    """Run one statement and return all it finds. Raises `psycopg.Error`."""
     cursor = connection.execute(query.encode(), values or None)
     return cursor.fetchall() if cursor.description is not None else []
 
 
-def streamed(connection: Connection[Row], query: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+def streamed(connection: Connection[Row], query: str, values: Values = ()) -> Iterator[Row]:
     """Run one query inside the open transaction, and yield its lines without holding all of them."""
     with connection.cursor(name=f"paygw_{time.monotonic_ns()}") as cursor:
         cursor.itersize = 5_000

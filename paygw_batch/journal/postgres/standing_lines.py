@@ -2,73 +2,22 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg import Connection
 
-from paygw_batch.core.lifecycle import Standing, State
-from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts.progress import RowProgress
+from paygw_batch.errors import InternalError
+from paygw_batch.journal.facts.progress import PROGRESS, RowProgress, progress_of
 from paygw_batch.journal.postgres.session import Row, fetch
 
-COLUMNS = (
-    "state",
-    "attempt",
-    "generation",
-    "possible_duplicate_of",
-    "inherited_attempts",
-    "order_id",
-    "sent_orderid",
-    "purpose",
-    "gateway_status",
-    "gateway_reference",
-    "http_status",
-    "error_code",
-    "message",
-    "intended_at",
-    "first_sent_at",
-    "updated_at",
-)
-"""The columns of `standing` and of the view `progress` that a `RowProgress` is stored in."""
-PROGRESS = ", ".join(f"p.{column}" for column in COLUMNS)
 _WORD = re.compile(r"[^\W_]+")
-
-
-class _StateWords(dict[str, State]):
-    def __missing__(self, word: str) -> State:
-        """Refuse a word that we never write."""
-        raise JournalCorrupt(f"An instruction stands in a state that there is not: {word[:20]!r}.")
-
-
-STATE_OF: Mapping[str, State] = _StateWords({state.value: state for state in State})
 
 
 def text_of(value: str | None) -> str | None:
     """Return a text as PostgreSQL can hold it: it has no NUL, which a gateway may send."""
     return None if value is None else value.replace("\0", "?")
-
-
-def progress_from(columns: Sequence[Any]) -> RowProgress:
-    """Return the progress that the columns `PROGRESS` hold."""
-    return RowProgress(columns[5], Standing(STATE_OF[columns[0]], *columns[1:4]), columns[4], *columns[6:16])
-
-
-def columns_of(progress: RowProgress) -> tuple[Any, ...]:
-    """Return a progress as it is stored, in the order of `COLUMNS`."""
-    standing = progress.standing
-    fields = (getattr(progress, name) for name in COLUMNS[6:])
-    rest = (text_of(one) if isinstance(one, str) else one for one in fields)
-    return (
-        standing.state.value,
-        standing.attempt,
-        standing.generation,
-        standing.possible_duplicate_of,
-        progress.inherited_attempts,
-        progress.order_id,
-        *rest,
-    )
 
 
 def words_of(texts: Iterable[str]) -> list[str]:
@@ -103,9 +52,7 @@ CHUNK_OF_ROW = "JOIN chunk c ON c.first = (SELECT max(first) FROM chunk WHERE fi
 def loaded_from(columns: Sequence[Any]) -> Loaded:
     """Return the instruction that the columns `LOADED` hold."""
     number, client_orderid, batch, chunk, country, currency, minor, facts, is_new, *progress = columns
-    return Loaded(
-        number, client_orderid, batch, chunk, country, currency, minor, facts, is_new, progress_from(progress)
-    )
+    return Loaded(number, client_orderid, batch, chunk, country, currency, minor, facts, is_new, progress_of(progress))
 
 
 def load_instructions(connection: Connection[Row], numbers: Iterable[int]) -> dict[int, Loaded]:
@@ -120,9 +67,9 @@ def load_instructions(connection: Connection[Row], numbers: Iterable[int]) -> di
     return found
 
 
-def pieces(items: Iterable[Row], at_once: int) -> Iterator[list[Row]]:
+def pieces(items: Iterable[Sequence[Any]], at_once: int) -> Iterator[list[Sequence[Any]]]:
     """Yield items in groups of `at_once`."""
-    group: list[Row] = []
+    group: list[Sequence[Any]] = []
     for item in items:
         group.append(item)
         if len(group) == at_once:

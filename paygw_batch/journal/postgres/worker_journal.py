@@ -1,4 +1,4 @@
-"""Gives a worker the journal in PostgreSQL: it takes chunks that runs offer, and has the desk for moments."""
+"""Gives a worker the journal in PostgreSQL: it takes chunks that runs offer, and holds the desk only briefly."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from psycopg import Connection
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError
+from paygw_batch.journal.postgres.leasing.chunk_journal import TakenChunks
 from paygw_batch.journal.postgres.leasing.offered_chunks import (
     CHANNEL,
     free_chunks,
@@ -19,7 +20,6 @@ from paygw_batch.journal.postgres.leasing.offered_chunks import (
     tend_run,
     unfinished_runs,
 )
-from paygw_batch.journal.postgres.leasing.taken_chunks import TakenChunks
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Row, connect, fetch
 from paygw_batch.journal.shared_run import SharedRun
@@ -35,10 +35,14 @@ class WorkerJournal(PostgresJournal):
     sent_rows = 0
     """How many rows it has sent, of chunks that are finished."""
     _listening: Connection[Row] | None = None
+    _taken: TakenChunks | None = None
 
-    def join_run(self) -> SharedRun | None:
-        """Join the oldest run that offers a chunk; None where none does. Runs with nothing left are ended here."""
-        for run in self.runs():
+    def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
+        """Join the first of these runs (None: of all) that offers a chunk; None where none does.
+
+        Runs with nothing left are ended here.
+        """
+        for run in self.runs() if runs is None else runs:
             if not self._offers(run):
                 self.writer.ask_at_length(partial(tend_run, number=run.number))
                 if not self._offers(run):
@@ -68,11 +72,16 @@ class WorkerJournal(PostgresJournal):
         """Give the run that was joined to an engine: until the block ends, only the engine uses the journal."""
         if self.run is None:
             raise InternalError("a worker was about to send without a run")
-        with closing(TakenChunks(self, self.writer, self.run.number, self.sent_rows)) as given:
+        with closing(TakenChunks(self, self.writer, self.run, self.sent_rows)) as given:
+            self._taken = given
             try:
                 yield given
             finally:
-                self.sent_rows = given.rows
+                self._taken, self.sent_rows = None, given.rows
+
+    async def is_overtaken(self) -> bool:
+        """Whether an urgent run waits for a worker, while the engine of this one sends for another."""
+        return self._taken is not None and await self._taken.is_overtaken()
 
     def stop_run(self, run: SharedRun, reason: str) -> None:
         """Let no worker start another row of a run. The first reason counts."""
@@ -88,12 +97,16 @@ class WorkerJournal(PostgresJournal):
         """Take in nothing: the listener of this host, or the next command, does."""
         return Counter()
 
+    def hurry(self) -> None:
+        """Wait no longer than a moment for a server that does not answer: this process was asked to end."""
+        self.writer.hurry()
+
     def may_decide(self) -> bool:
         """Whether the role of this worker may write from the desk."""
         return self.writer.ask(lambda connection: fetch(connection, "SELECT may_decide()")) == [(True,)]
 
     def wait_for_offer(self, timeout_s: float) -> None:
-        """Wait until chunks are offered, or for so long: a message can be lost with its connection."""
+        """Wait until chunks are offered, or until the timeout: a message can be lost with its connection."""
         try:
             if self._listening is None or self._listening.closed:
                 self._listening = connect(self._session.server, write=False)
@@ -104,16 +117,16 @@ class WorkerJournal(PostgresJournal):
             self.writer.ask(lambda connection: fetch(connection, "SELECT"))  # waits for a server that restarts
 
     def close(self) -> None:
-        """Let go of the journal, and give its leases back. It can be opened again."""
+        """Close the journal and give its leases back. It can be reopened."""
         if self._listening is not None:
             self._listening.close()
         super().close()
 
     @contextmanager
-    def _writing(self) -> Iterator[Connection[Row]]:
-        self._desk.take()
+    def _writing(self) -> Iterator[None]:
+        self.writer.take_desk()
         try:
-            with super()._writing() as connection:
-                yield connection
+            with super()._writing():
+                yield
         finally:
-            self._desk.leave()
+            self.writer.leave_desk()

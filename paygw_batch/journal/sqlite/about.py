@@ -16,17 +16,13 @@ from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.schema import identity_of
 
-_FIRST_VERSION = 4
-"""The first version of the tables that holds any of this."""
 _NAMES = "endpoint_name"
 _ADOPTIONS = "adoption"
 
 
-def names_of(connection: apsw.Connection, version: int) -> tuple[EndpointIdentity, ...]:
-    """Return every name under which a journal with tables of this version knows its endpoint, the first one first."""
+def names_of(connection: apsw.Connection) -> tuple[EndpointIdentity, ...]:
+    """Return every name under which a journal knows its endpoint, the first one first."""
     first = EndpointIdentity.from_name(identity_of(connection).endpoint)
-    if version < _FIRST_VERSION:
-        return (first,)
     noted = fetch(connection, "SELECT host, consumer_key_sha256 FROM endpoint_name ORDER BY number")
     return (first, *(EndpointIdentity(host, first.endpoint_id, key) for host, key in noted))
 

@@ -1,14 +1,13 @@
 """Copies a journal and its inbox, also while a run and a listener write them."""
 
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 import apsw
 
 from paygw_batch.errors import OutputError
-from paygw_batch.journal.guards.location import sync_directory
+from paygw_batch.files import sync_directory, unfinished
 
 
 def write_backup(sources: Mapping[Path, apsw.Connection]) -> None:
@@ -24,8 +23,7 @@ def write_backup(sources: Mapping[Path, apsw.Connection]) -> None:
     made: dict[Path, Path] = {}
     try:
         for path, source in sources.items():
-            temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            temporary = unfinished(path)
             made[temporary] = path
             _copy(source, temporary)
         for temporary, path in reversed(made.items()):

@@ -129,7 +129,7 @@ def configure(connection: apsw.Connection) -> None:
     connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-    # Without this, SQLite plans a statement anew for every row that is bound to it: ten times the cost of the look-up.
+    # Without this, SQLite plans a statement again for every row that is bound to it: ten times the cost of the look-up.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     # Payees' data must not reach a temporary file, and a failing page must not become a signal.
     _set(
@@ -182,11 +182,13 @@ def _check_version() -> None:
 
 
 def leave_untouched(connection: apsw.Connection) -> None:
-    """Let the closing of this connection write nothing."""
+    """Make sure that closing this connection writes nothing."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
-def fetch(connection: apsw.Connection, query: str, bindings: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+def fetch(
+    connection: apsw.Connection, query: str, bindings: Sequence[Any] | Mapping[str, Any] = ()
+) -> list[tuple[Any, ...]]:
     """Run one statement and return all it finds. Raises `apsw.Error`."""
     return connection.execute(query, bindings).fetchall()
 

@@ -3,7 +3,7 @@
 One call at a time, in the order asked. Only the wait for a slow disk happens in a thread: the rest of an append is made
 in the event loop, because two threads that both compute hand the interpreter to and fro at every statement, and that
 costs more than it spares (docs/decisions/0051). A quick disk is waited for in the event loop as well: the thread would
-take longer to get the interpreter than the disk takes (docs/decisions/0187).
+take longer to get the interpreter than the disk takes (the same decision).
 """
 
 import asyncio
@@ -38,6 +38,10 @@ class CommittingJournal(Protocol):
         """Make facts durable in one transaction."""
         ...
 
+    def can_write(self) -> bool:
+        """Whether no write has failed, and the journal is this process's."""
+        ...
+
     def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
         """Make an append but for its commit, and return the call that commits."""
         ...
@@ -59,7 +63,7 @@ class SqliteEngineJournal:
         self._last_row: dict[int, int] = {}
 
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
-        """Return the next rows of a batch that may be sent, `limit` at the most."""
+        """Return the next rows of a batch that may be sent, `limit` at most."""
         after = self._last_row.get(batch, 0)
         async with self._turn:
             page = await self._thread.call(partial(self._journal.due, batch, after_row=after, limit=limit))
@@ -71,6 +75,10 @@ class SqliteEngineJournal:
         async with self._turn:
             commit = partial(self._timed, self._journal.stage(entries))
             return commit() if self._commit_s < QUICK_S else await self._thread.call(commit)
+
+    def may_leave(self, age_s: float) -> bool:  # noqa: ARG002 (the port's)
+        """Whether no write has failed. The lock is this process's for as long as it lives, frozen or not."""
+        return self._journal.can_write()
 
     async def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         """Take in the notifications that wait in the inbox."""

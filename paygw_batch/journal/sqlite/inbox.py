@@ -4,28 +4,23 @@ The journal has one writer, and a run holds it for as long as it lasts. The list
 answers once that is durable. The journal's writer reads on from where the journal says it stopped: that number is part
 of the transaction that takes evidence in, so that each notification enters the journal once, wherever a crash falls.
 
-Nothing is ever changed or removed. Earlier versions kept a file of lines: it is read in when it is met.
+Nothing is ever changed; what the journal has taken in is removed when it forgets people.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 
 import apsw
 
 from paygw_batch.errors import HolderKind, InboxDamaged, InboxUnwritable, ListenerHeld
-from paygw_batch.journal.facts.inbox_chain import (
-    InboxEntry,
-    InboxGroup,
-    entries_after,
-    first_group,
-    groups_of_lines,
-    next_group,
-)
-from paygw_batch.journal.guards.location import check_file, sync_directory
-from paygw_batch.journal.guards.lock import RunLock
+from paygw_batch.journal.facts.inbox_chain import InboxEntry, InboxGroup, entries_after, first_group, next_group
+from paygw_batch.journal.guards.location import check_file
+from paygw_batch.journal.guards.lock import RunLock, lock_path
+from paygw_batch.journal.salts import new_salt
 from paygw_batch.journal.sqlite.connect import SideDatabase, fetch
+from paygw_batch.journal.sqlite.forget import scrub
 from paygw_batch.journal.values import InboxEnd
 
 _TABLES = """
@@ -54,11 +49,6 @@ def inbox_path(journal: Path) -> Path:
     return journal.with_name(f"{journal.name}.inbox")
 
 
-def _lines_path(inbox: Path) -> Path:
-    """Return where earlier versions kept the inbox."""
-    return inbox.with_suffix(".notifications")
-
-
 class Inbox:
     """The inbox, open for appending by one process until `close`. Called from one thread at a time.
 
@@ -68,18 +58,10 @@ class Inbox:
 
     def __init__(self, path: Path, *, taken: InboxEnd, now: str) -> None:
         self._path = path
-        lines = _lines_path(path)
         with ExitStack() as undo:
-            # Listeners of earlier versions hold the same lock.
-            lock_path = lines.with_name(f"{lines.name}.lock")
-            lock = RunLock(lock_path, now=now, command="listen", kind=HolderKind.LISTENER, held=ListenerHeld)
+            lock = RunLock(lock_path(path), now=now, command="listen", kind=HolderKind.LISTENER, held=ListenerHeld)
             undo.callback(lock.close)
-            if check_file(lines):
-                _read_in(lines, path)
-                # All of it is durable in the new place, and nobody appends to it any more.
-                lines.rename(lines.with_name(f"{lines.name}.read-in"))
-                sync_directory(lines.parent)
-            _make(path, [first_group(taken)])
+            _INBOX.make(path, lambda connection: connection.execute(_ADD, first_group(taken)))
             self._connection = undo.enter_context(closing(_INBOX.open(path, write=True)))
             self.end = _end_of(self._connection)
             self._undo = undo.pop_all()
@@ -90,7 +72,7 @@ class Inbox:
         Raises `InboxUnwritable`: then none of them is kept.
         """
         with _INBOX.writing(self._connection, self._path):
-            group = next_group(_end_of(self._connection), contents)
+            group = next_group(_end_of(self._connection), contents, new_salt())
             fetch(self._connection, _ADD, group)
         self.end = group.end
         return group.last
@@ -100,17 +82,37 @@ class Inbox:
         self._undo.close()
 
 
+def forget_taken(path: Path, taken: InboxEnd) -> bool:
+    """Forget the notifications that the journal has taken in, up to `taken`: the inbox goes on from there.
+
+    It may be called while a listener appends. Return False where its log could not be emptied, because another program
+    reads it. Raises `InboxUnwritable`.
+    """
+    if not check_file(path):
+        return True
+    with closing(_INBOX.open(path, write=True)) as connection:
+        with _INBOX.writing(connection, path):
+            ((last,),) = fetch(connection, "SELECT max(last) FROM arrival WHERE last <= ?", (taken.number,))
+            guards = fetch(connection, "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")
+            for name, _ in guards:
+                connection.execute(f"DROP TRIGGER {name}")
+            fetch(connection, "DELETE FROM arrival WHERE last < ?", (last,))
+            fetch(connection, "UPDATE arrival SET contents = '[]' WHERE last = ?", (last,))
+            for _, sql in guards:
+                connection.execute(sql)
+        return scrub(connection, path)
+
+
 class InboxReader:
     """Reads the notifications that the journal has not taken yet, also while another process appends to the inbox."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lines_bytes = 0
         self._file: tuple[int, int] | None = None
         self._connection: apsw.Connection | None = None
 
     def after(self, taken: InboxEnd, *, limit: int) -> Sequence[InboxEntry]:
-        """Return up to `limit` notifications that follow `taken`; none where there is no inbox.
+        """Return up to `limit` notifications that follow `taken`; none if there is no inbox.
 
         Raises `InboxDamaged` when the inbox is damaged or does not go on from `taken`, and `JournalError` when it is
         not private.
@@ -123,11 +125,7 @@ class InboxReader:
         return sum(1 for _ in self._entries(0, taken, -1))
 
     def connection(self) -> apsw.Connection | None:
-        """Return a connection to the inbox that is at its place now; None where there is none."""
-        lines = _lines_path(self._path)
-        with suppress(FileNotFoundError):  # a listener may be reading it in, and renames it
-            if check_file(lines) and lines.stat().st_size != self._lines_bytes:
-                self._lines_bytes = _read_in(lines, self._path)
+        """Return a connection to the inbox that is at its place now; None if there is none."""
         if not check_file(self._path):
             return None
         about = self._path.stat()
@@ -138,7 +136,7 @@ class InboxReader:
         return self._connection
 
     def close(self) -> None:
-        """Let go of the inbox. It is opened again when it is needed."""
+        """Close the inbox. It is reopened when needed."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None
@@ -154,27 +152,3 @@ class InboxReader:
 
 def _end_of(connection: apsw.Connection) -> InboxEnd:
     return InboxEnd(*fetch(connection, _END)[0])
-
-
-def _make(path: Path, groups: Iterable[InboxGroup]) -> None:
-    """Make an inbox with these groups at `path`, whole or not at all; one that is there stays."""
-    _INBOX.make(path, lambda connection: connection.executemany(_ADD, groups))
-
-
-def _read_in(lines: Path, path: Path) -> int:
-    """Put the inbox of an earlier version into the one at `path`, durable on return; return how many bytes were read.
-
-    Whoever meets it does so, as often as it has grown: a listener of that version may still append to it.
-    """
-    if not (data := lines.read_bytes()):
-        return 0
-    groups = groups_of_lines(data, str(lines))
-    _make(path, groups)
-    with closing(_INBOX.open(path, write=True)) as connection, _INBOX.writing(connection, path):
-        end = _end_of(connection)
-        if groups[-1].last <= end.number:
-            return len(data)
-        if end not in (group.end for group in groups):
-            raise InboxDamaged(f"{lines} does not go on from notification {end.number}, the last in {path}.")
-        connection.executemany(_ADD, (group for group in groups if group.last > end.number))
-    return len(data)

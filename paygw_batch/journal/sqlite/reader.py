@@ -1,292 +1,76 @@
-"""Reads the journal: everything that a command asks and that writes nothing."""
+"""Reads the journal in a file, or in memory."""
 
 import json
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, assert_never
 
 import apsw
 
-from paygw_batch.core.evidence import Candidate
-from paygw_batch.core.instruction import Instruction
-from paygw_batch.core.lifecycle import Standing, State
-from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal.facts.history import history_of
-from paygw_batch.journal.facts.progress import amendable
+from paygw_batch.core.batch import Instruction
+from paygw_batch.core.lifecycle import LEADS_TO, FactKind, Standing, State
+from paygw_batch.errors import HolderKind, JournalCorrupt, JournalError
+from paygw_batch.journal.facts.forgetting import fingerprint
 from paygw_batch.journal.guards.location import audit_path, check_file
-from paygw_batch.journal.payment_port import FoundPayment, PaymentSearch
-from paygw_batch.journal.port import VerifyProgress, unwatched
-from paygw_batch.journal.sqlite import messages, replies, spellings
-from paygw_batch.journal.sqlite import states as states_disk
+from paygw_batch.journal.guards.lock import LockHolder, journal_holder
+from paygw_batch.journal.journal import JournalReader
+from paygw_batch.journal.port import VerifyProgress
+from paygw_batch.journal.shared_run import RowBeingSent
+from paygw_batch.journal.sqlite import search as payee_search
+from paygw_batch.journal.sqlite import states
 from paygw_batch.journal.sqlite.backup import write_backup
 from paygw_batch.journal.sqlite.connect import connect, fetch
+from paygw_batch.journal.sqlite.forget import FingerprintKey, numbers_of
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
-from paygw_batch.journal.sqlite.rows import CONTENT, STATES
-from paygw_batch.journal.sqlite.schema import end_of, identity_of
-from paygw_batch.journal.sqlite.search import payments_in, payments_of
+from paygw_batch.journal.sqlite.schema import end_of
+from paygw_batch.journal.sqlite.tables import QUERIES, SqliteTables
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import (
-    AttemptReply,
-    BatchRecord,
-    Clash,
     Due,
-    Head,
-    HistoryEntry,
-    Known,
-    LookAlike,
-    Messages,
-    RepeatedBatch,
+    Forgettable,
+    PaymentSearch,
     RowStanding,
     StateTally,
     TallyKind,
-    UsedSpelling,
+    WantedRows,
 )
 from paygw_batch.language import say
 
-_RECORD = """b.number, b.batch, b.operation, b.sheet_name, b.sheet_sha256, b.rows, b.defects, b.opened_at, b.sheet_path,
-    coalesce(r.reference, '')"""
-"""The columns of a batch that `BatchRecord` has."""
-_OPENED_BY_PLAN = "SELECT batch FROM fact WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') = ?"
-_OF_PEOPLE = "(f.instruction IS NULL OR (f.kind >= 'rel' AND f.kind < 's'))"
-"""The condition of the index in `schema-4.sql`, word for word: for no other condition SQLite uses a partial index."""
-_HISTORY = f"""SELECT f.seq, f.at, f.kind, f.details, i.row, f.attempt
-    FROM fact f INDEXED BY fact_of_people LEFT JOIN instruction i ON i.number = f.instruction
-    WHERE f.batch = ?1 AND {_OF_PEOPLE}
-    UNION ALL
-    SELECT f.seq, f.at, f.kind, f.details, k.row, f.attempt
-    FROM fact f INDEXED BY fact_of_people CROSS JOIN known k ON k.batch = ?1 AND k.instruction = f.instruction
-    WHERE {_OF_PEOPLE}
-    ORDER BY 1"""  # noqa: S608 - constants of ours
-"""A fact belongs to the batch that brought its instruction; a batch also covers rows that another one brought."""
+_OVER = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
+"""The states of rows in a batch that is over."""
+IS_CONTESTED = QUERIES["is_contested"]
+"""The condition that evidence speaks against sending an instruction `p`. One that is ready is held."""
 
 
-class SqliteReader:
-    """A journal on disk, opened for reading: one snapshot of it, also while a run writes it.
-
-    Every method raises `JournalCorrupt` for what SQLite finds damaged, and `JournalError` for what it cannot read.
-    """
+class SqliteReader(JournalReader):
+    """A journal on disk, opened for reading."""
 
     def __init__(self, connection: apsw.Connection, path: Path, notes: tuple[str, ...] = ()) -> None:
+        super().__init__(SqliteTables(connection), InboxReader(inbox_path(path)), notes)
         self.path = path
-        self.notes = notes
-        """Sentences about the journal as a whole that a person should read and that stop nothing."""
         self._connection = connection
+        self._key = FingerprintKey(path)
 
-    def head(self) -> Head:
-        """Return which journal it is, and how far it has come."""
-        with self._plainly(), self._snapshot():
-            connection = self._connection
-            end = end_of(connection)
-            return Head(
-                identity_of(connection).journal_id,
-                end.seq,
-                end.hash.hex(),
-                self._newest_time(),
-                messages.inbox_end(connection),
-                messages.clock_seen(connection),
-            )
+    def being_sent(self, batch: int) -> Sequence[RowBeingSent]:
+        """Return the rows of a batch that are in flight while the run that holds the journal lives.
 
-    def batches(self, *, plan_sha256: str = "") -> Sequence[BatchRecord]:
-        """Return all batches, or the one that a plan opened, oldest first."""
-        opened = f"WHERE b.number IN ({_OPENED_BY_PLAN})" if plan_sha256 else ""
-        query = f"SELECT {_RECORD} FROM batch b LEFT JOIN batch_reference r ON r.batch = b.number {opened} ORDER BY 1"  # noqa: S608 - ours
-        return [BatchRecord(*line) for line in self._fetch(query, (plan_sha256,) if plan_sha256 else ())]
-
-    def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
-        """Hold (row, client_orderid, content) of a sheet against every order id ever used."""
-        known, clashes = [], []
-        query = f"""SELECT ?1, ?2, p.number, p.client_orderid = ?2, {CONTENT} = ?3, p.state, p.attempt,
-                p.possible_duplicate_of, p.intended_at, b.batch, p.row, b.opened_at
-            FROM order_id o JOIN progress p ON p.number = o.instruction JOIN batch b ON b.number = p.batch
-            WHERE o.operation = ?4 AND o.order_id = ?2"""  # noqa: S608 - a constant of ours
-        with self._each(query, ((*row, operation) for row in rows)) as found:
-            for row, order_id, number, is_its_own, is_same, word, attempt, mark, intended_at, *where in found:
-                state, (batch, sheet_row, opened_at) = STATES[word], where
-                if is_its_own and is_same:
-                    known.append(Known(row, number, state))
-                    continue
-                standing = Standing(state, attempt, possible_duplicate_of=mark)
-                # An id that an instruction was sent under after a release is no one else's to amend.
-                may_amend = bool(is_its_own) and amendable(standing)
-                may_amend = may_amend and not messages.held_among(self._connection, (number,))
-                since = intended_at if standing.is_rejected_by_person else None
-                clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend, since))
-        return known, clashes
-
-    def look_alikes(
-        self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
-    ) -> Sequence[LookAlike]:
-        """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`.
-
-        For each row the newest such instruction is named, by its own order id, batch and opening time.
+        What another run left in flight is in doubt from the moment at which that one opened the journal. Who holds it
+        is asked before and after: rows that were read as their run was killed are in doubt.
         """
-        query = """SELECT ?1, i.client_orderid, b.batch, b.opened_at
-            FROM instruction i JOIN batch b ON b.number = i.batch
-            WHERE i.payee = ?3 AND i.minor = ?5 AND i.currency = ?4 AND i.client_orderid <> ?2
-                AND b.operation = ?6 AND b.opened_at > ?7
-            ORDER BY i.number DESC LIMIT 1"""
-        lately = "SELECT 1 FROM batch WHERE operation = ? AND opened_at > ? LIMIT 1"
-        if not self._fetch(lately, (operation, since)):
-            return []
-        with self._each(query, ((*row, operation, since) for row in rows)) as found:
-            return [LookAlike(*line) for line in found]
-
-    def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
-        """Find rows whose order id was used in another spelling, and never as it is (see the port)."""
-        with self._plainly():
-            if not spellings.has_order_ids(self._connection, operation):
-                return []
-        with self._each(spellings.HAS_SPELLING, ((*row, operation) for row in rows)) as candidates:
-            used = list(candidates)
-        with self._each(spellings.USED_SPELLINGS, ((*row, operation) for row in used)) as found:
-            return [UsedSpelling(*line) for line in found]
-
-    def repeated_batches(
-        self, operation: str, rows: Iterable[tuple[str, str, str, int]], *, since: str
-    ) -> Sequence[RepeatedBatch]:
-        """Count rows paid under other ids, by batch opened after `since` (see the port)."""
-        with self._each(spellings.REPEATED_BATCHES, ((*row, operation, since) for row in rows)) as found:
-            batches = Counter(number for (number,) in found)
-        with self._plainly():
-            return spellings.counted(self._connection, batches)
-
-    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
-
-        One that evidence speaks against, and no person has answered, is held: it is left out.
-        """
-        found = self._fetch(
-            f"""SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields, p.order_id,
-                p.attempt, p.generation, p.possible_duplicate_of
-            FROM covered c JOIN progress p ON p.number = c.instruction
-            WHERE c.batch = ? AND c.row > ? AND p.state = 'ready' AND NOT {messages.IS_CONTESTED}
-            ORDER BY c.row LIMIT ?""",  # noqa: S608 - a constant of ours
-            (batch, after_row, limit),
-        )
-        return [
-            Due(
-                number,
-                row,
-                Instruction(client_orderid, country, currency, amount, form, json.loads(fields)),
-                Standing(State.READY, *standing),
-                order_id,
-            )
-            for number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing in found
+        before = self._run_now()
+        if before is None:
+            return ()
+        found = [
+            RowBeingSent(row.instruction, row.row, row.country, row.currency, row.minor)
+            for row in self.rows(batch, states={State.IN_FLIGHT})
         ]
+        return found if self._run_now() == before else ()
 
-    def rows(
-        self,
-        batch: int,
-        *,
-        states: Collection[State] | None = None,
-        numbers: Collection[int] | None = None,
-        accepted_until: str | None = None,
-        after: int = 0,
-        limit: int | None = None,
-    ) -> Iterator[RowStanding]:
-        """Yield the wanted rows of a batch, in the sheet's order (see the port)."""
-        with self._plainly():
-            yield from states_disk.rows(
-                self._connection,
-                batch,
-                states=states,
-                numbers=numbers,
-                accepted_until=accepted_until,
-                after=after,
-                limit=limit,
-            )
-
-    def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
-        """Yield all rows of a batch as plain lines (see the port)."""
-        with self._plainly():
-            yield from states_disk.standing_lines(self._connection, batch)
-
-    def pages(self, batch: int) -> Iterator[bytes]:
-        """Yield the sheet as it was received, piece by piece."""
-        for (number,) in self._fetch("SELECT number FROM page WHERE batch = ? ORDER BY number", (batch,)):
-            ((content,),) = self._fetch("SELECT content FROM page WHERE batch = ? AND number = ?", (batch, number))
-            yield content
-
-    def customer_urls(self, batch: int) -> Mapping[int, str]:
-        """Return the URLs where customers of a batch pay, by row, as the gateway named them for the latest attempt."""
-        found = self._fetch(
-            """SELECT c.row, f.details FROM covered c
-            CROSS JOIN fact f INDEXED BY fact_of_customer_page ON f.instruction = c.instruction
-            JOIN standing s ON s.instruction = f.instruction AND s.attempt = f.attempt
-            WHERE c.batch = ? AND instr(f.details, '"customer_url"') > 0 AND f.contradicts IS NULL
-            ORDER BY f.seq""",
-            (batch,),
-        )
-        return {row: json.loads(details)["customer_url"] for row, details in found}
-
-    def tallies(
-        self, batch: int, *, kind: TallyKind = TallyKind.ALL, accepted_until: str | None = None
-    ) -> Sequence[StateTally]:
-        """Return counts and sums of a batch, ordered by country, currency and state (see the port)."""
-        with self._plainly(), self._snapshot():
-            match kind:
-                case TallyKind.KNOWN:
-                    return states_disk.known_tallies(self._connection, batch)
-                case TallyKind.DUE:
-                    return states_disk.due_tallies(self._connection, batch)
-                case TallyKind.ALL:
-                    return states_disk.tallies(self._connection, batch, accepted_until)
-                case _:
-                    assert_never(kind)
-
-    def messages(self, batch: int | None = None) -> Messages:
-        """Return the messages of the gateway about the rows of one batch, or of all."""
-        connection = self._connection
-        with self._plainly(), self._snapshot():
-            return Messages(
-                messages.contradictions(connection, batch),
-                messages.waiting(connection, batch),
-                messages.counts(connection, batch),
-                {} if batch is None else messages.holds(connection, batch),
-                [] if batch is None else messages.carried_out(connection, batch),
-                [] if batch is None else messages.orders(connection, batch),
-            )
-
-    def orders(self, order_id: str) -> Sequence[Candidate]:
-        """Return the instructions of every operation that go, or went, by an order id."""
-        with self._plainly():
-            return messages.candidates_of(self._connection, order_id)
-
-    def _newest_time(self) -> str:
-        return max(end_of(self._connection).at, messages.newest_time(self._connection))
-
-    def history(self, batch: int) -> Sequence[HistoryEntry]:
-        """Return the acts of people on a batch and on the rows it covers, oldest first."""
-        with self._plainly(), self._snapshot():
-            found = fetch(self._connection, _HISTORY, (batch,))
-        return [
-            entry
-            for seq, at, kind, details, row, attempt in found
-            for entry in history_of(seq, at, kind, details, row=row, attempt=attempt)
-        ]
-
-    def find_payments(self, search: PaymentSearch, *, limit: int) -> Sequence[FoundPayment]:
-        """Return up to `limit` payments of all batches that a search fits, the newest first."""
-        with self._plainly(), self._snapshot():
-            return payments_in(self._connection, search, limit)
-
-    def payments(self, batch: int, rows: Collection[int]) -> Mapping[int, FoundPayment]:
-        """Return the payments of some rows of a batch, by row (see the port)."""
-        with self._plainly():
-            return payments_of(self._connection, states_disk.numbered(self._connection, batch, rows))
-
-    def replies(self, number: int) -> Sequence[AttemptReply]:
-        """Return the raw replies that are kept about an instruction, oldest first."""
-        with self._plainly():
-            return replies.of_instruction(self._connection, number)
-
-    def verify(self, progress: VerifyProgress = unwatched) -> Mapping[str, int]:
-        """Replay the whole journal, and check its inbox; return the counts by name (see the port)."""
-        with self._plainly(), self._snapshot(), closing(InboxReader(inbox_path(self.path))) as inbox:
-            counted = verify(self._connection, self.path, in_parallel=True, progress=progress)
-            return {**counted, "notifications_waiting": inbox.verify(messages.inbox_end(self._connection))}
+    def _run_now(self) -> LockHolder | None:
+        holder = journal_holder(self.path)
+        return holder if holder is not None and holder.kind is HolderKind.RUN else None
 
     def backup(self, path: Path) -> None:
         """Write a copy of the journal as it is now to `path`, of its inbox and its audit trail beside it.
@@ -306,37 +90,117 @@ class SqliteReader:
                 sources[audit_path(path)] = undo.enter_context(closing(connected))
             write_backup(sources)
 
+    def forgettable(self, numbers: Sequence[int] | None = None, *, before: str = "", left_until: str) -> Forgettable:
+        """Return the payments whose payees may be forgotten, as every journal does."""
+        run = self._tables.run
+        with self._snapshot():
+            if numbers is None:
+                old = numbers_of(run("opened_before", before=before))
+                wanted = {one: numbers_of(run("not_forgotten", batch=one)) for one in old if self._is_old(one, before)}
+            else:
+                wanted = {}
+                for number, batch in run("not_forgotten_of", numbers=list(numbers)) if numbers else ():
+                    wanted.setdefault(batch, array("q")).append(number)
+            every = [number for some in wanted.values() for number in some]
+            known = run("knowing", numbers=every) if every else []
+            touched = wanted.keys() | {batch for batch, _ in known}
+            over = {batch for batch in touched if self._is_over(batch, left_until)}
+            over = over & wanted.keys() if numbers is None else over
+            kept = {number for batch, number in known if batch not in over}
+            chosen = {
+                batch: array("q", (number for number in wanted.get(batch, ()) if number not in kept)) for batch in over
+            }
+            has_more = {batch for batch in over if chosen[batch] or run("has_sheet", batch=batch)}
+            batches = {batch: chosen[batch] for batch in sorted(has_more)}
+            return Forgettable(before, batches, sorted(touched - over))
+
+    def _is_old(self, batch: int, before: str) -> bool:
+        ((newest,),) = self._tables.run("newest_move", batch=batch)
+        return newest is None or newest < before
+
+    def _is_over(self, batch: int, left_until: str) -> bool:
+        """Whether nothing can happen to a batch any more, and nothing about it waits for a person."""
+        if any(tally.state not in _OVER for tally in self._tallies(batch, TallyKind.ALL, None)):
+            return False
+        messages = self._evidence.messages(batch)
+        rejected = self._rows(batch, WantedRows({State.REJECTED}))
+        return not (messages.contradictions or messages.waiting) and not any(
+            row.is_rejected_by_person and row.intended_at is not None and row.intended_at > left_until
+            for row in rejected
+        )
+
     def close(self) -> None:
-        """Let go of the journal. It can be opened again."""
+        """Close the journal. It can be reopened."""
+        self._inbox.close()
         # All that was committed is durable already; if the log cannot be emptied now, the next run does it.
         with suppress(apsw.Error):
             self._connection.close()
+
+    def _chain_end(self) -> tuple[int, str]:
+        end = end_of(self._connection)
+        return end.seq, end.hash.hex()
+
+    def _due(self, batch: int, after_row: int, limit: int) -> Sequence[Due]:
+        found = fetch(
+            self._connection,
+            f"""SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields, p.order_id,
+                p.attempt, p.generation, p.possible_duplicate_of, p.inherited_attempts,
+                (SELECT f.kind || ' ' || f.attempt FROM fact f INDEXED BY fact_of_instruction
+                WHERE f.instruction = p.number AND f.contradicts IS NULL ORDER BY f.seq DESC LIMIT 1)
+            FROM covered c JOIN progress p ON p.number = c.instruction
+            WHERE c.batch = ? AND c.row > ? AND p.state = 'ready' AND p.forgotten IS NULL AND NOT {IS_CONTESTED}
+            ORDER BY c.row LIMIT ?""",  # noqa: S608 - a constant of ours
+            (batch, after_row, limit),
+        )
+        return [_due(line) for line in found]
+
+    def _rows(self, batch: int, wanted: WantedRows) -> Iterator[RowStanding]:
+        return states.rows(self._connection, batch, wanted)
+
+    def _tallies(self, batch: int, kind: TallyKind, accepted_until: str | None) -> Sequence[StateTally]:
+        match kind:
+            case TallyKind.KNOWN:
+                return states.known_tallies(self._connection, batch)
+            case TallyKind.DUE:
+                return states.due_tallies(self._connection, batch)
+            case TallyKind.ALL:
+                return states.tallies(self._connection, batch, accepted_until)
+            case _:
+                assert_never(kind)
+
+    def _fingerprint(self, kind: str, value: str) -> str:
+        return fingerprint(self._key.read(), kind, value)
+
+    def _with_fingerprints(self, rows: Iterable[tuple[Any, ...]], place: int) -> Iterable[tuple[Any, ...]]:
+        if not self._tables.run("any_forgotten"):
+            return rows
+        return (one for row in rows for one in (row, self._fingerprinted(row, place)))
+
+    def _fingerprinted(self, row: tuple[Any, ...], place: int) -> tuple[Any, ...]:
+        return (*row[:place], self._fingerprint("payee", row[place]), *row[place + 1 :])
+
+    def _search_expression(self, search: PaymentSearch) -> str:
+        return payee_search.expression(search)
+
+    def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
+        return verify(self._connection, self.path, in_parallel=True, progress=progress)
 
     def _fetch(self, query: str, bindings: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._plainly():
             return fetch(self._connection, query, bindings)
 
     @contextmanager
-    def _each(self, query: str, rows: Iterable[Sequence[Any]]) -> Iterator[Iterator[tuple[Any, ...]]]:
-        """Run `query` for each of many rows, all in one snapshot, and yield its results."""
-        cursor = self._connection.cursor()
-        with self._plainly(), self._snapshot():
-            try:
-                yield cursor.executemany(query, rows)
-            finally:
-                cursor.close(force=True)
-
-    @contextmanager
     def _snapshot(self) -> Iterator[None]:
         """Let many statements see one state of the journal; it is also cheaper than a snapshot for each."""
-        if self._connection.in_transaction:
-            yield
-            return
-        self._connection.execute("BEGIN")
-        try:
-            yield
-        finally:
-            self._connection.execute("COMMIT")
+        with self._plainly():
+            if self._connection.in_transaction:
+                yield
+                return
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("COMMIT")
 
     @contextmanager
     def _plainly(self) -> Iterator[None]:
@@ -348,3 +212,14 @@ class SqliteReader:
             raise JournalError(
                 say("The journal {path} cannot be read: {error}.", path=self.path, error=error)
             ) from None
+
+
+def _due(line: Sequence[Any]) -> Due:
+    number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing, inherited, told = line
+    attempt = standing[0]
+    kind, _, told_attempt = (told or f" {inherited}").partition(" ")
+    leads_to = State.READY if not kind else LEADS_TO.get(FactKind(kind))
+    if leads_to is not State.READY or int(told_attempt) != attempt:
+        raise JournalCorrupt(f"Instruction {number} is not where its newest fact leads: the tables were changed.")
+    instruction = Instruction(client_orderid, country, currency, amount, form, json.loads(fields))
+    return Due(number, row, instruction, Standing(State.READY, *standing), order_id)

@@ -7,7 +7,7 @@ import apsw
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.chain import Line
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.values import AttemptReply, Entry, KeptReply, reply_sha256
+from paygw_batch.journal.values import Entry, reply_sha256
 
 _INSERT = "INSERT INTO reply VALUES (?, ?, ?, ?)"
 
@@ -21,17 +21,6 @@ def keep(connection: apsw.Connection, entries: Sequence[Entry], lines: Sequence[
     ]
     if kept:
         connection.executemany(_INSERT, kept)
-
-
-def of_instruction(connection: apsw.Connection, number: int) -> Sequence[AttemptReply]:
-    """Return the replies about an instruction, oldest first."""
-    found = fetch(
-        connection,
-        """SELECT f.attempt, f.at, r.head, r.body FROM reply r JOIN fact f ON f.seq = r.fact
-        WHERE r.instruction = ? ORDER BY r.fact""",
-        (number,),
-    )
-    return [AttemptReply(attempt, at, KeptReply(head, body)) for attempt, at, head, body in found]
 
 
 def check(connection: apsw.Connection, seq: int, number: int, wanted: str) -> None:

@@ -12,29 +12,15 @@ from typing import Any
 
 import apsw
 
-from paygw_batch.core.lifecycle import Standing, State
-from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.core.lifecycle import State
+from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import BatchPart, one_ahead
 from paygw_batch.journal.facts.codec import BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.progress import RowProgress
+from paygw_batch.journal.facts.progress import PROGRESS, RowProgress, progress_of
+from paygw_batch.journal.salts import new_salts
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.values import BatchRecord, Known
-
-
-class _States(dict[str, State]):
-    """The states by their words; a CHECK in the table would say the same, at 3 us a write."""
-
-    def __missing__(self, word: str) -> State:
-        """Refuse a word that we never write."""
-        raise JournalCorrupt(f"An instruction stands in a state that there is not: {word[:20]!r}.")
-
-
-STATES: Mapping[str, State] = _States({state.value: state for state in State})
-
-PROGRESS = """order_id, state, attempt, generation, possible_duplicate_of, inherited_attempts, sent_orderid, purpose,
-    gateway_status, gateway_reference, http_status, error_code, message, intended_at, first_sent_at, updated_at"""
-"""The columns of the view `progress` that `progress_of` reads, in its order."""
 
 _SAVE_PROGRESS = """
     INSERT INTO standing VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
@@ -46,36 +32,23 @@ _SAVE_PROGRESS = """
         error_code = excluded.error_code, message = excluded.message, intended_at = excluded.intended_at,
         first_sent_at = excluded.first_sent_at, updated_at = excluded.updated_at
     WHERE state = ?18 AND attempt = ?19"""
-"""Compare-and-set: a line is written where there is none, or where state and attempt are still those that were read."""
+"""Compare-and-set: a line is written if there is none, or where state and attempt are still those that were read."""
 
 
 _BY_PAYEE, _COUNTING = "instruction_by_payee", "batch_is_counted"
-_FEWEST_SORTED, _MOST_SORTED = 10_000, 1_000_000
+_FEWEST_SORTED, _MAX_SORTED = 10_000, 1_000_000
 """How many rows SQLite sorts at a time: it does so in memory, because payees' data must not reach a temporary file."""
 _IDS_LOOKED_AT = 16
 _WITH_FIELDS = "\x1f"
 """A control character, which no content has: it marks one that is stored without the fields that it ends with."""
-_ADD_INSTRUCTION = "INSERT INTO instruction VALUES (NULL, {batch}, ?1, ?2, ?3, ?4, ?6, {replaces}, ?5, ?7, ?8, ?9, ?10)"
+_ADD_INSTRUCTION = """INSERT INTO instruction
+    VALUES (NULL, {batch}, ?1, ?2, ?3, ?4, ?6, {replaces}, ?5, ?7, ?8, ?9, ?10, ?11, NULL)"""
 """The values of a `NewInstruction` as they are stored; numbers go on from the highest. Most contents end with the
 fields, which have a column too, and are kept once; one that starts with the mark of that is refused, as no text."""
 ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
 """Takes the texts that name the payee of an instruction into the index of payees (`search.py`)."""
 CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"
 """An instruction's content, in SQL."""
-
-
-def progress_of(columns: Sequence[Any]) -> RowProgress:
-    """Return the progress that the columns `PROGRESS` hold."""
-    return RowProgress(columns[0], Standing(STATES[columns[1]], *columns[2:5]), *columns[5:])
-
-
-def progress_columns(progress: RowProgress) -> tuple[object, ...]:
-    """Return the columns `PROGRESS` of a progress, as `progress_of` reads them."""
-    order_id, standing, *further = progress
-    return (
-        *(order_id, standing.state, standing.attempt, standing.generation, standing.possible_duplicate_of),
-        *further,
-    )
 
 
 def known_lines(batch: int, known: Iterable[Known], digests: OpeningDigests) -> Iterator[tuple[Any, ...]]:
@@ -184,8 +157,10 @@ def _stored_parts(
         first_page, first, new = digests.pages, digests.next_instruction, part.instructions
         for page in part.pages:
             digests.page(page)
-        digests.instructions(new, replaced)
-        columns = (new.have_ascii_ids(), new.shortened(_WITH_FIELDS), new.payee_words())
+        salts = new_salts(len(new))
+        digests.instructions(new, replaced, salts)
+        lines = ((*line, salt) for line, salt in zip(new.shortened(_WITH_FIELDS), salts, strict=True))
+        columns = (new.have_ascii_ids(), lines, new.payee_words())
         yield _StoredPart(first_page, part.pages, first, digests.next_instruction, *columns)
 
 
@@ -196,17 +171,17 @@ def _add_instructions(
         connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces="NULL"), instructions)
         return
     lines = ((*new, replaced.get(new[0])) for new in instructions)
-    connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces="?11"), lines)
+    connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces="?12"), lines)
 
 
 @contextmanager
 def _payees_sorted(connection: apsw.Connection, *, before: int, rows: int) -> Iterator[None]:
-    """Make the index of payees anew behind the block, where most of its entries are added there.
+    """Rebuild the index of payees after the block, if most of its entries are added there.
 
     All within the open transaction: nobody ever sees the table without it. A million payees in no order, one by one,
     would touch every page of the index again and again.
     """
-    if not _FEWEST_SORTED <= rows <= _MOST_SORTED or before > rows:
+    if not _FEWEST_SORTED <= rows <= _MAX_SORTED or before > rows:
         yield
         return
     ((statement,),) = fetch(connection, "SELECT sql FROM sqlite_schema WHERE name = ?", (_BY_PAYEE,))
@@ -250,11 +225,11 @@ def totals_written(
 
 def _add_order_ids(connection: apsw.Connection, operation: str, first: int, after: int) -> None:
     """Write the order ids of new instructions, sorted: each page of the table is then touched once."""
-    for start in range(first, after, _MOST_SORTED):
+    for start in range(first, after, _MAX_SORTED):
         connection.execute(
             """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
             WHERE number >= ? AND number < ? AND replaces IS NULL ORDER BY client_orderid""",
-            (operation, start, min(start + _MOST_SORTED, after)),
+            (operation, start, min(start + _MAX_SORTED, after)),
         )
 
 
@@ -316,7 +291,7 @@ class IntendedRows:
 
 
 def save_progress(connection: apsw.Connection, before: Moving, moved: Mapping[int, RowProgress]) -> None:
-    """Write the new progress of instructions. Raises `InternalError` where one is no longer where it was `before`."""
+    """Write the new progress of instructions. Raises `InternalError` if one is no longer where it was `before`."""
     already = connection.total_changes()
     lines = (_progress_line(number, after, before.progress[number]) for number, after in moved.items())
     connection.executemany(_SAVE_PROGRESS, lines)
@@ -327,7 +302,7 @@ def save_progress(connection: apsw.Connection, before: Moving, moved: Mapping[in
 # SQLite lets go of the interpreter for every step of a statement. Beside a busy event loop, getting it back takes far
 # longer than the step, so that a commit with a step for each line would spend most of its time waiting. So one step
 # writes or reads a whole group of lines. Progress alone is written line by line: compare-and-set for a group would be a
-# join with a table of values, and that costs more (decision 0197).
+# join with a table of values, and that costs more.
 
 _LINES_A_STEP = (64, 32, 16, 8, 4, 2, 1)
 """The numbers of lines that a step may take. Few sizes, because each is a separate statement, and SQLite takes longer

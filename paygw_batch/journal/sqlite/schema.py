@@ -9,7 +9,7 @@ import apsw
 
 from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.journal.facts.chain import Identity, Link
-from paygw_batch.journal.sqlite import search, spellings
+from paygw_batch.journal.sqlite import search
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.language import say
 
@@ -17,18 +17,12 @@ APPLICATION_ID = 0x70617967
 """`payg`: marks the file as a journal (SQLite's application_id)."""
 MOVED = 1_000_000
 """The version of a journal that was moved to a database. Every version of this program refuses to use it."""
-_DERIVED_SINCE = 4
-"""The first version that has the tables of spellings, of references and of payees' words."""
 
 
 @cache
 def migrations() -> tuple[str, ...]:
     """Return the scripts that lead from each version to the next; the first leads from an empty file to version 1."""
-    scripts = resources.files(__package__)
-    return tuple(
-        scripts.joinpath(name).read_text(encoding="utf-8")
-        for name in ("schema.sql", "schema-2.sql", "schema-3.sql", "schema-4.sql")
-    )
+    return (resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8"),)
 
 
 def versions() -> list[int]:
@@ -50,7 +44,7 @@ def version_of(connection: apsw.Connection, path: Path) -> int:
     if version == MOVED:
         raise JournalError(
             say(
-                "The journal {path} was moved to the database {place}: nothing is paid from this file any more.",
+                "The journal {path} was moved to the database {place}. Nothing is paid from this file any longer.",
                 path=path,
                 place=identity_of(connection).home,
             ),
@@ -71,15 +65,12 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
     for number, script in enumerate(migrations()[version:], start=version + 1):
         connection.execute(script)
         connection.execute("INSERT INTO migration VALUES (?, ?)", (number, now))
-    if version < _DERIVED_SINCE:
-        spellings.fill(connection)
-        search.fill(connection)
     connection.pragma("application_id", APPLICATION_ID)
     connection.pragma("user_version", len(migrations()))
 
 
 def moved_to(connection: apsw.Connection) -> str:
-    """Return the place that the journal was moved to; empty where it is still the one to use."""
+    """Return the place that the journal was moved to; empty if it is still the one to use."""
     return identity_of(connection).home if connection.pragma("user_version") == MOVED else ""
 
 

@@ -1,4 +1,4 @@
--- Version 1 of the journal. What is written down here never changes; a later version adds a migration of its own.
+-- The tables of the journal. Once released, nothing here changes: a later version adds a migration of its own.
 -- `instruction`, `page`, `known` and `fact` are append-only; `standing` is what their facts come to, and can be rebuilt.
 
 CREATE TABLE migration (
@@ -49,9 +49,15 @@ CREATE TABLE instruction (
     fields         TEXT NOT NULL,
     payee          TEXT NOT NULL,
     content        TEXT NOT NULL,
+    salt           BLOB NOT NULL CHECK (length(salt) = iif(forgotten IS NULL, 16, 32)),
+    forgotten      INTEGER,
     UNIQUE (batch, row)
 ) STRICT;
 
+-- `salt` goes before the text that the batch is digested over. Of an instruction whose payee was forgotten it is SHA-256 of
+-- both, `forgotten` is the number of the fact that forgot it, and payee and content are fingerprints under a key that is
+-- kept beside the journal.
+CREATE INDEX instruction_forgotten ON instruction (forgotten) WHERE forgotten IS NOT NULL;
 CREATE UNIQUE INDEX instruction_replacing ON instruction (replaces) WHERE replaces IS NOT NULL;
 CREATE INDEX instruction_by_payee ON instruction (payee, minor);
 
@@ -98,7 +104,8 @@ CREATE TABLE standing (
     updated_at            TEXT
 ) STRICT;
 
-CREATE INDEX standing_in_flight ON standing (instruction) WHERE state = 'in_flight';
+-- Every entry of it ends with the instruction's number: it stands in the order of states and, within each, of numbers.
+CREATE INDEX standing_by_state ON standing (state);
 
 -- Every instruction with where it stands.
 CREATE VIEW progress AS
@@ -146,3 +153,172 @@ CREATE TRIGGER batch_is_never_removed BEFORE DELETE ON batch
     BEGIN SELECT RAISE(ABORT, 'batches are never removed'); END;
 CREATE TRIGGER order_id_is_never_removed BEFORE DELETE ON order_id
     BEGIN SELECT RAISE(ABORT, 'order ids are never removed'); END;
+
+-- Evidence from outside a run: the gateway's notifications and its answers to enquiries.
+-- `hash` is SHA-256 over the hash before it and every other column: a chain of its own beside the facts. What moved or
+-- contradicted an instruction is a fact as well, the one that `fact` names.
+
+CREATE TABLE evidence (
+    number      INTEGER PRIMARY KEY,
+    taken_at    TEXT NOT NULL CHECK (taken_at NOT GLOB '*[^0-9TZ:.-]*'),
+    source      TEXT NOT NULL,
+    spooled     INTEGER UNIQUE,
+    spool_hash  TEXT,
+    finding     TEXT NOT NULL,
+    said        TEXT,
+    instruction INTEGER REFERENCES instruction (number),
+    attempt     INTEGER,
+    fact        INTEGER REFERENCES fact (seq),
+    salt        TEXT NOT NULL,
+    content     TEXT NOT NULL,
+    hash        BLOB NOT NULL CHECK (length(hash) = 32),
+    forgotten   INTEGER
+) STRICT;
+
+CREATE INDEX evidence_forgotten ON evidence (forgotten) WHERE forgotten IS NOT NULL;
+CREATE INDEX evidence_by_finding ON evidence (finding, instruction);
+
+CREATE TRIGGER evidence_is_never_changed BEFORE UPDATE ON evidence
+    BEGIN SELECT RAISE(ABORT, 'evidence is never changed'); END;
+CREATE TRIGGER evidence_is_never_removed BEFORE DELETE ON evidence
+    BEGIN SELECT RAISE(ABORT, 'evidence is never removed'); END;
+
+-- All that a batch covers, counted once, when it is opened: the state of a large batch is known without reading its rows.
+-- Derived from the rest, like `standing`: `verify` counts it again. A sum in minor units may be more than 64 bits hold: it
+-- is `billions` times 1,000,000,000, and `rest`. `first` and `last` are the lowest and the highest number of its instructions.
+CREATE TABLE batch_total (
+    batch    INTEGER NOT NULL REFERENCES batch (number),
+    country  TEXT NOT NULL,
+    currency TEXT NOT NULL,
+    rows     INTEGER NOT NULL,
+    billions INTEGER NOT NULL,
+    rest     INTEGER NOT NULL,
+    first    INTEGER NOT NULL,
+    last     INTEGER NOT NULL,
+    PRIMARY KEY (batch, country, currency)
+) STRICT, WITHOUT ROWID;
+
+-- A batch is whole when the fact that opens it is written.
+CREATE TRIGGER batch_is_counted AFTER INSERT ON fact WHEN NEW.kind = 'batch_opened'
+    BEGIN
+        INSERT INTO batch_total
+            SELECT c.batch, i.country, i.currency, count(*), sum(i.minor / 1000000000), sum(i.minor % 1000000000),
+                min(i.number), max(i.number)
+            FROM covered c JOIN instruction i ON i.number = c.instruction WHERE c.batch = NEW.batch GROUP BY 1, 2, 3;
+    END;
+CREATE TRIGGER batch_total_is_never_changed BEFORE UPDATE ON batch_total
+    BEGIN SELECT RAISE(ABORT, 'totals of batches are never changed'); END;
+CREATE TRIGGER batch_total_is_never_removed BEFORE DELETE ON batch_total
+    BEGIN SELECT RAISE(ABORT, 'totals of batches are never removed'); END;
+
+-- Which batch a plan opened is found without reading all facts, and no plan opens two. The plan's digest is in the fact that
+-- opens the batch, under the chain.
+CREATE UNIQUE INDEX fact_opening_by_plan ON fact (json_extract(details, '$.plan_sha256'))
+    WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') IS NOT NULL;
+
+-- What people did is found without reading the facts of its runs: facts about a batch, and of the kinds `released`, `replaced`,
+-- `resolved_...` and `returned`. Two comparisons cost a payout a third of what a list of the kinds does.
+CREATE INDEX fact_of_people ON fact (batch, instruction)
+    WHERE instruction IS NULL OR (kind >= 'rel' AND kind < 's');
+
+-- Where the customers of a collection go to pay.
+CREATE INDEX fact_of_customer_page ON fact (instruction) WHERE instr(details, '"customer_url"') > 0;
+
+-- Which people said that this copy of it is the newest one, and under which names its endpoint is known. In both tables
+-- `hash` is SHA-256 over the hash before it and every other column: chains of their own, which start where that of the facts
+-- does.
+
+-- `seq` and `head` (hex) are the end of the chain of facts that the person took for the newest.
+CREATE TABLE adoption (
+    number INTEGER PRIMARY KEY,
+    at     TEXT NOT NULL,
+    by     TEXT NOT NULL,
+    path   TEXT NOT NULL,
+    seq    INTEGER NOT NULL,
+    head   TEXT NOT NULL,
+    hash   BLOB NOT NULL CHECK (length(hash) = 32)
+) STRICT;
+
+CREATE TRIGGER adoption_is_never_changed BEFORE UPDATE ON adoption
+    BEGIN SELECT RAISE(ABORT, 'adoptions are never changed'); END;
+CREATE TRIGGER adoption_is_never_removed BEFORE DELETE ON adoption
+    BEGIN SELECT RAISE(ABORT, 'adoptions are never removed'); END;
+
+-- The endpoint that the journal was made for stands in `identity`, where no consumer key is told. Here are all names that
+-- were used since: canonical hosts, each with the SHA-256 of the consumer key (hex). `by` is empty where a run noted it,
+-- and says who it was where a person did.
+CREATE TABLE endpoint_name (
+    number              INTEGER PRIMARY KEY,
+    host                TEXT NOT NULL,
+    consumer_key_sha256 TEXT NOT NULL,
+    noted_at            TEXT NOT NULL,
+    by                  TEXT NOT NULL,
+    hash                BLOB NOT NULL CHECK (length(hash) = 32),
+    UNIQUE (host, consumer_key_sha256)
+) STRICT;
+
+CREATE TRIGGER endpoint_name_is_never_changed BEFORE UPDATE ON endpoint_name
+    BEGIN SELECT RAISE(ABORT, 'names of the endpoint are never changed'); END;
+CREATE TRIGGER endpoint_name_is_never_removed BEFORE DELETE ON endpoint_name
+    BEGIN SELECT RAISE(ABORT, 'names of the endpoint are never removed'); END;
+
+-- Order ids and references in one spelling. Derived from the rest, as `batch_total` is: `verify` makes it again.
+
+-- The order ids that hold anything but ASCII, in one spelling: what SQLite's own `lower` cannot do.
+CREATE TABLE order_id_spelling (
+    operation TEXT NOT NULL,
+    spelling  TEXT NOT NULL,
+    order_id  TEXT NOT NULL,
+    PRIMARY KEY (operation, spelling, order_id)
+) STRICT, WITHOUT ROWID;
+
+-- The reference that the order ids of a batch were derived from, as it was written then.
+CREATE TABLE batch_reference (
+    batch     INTEGER PRIMARY KEY REFERENCES batch (number),
+    reference TEXT NOT NULL
+) STRICT;
+
+CREATE TRIGGER order_id_spelling_is_never_changed BEFORE UPDATE ON order_id_spelling
+    BEGIN SELECT RAISE(ABORT, 'spellings of order ids are never changed'); END;
+CREATE TRIGGER order_id_spelling_is_never_removed BEFORE DELETE ON order_id_spelling
+    BEGIN SELECT RAISE(ABORT, 'spellings of order ids are never removed'); END;
+CREATE TRIGGER batch_reference_is_never_changed BEFORE UPDATE ON batch_reference
+    BEGIN SELECT RAISE(ABORT, 'references of batches are never changed'); END;
+CREATE TRIGGER batch_reference_is_never_removed BEFORE DELETE ON batch_reference
+    BEGIN SELECT RAISE(ABORT, 'references of batches are never removed'); END;
+
+-- The raw replies of the gateway for rows that did not end paid. The SHA-256 of head and body is in the fact that the reply
+-- led to, under the chain. `head` is the status line and the headers that matter. It holds what the gateway says of payees,
+-- and never leaves this file but for `status --row`.
+CREATE TABLE reply (
+    fact        INTEGER PRIMARY KEY REFERENCES fact (seq),
+    instruction INTEGER NOT NULL REFERENCES instruction (number),
+    head        TEXT NOT NULL,
+    body        BLOB NOT NULL CHECK (length(body) <= 65536)
+) STRICT;
+CREATE INDEX reply_by_instruction ON reply (instruction);
+
+CREATE TRIGGER reply_is_never_changed BEFORE UPDATE ON reply
+    BEGIN SELECT RAISE(ABORT, 'replies are never changed'); END;
+CREATE TRIGGER reply_is_never_removed BEFORE DELETE ON reply
+    BEGIN SELECT RAISE(ABORT, 'replies are never removed'); END;
+
+-- Payments are found by the payee's name and numbers. Derived from the instructions: `verify` makes it again. The fields are
+-- those of the forms: what names a payee ends with one of these words.
+CREATE VIEW payment_text AS
+    SELECT number, batch, (
+        SELECT group_concat(value, ' ') FROM json_each(iif(json_valid(fields), fields, '{}'))
+        WHERE key GLOB '*name' OR key GLOB '*_number' OR key GLOB '*phone' OR key GLOB '*email'
+    ) AS words
+    FROM instruction;
+
+-- Contentless: it holds words, and for each the numbers of instructions.
+CREATE VIRTUAL TABLE payment_words
+    USING fts5 (words, content='', columnsize=0, tokenize="unicode61 remove_diacritics 2");
+CREATE VIRTUAL TABLE payment_word USING fts5vocab (payment_words, instance);
+
+-- `lower` folds the case of ASCII, which is all there is to fold in nearly every order id.
+CREATE INDEX order_id_in_one_case ON order_id (operation, lower(order_id));
+
+-- A row is sent only if it is where its newest fact leads: that fact is looked up for every row that is due.
+CREATE INDEX fact_of_instruction ON fact (instruction);

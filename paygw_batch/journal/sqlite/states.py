@@ -6,7 +6,7 @@ of every other state are added up, found by their states' index, and what is lef
 
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -15,11 +15,10 @@ import apsw
 from paygw_batch.core.batch import BILLION
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts.progress import row_standing
+from paygw_batch.journal.facts.progress import PROGRESS, STATES, progress_of, row_standing
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.sqlite.messages import UNANSWERED
-from paygw_batch.journal.sqlite.rows import PROGRESS, STATES, progress_of
-from paygw_batch.journal.values import RowStanding, StateTally
+from paygw_batch.journal.sqlite.tables import QUERIES
+from paygw_batch.journal.values import RowStanding, StateTally, WantedRows
 
 _AT_ONCE = 10_000
 _READY = State.READY.value
@@ -46,7 +45,7 @@ _UNTOUCHED = """SELECT i.country, i.currency, i.minor
     WHERE c.batch = ?1 AND c.instruction > ?2
         AND NOT EXISTS (SELECT 1 FROM standing s WHERE s.instruction = c.instruction)"""
 _HELD = f"""SELECT p.country, p.currency, p.minor FROM evidence e CROSS JOIN progress p ON p.number = e.instruction
-    WHERE {UNANSWERED} AND p.state = 'ready' AND (p.batch = ?1 OR EXISTS (
+    WHERE {QUERIES["unanswered"]} AND p.state = 'ready' AND (p.batch = ?1 OR EXISTS (
         SELECT 1 FROM known k WHERE k.batch = ?1 AND k.instruction = p.number
     )) GROUP BY p.number"""  # noqa: S608 - a constant of ours
 """The ready instructions of a batch that evidence holds, each once for any number of contradictions."""
@@ -60,40 +59,14 @@ _COMMON_ROWS = 20_000
 """Of so many rows in the wanted states it is cheaper to walk the batch than to sort them."""
 _WALKED_IN = """SELECT c.row, c.instruction FROM covered c CROSS JOIN standing s ON s.instruction = c.instruction
     WHERE c.batch = ? AND c.row > ? AND s.state IN ({marks}) ORDER BY c.row LIMIT ?"""
-_NUMBERED = """SELECT row, instruction FROM (
-        SELECT i.row, i.number AS instruction FROM carray(?2) wanted
-            CROSS JOIN instruction i ON i.batch = ?1 AND i.row = wanted.value
-        UNION ALL
-        SELECT k.row, k.instruction FROM carray(?2) wanted CROSS JOIN known k ON k.batch = ?1 AND k.row = wanted.value
-    ) ORDER BY row"""
 _DETAILS = f"""SELECT p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}
     FROM carray(?) wanted CROSS JOIN progress p ON p.number = wanted.value"""  # noqa: S608 - a constant of ours
-_LINES = """SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.attempt - s.inherited_attempts, 0), s.sent_orderid,
-        s.purpose, s.gateway_status, s.gateway_reference, s.http_status, s.error_code,
-        CASE WHEN s.possible_duplicate_of IS NULL THEN s.message
-            ELSE coalesce(s.message || ' [', '') || 'possible duplicate of attempt ' || s.possible_duplicate_of
-                || iif(s.message IS NULL, '', ']') END,
-        coalesce(s.first_sent_at, iif(s.state = 'in_flight', s.intended_at, NULL)), s.updated_at, i.minor
-    FROM covered c CROSS JOIN instruction i ON i.number = c.instruction
-        LEFT JOIN standing s ON s.instruction = c.instruction
-    WHERE c.batch = ? AND c.row > ? ORDER BY c.row LIMIT ?"""
-"""`LINE_COLUMNS` as `row_standing` has them."""
-
-
-def standing_lines(connection: apsw.Connection, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
-    """Yield all rows of a batch as plain lines (see the port)."""
-    row = -1
-    while lines := fetch(connection, _LINES, (batch, row, _AT_ONCE)):
-        for word in {line[1] for line in lines}:
-            STATES[word]  # raises for one that there is not
-        row = lines[-1][0]
-        yield lines
 
 
 def tallies(connection: apsw.Connection, batch: int, accepted_until: str | None = None) -> list[StateTally]:
-    """Return counts and sums of a batch, ordered by country, currency and state (see the port).
+    """Return counts and sums of a batch, ordered by country, currency and state.
 
-    Raises `JournalCorrupt` where the states' rows come to more than the batch.
+    Raises `JournalCorrupt` if the states' rows come to more than the batch.
     """
     left, bounds = _total(connection, batch)
     if bounds is None:
@@ -147,36 +120,28 @@ def due_tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
     return due
 
 
-def rows(
-    connection: apsw.Connection,
-    batch: int,
-    *,
-    states: Collection[State] | None = None,
-    numbers: Collection[int] | None = None,
-    accepted_until: str | None = None,
-    after: int = 0,
-    limit: int | None = None,
-) -> Iterator[RowStanding]:
-    """Yield the wanted rows of a batch, in the sheet's order (see the port).
+def rows(connection: apsw.Connection, batch: int, wanted: WantedRows) -> Iterator[RowStanding]:
+    """Yield the wanted rows of a batch, in the sheet's order (see `JournalReader.rows`).
 
     What is wanted is found first, as row and instruction alone; the rest of each row is read in groups.
     """
-    if numbers is None:
+    states, after, limit = wanted.states, wanted.after, wanted.limit
+    if wanted.numbers is None:
         if states is None:
             found: Iterable[tuple[int, int]] = islice(_walked(connection, batch, after, limit), limit)
         elif set(states) == {State.READY}:
             found = fetch(connection, _ALL_READY, (batch, after, -1 if limit is None else limit))
-        elif limit is not None and accepted_until is None and _are_common(connection, batch, states):
+        elif limit is not None and wanted.accepted_until is None and _are_common(connection, batch, states):
             query = _WALKED_IN.format(marks=", ".join("?" * len(states)))
             found = fetch(connection, query, (batch, after, *(state.value for state in states), limit))
         else:
-            found = in_states(connection, batch, states, accepted_until, after, limit)
+            found = _in_states(connection, batch, states, wanted)
         yield from _described(connection, found)
         return
-    standings = _described(connection, numbered(connection, batch, numbers, after))
+    standings = _described(connection, _numbered(connection, batch, wanted.numbers, after))
     if states is not None:
-        wanted = set(states)
-        standings = (one for one in standings if one.state in wanted and _is_old_enough(one, accepted_until))
+        named = set(states)
+        standings = (one for one in standings if one.state in named and _is_old_enough(one, wanted.accepted_until))
     yield from islice(standings, limit)
 
 
@@ -204,32 +169,30 @@ def _walked(connection: apsw.Connection, batch: int, after: int, limit: int | No
         after = lines[-1][0]
 
 
-def numbered(
-    connection: apsw.Connection, batch: int, numbers: Collection[int], after: int = 0
+def _numbered(
+    connection: apsw.Connection, batch: int, numbers: Collection[int], after: int
 ) -> Iterator[tuple[int, int]]:
     """Yield row and instruction of those of the rows `numbers` that a batch has after row `after`."""
     ordered = array("q", sorted({number for number in numbers if number > after}))
     for start in range(0, len(ordered), _AT_ONCE):
-        yield from fetch(connection, _NUMBERED, (batch, apsw.carray(ordered[start : start + _AT_ONCE])))
+        group = apsw.carray(ordered[start : start + _AT_ONCE])
+        found: list[tuple[int, int]] = fetch(connection, QUERIES["numbered"], {"batch": batch, "rows": group})
+        yield from found
 
 
-def in_states(
-    connection: apsw.Connection,
-    batch: int,
-    states: Collection[State],
-    accepted_until: str | None = None,
-    after: int = 0,
-    limit: int | None = None,
+def _in_states(
+    connection: apsw.Connection, batch: int, states: Collection[State], wanted: WantedRows
 ) -> Iterator[tuple[int, int]]:
-    """Yield row and instruction of the rows of a batch after row `after` that are in `states`, `limit` at the most."""
-    found = _selected(connection, batch, states, accepted_until)
+    """Yield row and instruction of the wanted rows of a batch that are in `states`."""
+    found = _selected(connection, batch, states, wanted.accepted_until)
     if found is None:
         return
     query, bindings = found
     ordered = f"SELECT row, number FROM ({query}) WHERE row > ?5 ORDER BY row LIMIT ?6"  # noqa: S608 - ours
     # All of them are read at once: the caller may write to the journal between two rows.
     rows, instructions = array("q"), array("q")
-    for row, instruction in connection.execute(ordered, (*bindings, after, -1 if limit is None else limit)):
+    limit = -1 if wanted.limit is None else wanted.limit
+    for row, instruction in connection.execute(ordered, (*bindings, wanted.after, limit)):
         rows.append(row)
         instructions.append(instruction)
     yield from zip(rows, instructions, strict=True)
@@ -248,7 +211,7 @@ def _described(connection: apsw.Connection, found: Iterable[tuple[int, int]]) ->
 def _selected(
     connection: apsw.Connection, batch: int, states: Collection[State], accepted_until: str | None
 ) -> tuple[str, tuple[int | str | None, ...]] | None:
-    """Return the query for rows of a batch in `states`, and its parameters; None where there can be no such row."""
+    """Return the query for rows of a batch in `states`, and its parameters; None if there can be no such row."""
     if State.READY in states:
         raise InternalError("rows that are ready are asked for alone")
     _, bounds = _total(connection, batch)

@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.language import mark, say
+from paygw_batch.sheet.check.checks import warnings_of
 from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
-from paygw_batch.sheet.check.warnings import warnings_of
 
 ANY_COLUMN = "*"
 
@@ -36,7 +36,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "*.error_mark": CodeMeaning(
             "spreadsheet error in {column}",
             "The cell holds an error mark of the spreadsheet, such as #N/A.",
-            "Mend the formula, or paste the value.",
+            "Correct the formula, or paste the value.",
         ),
         "*.exponent": CodeMeaning(
             "{column} cut by a spreadsheet",
@@ -87,7 +87,9 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             _CUT_NUMBER,
         ),
         "country.unknown": CodeMeaning(
-            "unknown country", "The value is no country that can be paid.", "Write the code of the country, such as KE."
+            "unknown country",
+            "The value is not a country that can be paid.",
+            "Write the code of the country, such as KE.",
         ),
         "country.unusable": CodeMeaning(
             "country not configured",
@@ -118,12 +120,12 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "client_orderid.duplicate": CodeMeaning(
             "order id used twice",
             "Another row of the sheet has the same order id.",
-            "Give each payment an id of its own, or remove the row that repeats another.",
+            "Give each payment its own id, or remove the row that repeats another.",
         ),
         "client_orderid.look_alike": CodeMeaning(
             "order id like another",
             "The order id differs from another one only in case, width or hyphens: people take the two for one.",
-            "Delete one of the rows if both are one payment; if not, give one of them a clearly different id.",
+            "If they are the same payment, delete one row. If not, give one a different id.",
         ),
         "client_orderid.conflict": CodeMeaning(
             "order id used for another payment",
@@ -138,10 +140,10 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "row.left_out": CodeMeaning(
             "row left out",
             "A person left the row out when the sheet was checked.",
-            "Nothing: it is not paid with this sheet. Take it back where the sheet is mended.",
+            "Nothing: it is not paid with this sheet. You can take it back while you correct the sheet.",
         ),
         "row.total": CodeMeaning(
-            "row of totals", "The row looks like a sum of the rows above it, and not like a payment.", "Delete the row."
+            "row of totals", "The row looks like a sum of the rows above it, not a payment.", "Delete the row."
         ),
     }
 )
@@ -151,7 +153,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
     {
         "*.zero_restored": CodeMeaning(
             "zero restored in {column}",
-            "The number lacks a zero that belongs to it, and was read with the zero.",
+            "The number is missing a zero, and was read with it.",
             "Compare the number with its source.",
         ),
         "*.operator": CodeMeaning(
@@ -173,7 +175,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
             "Write the name in letters.",
         ),
         "*.placeholder": CodeMeaning(
-            "no name in {column}", "The value is no person's name, such as `test` or `n/a`.", "Write who is paid."
+            "no name in {column}", "The value is not a person's name, such as `test` or `n/a`.", "Write who is paid."
         ),
         "account_name.two_names": CodeMeaning(
             "one account, two names",
@@ -188,7 +190,22 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         "row.hidden": CodeMeaning(
             "hidden row",
             "The row is hidden in the workbook, and is paid like any other.",
-            "Show the row, and look at it.",
+            "Show the row, and check it.",
+        ),
+        "row.struck": CodeMeaning(
+            "row struck through",
+            "The row is struck through in the workbook, and is paid like any other.",
+            "Delete the row, or remove the line through it.",
+        ),
+        "column.hidden": CodeMeaning(
+            "hidden column",
+            "A column is hidden in the workbook, and its values are used.",
+            "Show the column, and check it.",
+        ),
+        "*.shown_otherwise": CodeMeaning(
+            "{column} shown as another value",
+            "The spreadsheet shows another value than the one the cell holds, or none.",
+            "Check which value is meant, and format the cell to show it.",
         ),
         "sheet.repeats_a_batch": CodeMeaning(
             "sheet repeats a batch",
@@ -201,8 +218,8 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
 
 OF_EVERY_COLUMN = frozenset({"*.float", "*.formula", "*.digits"})
 """Defects that the format of the file shows, in any known column."""
-WARNED_OF_EVERY_NUMBER = frozenset({"*.other_digits"})
-"""Warnings that reading the file gives, in any column of amounts or numbers."""
+WARNED_OF_EVERY_COLUMN = frozenset({"*.other_digits", "*.shown_otherwise"})
+"""Warnings that reading the file gives, in any known column."""
 
 
 def meaning_of(code: str, meanings: Mapping[str, CodeMeaning] = DEFECTS) -> CodeMeaning:
@@ -228,4 +245,4 @@ def codes_of(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:
             named.update(reason.code for check in checks_in(contract(country, some)) for reason in check.reasons)
         doubts = (check for rule in some.values() for check in warnings_of(rule))
         doubted.update(reason.code for check in doubts for reason in check.reasons)
-    return frozenset(named | OF_EVERY_COLUMN), frozenset(doubted | WARNED_OF_EVERY_NUMBER)
+    return frozenset(named | OF_EVERY_COLUMN), frozenset(doubted | WARNED_OF_EVERY_COLUMN)

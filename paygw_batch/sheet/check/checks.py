@@ -1,6 +1,6 @@
 """The checks of a row: for each column of a country one condition that decides, and the reasons why a value fails it.
 
-Everything is an expression over a frame that `clean.prepared` made. `contract.contract` puts these checks into the
+Everything is an expression over a frame that `clean.cleaned` made. `contract.contract` puts these checks into the
 country's pandera schema, and `judge` runs the checks of that schema: nothing else says whether a value is right
 (docs/decisions/0124-one-definition-of-right.md).
 """
@@ -13,13 +13,13 @@ from typing import assert_never
 import polars as pl
 
 from paygw_batch.countries.form_columns import sheet_columns
-from paygw_batch.countries.kinds import KINDS, ORDER_ID_CHARACTERS, TEXT_CHARACTERS, Checking
+from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, ORDER_ID_CHARACTERS, TEXT_CHARACTERS, Checking
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField, Rules
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
-from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_value, with_decimals
-from paygw_batch.sheet.clean import EXPONENT, bare
-from paygw_batch.sheet.model import shown, worded
+from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_correction, amount_value, with_decimals
+from paygw_batch.sheet.clean import EXPONENT, bare, chosen_purpose, folded_purpose
+from paygw_batch.sheet.model import NO_CORRECTION, shown, worded
 from paygw_batch.sheet.phones import PhoneColumn
 
 _ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTING_DATA)$"
@@ -30,17 +30,22 @@ _TURNS_THE_TEXT = r"[\x{061C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}]
 _STARTS_A_FORMULA = r"^(?:[=@]|[+-].*\pL)"
 _CUT_ID = r"^[0-9][.,][0-9]+[eE]\+[0-9]+$"
 _ALWAYS = pl.lit(value=True)
+_EMPTY = pl.lit("")
 PAYEE_NAME = "account_name"
 """The column of the reconciliation that says who is paid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Says why a value fails a check: the `code` of its defect, and a whole sentence as its `message`."""
+    """Says why a value fails a check: the `code` of its defect, and a whole sentence as its `message`.
+
+    `correction` is the one text that would be right: "" empties the cell, and null says that there is none.
+    """
 
     code: str
     applies: pl.Expr
     message: pl.Expr
+    correction: pl.Expr = NO_CORRECTION
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,23 +66,24 @@ class ColumnCheck:
     @cached_property
     def needs(self) -> tuple[str, ...]:
         """The columns that the reasons and their sentences look at, and the row's number."""
-        expressions = (part for reason in self.reasons for part in (reason.applies, reason.message))
+        expressions = (part for reason in self.reasons for part in (reason.applies, reason.message, reason.correction))
         names = {name for expression in expressions for name in expression.meta.root_names()}
         return tuple(sorted(names | {"row", self.column}))
 
 
-def _unless(wrong: pl.Expr, column: str, code: str, message: pl.Expr) -> ColumnCheck:
-    return ColumnCheck(column, ~wrong, (Reason(f"{column}.{code}", _ALWAYS, message),))
+def _unless(
+    wrong: pl.Expr, column: str, code: str, message: pl.Expr, correction: pl.Expr = NO_CORRECTION
+) -> ColumnCheck:
+    return ColumnCheck(column, ~wrong, (Reason(f"{column}.{code}", _ALWAYS, message, correction),))
 
 
-def _missing(column: str) -> Reason:
-    return Reason(f"{column}.missing", pl.col(column).is_null(), worded("{column} is missing.", column=column))
+def _missing(column: str, headings: Mapping[str, str]) -> Reason:
+    message = worded("{column} is missing.", column=headings.get(column, column))
+    return Reason(f"{column}.missing", pl.col(column).is_null(), message)
 
 
 def _error_mark(column: str) -> Reason:
-    message = worded(
-        "{value} is a spreadsheet's error mark: mend the formula, or paste the value.", value=shown(column)
-    )
+    message = worded("{value} is a spreadsheet error. Correct the formula, or paste the value.", value=shown(column))
     return Reason(f"{column}.error_mark", pl.col(column).str.contains(_ERROR_MARK), message)
 
 
@@ -96,28 +102,27 @@ def checks_without_country(rules: Rules) -> tuple[ColumnCheck, ...]:
     name = country.str.to_lowercase()
     confused = {code: say(sentence) for rule in rules.values() for code, sentence in rule.confused_codes.items()}
     known = ", ".join(rules)
+    is_confused = country.is_in(list(confused))
+    code = pl.when(~is_confused).then(name.replace_strict(by_name, default=None, return_dtype=pl.String))
     unknown = (
-        pl.when(country.is_in(list(confused)))
+        pl.when(is_confused)
         .then(country.replace_strict(confused, default=None, return_dtype=pl.String))
-        .when(name.is_in(list(by_name)))
-        .then(
+        .when(code.is_not_null())
+        .then(worded("{value}: write {code}.", value=shown("country"), code=code))
+        .otherwise(
             worded(
-                "{value}: write {code}.",
-                value=shown("country"),
-                code=name.replace_strict(by_name, default="", return_dtype=pl.String),
+                "{value} is not a country that can be paid: write one of {known}.", value=shown("country"), known=known
             )
         )
-        .otherwise(
-            worded("{value} is no country that can be paid: write one of {known}.", value=shown("country"), known=known)
-        )
     )
-    reasons = (_missing("country"), Reason("country.unknown", _ALWAYS, unknown))
-    return ColumnCheck("country", ~_ALWAYS, reasons), _order_id(), _amount(None)
+    headings = next(iter(rules.values())).headings
+    reasons = (_missing("country", headings), Reason("country.unknown", _ALWAYS, unknown, code))
+    return ColumnCheck("country", ~_ALWAYS, reasons), _order_id(headings), _amount(None, headings)
 
 
 def checks_of(rule: CountryRule, rules: Rules) -> tuple[ColumnCheck, ...]:
     """Return the checks of one country's rows."""
-    common = (_order_id(), _amount(rule), _currency(rule))
+    common = (_order_id(rule.headings), _amount(rule, rule.headings), _currency(rule))
     if rule.form is None:
         return (_unless(_ALWAYS, "country", "unusable", pl.lit(say(rule.unusable))), *common)
     return (*common, *_contradictions(rule), *_form_checks(rule, rule.form.fields, rules))
@@ -125,41 +130,49 @@ def checks_of(rule: CountryRule, rules: Rules) -> tuple[ColumnCheck, ...]:
 
 def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules) -> Iterator[ColumnCheck]:
     for field in fields:
-        if not field.from_sheet:
-            continue
+        if not field.from_sheet or (rule.account_from and field.name in rule.accounts):
+            continue  # an account that is the phone is right where the phone is
         name, entry = field.name, KINDS[field.kind]
         if name in rule.omitted:  # left out in silence, it would be lost
             message = worded(
                 "{value}: {country} takes no {column}. Leave it empty.",
                 value=shown(name),
                 country=say(rule.name),
-                column=name,
+                column=rule.headings.get(name, name),
             )
-            yield _unless(pl.col(name).is_not_null(), name, "not_used", message)
+            yield _unless(pl.col(name).is_not_null(), name, "not_used", message, _EMPTY)
             continue
-        required = name in rule.required and name not in rule.defaults
+        required = name == rule.account_from or (name in rule.required and name not in rule.defaults)
         match entry.checking:
             case Checking.NUMBER:
                 yield _number(rule, field, rules, required=required)
             case Checking.TEXT:
-                yield (_name if name in name_columns(rule) else _text)(name, required=required)
+                yield (_name if name in name_columns(rule) else _text)(name, required=required, headings=rule.headings)
             case Checking.PATTERN:
                 message = worded("{value} is not {what}.", value=shown(name), what=say(entry.what))
-                yield _given(name, pl.col(name).str.contains(entry.pattern), message, required=required)
+                right = pl.col(name).str.contains(entry.pattern)
+                yield _given(name, right, message, required=required, headings=rule.headings)
             case Checking.OF_THE_ROW | Checking.NEVER_IN_A_SHEET:
                 pass  # checked with the row, or only the configuration has it
             case _:
                 assert_never(entry.checking)
 
 
-def _given(column: str, right: pl.Expr, message: pl.Expr, *others: Reason, required: bool) -> ColumnCheck:
+def _given(
+    column: str,
+    right: pl.Expr,
+    message: pl.Expr,
+    *others: Reason,
+    required: bool,
+    headings: Mapping[str, str],
+) -> ColumnCheck:
     """Return the check of a column that may be empty unless it is `required`; `others` explain before `message`."""
     given = pl.col(column).is_not_null()
-    reasons = (_missing(column), _error_mark(column), *others, Reason(f"{column}.format", _ALWAYS, message))
+    reasons = (_missing(column, headings), _error_mark(column), *others, Reason(f"{column}.format", _ALWAYS, message))
     return ColumnCheck(column, given & right, reasons) if required else ColumnCheck(column, ~given | right, reasons[1:])
 
 
-def _order_id() -> ColumnCheck:
+def _order_id(headings: Mapping[str, str]) -> ColumnCheck:
     name = "client_orderid"
     text = pl.col(name)
     right = ~text.str.contains(f"{_NOT_PRINTABLE}|{_CUT_ID}|{_ERROR_MARK}")
@@ -170,15 +183,15 @@ def _order_id() -> ColumnCheck:
     )
     short = text.str.len_chars() <= ORDER_ID_CHARACTERS
     cut = _cut(name, text.str.contains(_CUT_ID))
-    return _given(name, right & short, message, cut, required=True)
+    return _given(name, right & short, message, cut, required=True, headings=headings)
 
 
-def _amount(rule: CountryRule | None) -> ColumnCheck:
+def _amount(rule: CountryRule | None, headings: Mapping[str, str]) -> ColumnCheck:
     """Without a rule, decimals and limits cannot be checked."""
     text, said, currency = pl.col("amount"), shown("amount"), None if rule is None else rule.currency
     plain, positive = text.str.contains(PLAIN), text.str.contains("[1-9]")
     unread = (
-        _missing("amount"),
+        _missing("amount", headings),
         _error_mark("amount"),
         Reason(
             "amount.exponent",
@@ -189,6 +202,7 @@ def _amount(rule: CountryRule | None) -> ColumnCheck:
             "amount.format",
             ~plain,
             worded("{value} {advice}.", value=said, advice=amount_advice("amount", currency)),
+            amount_correction("amount", currency),
         ),
     )
     zero = Reason("amount.zero", ~positive, worded("{value}: an amount must be above zero.", value=said))
@@ -244,12 +258,14 @@ def _currency(rule: CountryRule) -> ColumnCheck:
         country=say(rule.name),
         currency=rule.currency,
     )
-    return _other_than("currency", rule.currency, message)
+    return _other_than("currency", rule.currency, message, pl.lit(rule.currency))
 
 
 def _contradictions(rule: CountryRule) -> Iterator[ColumnCheck]:
     """Yield the checks of columns that may be empty, because the country decides their value."""
-    if rule.purpose is not None:
+    if rule.purposes:
+        yield _chosen_purpose(rule)
+    elif rule.purpose is not None:
         message = worded(
             "{value} is not the purpose configured for {country}. Write {purpose}, or leave it empty.",
             value=shown("purpose"),
@@ -266,12 +282,28 @@ def _contradictions(rule: CountryRule) -> Iterator[ColumnCheck]:
         yield _other_than(column, rule.code, message)
 
 
-def _other_than(column: str, value: str, message: pl.Expr) -> ColumnCheck:
+def _chosen_purpose(rule: CountryRule) -> ColumnCheck:
+    """Return the check of a purpose that each row may choose by a word of the configuration."""
+    column, word = "purpose", pl.col("purpose")
+    message = worded(
+        "{value} is none of the words that the configuration knows for {country}: {words}.",
+        value=shown(column),
+        country=say(rule.name),
+        words=", ".join(sorted(rule.purposes)),
+    )
+    right = folded_purpose().is_in(list(rule.purposes))
+    reasons = (_missing(column, rule.headings), Reason(f"{column}.mismatch", _ALWAYS, message))
+    if rule.purpose is None:
+        return ColumnCheck(column, word.is_not_null() & right.fill_null(value=False), reasons)
+    return ColumnCheck(column, word.is_null() | right.fill_null(value=False), reasons[1:])
+
+
+def _other_than(column: str, value: str, message: pl.Expr, correction: pl.Expr = NO_CORRECTION) -> ColumnCheck:
     wrong = pl.col(column).is_not_null() & (pl.col(column) != value)
-    return _unless(wrong, column, "mismatch", message)
+    return _unless(wrong, column, "mismatch", message, correction)
 
 
-def _text(column: str, *others: Reason, never: str = "", required: bool) -> ColumnCheck:
+def _text(column: str, *others: Reason, never: str = "", required: bool, headings: Mapping[str, str]) -> ColumnCheck:
     """Return the check of a text. No text matches the pattern `never`: `others` explain those that do."""
     text = pl.col(column)
     patterns = filter(None, (_CONTROL, _ERROR_MARK, never))  # one question about all of them is cheaper
@@ -281,7 +313,7 @@ def _text(column: str, *others: Reason, never: str = "", required: bool) -> Colu
         value=shown(column),
         characters=TEXT_CHARACTERS,
     )
-    return _given(column, right, message, *others, required=required)
+    return _given(column, right, message, *others, required=required, headings=headings)
 
 
 def name_columns(rule: CountryRule) -> frozenset[str]:
@@ -290,7 +322,7 @@ def name_columns(rule: CountryRule) -> frozenset[str]:
     return frozenset({PAYEE_NAME, *shown_columns.get(PAYEE_NAME, ())})
 
 
-def _name(column: str, *, required: bool) -> ColumnCheck:
+def _name(column: str, *, required: bool, headings: Mapping[str, str]) -> ColumnCheck:
     """A name is a text that people compare by eye, and open in a spreadsheet."""
     text = pl.col(column)
     others = (
@@ -308,7 +340,7 @@ def _name(column: str, *, required: bool) -> ColumnCheck:
             worded("{value}: a name cannot begin with a sign of a formula. Write the name alone.", value=shown(column)),
         ),
     )
-    return _text(column, *others, never=f"{_TURNS_THE_TEXT}|{_STARTS_A_FORMULA}", required=required)
+    return _text(column, *others, never=f"{_TURNS_THE_TEXT}|{_STARTS_A_FORMULA}", required=required, headings=headings)
 
 
 def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool) -> ColumnCheck:
@@ -336,7 +368,7 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
     )
     other = Reason(f"{name}.country", foreign, said)
     cut = _cut(name, digits.str.contains(EXPONENT))
-    return _given(name, column.is_valid, message, cut, other, required=required)
+    return _given(name, column.is_valid, message, cut, other, required=required, headings=rule.headings)
 
 
 def _number_of(rule: CountryRule) -> str:
@@ -381,3 +413,86 @@ def _foreign(rule: CountryRule, digits: pl.Expr, rules: Rules) -> tuple[pl.Expr,
     )
     foreign = digits.str.contains(rf"^(?:\+|00)?(?:{'|'.join(others.values())})$") if others else ~_ALWAYS
     return marked | foreign, pl.coalesce(*names, pl.lit(say("another country")))
+
+
+_PICTURE = r"\p{Extended_Pictographic}"
+_DIGITS_ALONE = r"^[0-9 +.-]*[0-9][0-9 +.-]*$"
+_NO_NAME = (
+    r"(?i)^(?:[^\pL]*|ok(?:ay)?|n/a|none|null|nil|tests?|unknown|tbd|tbc|xx+|same|same as above|ditto|idem|dito)[.?!]*$"
+)
+"""Texts in place of a name: nothing with a letter in it, or a word that is nobody's name. Words that are
+somewhere a name (`Na`, `No`, `Yes`) are not among them."""
+
+
+def warnings_of(rule: CountryRule) -> tuple[ColumnCheck, ...]:
+    """Return the checks that a valid row may fail: a warning refuses nothing."""
+    return tuple(_warnings_of(rule))
+
+
+def _warnings_of(rule: CountryRule) -> Iterator[ColumnCheck]:
+    fields = rule.form.fields if rule.form is not None else ()
+    names = name_columns(rule)
+    not_read = rule.omitted | (rule.accounts if rule.account_from else frozenset())
+    numbers = [field for field in fields if field.kind in NUMBER_KINDS and field.name not in not_read]
+    # What is paid is the account, and the phone of a form that has no account.
+    payee = next((field for field in numbers if field.kind is FieldKind.WALLET), numbers[0] if numbers else None)
+    for field in fields:
+        if field in numbers:
+            column = PhoneColumn.of(rule, field.name, field.kind)
+            yield _zero_restored(column)
+            if field is payee and (check := _other_operator(column, rule)) is not None:
+                yield check
+        elif field.name in names:
+            yield _doubtful_names(field.name)
+
+
+def _doubt(column: PhoneColumn, code: str, doubtful: pl.Expr, message: pl.Expr) -> ColumnCheck:
+    reason = Reason(f"{column.name}.{code}", doubtful, message)
+    return ColumnCheck(column.name, ~doubtful.fill_null(value=False), (reason,))
+
+
+def _zero_restored(column: PhoneColumn) -> ColumnCheck:
+    read = worded(
+        "{value} was read as {number}: the spreadsheet seems to have dropped a zero.",
+        value=shown(column.name),
+        number=column.wire,
+    )
+    return _doubt(column, "zero_restored", column.lost_its_zero, read)
+
+
+def _other_operator(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | None:
+    """Return the warning of a number that was first given to another operator than its purpose pays to."""
+    by_word = {word: one.operator for word, one in rule.purposes.items() if one.operator is not None}
+    own = rule.operator if rule.purpose is not None else None
+    if own is None and not by_word:
+        return None
+    operator, purpose = pl.lit(own, pl.String), pl.lit(rule.purpose, pl.String)
+    if rule.purposes:
+        said = folded_purpose().replace_strict(by_word, default=None, return_dtype=pl.String)
+        operator = pl.when(pl.col("purpose").is_null()).then(operator).otherwise(said)
+        purpose = pl.coalesce(chosen_purpose(rule), purpose)
+    is_other, owner = column.of_another_operator(operator)
+    message = worded(
+        "{value} begins like a number of {owner}, and the purpose {purpose} pays to {operator}: make sure that it was "
+        "taken there.",
+        value=shown(column.name),
+        owner=owner,
+        purpose=purpose,
+        operator=operator,
+    )
+    return _doubt(column, "operator", is_other, message)
+
+
+def _doubtful_names(name: str) -> ColumnCheck:
+    text = pl.col(name)
+    swapped = worded("{value}: the name has digits only. Are two columns swapped?", value=shown(name))
+    no_name = worded("{value} is not a name: check who is paid.", value=shown(name))
+    digits = Reason(f"{name}.digits", text.str.contains(_DIGITS_ALONE), swapped)
+    nobody = Reason(f"{name}.placeholder", text.str.contains(_NO_NAME), no_name)
+    said = worded(
+        "{value} has a picture in it (an emoji): make sure that the gateway takes such a name.", value=shown(name)
+    )
+    picture = Reason(f"{name}.emoji", text.str.contains(_PICTURE), said)
+    # One question about all: digits alone hold no letter, and are a text in place of a name as well.
+    doubtful = text.str.contains(f"(?:{_NO_NAME})|{_PICTURE}").fill_null(value=False)
+    return ColumnCheck(name, ~doubtful, (digits, nobody, picture))

@@ -18,7 +18,7 @@ from pandera.errors import SchemaError, SchemaErrors
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.check.checks import ColumnCheck, checks_of, checks_without_country
-from paygw_batch.sheet.clean import prepared
+from paygw_batch.sheet.clean import cleaned
 from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.sheet.model import ValidatedPart
 
@@ -26,8 +26,13 @@ NO_COUNTRY = ""
 BREACH_SCHEMA = {"row": pl.UInt32, "column": pl.String}
 
 
+def rules_for_sheet(rules: Rules, headers: Mapping[str, str]) -> Rules:
+    """Return the rules for a sheet with these columns (column -> the sender's heading)."""
+    return {code: rule.for_sheet(headers) for code, rule in rules.items()}
+
+
 def contract(country: str, rules: Rules) -> pa.DataFrameSchema:
-    """Return the schema of one country's rows, over a `clean.prepared` frame; `NO_COUNTRY`: of rows without a country.
+    """Return the schema of one country's rows, over a `clean.cleaned` frame; `NO_COUNTRY`: of rows without a country.
 
     All columns are String and nullable (that a value is missing is a defect with a code), and nothing is coerced.
     """
@@ -89,7 +94,7 @@ class ContractGate:
 
     def hold(self, good: pl.DataFrame) -> None:
         """Raise `InternalError` unless all rows pass: rows of a sheet's frame, with the order ids that are used."""
-        rows = _with_code(prepared(good, self._columns), self._rules)
+        rows = _with_code(cleaned(good, self._columns), self._rules)
         try:
             with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
                 fused(self._contracts_of(rows["code"].unique())).validate(rows)
@@ -121,7 +126,7 @@ def good_rows(part: ValidatedPart) -> pl.DataFrame:
 def breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = None) -> pl.DataFrame:
     """Return every (row, column) at which pandera finds that a sheet's frame breaks its countries' schemas."""
     found = [pl.DataFrame(schema=BREACH_SCHEMA)]
-    for country, part in _by_country(prepared(frame, columns), rules):
+    for country, part in _by_country(cleaned(frame, columns), rules):
         try:
             contract(country, rules).validate(part, lazy=True)
         except SchemaErrors as errors:

@@ -8,12 +8,11 @@ import polars as pl
 
 from paygw_batch.errors import InternalError
 from paygw_batch.sheet.check.checks import ColumnCheck
-from paygw_batch.sheet.deferred import Deferred
-from paygw_batch.sheet.findings import EXAMPLES, KIND_SCHEMA, LISTED, Findings, few_of, in_order, summed
+from paygw_batch.sheet.findings import EXAMPLES, KIND_SCHEMA, LISTED, BuiltOnUse, Findings, few_of, in_order, summed
 from paygw_batch.sheet.model import defects_of, no_defects
 from paygw_batch.sheet.read.frame import copied, rows_of
 
-MOST_KEPT = 250_000
+MAX_KEPT = 250_000
 """So many failed values are kept. Of more than that, only their counts and the first ones are."""
 
 LITTLE = 10_000
@@ -72,7 +71,7 @@ class FailedTally:
         for one in failed:
             self._groups.setdefault((one.country, one.place), _Group(one.check)).waiting.append(one.rows)
             self._kept += one.rows.height
-        if self._kept > MOST_KEPT:
+        if self._kept > MAX_KEPT:
             self.is_whole, self._kept = False, 0
             self._count()
 
@@ -88,9 +87,9 @@ class FailedTally:
         `again` goes through the sheet once more and returns all of them, in no order.
         """
         self._count()
-        every = Deferred(lambda: in_order(self._every() if self.is_whole else again()))
+        every = BuiltOnUse(lambda: in_order(self._every() if self.is_whole else again()))
         is_little = self.is_whole and self._kept <= LITTLE
-        few = Deferred(lambda: few_of(every.frame)) if is_little else Deferred(self._few)
+        few = BuiltOnUse(lambda: few_of(every.frame)) if is_little else BuiltOnUse(self._few)
         return Findings(self._counts, rows, few, every)
 
     @property
@@ -163,4 +162,4 @@ def _places(rows: pl.DataFrame, check: ColumnCheck) -> pl.Series:
 
 def _defects(rows: pl.DataFrame, check: ColumnCheck, at: int) -> pl.DataFrame:
     reason = check.reasons[at]
-    return defects_of(rows, check.column, reason.code, reason.message)
+    return defects_of(rows, check.column, reason.code, reason.message, correction=reason.correction)

@@ -7,13 +7,12 @@ import polars as pl
 
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import InternalError
-from paygw_batch.sheet.check.checks import ColumnCheck
+from paygw_batch.sheet.check.checks import ColumnCheck, warnings_of
 from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
 from paygw_batch.sheet.check.failed_tally import Failed
-from paygw_batch.sheet.check.warnings import warnings_of
-from paygw_batch.sheet.clean import cleaned_codes, prepared
+from paygw_batch.sheet.clean import chosen_purpose, cleaned, cleaned_codes
 from paygw_batch.sheet.columns import columns_of_operation
-from paygw_batch.sheet.instructions.wire import (
+from paygw_batch.sheet.instructions import (
     WIRE_COLUMNS,
     ShownColumn,
     instructions_of,
@@ -60,7 +59,7 @@ class Judge:
     def piece(self, raw: pl.DataFrame, refused: pl.Series) -> Judged:
         """Judge some rows of a sheet's frame; those that are `refused` have a defect already."""
         grouped = self._grouped(raw)
-        frame = prepared(grouped.rows, self._columns).with_columns(refused=grouped.rows["row"].is_in(refused.implode()))
+        frame = cleaned(grouped.rows, self._columns).with_columns(refused=grouped.rows["row"].is_in(refused.implode()))
         judged = [country.judge(frame.slice(start, height)) for country, start, height in grouped.parts]
         made = pl.concat([part.lines for part in judged], rechunk=True)
         if made.height != raw.height:
@@ -75,7 +74,7 @@ class Judge:
     def instructions(self, raw: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
         """Return the instructions (as in `Validated`) of some rows of a sheet's frame that `piece` made `lines` of."""
         good = self._grouped(raw if lines["valid"].all() else rows_of(raw, lines["valid"]))
-        frame = prepared(good.rows, self._columns)
+        frame = cleaned(good.rows, self._columns)
         wire = [pl.DataFrame(schema=_WIRE_SCHEMA)]
         for country, start, height in good.parts:
             if not country.wire:
@@ -114,7 +113,7 @@ class Judge:
 class _Grouped:
     """Rows of a sheet, country by country: `parts` says where each one's start, and how many they are.
 
-    `places` says where each row of the sheet is now, or None where they have not been moved.
+    `places` says where each row of the sheet is now, or None if they have not been moved.
     """
 
     rows: pl.DataFrame
@@ -198,7 +197,10 @@ class _CountryJudge:
 
     def _as_sent(self, part: pl.DataFrame, valid: pl.Series) -> dict[str, pl.Series]:
         """Return `SHOWN_COLUMNS`, purpose and currency of valid rows; elsewhere they mean nothing."""
-        purpose = pl.lit(self.rule.purpose if self.rule is not None else None, pl.String).alias("purpose")
+        purpose = pl.lit(self.rule.purpose if self.rule is not None else None, pl.String)
+        if self.rule is not None and self.rule.purposes:
+            purpose = pl.coalesce(chosen_purpose(self.rule), purpose)
+        purpose = purpose.alias("purpose")
         texts = [column.text.alias(column.name) for column in self.shown]
         plain = [column.is_plain.alias(f"{column.name}:plain") for column in self.shown if column.is_plain is not None]
         made = {text.name: text for text in part.select(*texts, *plain, purpose, self._currency)}

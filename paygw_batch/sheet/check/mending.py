@@ -13,12 +13,12 @@ import polars as pl
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import CONTROL
-from paygw_batch.sheet.deferred import Deferred
+from paygw_batch.sheet.findings import BuiltOnUse
 from paygw_batch.sheet.model import DEFECT_SCHEMA, Sheet, as_defects
 
 LEFT_OUT = "row.left_out"
 """The code of a row that a person left out: it is not paid, and repeats no other row."""
-MOST_CHARACTERS = 500
+MAX_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Mending:
 
 
 def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
-    """Return the sheet with all corrections. Raises `SheetError` where they are not for this very sheet."""
+    """Return the sheet with all corrections. Raises `SheetError` if they are not for this very sheet."""
     if mending.sheet_sha256 != sheet.sha256:
         raise SheetError(
             say("The corrections are for another file than {name}.", name=sheet.name),
@@ -77,8 +77,8 @@ def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
     if not mending.edits and not mending.left_out:
         return sheet
     frame = _edited(sheet.frame, mending.edits)
-    rows = set(frame["row"])
-    if strange := [one.row for one in mending.left_out if one.row not in rows]:
+    places = _places(frame, [one.row for one in mending.left_out])
+    if strange := [one.row for one in mending.left_out if one.row not in places]:
         raise SheetError(say("The sheet has no row {row}, which was to be left out.", row=strange[0]))
     mended = pl.DataFrame(
         [(edit.row, edit.column) for edit in mending.edits],
@@ -92,7 +92,7 @@ def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
     of_file = sheet.defects.join(mended, on=["row", "column"], how="anti")
     return replace(
         sheet,
-        content=Deferred.of(frame),
+        content=BuiltOnUse.of(frame),
         defects=pl.concat([of_file, left_out]).match_to_schema(DEFECT_SCHEMA),
         warnings=sheet.warnings.join(mended, on=["row", "column"], how="anti"),
     )
@@ -101,31 +101,37 @@ def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
 def plain_cell(text: str) -> str | None:
     """Return a typed text as a cell has it; None for an empty one. Raises `SheetError` for text that no cell holds."""
     cell = text.strip()
-    if len(cell) > MOST_CHARACTERS or pl.Series([cell]).str.contains(CONTROL).any():
+    if len(cell) > MAX_CHARACTERS or pl.Series([cell]).str.contains(CONTROL).any():
         raise SheetError(
             say(
                 "A cell is one line of at most {characters} characters, without control characters.",
-                characters=MOST_CHARACTERS,
+                characters=MAX_CHARACTERS,
             )
         )
     return cell or None
 
 
+def _places(frame: pl.DataFrame, rows: Sequence[int]) -> Mapping[int, int]:
+    """Return where in the frame each of these rows is; those that it has."""
+    at = frame["row"].is_in(pl.Series(rows, dtype=pl.UInt32).implode()).arg_true()
+    return dict(zip(frame["row"].gather(at), at, strict=True))
+
+
 def _edited(frame: pl.DataFrame, edits: Sequence[CellEdit]) -> pl.DataFrame:
-    places = dict(zip(frame["row"], range(frame.height), strict=True))
+    places = _places(frame, [edit.row for edit in edits])
     by_column: dict[str, list[CellEdit]] = defaultdict(list)
     for edit in edits:
         by_column[edit.column].append(edit)
     changed = []
     for column, of_column in by_column.items():
         if column not in frame.columns[1:]:
-            raise SheetError(say("The sheet has no column {column}, which was to be mended.", column=column))
+            raise SheetError(say("The sheet has no column {column}, which was to be corrected.", column=column))
         cells = frame[column].clone()
         for edit in of_column:
             place = places.get(edit.row)
             if place is None or cells[place] != edit.was:
                 raise SheetError(
-                    say("Row {row}, column {column}, is not as it was when it was mended.", row=edit.row, column=column)
+                    say("Row {row}, column {column}, has changed since it was corrected.", row=edit.row, column=column)
                 )
             cells[place] = edit.now
         changed.append(cells.alias(column))

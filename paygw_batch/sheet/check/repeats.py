@@ -1,7 +1,8 @@
-"""Finds rows that repeat each other: order ids used twice, payments that look alike."""
+"""Finds rows that repeat each other: order ids used twice, or spelled alike, and payments that look alike."""
 
 import polars as pl
 
+from paygw_batch.core.text import spelled_alike
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.model import defects_of, no_defects, shown, worded
 
@@ -47,7 +48,7 @@ def repeated_ids(frame: pl.DataFrame) -> pl.DataFrame:
     name = "client_orderid"
     more = pl.when(pl.col("count") > _ROWS_NAMED).then(pl.lit(", ...")).otherwise(pl.lit(""))
     message = worded(
-        "{value} stands in {count} rows ({rows}{more}): give each row an id of its own.",
+        "{value} is used in {count} rows ({rows}{more}). Give each row its own id.",
         value=shown(name),
         count=pl.col("count"),
         rows=pl.col("rows"),
@@ -107,7 +108,7 @@ def _two_names(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     )
     several = named.join(groups.filter(pl.col("names") > 1), on=keys, how="inner", maintain_order="left").rechunk()
     message = worded(
-        "{value}: the same account stands under {names} different names (rows {rows}): make sure whose it is.",
+        "{value}: the same account has {names} different names (rows {rows}). Check whose it is.",
         value=shown("account_name"),
         names=pl.col("names"),
         rows=pl.col("rows"),
@@ -124,8 +125,8 @@ def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         .otherwise(order_id.first().over(keys))
     )
     message = worded(
-        "{value} has the same account and the same amount as {other} ({count} such rows: {rows}): make sure that all "
-        "are meant.",
+        "{value} has the same account and the same amount as {other} ({count} such rows: {rows}). Check that all are "
+        "meant.",
         value=shown("client_orderid"),
         other=shown("other"),
         count=pl.col("count"),
@@ -135,3 +136,49 @@ def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     return defects_of(
         groups.with_columns(other=other) if groups.height else groups, "client_orderid", "row.look_alike", message
     )
+
+
+LOOK_ALIKE = "client_orderid.look_alike"
+
+
+def in_one_spelling(text: pl.Series) -> pl.Series:
+    """Return `core.spelling.spelled_alike` of every value, null of null.
+
+    Most order ids are ASCII, and those are folded as a column; only the others are looked at one by one.
+    """
+    folded = text.str.to_lowercase()
+    at = (text.str.len_bytes() != text.str.len_chars()).fill_null(value=False).arg_true()
+    if not at.len():
+        return folded
+    return folded.scatter(at, pl.Series([spelled_alike(value) for value in text.gather(at)], dtype=pl.String))
+
+
+def ids_spelled_alike(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a defect for every row whose `client_orderid` is another row's in another spelling. `frame`: with `row`.
+
+    Each names the first row that has another spelling of its id.
+    """
+    given = frame.select("row", "client_orderid").drop_nulls()
+    ids = given.with_columns(folded=in_one_spelling(given["client_orderid"]))
+    order_id = pl.col("client_orderid")
+    is_other = order_id != order_id.first()
+    groups = ids.group_by("folded").agg(
+        first=order_id.first(),
+        first_row=pl.col("row").first(),
+        second=order_id.filter(is_other).first(),
+        second_row=pl.col("row").filter(is_other).first(),
+    )
+    alike = ids.join(groups.drop_nulls("second"), on="folded", how="inner", maintain_order="left").rechunk()
+    is_first = order_id == pl.col("first")
+    named = alike.with_columns(
+        other=pl.when(is_first).then("second").otherwise("first"),
+        other_row=pl.when(is_first).then("second_row").otherwise("first_row"),
+    )
+    message = worded(
+        "{value} differs only in its spelling from {other} of row {row}: if both are one payment, delete one of the "
+        "rows; if not, give one of them an id that differs in more than case, width or hyphens.",
+        value=shown("client_orderid"),
+        other=shown("other"),
+        row=pl.col("other_row"),
+    )
+    return defects_of(named, "client_orderid", LOOK_ALIKE, message)

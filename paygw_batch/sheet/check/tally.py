@@ -14,11 +14,10 @@ from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.check.contract import NO_COUNTRY
 from paygw_batch.sheet.check.failed_tally import Failed, FailedTally, explained, rows_failed
 from paygw_batch.sheet.check.judge import Judged
-from paygw_batch.sheet.check.repeats import occurring_twice, payee_hashes, worth_comparing
-from paygw_batch.sheet.check.same_spelling import in_one_spelling
+from paygw_batch.sheet.check.repeats import in_one_spelling, occurring_twice, payee_hashes, worth_comparing
 from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.findings import Findings
-from paygw_batch.sheet.instructions.batch_id import BatchDigest
+from paygw_batch.sheet.instructions import BatchDigest
 from paygw_batch.sheet.model import COUNT_KEYS, defects_of
 from paygw_batch.sheet.pieces import Piece, SheetSource, each, held_in
 
@@ -29,8 +28,8 @@ _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|s
 class _PieceTally:
     """Holds the sums of a piece of a sheet. `ids`: the `row` and the `hash` of each order id; `payees`: `payee_hashes`.
 
-    Order ids that differ only in their spelling have one hash. `defects` are those that no check finds; `wrong` are the
-    rows that have a defect, and `doubted` those with a warning.
+    Order ids that differ only in their spelling have one hash. `defects` are those found outside the checks;
+    `wrong` are the rows that have a defect, and `doubted` those with a warning.
     """
 
     frame: pl.DataFrame
@@ -93,7 +92,7 @@ class SheetTally:
         self._held |= held_in(frame)
         if self._digest is None:
             if self._assumed is None:
-                self._assumed = frozenset(self._held.union(self._source.probably_held()))
+                self._assumed = frozenset(self._held.union(self._source.columns_likely_filled()))
             hollow = set(self._source.nameless) - self._assumed
             unknown = [name for name in self._source.unknown if name not in hollow]
             self._digest = BatchDigest(self._source.operation, unknown, self._assumed)
@@ -188,5 +187,5 @@ def _total_rows(frame: pl.DataFrame, failed: Sequence[Failed]) -> pl.DataFrame:
     suspects = frame.filter(pl.col("row").is_in(without[0].implode())) if without else frame.clear()
     text = pl.exclude("row")
     totals = suspects.select("row", value=pl.coalesce(pl.when(text.str.contains(_TOTAL)).then(text))).drop_nulls()
-    message = pl.lit(say("This looks like a total and not like a payment: delete the row."))
+    message = pl.lit(say("This looks like a total, not a payment. Delete the row."))
     return defects_of(totals, "row", "row.total", message, pl.col("value"))

@@ -16,21 +16,20 @@ import polars as pl
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.countries.kinds import KINDS
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import InternalError, SheetError
+from paygw_batch.errors import Asked, InternalError, SheetError, SheetQuestion
 from paygw_batch.language import say
+from paygw_batch.sheet.check.contract import rules_for_sheet
 from paygw_batch.sheet.check.failed_tally import explained
 from paygw_batch.sheet.check.judge import Judge, Judged
+from paygw_batch.sheet.check.judge_again import JudgeMemory
 from paygw_batch.sheet.check.mending import LEFT_OUT
-from paygw_batch.sheet.check.repeats import doubtful_payees, repeated_ids
-from paygw_batch.sheet.check.same_spelling import ids_spelled_alike
+from paygw_batch.sheet.check.repeats import doubtful_payees, ids_spelled_alike, repeated_ids
 from paygw_batch.sheet.check.tally import SheetTally, counted, defects_of_piece, tallied
 from paygw_batch.sheet.columns import reconciled_columns
-from paygw_batch.sheet.deferred import Deferred
-from paygw_batch.sheet.findings import Findings, in_order
-from paygw_batch.sheet.instructions.batch_id import BatchDigest
-from paygw_batch.sheet.instructions.order_ids import content_digests, derived_ids
+from paygw_batch.sheet.findings import BuiltOnUse, Findings, in_order
+from paygw_batch.sheet.instructions import BatchDigest, content_digests, derived_ids
 from paygw_batch.sheet.model import COUNT_KEYS, DEFECT_SCHEMA, LINE_COLUMNS, Sheet, Validated, ValidatedPart, no_defects
-from paygw_batch.sheet.pieces import InMemory, NotPlain, Piece, SheetSource, changed_since_read, each
+from paygw_batch.sheet.pieces import InMemory, NeedsWholeFile, Piece, SheetSource, changed_since_read, each
 from paygw_batch.sheet.read.frame import copied, rows_of
 from paygw_batch.sheet.read.headings import fold
 from paygw_batch.sheet.read.profiles import profile_names, read_profile
@@ -39,34 +38,42 @@ REASON_COLUMNS = ("error_code", "message")
 """The columns of `Validated.rows` that say why a row is not valid."""
 
 
-def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated:
+def validate(
+    sheet: Sheet, rules: Rules, *, reference: str | None = None, memory: JudgeMemory | None = None
+) -> Validated:
     """Hold `sheet` against `rules`; when it has no column of order ids, derive them from `reference`.
+
+    With the `memory` of an earlier validation, only those rows are judged again that have changed since then.
 
     Raises `SheetError` when the sheet lacks a column that its rows need, `UsageError` for a reference that cannot be
     part of an order id.
     """
-    return _validate(InMemory(sheet), rules, reference)
+    return validate_opened(InMemory(sheet), rules, reference=reference, memory=memory)
 
 
-def validate_opened(source: SheetSource, rules: Rules, *, reference: str | None = None) -> Validated:
+def validate_opened(
+    source: SheetSource, rules: Rules, *, reference: str | None = None, memory: JudgeMemory | None = None
+) -> Validated:
     """Hold the result of `read.open_sheet` against `rules`, as `validate` does. Raises `SheetError` as reading does."""
     try:
-        return _validate(source, rules, reference)
-    except NotPlain:
+        return _validate(source, rules, reference, memory)
+    except NeedsWholeFile:
         return _validate(InMemory(source.whole()), rules, reference)
 
 
-def _validate(source: SheetSource, rules: Rules, reference: str | None) -> Validated:
+def _validate(source: SheetSource, rules: Rules, reference: str | None, memory: JudgeMemory | None = None) -> Validated:
+    rules = rules_for_sheet(rules, source.headers)
     derive = "client_orderid" not in source.headers
     if derive and reference is None:
         source.whole()  # a mistake in the file itself is reported first
-        raise SheetError(
-            say("{name} has no column client_orderid.", name=source.name),
-            hint=say(
-                "Add it, with an id of its own for every row, or name the payment run: --reference payroll-2026-11."
-            ),
+        raise SheetQuestion(
+            Asked.REFERENCE,
+            say("{name} has no order ids (no column client_orderid).", name=source.name),
+            hint=say("Name the payment run, and ids are made: --reference payroll-2026-11. Or add a column of ids."),
+            question=say("Your sheet has no order ids. What is this payment run called?"),
         )
-    passing = _Passing(Judge(source.operation, rules, derive=derive), no_defects()["row"], None)
+    judge = (Judge if memory is None else memory.judge)(source.operation, rules, derive=derive)
+    passing = _SheetPass(judge, no_defects()["row"], None)
     tally = tallied(source, passing.judged)
     _demand_columns(source, rules, tally.counts["country"].unique())
     repeated = no_defects()
@@ -81,6 +88,14 @@ def _validate(source: SheetSource, rules: Rules, reference: str | None) -> Valid
     return _validated(source, rules, passing, tally, repeated)
 
 
+def _phone_notes(rules: Rules, countries: pl.Series) -> Iterator[str]:
+    """Yield a sentence for the countries of a sheet without accounts, in which the phone is the account."""
+    used = [rules[code] for code in countries.drop_nulls().sort() if code in rules]
+    names = [say(rule.name) for rule in used if rule.account_from]
+    if names:
+        yield say("The sheet has no accounts: the phone is the account (a wallet) for {names}.", names=", ".join(names))
+
+
 def _left_out(source: SheetSource) -> pl.DataFrame:
     """Return the rows that a person left out of a mended sheet: they repeat no other row."""
     defects = source.whole_sheet.defects if isinstance(source, InMemory) else no_defects()
@@ -88,9 +103,10 @@ def _left_out(source: SheetSource) -> pl.DataFrame:
 
 
 def _validated(
-    source: SheetSource, rules: Rules, passing: "_Passing", tally: SheetTally, repeated: pl.DataFrame
+    source: SheetSource, rules: Rules, passing: "_SheetPass", tally: SheetTally, repeated: pl.DataFrame
 ) -> Validated:
     sheet = source.sheet(tally.held)
+    sheet = replace(sheet, notes=(*sheet.notes, *_phone_notes(rules, tally.counts["country"].unique())))
     defects = tally.defects(lambda: passing.failed(source)).joined(repeated, first=True)
     if tally.batch is None or not defects.rows.sort().equals(tally.invalid):
         raise InternalError("the rows with a defect are not the rows that are not valid")
@@ -100,19 +116,19 @@ def _validated(
     payees = doubtful_payees(passing.lines_of(source, suspects)) if suspects.len() else no_defects()
     warnings = tally.warnings(lambda: passing.doubtful(source)).joined(of_file, first=True).joined(payees)
     # Most commands show no row beside its defects: of a sheet that is bad throughout, this is much.
-    only_piece, every = tally.lines, Deferred(lambda: _reasons(defects.every.frame))
+    only_piece, every = tally.lines, BuiltOnUse(lambda: _reasons(defects.every.frame))
     if only_piece is None:
         # What is opened passes the contract's gate: until then nothing has to be asked again.
         judge = Judge(source.operation, rules, derive=passing.ids is not None, checked=True)
         kept, again = partial(_reasons_kept, every), partial(_reasons_again, passing, repeated)
         reasons = kept if tally.keeps_failed else again
         streamed = partial(_parts, source, sheet, replace(passing, judge=judge), reasons)
-        lines = Deferred(lambda: pl.concat(part.rows for part in streamed()))
-        made = Deferred(lambda: pl.concat(part.instructions for part in streamed()))
+        lines = BuiltOnUse(lambda: pl.concat(part.rows for part in streamed()))
+        made = BuiltOnUse(lambda: pl.concat(part.instructions for part in streamed()))
     else:
         streamed = None
-        lines = Deferred(lambda: _shown(only_piece, every.frame, _own_columns(sheet.frame, sheet)))
-        made = Deferred(lambda: passing.judge.instructions(sheet.frame, only_piece))
+        lines = BuiltOnUse(lambda: _shown(only_piece, every.frame, _own_columns(sheet.frame, sheet)))
+        made = BuiltOnUse(lambda: passing.judge.instructions(sheet.frame, only_piece))
     return Validated(
         sheet=sheet,
         batch=tally.batch,
@@ -128,7 +144,7 @@ def _validated(
 
 
 @dataclass(frozen=True, slots=True)
-class _Passing:
+class _SheetPass:
     """How a sheet's pieces are judged. `refused` rows repeat others; `ids`, if derived: `row`, `client_orderid`."""
 
     judge: Judge
@@ -169,11 +185,11 @@ class _Passing:
 
         try:
             yield from each(source, judged)
-        except NotPlain:  # it was plain when it was validated
+        except NeedsWholeFile:  # it was plain when it was validated
             raise changed_since_read(source.name) from None
 
 
-def _derived(source: SheetSource, passing: _Passing, reference: str) -> pl.DataFrame:
+def _derived(source: SheetSource, passing: _SheetPass, reference: str) -> pl.DataFrame:
     """Return the derived order ids of all valid rows: `row`, `client_orderid`."""
 
     def digests(piece: Piece) -> pl.DataFrame:
@@ -188,19 +204,19 @@ def _of_piece(piece: Piece) -> pl.Expr:
     return pl.col("row").is_between(piece.frame["row"][0], piece.frame["row"][-1])
 
 
-def _reasons_kept(reasons: Deferred, piece: Piece) -> pl.DataFrame:
+def _reasons_kept(reasons: BuiltOnUse, piece: Piece) -> pl.DataFrame:
     """Return the reasons of a piece from those of all rows."""
     return reasons.frame.filter(_of_piece(piece))
 
 
-def _reasons_again(passing: "_Passing", repeated: pl.DataFrame, piece: Piece) -> pl.DataFrame:
+def _reasons_again(passing: "_SheetPass", repeated: pl.DataFrame, piece: Piece) -> pl.DataFrame:
     """Return the reasons of a piece by checking it once more."""
     found = defects_of_piece(piece, passing.judged(piece))
     return _reasons(in_order(pl.concat([repeated.filter(_of_piece(piece)), found])))
 
 
 def _parts(
-    source: SheetSource, sheet: Sheet, passing: _Passing, reasons: Callable[[Piece], pl.DataFrame]
+    source: SheetSource, sheet: Sheet, passing: _SheetPass, reasons: Callable[[Piece], pl.DataFrame]
 ) -> Iterator[ValidatedPart]:
     """Go through a validated sheet once more: yield its rows and instructions, piece by piece."""
 
@@ -214,7 +230,7 @@ def _parts(
         # One at a time: whoever stores what is yielded has no room for pieces that wait.
         for make in source.pieces():
             yield part(make())
-    except NotPlain:  # it was plain when it was validated
+    except NeedsWholeFile:  # it was plain when it was validated
         raise changed_since_read(sheet.name) from None
 
 
@@ -247,8 +263,8 @@ def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
     return replace(
         validated,
         batch=digest.batch,
-        lines=Deferred(lambda: pl.concat(part.rows for part in parts())),
-        made=Deferred(lambda: pl.concat(part.instructions for part in parts())),
+        lines=BuiltOnUse(lambda: pl.concat(part.rows for part in parts())),
+        made=BuiltOnUse(lambda: pl.concat(part.instructions for part in parts())),
         defects_found=every,
         warnings_found=Findings.of(validated.warnings.filter(~is_refused)),
         counts=summed,
@@ -276,16 +292,19 @@ def _demand_columns(source: SheetSource, rules: Rules, countries: pl.Series) -> 
             continue
         for field in rule.form.fields:
             filled = field.name in rule.defaults or KINDS[field.kind].is_filled
+            filled = filled or (bool(rule.account_from) and field.name in rule.accounts)
             if field.from_sheet and field.name in rule.required and not filled and field.name not in have:
                 needed_by[field.name].append(say(rule.name))
     if needed_by:
+        profile = _profile_that_has(needed_by, source)
         said = "; ".join(
             say("{column} (needed for {names})", column=column, names=", ".join(names))
             for column, names in needed_by.items()
         )
         raise SheetError(
-            say("{name} lacks columns: {said}.", name=source.name, said=said),
-            hint=say("Add them, or correct their headings.") + _profile_that_has(needed_by, source),
+            say("{name} has missing columns: {said}.", name=source.name, said=said),
+            hint=say("Add them, or correct their headings.") + profile,
+            option="--column-profile" if profile else "",
         )
 
 
@@ -296,7 +315,7 @@ def _profile_that_has(missing: Collection[str], source: SheetSource) -> str:
         for heading in source.unknown:
             if columns.get(fold(heading)) in missing:
                 return " " + say(
-                    "{heading!r} is a heading of the profile {profile}: --column-profile {profile}.",
+                    "{heading!r} is a heading of the column profile {profile}: choose that profile.",
                     heading=heading,
                     profile=profile,
                 )
@@ -304,9 +323,11 @@ def _profile_that_has(missing: Collection[str], source: SheetSource) -> str:
 
 
 def _reasons(defects: pl.DataFrame) -> pl.DataFrame:
-    """Return why each row is not valid: `row` and `REASON_COLUMNS`."""
-    return defects.group_by("row", maintain_order=True).agg(
-        error_code=pl.col("code").first(), message=pl.col("message").str.join(" ")
+    """Return why each row is not valid: `row` and `REASON_COLUMNS`. A defect of the whole sheet (row 0) is of none."""
+    return (
+        defects.filter(pl.col("row") > 0)
+        .group_by("row", maintain_order=True)
+        .agg(error_code=pl.col("code").first(), message=pl.col("message").str.join(" "))
     )
 
 

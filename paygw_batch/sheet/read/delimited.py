@@ -7,13 +7,15 @@ that merges rows, a line break inside a field and a row with a field too few can
 
 import csv
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import polars as pl
 
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
-from paygw_batch.sheet.formulas import unguarded, unguarded_names
+from paygw_batch.sheet.clean import unguarded, unguarded_names
 from paygw_batch.sheet.model import SHOWN_CHARACTERS, defects_of, worded
 from paygw_batch.sheet.read.frame import Table
 from paygw_batch.sheet.read.headings import (
@@ -46,14 +48,14 @@ class Start:
     headings: Headings
 
     def of_part(self, header: bytes, lines_before: int) -> "Start":
-        """Return the place of `header` before a part of the file that begins so many lines below the header."""
+        """Return the place of `header` for a part of the file that begins `lines` below the header."""
         return replace(self, line=0, row=self.row + lines_before, offset=len(header))
 
 
 def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
     """Return the rows of `data` (UTF-8 without NUL and lone carriage returns).
 
-    Raises `SheetError` where the file as a whole cannot be trusted; a row with too many or too few fields is a defect
+    Raises `SheetError` if the file as a whole cannot be trusted; a row with too many or too few fields is a defect
     of that row (`row.fields`).
     """
     start = find_header(data, vocabulary, file)
@@ -66,6 +68,9 @@ def read_rows(data: bytes, start: Start, marks: Marks, file: str) -> Table:
     Raises `SheetError` as `read_delimited` does.
     """
     headings, lines = start.headings, marks.lines
+    # polars joins lines when a quotation mark does not close, and fills up rows that are short, without a word. So the
+    # lines and delimiters are also counted in the bytes: if the counts differ, a payment would vanish, or an amount
+    # would be read from the neighbouring column.
     ragged = None
     frame = _parse(data, start, headings) if _counts_agree(data, start, marks) else None
     if frame is None:
@@ -117,10 +122,13 @@ def find_header(data: bytes, vocabulary: Vocabulary, file: str) -> Start:
             delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, known_names(fit[1], vocabulary))))
             headings = match_headings(unguarded_names(cells), vocabulary, file=file, row=row)
             return Start(delimiter, row - 1 + above, row, cells, lines[row - 1 + above][1], headings)
-    likely = max(
-        DELIMITERS, key=lambda d: sum(bool(name) for t in texts for name in known_names(_cells(t, d), vocabulary))
-    )
-    raise no_header(file, [_cells(text, likely) for text in texts], vocabulary)
+    likely = max(([_cells(text, d) for text in texts] for d in DELIMITERS), key=partial(_likeness, vocabulary))
+    raise no_header(file, likely, vocabulary)
+
+
+def _likeness(vocabulary: Vocabulary, rows: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """Return how much rows are like those of a sheet: by the columns that they name, then by their cells."""
+    return sum(bool(name) for cells in rows for name in known_names(cells, vocabulary)), sum(map(len, rows))
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
@@ -138,7 +146,7 @@ def _begins_with_quote(data: bytes, start: Start) -> bool:
 
 
 def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None:
-    """Return every line below the header as a row (a blank line: nulls), or None where polars refuses the text."""
+    """Return every line below the header as a row (a blank line: nulls), or None if polars refuses the text."""
     try:
         return pl.read_csv(
             data,

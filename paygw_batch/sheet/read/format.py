@@ -22,12 +22,26 @@ _KINDS = {
     ".parquet": Kind.PARQUET,
     ".xlsx": Kind.WORKBOOK,
 }
+SHEET_ENDINGS = tuple(_KINDS)
+"""How the name of a sheet ends, in small letters."""
 _NAMES = mark_all("delimited text", "Parquet", "a workbook (.xlsx)")
 """The values of `Kind`, for the catalogue."""
+_COMPOUND = b"\xd0\xcf\x11\xe0"
+"""How a compound file begins: an .xls, and every workbook with a password."""
+_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
+"""The name of the part of a compound file that holds a workbook with a password (MS-OFFCRYPTO)."""
+_OTHER_SPREADSHEETS = (".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
+_PICTURE = "a picture"
 _FIRST_BYTES = (
     (b"PAR1", Kind.PARQUET),
     (b"PK\x03\x04", Kind.WORKBOOK),
-    (b"\xd0\xcf\x11\xe0", mark("an old or an encrypted workbook")),
+    (_COMPOUND, mark("an old workbook (.xls)")),
+    (b"\x89PNG", _PICTURE),
+    (b"\xff\xd8\xff", _PICTURE),
+    (b"GIF8", _PICTURE),
+    (b"RIFF", _PICTURE),
+    (b"II*\x00", _PICTURE),
+    (b"MM\x00*", _PICTURE),
     (b"PK\x05\x06", mark("a zip archive")),
     (b"PK\x07\x08", mark("a zip archive")),
     (b"\x1f\x8b", mark("compressed (gzip)")),
@@ -47,6 +61,11 @@ _FIRST_BYTES = (
 def kind_of(file: str) -> Kind:
     """Return the format that a file's name says. Raises `SheetError` for a name that says nothing."""
     ending = Path(file).suffix.lower()
+    if ending in _OTHER_SPREADSHEETS:
+        raise SheetError(
+            say("{file} is a spreadsheet of another kind ({ending}).", file=file, ending=ending),
+            hint=say('Open it in the spreadsheet, and save it as .xlsx, or as "CSV UTF-8".'),
+        )
     if ending not in _KINDS:
         raise SheetError(
             say("{file} ends in none of {kinds}.", file=file, kinds=", ".join(_KINDS)),
@@ -57,8 +76,18 @@ def kind_of(file: str) -> Kind:
 
 def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
     """Raise `SheetError` for a file whose first bytes contradict its name."""
+    if data.startswith(_COMPOUND) and _ENCRYPTED in data:
+        raise SheetError(
+            say("{file} is protected by a password.", file=file),
+            hint=say("Open it in the spreadsheet with the password, and save a copy without one."),
+        )
     head = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
     found = next((what for first, what in _FIRST_BYTES if head.startswith(first)), Kind.DELIMITED)
+    if found == _PICTURE:
+        raise SheetError(
+            say("{file} is a picture, whatever its name says.", file=file),
+            hint=say("Ask its sender for the sheet itself: nobody can check what is typed off a picture."),
+        )
     if found is not kind:
         hint = (
             say("Rename it.")

@@ -5,13 +5,71 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from paygw_batch.countries.form_columns import sheet_columns
+from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
-from paygw_batch.sheet.deferred import Deferred
-from paygw_batch.sheet.model import Sheet, no_defects
+from paygw_batch.sheet.findings import BuiltOnUse
+from paygw_batch.sheet.model import Sheet, as_defects, no_defects
 from paygw_batch.sheet.read.headings import Headings
-from paygw_batch.sheet.read.other_digits import with_our_digits
+
+_SCRIPTS = ("٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹")
+"""The digits of Arabic, and of Persian and Urdu."""
+_FIRST_BYTES = {digit.encode()[:1] for digits in _SCRIPTS for digit in digits}
+_EVERY_DIGIT = r"\p{Nd}"
+_DECIMAL_SIGN = "\N{ARABIC DECIMAL SEPARATOR}"
+
+
+def has_other_digits(frame: pl.DataFrame, text: bytes | None = None) -> bool:
+    """Return whether an amount or a number of rows of a sheet has digits of another script, that can be read or not.
+
+    `text` is what the rows were read from, in UTF-8, where they are from a text: most have no such byte anywhere.
+    """
+    if text is not None and not any(first in text for first in _FIRST_BYTES):
+        return False
+    return any(_is_written_in(frame[name]).any() for name in _numbers_in(frame))
+
+
+def with_our_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the frame with such values in our digits, and a warning for each that shows both.
+
+    A value whose digits are of several scripts is left as it is: nothing is guessed, and the checks refuse it.
+    """
+    warnings = [as_defects(())]
+    for name in _numbers_in(frame):
+        text = frame[name]
+        at = _is_written_in(text).arg_true()
+        if not at.len():
+            continue
+        read = text.gather(at)
+        for digits in _SCRIPTS:
+            is_alone = read.str.contains(f"[{digits}]") & ~read.str.contains(f"[{_EVERY_DIGIT}--[{digits}]]")
+            ours = read.str.replace_many([*digits, _DECIMAL_SIGN], [*"0123456789", "."])
+            read = read.zip_with(~is_alone, ours)
+        lines = zip(frame["row"].gather(at), text.gather(at), read, strict=True)
+        warnings.append(
+            as_defects(
+                (row, name, old, f"{name}.other_digits", say("{old} was read as {new}.", old=old, new=new))
+                for row, old, new in lines
+                if old != new
+            )
+        )
+        frame = frame.with_columns(text.scatter(at, read))
+    return frame, pl.concat(warnings)
+
+
+def _numbers_in(frame: pl.DataFrame) -> list[str]:
+    cleanings = sheet_columns().cleanings
+    return [name for name in frame.columns if cleanings.get(name) in {Cleaning.AMOUNT, Cleaning.NUMBER}]
+
+
+def _is_written_in(text: pl.Series) -> pl.Series:
+    """Return which values have such digits. Most columns are of ASCII alone, which the lengths tell quickly."""
+    if text.str.len_bytes().sum() == text.str.len_chars().sum():
+        return pl.Series([False]).new_from_index(0, text.len())
+    return text.str.contains(f"[{''.join(_SCRIPTS)}]").fill_null(value=False)
+
 
 _SEEN = r"[^\p{C}\p{Z}]"
 
@@ -21,7 +79,7 @@ class Table:
     """A file's rows below its header. `frame`: `row` (UInt32), then columns as `headings.names`, all String.
 
     `worksheet` is the name of the one that was read, where the file has several that could have been meant.
-    Without `has_empty`, no text of the frame is empty.
+    `encoding` is the one that somebody had to name for it. Without `has_empty`, no text of the frame is empty.
     """
 
     frame: pl.DataFrame
@@ -31,6 +89,7 @@ class Table:
     warnings: pl.DataFrame = field(default_factory=no_defects)
     worksheet: str | None = None
     has_empty: bool = True
+    encoding: str = ""
 
 
 def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: int) -> Sheet:
@@ -39,11 +98,11 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
     Raises `SheetError` for a sheet without a row or with more than `max_rows`.
     """
     headings = table.headings
-    frame = rows_said(table)
+    frame = without_blank_rows(table)
     if not frame.height:
         raise SheetError(
             say("{file} has a header and no row below it.", file=file),
-            hint=say("Nothing was sent: there is nobody to pay."),
+            hint=say("Nothing was sent: there is no one to pay."),
         )
     if frame.height > max_rows:
         raise SheetError(
@@ -53,7 +112,7 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
                 height=frame.height,
                 max_rows=max_rows,
             ),
-            hint=say("Split the sheet, or raise limits.max_rows in the configuration."),
+            hint=say("Split the sheet, or have the limit raised in the configuration."),
         )
     hollow = {name for name in headings.nameless if frame[name].null_count() == frame.height}
     frame, read_in_other_digits = with_our_digits(frame.drop(hollow))
@@ -61,13 +120,14 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
     return Sheet(
         name=file if table.worksheet is None else f"{file} [{table.worksheet}]",
         sha256=sha256,
-        content=Deferred.of(frame),
+        content=BuiltOnUse.of(frame),
         headers={name: headings.sender[name] for name in frame.columns[1:]},
         unknown=tuple(name for name in headings.unknown if name not in hollow),
         notes=(*table.notes, *notes_of(headings)),
         defects=found_in(table.defects, frame),
         warnings=pl.concat([found_in(table.warnings, frame), read_in_other_digits]),
         operation=operation,
+        encoding=table.encoding,
     )
 
 
@@ -76,7 +136,7 @@ def headers_of(headings: Headings) -> dict[str, str]:
     return {name: headings.sender[name] for name in headings.names if name not in headings.ours}
 
 
-def sheet_gone_through(
+def streamed_sheet(
     headings: Headings,
     held: Collection[str],
     defects: Mapping[int, pl.DataFrame],
@@ -91,7 +151,7 @@ def sheet_gone_through(
     return Sheet(
         name=file,
         sha256=sha256,
-        content=Deferred(frame),
+        content=BuiltOnUse(frame),
         headers={name: heading for name, heading in headers_of(headings).items() if name not in hollow},
         unknown=tuple(name for name in headings.unknown if name not in hollow),
         notes=notes_of(headings),
@@ -108,18 +168,19 @@ def notes_of(headings: Headings) -> tuple[str, ...]:
     return (say("The columns {names} are those of a rejects file, and are left out.", names=names),)
 
 
-def rows_said(table: Table) -> pl.DataFrame:
+def without_blank_rows(table: Table) -> pl.DataFrame:
     """Return the table's frame without blank rows and the columns of a rejects file; blank texts as nulls."""
     frame = table.frame.drop(table.headings.ours)
     if table.has_empty:
         frame = frame.with_columns(_empty_as_null(frame, name) for name in frame.columns[1:])
     blank = _blank_rows(frame)
-    return rows_of(frame, ~blank) if blank.any() else frame  # a copy of every text, so only where it must be
+    return rows_of(frame, ~blank) if blank.any() else frame  # a copy of every text, so only if it must be
 
 
 def found_in(found: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the defects or warnings that were `found` in the rows of a frame."""
-    return found.filter(pl.col("row").is_in(frame["row"].implode())) if found.height else found
+    """Return the defects or warnings that were `found` in the rows of a frame, and those of the whole sheet (row 0)."""
+    is_here = (pl.col("row") == 0) | pl.col("row").is_in(frame["row"].implode())
+    return found.filter(is_here) if found.height else found
 
 
 def rows_of(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
@@ -131,9 +192,9 @@ def rows_of(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
 
 
 def copied(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with their texts copied: all else are texts, beside `row`.
+    """Return rows with their texts copied; all columns but `row` are texts.
 
-    A few rows of a piece share its memory, and would keep all texts of it for as long as they are kept themselves.
+    A few rows of a piece share its memory, and would keep all its texts alive.
     """
     return rows.select("row", pl.exclude("row") + "")
 

@@ -15,13 +15,16 @@ from paygw_batch.sheet.columns import (
     known_columns,
     reserved_names,
 )
+from paygw_batch.sheet.model import SHOWN_CHARACTERS
 
 NOT_OURS = ""
 """The word for a heading that means nothing to us, though a profile or our own names would know it."""
 HEADER_ROWS = 20
-MOST_COLUMNS = 16_384
-"""As many as a spreadsheet has."""
 """The number of first rows that may hold the header, with titles and notes above it."""
+SAMPLES = 3
+"""How many texts of a column are shown beside its heading."""
+MAX_COLUMNS = 16_384
+"""As many as a spreadsheet has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +60,23 @@ class Headings:
     ours: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class SeenHeading:
+    """A heading of a file, the column that it means, if any, and the first texts below it."""
+
+    heading: str
+    column: str | None
+    samples: tuple[str, ...] = ()
+
+
 class HeadingError(SheetError):
     """A file has no header that names the columns that every sheet needs, or one that names a column twice.
 
-    `headings` are those of the row that comes nearest, each with the column it stands for, if any.
+    `headings` are those of the row that comes nearest.
     """
 
-    def __init__(self, message: str, hint: str, headings: Sequence[tuple[str, str | None]]) -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, message: str, hint: str, headings: Sequence[SeenHeading], *, option: str = "") -> None:
+        super().__init__(message, hint=hint, option=option)
         self.headings = headings
 
 
@@ -123,43 +135,44 @@ def no_header(
 ) -> HeadingError:
     """Return the error for a file whose first `rows` hold no header; it names the columns that are missing.
 
-    Names the profiles that fit, where there are some. `worksheet` is the one that the rows are of, where there are
+    Names the profiles that fit, if there are some. `worksheet` is the one that the rows are of, if there are
     several.
     """
     place = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
     best = max(rows, key=lambda cells: _likeness(cells, vocabulary), default=[])
     names = known_names(best, vocabulary)
-    headings = [(" ".join(cell.split()), name) for cell, name in zip(best, names, strict=True) if cell.strip()]
+    below = rows[list(rows).index(best) + 1 :] if best else ()
+    headings = [
+        SeenHeading(" ".join(cell.split()), name, texts_at(place, below))
+        for place, (cell, name) in enumerate(zip(best, names, strict=True))
+        if cell.strip()
+    ]
     how = say(
         "`paygw-batch validate {file} --map FILE.toml` writes its headings to a file where you say what each means.",
         file=file,
     )
     if fitting := _fitting_profiles(best, vocabulary):
-        return HeadingError(
-            say(
-                "{place}, row {row}: these are headings of the profile {profiles}.",
-                place=place,
-                row=list(rows).index(best) + 1,
-                profiles=say(" and of ").join(fitting),
-            ),
-            say(
-                "Name the profile: --column-profile {fitting}, or column_profile under [sheet] in the configuration.",
-                fitting=fitting[0],
-            ),
-            headings,
-        )
+        return _of_profiles(place, list(rows).index(best) + 1, fitting, headings)
     if not any(names):
         return HeadingError(
-            say("{place} has no header that we know among its first {rows} rows.", place=place, rows=HEADER_ROWS),
+            say("{place} has no known header in its first {rows} rows.", place=place, rows=HEADER_ROWS),
             say(
                 "The first row must name the columns: {columns}. {how}",
                 columns=", ".join(vocabulary.columns[:7]),
                 how=how,
             ),
             headings,
+            option="--column-profile",
         )
+    return _lacking(place, list(rows).index(best) + 1, names, headings, how)
+
+
+def _lacking(
+    place: str, row: int, names: Sequence[str | None], headings: Sequence[SeenHeading], how: str
+) -> HeadingError:
+    """Return the error for a header that lacks a column which is always needed, with the heading that may be meant."""
     missing = [name for name in ALWAYS_NEEDED if name not in names]
-    unknown = [heading for heading, name in headings if name is None]
+    unknown = [one.heading for one in headings if one.column is None]
     close = {name: get_close_matches(name, unknown, n=1) for name in missing}
     said = [
         say("{name} (is it the column {near!r}?)", name=name, near=near[0]) if near else name
@@ -169,12 +182,37 @@ def no_header(
         say(
             "{place}, row {row}: the header has no column {columns}.",
             place=place,
-            row=list(rows).index(best) + 1,
+            row=row,
             columns=say(" and no column ").join(said),
         ),
         say("Add the column, or correct its heading. {how}", how=how),
         headings,
+        option="--column-profile",
     )
+
+
+def _of_profiles(place: str, row: int, fitting: Sequence[str], headings: Sequence[SeenHeading]) -> HeadingError:
+    """Return the error for a header that profiles know, of which none was named."""
+    return HeadingError(
+        say(
+            "{place}, row {row}: these are headings of the profile {profiles}.",
+            place=place,
+            row=row,
+            profiles=say(" and of ").join(fitting),
+        ),
+        say(
+            "Name the profile: --column-profile {fitting}, or column_profile under [sheet] in the configuration.",
+            fitting=fitting[0],
+        ),
+        headings,
+        option="--column-profile",
+    )
+
+
+def texts_at(place: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the texts of one column in some rows, without the empty ones."""
+    cells = (row[place].strip() for row in rows if place < len(row))
+    return tuple(cell[:SHOWN_CHARACTERS] for cell in cells if cell)
 
 
 def header_likeness(rows: Sequence[Sequence[str]], vocabulary: Vocabulary) -> tuple[bool, int, int]:
@@ -191,13 +229,13 @@ def _likeness(cells: Sequence[str], vocabulary: Vocabulary) -> tuple[bool, int, 
 
 def require_columns(cells: Sequence[str], file: str) -> None:
     """Raise `SheetError` for a row of more cells than a spreadsheet has columns: it would take minutes to look at."""
-    if len(cells) > MOST_COLUMNS:
+    if len(cells) > MAX_COLUMNS:
         raise SheetError(
             say(
                 "{file} has {columns} columns, and a sheet can have {most}.",
                 file=file,
                 columns=f"{len(cells):,}",
-                most=f"{MOST_COLUMNS:,}",
+                most=f"{MAX_COLUMNS:,}",
             ),
             hint=say("Save the sheet again with the columns that it needs."),
         )
@@ -232,7 +270,7 @@ def match_headings(cells: Sequence[str], vocabulary: Vocabulary, *, file: str, r
                     heading=heading,
                 ),
                 say("Remove or rename one of the two columns."),
-                [(text, meant) for text, meant in zip(trimmed, known, strict=True) if text],
+                [SeenHeading(text, meant) for text, meant in zip(trimmed, known, strict=True) if text],
             )
         seen[own] = heading
         names.append(own)

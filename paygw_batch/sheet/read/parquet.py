@@ -10,18 +10,18 @@ import polars as pl
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.model import Sheet, defects_of, no_defects, worded
-from paygw_batch.sheet.pieces import NotPlain, Piece, frame_read_again, held_in
+from paygw_batch.sheet.pieces import NeedsWholeFile, Piece, frame_read_again, held_in
 from paygw_batch.sheet.read.frame import (
     Table,
     found_in,
+    has_other_digits,
     headers_of,
     refuse_control_characters,
     rows_of,
-    rows_said,
-    sheet_gone_through,
+    streamed_sheet,
+    without_blank_rows,
 )
 from paygw_batch.sheet.read.headings import Vocabulary, is_header, match_headings, no_header
-from paygw_batch.sheet.read.other_digits import has_other_digits
 from paygw_batch.sheet.read.parquet_trial import TrialResult, try_parquet
 
 LARGE_BYTES = 2 * 1024 * 1024
@@ -84,7 +84,7 @@ class ParquetStream:
         max_bytes: int,
         whole: Callable[[], Sheet],
     ) -> None:
-        """`whole` reads the file as a whole. Raises `SheetError` as `read_parquet`, and `NotPlain`."""
+        """`whole` reads the file as a whole. Raises `SheetError` as `read_parquet`, and `NeedsWholeFile`."""
         _try(data, file=file, max_rows=max_rows, max_bytes=max_bytes)
         self._data = data
         self._vocabulary = vocabulary
@@ -93,7 +93,7 @@ class ParquetStream:
         self._defects: dict[int, pl.DataFrame] = {}
         self._rows = int(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item())
         if not self._rows:
-            raise NotPlain
+            raise NeedsWholeFile
         self.name = file
         self.operation = vocabulary.operation
         self._headings = self._table(0, 1).headings
@@ -106,14 +106,14 @@ class ParquetStream:
         for at in range(0, self._rows, ROWS_AT_ONCE):
             yield partial(self._piece, at)
 
-    def probably_held(self) -> Collection[str]:
+    def columns_likely_filled(self) -> Collection[str]:
         """As in `SheetSource`. The last rows of a sorted sheet may fill a column that is empty in all the others."""
         places = {*range(0, self._rows, max(LOOK_ROWS, self._rows // _LOOKS)), max(0, self._rows - LOOK_ROWS)}
-        return set[str]().union(*(held_in(rows_said(self._table(at, LOOK_ROWS))) for at in places))
+        return set[str]().union(*(held_in(without_blank_rows(self._table(at, LOOK_ROWS))) for at in places))
 
     def sheet(self, held: Collection[str]) -> Sheet:
         """As in `SheetSource`."""
-        return sheet_gone_through(
+        return streamed_sheet(
             self._headings,
             held,
             self._defects,
@@ -137,10 +137,10 @@ class ParquetStream:
             table = self._table(at, ROWS_AT_ONCE)
             refuse_control_characters(table, self.name)
         except SheetError as error:
-            raise NotPlain from error
-        frame = rows_said(table).rechunk()
+            raise NeedsWholeFile from error
+        frame = without_blank_rows(table).rechunk()
         if not frame.height or has_other_digits(frame):
-            raise NotPlain
+            raise NeedsWholeFile
         self._defects[at] = found_in(table.defects, frame)
         return Piece(frame, self._defects[at])
 
@@ -149,11 +149,11 @@ _REFUSALS = {
     TrialResult.DAMAGED: (mark("{file} is a damaged Parquet file."), mark("Write it again.")),
     TrialResult.TOO_MANY_ROWS: (
         mark("{file} has more rows than are allowed."),
-        mark("Split the sheet, or raise limits.max_rows."),
+        mark("Split the sheet, or have the limit raised in the configuration."),
     ),
     TrialResult.TOO_LARGE: (
         mark("{file} is too large once unpacked."),
-        mark("Split the sheet, or raise limits.max_sheet_mib."),
+        mark("Split the sheet, or have the limit raised in the configuration."),
     ),
 }
 

@@ -1,34 +1,20 @@
 """Column profiles: sets of headings under config/columns/, or in a file of the operator's own."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Mapping
 from pathlib import Path
 
 from paygw_batch.countries.data import nearest
 from paygw_batch.countries.load import config_dir
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.files import read_regular
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.read.headings import NOT_OURS, fold
 
+_MAX_PROFILE_BYTES = 1024 * 1024
 OWN_ENDING = ".toml"
 """By this end a profile is the path of a file, and no name."""
-
-
-@dataclass(frozen=True, slots=True)
-class GuessedHeading:
-    """A heading of a sheet and the column that it may mean. `is_known` says that it is read so.
-
-    A `column` that is not known is a guess for a person to look at; `NOT_OURS`: there is none. `other` is the column
-    that would have been guessed, had another heading not taken it.
-    """
-
-    heading: str
-    column: str
-    is_known: bool
-    other: str = ""
 
 
 def profile_names(data: Path | None = None) -> list[str]:
@@ -45,19 +31,21 @@ def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
     is_own = name.endswith(OWN_ENDING)
     if name not in known and not is_own:
         raise ConfigurationError(
-            say("sheet.column_profile: no profile is called {name!r}; {known}", name=name, known=nearest(name, known))
+            say("sheet.column_profile: no profile is called {name!r}; {known}", name=name, known=nearest(name, known)),
+            hint=say("Name one of these, or a file that `paygw-batch validate SHEET --map FILE.toml` wrote."),
         )
     file = Path(name) if is_own else (data or config_dir()) / "columns" / f"{name}.toml"
     told = name if is_own else f"config/columns/{file.name}"
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        tables = tomllib.loads(read_regular(file, _MAX_PROFILE_BYTES).decode())
     except OSError as error:
         raise ConfigurationError(
-            say("{told} cannot be read: {reason}.", told=told, reason=say(str(error.strerror)))
+            say("{told} cannot be read: {reason}.", told=told, reason=say(str(error.strerror))),
+            hint=say("Check the path. `paygw-batch validate SHEET --map FILE.toml` writes such a file."),
         ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(
-            say("{told} is not TOML: {error}.", told=told, error=error), hint=say("Mend the named line.")
+            say("{told} is not TOML: {error}.", told=told, error=error), hint=say("Correct the named line.")
         ) from error
     headings, columns = tables.get("columns"), {*known_columns(), NOT_OURS}
     if not isinstance(headings, dict) or set(tables) != {"columns"}:
@@ -80,31 +68,6 @@ def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
 def every_profile(own: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
     """Return the headings of all profiles that come with the program, by name, the configuration's before them."""
     return {name: known_headings(name, own) for name in profile_names()}
-
-
-def suggested(heading: str, columns: Sequence[str]) -> str | None:
-    """Return the ones of `columns` that a heading may mean: by the profiles, or by a spelling that is almost theirs."""
-    profiles = [read_profile(name) for name in profile_names()]
-    said = {column for profile in profiles for known, column in profile.items() if fold(known) == fold(heading)}
-    if said:
-        meant = said.intersection(columns)
-        return meant.pop() if len(meant) == 1 else None
-    by_name = {fold(column): column for column in columns}
-    near = get_close_matches(fold(heading), by_name, n=1, cutoff=0.8)
-    return by_name[near[0]] if near else None
-
-
-def guessed(headings: Sequence[tuple[str, str | None]], columns: Sequence[str]) -> Sequence[GuessedHeading]:
-    """Return for each heading of a sheet the column that it is read as, or else a guess. No column is guessed twice."""
-    certain = {column for _, column in headings if column is not None}
-    taken = {NOT_OURS}
-    found = []
-    for heading, column in headings:
-        near = column or suggested(heading, columns) or NOT_OURS
-        meant = NOT_OURS if near in taken or (column is None and near in certain) else near
-        taken.add(meant)
-        found.append(GuessedHeading(heading, meant, column is not None, near if near != meant else ""))
-    return found
 
 
 def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, str]:

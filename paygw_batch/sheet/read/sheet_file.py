@@ -1,48 +1,56 @@
 """Reading a sheet: one file, read once, hashed and parsed from the very same bytes, as exact text."""
 
+import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import polars as pl
 
-from paygw_batch.errors import SheetError
+from paygw_batch.errors import Asked, SheetError, SheetQuestion
 from paygw_batch.language import say
-from paygw_batch.sheet.model import Sheet
-from paygw_batch.sheet.pieces import InMemory, NotPlain, SheetSource, changed_since_read
+from paygw_batch.sheet.columns import columns_by_operation, columns_of_operation
+from paygw_batch.sheet.model import SHOWN_CHARACTERS, Headed, Sheet
+from paygw_batch.sheet.pieces import InMemory, NeedsWholeFile, SheetSource, changed_since_read
 from paygw_batch.sheet.read import parquet, text_stream
 from paygw_batch.sheet.read.delimited import read_delimited
 from paygw_batch.sheet.read.format import Kind, check_first_bytes, kind_of
 from paygw_batch.sheet.read.frame import Table, refuse_control_characters, to_sheet
-from paygw_batch.sheet.read.headings import HeadingError, Vocabulary
+from paygw_batch.sheet.read.headings import HEADER_ROWS, HeadingError, SeenHeading, Vocabulary, fold
 from paygw_batch.sheet.read.parquet import ParquetStream, read_parquet, table_of
-from paygw_batch.sheet.read.text import has_further_controls, to_utf8
+from paygw_batch.sheet.read.text import NotUtf8, has_further_controls, needs_encoding, samples_of, to_utf8
 from paygw_batch.sheet.read.text_stream import TextStream
 from paygw_batch.sheet.read.xlsx import read_workbook
+
+_OFFICE_ENCODING = "cp1252"
+"""What spreadsheets of Western Europe and of French-speaking Africa write as CSV."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """How sheets are read. `aliases`: a sender's heading -> our column. `sheet_name` names one sheet of a workbook.
 
+    `file` is the name that the sender gave the file, if it is kept under another one.
+
     `profiles` are those of the `Vocabulary`.
 
-    `operation` is what its rows are for: that says which columns are known.
-    `code_page` (`cp1252`) is what a text file is tried in when it has no byte order mark and is not UTF-8.
+    `operation` is the operation of its rows: it determines the known columns.
+    `encoding` (`cp1252`) is tried for a text file without a byte order mark that is not UTF-8.
     """
 
     max_rows: int = 1_000_000
     max_sheet_bytes: int = 1024 * 1024 * 1024
-    code_page: str | None = None
+    encoding: str | None = None
     sheet_name: str | None = None
     aliases: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     operation: str = "payout"
     profiles: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    file: str | None = None
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -56,9 +64,9 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     Raises `SheetError` for each problem of the file as a whole: missing, not a regular file, empty, too large, not
     what its name says, no header, a column missing or there twice, no row, too many rows, damaged.
     """
-    file = path.name
-    if path.is_dir():
-        raise SheetError(say("{file} is a folder.", file=file), hint=say("Name the sheet's file itself."))
+    file = options.file or path.name
+    if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
+        raise SheetError(say("{file} is a folder.", file=file or path), hint=say("Name the sheet's file itself."))
     kind = kind_of(file)
     data = _bytes_of(path, options.max_sheet_bytes)
     check_first_bytes(data, kind, file)
@@ -70,7 +78,8 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
                 kind=kind,
                 sheet_name=options.sheet_name,
             ),
-            hint=say("Leave --sheet out."),
+            hint=say("Leave --worksheet out."),
+            option="--worksheet",
         )
     sha256 = hashlib.sha256(data).hexdigest()
     match kind:
@@ -105,10 +114,12 @@ def open_sheet(path: Path, options: ReadOptions) -> SheetSource:
         if options.sheet_name is None and path.is_file() and size <= options.max_sheet_bytes:
             kind = kind_of(path.name)
             if kind is Kind.DELIMITED and size > text_stream.BLOCK_BYTES:
-                return TextStream(path, options.vocabulary, max_rows=options.max_rows, whole=whole)
+                return TextStream(
+                    path, options.vocabulary, file=options.file or path.name, max_rows=options.max_rows, whole=whole
+                )
             if kind is Kind.PARQUET and size > parquet.LARGE_BYTES:
                 return _parquet_stream(path, options, whole)
-    except (OSError, NotPlain):
+    except (OSError, NeedsWholeFile):
         pass
     return InMemory(whole())
 
@@ -119,24 +130,34 @@ def _parquet_stream(path: Path, options: ReadOptions, whole: Callable[[], Sheet]
     return ParquetStream(
         data,
         options.vocabulary,
-        file=path.name,
+        file=options.file or path.name,
         max_rows=options.max_rows,
         max_bytes=options.max_sheet_bytes,
         whole=whole,
     )
 
 
-def headings_in(path: Path, options: ReadOptions) -> Sequence[tuple[str, str | None]]:
-    """Return the headings of a file, each with the column that it means, also where no row is a known header.
+def headings_in(path: Path, options: ReadOptions) -> Sequence[SeenHeading]:
+    """Return the headings of a file with the column that each means, also where no row is a known header.
 
     Raises `SheetError` for a file that cannot be read for another reason.
     """
     try:
         source = open_sheet(path, options)
+        first = next(iter(source.pieces()))().frame.head(HEADER_ROWS)
     except HeadingError as error:
         return error.headings
-    meant = {heading: None if name in source.unknown else name for name, heading in source.headers.items()}
-    return [(heading, name) for heading, name in meant.items() if heading]
+    return seen_headings(source.headers, source.unknown, first)
+
+
+def seen_headings(headers: Mapping[str, str], unknown: Collection[str], rows: pl.DataFrame) -> list[SeenHeading]:
+    """Return the headings of a sheet with the texts below them in some of its rows."""
+    texts = {name: [text[:SHOWN_CHARACTERS] for text in rows[name].drop_nulls()] for name in rows.columns[1:]}
+    return [
+        SeenHeading(heading, None if name in unknown else name, tuple(texts.get(name, ())))
+        for name, heading in headers.items()
+        if heading
+    ]
 
 
 def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
@@ -159,11 +180,39 @@ def sheet_of(frame: pl.DataFrame, options: ReadOptions, *, name: str) -> Sheet:
 
 
 def _delimited(data: bytes, options: ReadOptions, file: str) -> Table:
-    text = to_utf8(data, code_page=options.code_page, file=file)
+    try:
+        text = to_utf8(data, encoding=options.encoding, file=file)
+    except NotUtf8 as error:
+        raise _which_encoding(data, error) from None
     table = read_delimited(text, options.vocabulary, file=file)
+    if options.encoding is not None and needs_encoding(data):
+        table = replace(table, encoding=options.encoding)
     if has_further_controls(text):  # to_utf8 has looked for those of ASCII
         refuse_control_characters(table, file)
     return table
+
+
+def _which_encoding(data: bytes, error: NotUtf8) -> SheetError:
+    """Return the question how a text is encoded, with names as the likeliest answer has them.
+
+    Nothing is guessed: any text can be read in any code page, and only a person sees whether the names are right.
+    """
+    samples = samples_of(data, _OFFICE_ENCODING, most=3)
+    if not samples:
+        return error
+    shown = ", ".join(samples)
+    return SheetQuestion(
+        Asked.ENCODING,
+        say(
+            "{wrong} Read as {encoding}, it says: {shown}.", wrong=error.message, encoding=_OFFICE_ENCODING, shown=shown
+        ),
+        hint=say(
+            'If that is right: --encoding {encoding}. If not, save the sheet as "CSV UTF-8".', encoding=_OFFICE_ENCODING
+        ),
+        question=say("Are these spelled right: {shown}?", shown=shown),
+        choices=(_OFFICE_ENCODING,),
+        samples=samples,
+    )
 
 
 def _bytes_of(path: Path, max_bytes: int) -> bytes:
@@ -178,13 +227,18 @@ def _bytes_of(path: Path, max_bytes: int) -> bytes:
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
                 raise SheetError(
-                    say("{name} is no regular file.", name=path.name), hint=say("Name the sheet's file itself.")
+                    say("{name} is not a regular file.", name=path.name), hint=say("Name the sheet's file itself.")
                 )
             if before.st_size > max_bytes:
                 raise _too_large(path, before.st_size, max_bytes)
             data = file.readall()
             after = os.fstat(descriptor)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise SheetError(
+                say("The file's name is too long for this computer."),
+                hint=say("Give it a shorter name, of at most 200 characters."),
+            ) from error
         raise SheetError(
             say("{path} cannot be read: {reason}.", path=path, reason=say(str(error.strerror))),
             hint=say("Check the path."),
@@ -207,5 +261,30 @@ def _too_large(path: Path, size: int, max_bytes: int) -> SheetError:
             size=size / 2**20,
             max_bytes=max_bytes / 2**20,
         ),
-        hint=say("Split the sheet, or raise limits.max_sheet_mib in the configuration."),
+        hint=say("Split the sheet, or have the limit raised in the configuration."),
     )
+
+
+def refuse_misdirected(sheet: Headed, commands: Mapping[str, str]) -> None:
+    """Raise `SheetError` for a sheet whose columns are another operation's. `commands`: operation -> its command."""
+    own = set(columns_of_operation(sheet.operation))
+    headings = {fold(heading) for heading in sheet.headers.values()}
+    for operation, columns in columns_by_operation().items():
+        alien = [name for name in columns if name not in own and fold(name) in headings]
+        has_own = any(name in sheet.headers for name in own.difference(columns))
+        if operation != sheet.operation and not has_own and alien:
+            raise SheetError(
+                say(
+                    "{name} has columns of a sheet for `{command}` ({alien}), and none that only a sheet for "
+                    "`{own}` has.",
+                    name=sheet.name,
+                    command=commands[operation],
+                    alien=", ".join(alien),
+                    own=commands[sheet.operation],
+                ),
+                hint=say(
+                    "Nothing was sent. `{command}` runs such a sheet; `--collect` is for collections.",
+                    command=commands[operation],
+                ),
+                for_terminal=True,
+            )

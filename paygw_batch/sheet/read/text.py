@@ -20,16 +20,21 @@ _FIND_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _FURTHER_CONTROLS = ((b"\xc2", re.compile(rb"\xc2[\x80-\x9f]")), (b"\xe2", re.compile(rb"\xe2\x80[\xa8\xa9]")))
 """U+0080 to U+009F, and U+2028 and U+2029: their first byte, which is found at once or not at all, and all of them."""
 _EVERY_BYTE = bytes(range(0x100))
+_SAMPLE_CHARACTERS = 60
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 
-def to_utf8(data: bytes, *, code_page: str | None, file: str) -> bytes:
+class NotUtf8(SheetError):
+    """A text is in no encoding that it says, and nobody has named one."""
+
+
+def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
     """Return a text file's bytes as UTF-8 without mark, with LF or CR LF as line ends and no control character.
 
-    Tried in this order: a byte order mark, strict UTF-8, then `code_page` where the configuration names one. Raises
-    `SheetError` for anything else, and for control characters (NUL among them), naming the line.
+    Tried in this order: a byte order mark, strict UTF-8, then `encoding` where a person or the configuration names one.
+    Raises `NotUtf8` if nobody does, and `SheetError` for control characters (NUL among them), naming the line.
     """
-    text = _line_ends(_decoded(data, code_page, file), file)
+    text = _line_ends(_decoded(data, encoding, file), file)
     at = _near_control(text)
     if at is not None:
         found = _FIND_CONTROL.search(text, at)
@@ -69,7 +74,7 @@ class Marks:
         return cls(delimiter, found, found.count(b"\n") + has_open_line)
 
     def are_alike(self, delimiters: int) -> bool:
-        """Return whether each line has so many delimiters, and nothing else that is marked."""
+        """Return whether each line has that number of delimiters, and no other marked character."""
         line_end = b"\r\n" if self.found[delimiters : delimiters + 1] == b"\r" else b"\n"
         alike = (self.delimiter * delimiters + line_end) * self.lines
         return self.found in (alike, alike.removesuffix(line_end))
@@ -80,7 +85,7 @@ class Marks:
 
 
 def _near_control(text: bytes) -> int | None:
-    """Return a place in the text at or before its first control character of ASCII, or None where it has none."""
+    """Return a place in the text at or before its first control character of ASCII, or None if it has none."""
     for at in range(0, len(text), _CHUNK_BYTES):
         chunk = text[at : at + _CHUNK_BYTES]
         if len(chunk.translate(None, _CONTROL_BYTES)) != len(chunk):
@@ -93,21 +98,48 @@ def has_further_controls(text: bytes) -> bool:
     return not text.isascii() and any(first in text and found.search(text) for first, found in _FURTHER_CONTROLS)
 
 
-def _decoded(data: bytes, code_page: str | None, file: str) -> bytes:
-    for mark, encoding in _MARKS:
+def _decoded(data: bytes, encoding: str | None, file: str) -> bytes:
+    for mark, marked in _MARKS:
         if data.startswith(mark):
-            return _recoded(data, encoding, file)
+            return _recoded(data, marked, file)
     data = data.removeprefix(UTF8_MARK)
     wrong_at = _not_utf8_at(data)
     if wrong_at is None:
         return data
-    if code_page is not None:
-        return _recoded(data, code_page, file)
+    if encoding is not None:
+        return _recoded(data, encoding, file)
     line = data.count(b"\n", 0, wrong_at) + 1
-    raise SheetError(
+    raise NotUtf8(
         say("{file}, line {line}: the text is not UTF-8.", file=file, line=line),
-        hint=say('Save it as "CSV UTF-8", or name its code page in the configuration (sheet.code_page = "cp1252").'),
+        hint=say('Save it as "CSV UTF-8", or name its encoding.'),
     )
+
+
+def needs_encoding(data: bytes) -> bool:
+    """Return whether a text says no encoding by a mark, and is not UTF-8."""
+    has_mark = any(data.startswith(mark) for mark, _ in _MARKS)
+    return not has_mark and _not_utf8_at(data.removeprefix(UTF8_MARK)) is not None
+
+
+def samples_of(data: bytes, encoding: str, *, most: int) -> list[str]:
+    """Return a few fields of a text that are not ASCII, as `encoding` reads them; none if it cannot read the text.
+
+    Fields of the first line are the last choice: they are likely to be headings, and names say more.
+    """
+    try:
+        lines = data.decode(encoding).splitlines()
+    except UnicodeError:
+        return []
+    found: dict[str, None] = {}
+    for line in (*lines[1:], *lines[:1]):
+        if len(found) >= most:
+            break
+        if line.isascii():
+            continue
+        delimiter = max(";,\t|", key=line.count)
+        fields = (field.strip(' "') for field in line.split(delimiter))
+        found |= {field: None for field in fields if not field.isascii() and len(field) <= _SAMPLE_CHARACTERS}
+    return list(found)[:most]
 
 
 def _not_utf8_at(data: bytes) -> int | None:
@@ -130,7 +162,7 @@ def _recoded(data: bytes, encoding: str, file: str) -> bytes:
         return data.decode(encoding).encode()
     except LookupError as error:
         raise ConfigurationError(
-            say("sheet.code_page names {encoding!r}, which is no code page.", encoding=encoding),
+            say("{encoding!r} is no encoding of texts.", encoding=encoding),
             hint=say('For example "cp1252" or "cp1256".'),
         ) from error
     except UnicodeError as error:

@@ -1,9 +1,9 @@
 """Reads large files of delimited text block by block, so that memory does not grow with the file.
 
 A record is a physical line, or the file is refused (`delimited`): so a block of whole lines can be read by itself, with
-the header put before it. Whatever is not as plain as most files are (another encoding, control characters, a quotation
-mark that does not close, no row at all) ends the streaming with `NotPlain`: the file is then read as a whole, as small
-ones are, and that reading knows what to make of it or what to say.
+the header put before it. Anything unusual (another encoding, control characters, a quotation mark that does not close,
+no row at all) ends the streaming with `NeedsWholeFile`. The file is then read as a whole, as small files are, and that
+reading accepts it or words the error.
 """
 
 import hashlib
@@ -18,12 +18,18 @@ import polars as pl
 
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.model import Sheet
-from paygw_batch.sheet.pieces import NotPlain, Piece, changed_since_read, frame_read_again, held_in
+from paygw_batch.sheet.pieces import NeedsWholeFile, Piece, changed_since_read, frame_read_again, held_in
 from paygw_batch.sheet.read.delimited import Start, find_header, read_rows
 from paygw_batch.sheet.read.format import Kind, check_first_bytes
-from paygw_batch.sheet.read.frame import Table, found_in, headers_of, rows_said, sheet_gone_through
+from paygw_batch.sheet.read.frame import (
+    Table,
+    found_in,
+    has_other_digits,
+    headers_of,
+    streamed_sheet,
+    without_blank_rows,
+)
 from paygw_batch.sheet.read.headings import Vocabulary
-from paygw_batch.sheet.read.other_digits import has_other_digits
 from paygw_batch.sheet.read.text import UTF8_MARK, Marks, is_plain_utf8
 
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -41,8 +47,10 @@ class TextStream:
     Every passing hashes exactly the bytes that it parses; a file with other bytes than in the first is refused.
     """
 
-    def __init__(self, path: Path, vocabulary: Vocabulary, *, max_rows: int, whole: Callable[[], Sheet]) -> None:
-        """`whole` reads the file as a whole. Raises `NotPlain`."""
+    def __init__(
+        self, path: Path, vocabulary: Vocabulary, *, file: str, max_rows: int, whole: Callable[[], Sheet]
+    ) -> None:
+        """`whole` reads the file as a whole. Raises `NeedsWholeFile`."""
         self._path = path
         self._max_rows = max_rows
         self._whole = whole
@@ -50,10 +58,10 @@ class TextStream:
         self._file: tuple[int, int, int] | None = None
         self._defects: dict[int, pl.DataFrame] = {}
         self.operation = vocabulary.operation
-        self.name = path.name
-        with self._opened() as file:
-            block = os.pread(file.fileno(), min(_HEAD_BYTES, BLOCK_BYTES), 0)
-            self._start, self._header = _header(block[: block.rfind(b"\n") + 1], vocabulary, path.name)
+        self.name = file
+        with self._opened() as opened:
+            block = os.pread(opened.fileno(), min(_HEAD_BYTES, BLOCK_BYTES), 0)
+            self._start, self._header = _header(block[: block.rfind(b"\n") + 1], vocabulary, file)
         self._delimiter = self._start.delimiter.encode()
         self._headings = self._start.headings
         self.headers: Mapping[str, str] = headers_of(self._headings)
@@ -61,7 +69,7 @@ class TextStream:
         self.nameless: Collection[str] = self._headings.nameless
 
     def pieces(self) -> Iterator[Callable[[], Piece]]:
-        """As in `Source`. Raises `NotPlain`, and `SheetError` for a file that was changed since the first passing."""
+        """As in `Source`. Raises `NeedsWholeFile`, and `SheetError` for a file that changed since the first pass."""
         digest = hashlib.sha256()
         lines_before = 0
         with self._opened() as file:
@@ -80,15 +88,15 @@ class TextStream:
                 lines_before += marks.lines
                 begin = 0
                 if lines_before > self._max_rows:
-                    raise NotPlain
+                    raise NeedsWholeFile
             after = os.fstat(file.fileno())
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or not lines_before:
-            raise NotPlain
+            raise NeedsWholeFile
         if self._sha256 not in {None, digest.hexdigest()}:
             raise changed_since_read(self.name)
         self._sha256 = digest.hexdigest()
 
-    def probably_held(self) -> Collection[str]:
+    def columns_likely_filled(self) -> Collection[str]:
         """As in `Source`. The last rows of a sorted sheet may fill a column that is empty in all the others."""
         with self._opened() as file:
             size = os.fstat(file.fileno()).st_size
@@ -96,11 +104,11 @@ class TextStream:
             blocks = [os.pread(file.fileno(), LOOK_BYTES, at) for at in places]
         text = b"".join(block[block.find(b"\n") + 1 : block.rfind(b"\n") + 1] for block in blocks)
         marks = Marks.of(text, self._delimiter)
-        return held_in(rows_said(self._table(self._header + text, marks, 0))) if marks.lines else ()
+        return held_in(without_blank_rows(self._table(self._header + text, marks, 0))) if marks.lines else ()
 
     def sheet(self, held: Collection[str]) -> Sheet:
         """As in `Source`."""
-        return sheet_gone_through(
+        return streamed_sheet(
             self._headings,
             held,
             self._defects,
@@ -116,26 +124,26 @@ class TextStream:
 
     def _piece(self, text: bytes, marks: Marks, lines_before: int) -> Piece:
         table = self._table(text, marks, lines_before)
-        frame = rows_said(table).rechunk()
+        frame = without_blank_rows(table).rechunk()
         if not frame.height or has_other_digits(frame, text):
-            raise NotPlain
+            raise NeedsWholeFile
         self._defects[lines_before] = found_in(table.defects, frame)
         return Piece(frame, self._defects[lines_before])
 
     def _table(self, text: bytes, marks: Marks, lines_before: int) -> Table:
         if not marks.is_plain_utf8(text):
-            raise NotPlain
+            raise NeedsWholeFile
         start = self._start.of_part(self._header, lines_before)
         try:
             return read_rows(text, start, marks, self.name)
         except SheetError as error:
-            raise NotPlain from error
+            raise NeedsWholeFile from error
 
     def _opened(self) -> io.FileIO:
         try:
             return io.FileIO(self._path)
         except OSError as error:
-            raise NotPlain from error
+            raise NeedsWholeFile from error
 
 
 def _blocks(file: io.FileIO) -> Iterator[tuple[bytearray, int]]:
@@ -146,7 +154,7 @@ def _blocks(file: io.FileIO) -> Iterator[tuple[bytearray, int]]:
         is_last = not os.pread(file.fileno(), 1, at + size)
         end = size if is_last else block.rfind(b"\n", 0, size) + 1
         if not end:
-            raise NotPlain
+            raise NeedsWholeFile
         yield block, end
         at += end
 
@@ -157,9 +165,9 @@ def _header(block: bytes, vocabulary: Vocabulary, file: str) -> tuple[Start, byt
     try:
         check_first_bytes(block, Kind.DELIMITED, file)
         if not is_plain_utf8(text):
-            raise NotPlain
+            raise NeedsWholeFile
         start = find_header(text, vocabulary, file)
     except SheetError as error:
-        raise NotPlain from error
+        raise NeedsWholeFile from error
     header = text[text.rfind(b"\n", 0, start.offset - 1) + 1 : start.offset]
     return replace(start, offset=start.offset + len(block) - len(text)), header

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 
-MOST_CELL_CHARACTERS = 8 * 32_767
+MAX_CELL_CHARACTERS = 8 * 32_767
 """A spreadsheet keeps 32,767 characters in a cell; each may be written as an escape of seven."""
-MOST_DEPTH = 64
+MAX_DEPTH = 64
 """The most levels of tags in each other. A spreadsheet writes ten."""
-MOST_TAG_BYTES = 1 << 22
+MAX_TAG_BYTES = 1 << 22
 """How long one tag or comment may be."""
-MOST_WORKSHEETS = 1_000
-MOST_DOUBTS = 200_000
+MAX_WORKSHEETS = 1_000
+MAX_DOUBTS = 200_000
 """The most cells whose text is doubtful. A workbook with more was never calculated, or is no sheet of payees."""
-_MOST_RATIO = 100
+_MAX_RATIO = 100
 """The most that the parts may be longer than the file. Saved workbooks are 5 to 30 times as long."""
 _RATIO_FROM_BYTES = 16 * 1024 * 1024
 """Below it, the ratio says nothing that matters."""
@@ -52,7 +52,7 @@ class Budget:
                 say("{file} is packed in a way that no spreadsheet uses.", file=self.file),
                 hint=say("Open it in the spreadsheet and save it again."),
             )
-        if unpacked > max(_RATIO_FROM_BYTES, packed_bytes * _MOST_RATIO):
+        if unpacked > max(_RATIO_FROM_BYTES, packed_bytes * _MAX_RATIO):
             raise SheetError(
                 say(
                     "{file} has {packed_bytes:.1f} MiB, and would have {unpacked:.0f} MiB unpacked: no sheet of "
@@ -85,27 +85,27 @@ class Budget:
     def hold_doubts(self, doubts: int, hidden_rows: int) -> None:
         """Count the doubts that were found: each becomes a defect, and each hidden row a warning."""
         self._doubts += doubts
-        if self._doubts > MOST_DOUBTS:
+        if self._doubts > MAX_DOUBTS:
             raise SheetError(
                 say(
                     "{file} has more than {most:,} formulas without a value, or numbers of more digits than a "
                     "spreadsheet keeps.",
                     file=self.file,
-                    most=MOST_DOUBTS,
+                    most=MAX_DOUBTS,
                 ),
                 hint=say("Open it in the spreadsheet, which calculates the formulas, and save it again."),
             )
         self._held += (doubts + hidden_rows) * _DOUBT_BYTES
 
     def hold_cells(self, rows: int, columns: int) -> None:
-        """Check the memory of so many rows and columns; an empty cell takes as much as a full one."""
+        """Check the memory that rows and columns need; an empty cell takes as much as a full one."""
         self._check(rows * columns * _CELL_BYTES)
 
     def too_large(self) -> SheetError:
         """Return the error for a workbook above the limits."""
         return SheetError(
             say("{file} is too large once unpacked.", file=self.file),
-            hint=say("Split the sheet, save it as .csv, or raise limits.max_sheet_mib in the configuration."),
+            hint=say("Split the sheet, save it as .csv, or have the limit raised in the configuration."),
         )
 
     def _check(self, cells_bytes: int) -> None:

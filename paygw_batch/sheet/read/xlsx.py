@@ -7,9 +7,9 @@ from itertools import islice
 
 import polars as pl
 
-from paygw_batch.errors import SheetError
+from paygw_batch.core.generator_marks import OUR_WORKSHEETS
+from paygw_batch.errors import Asked, SheetError, SheetQuestion
 from paygw_batch.language import mark, say
-from paygw_batch.sheet.columns import our_worksheets
 from paygw_batch.sheet.model import SHOWN_CHARACTERS, as_defects
 from paygw_batch.sheet.read.frame import Table
 from paygw_batch.sheet.read.headings import (
@@ -55,15 +55,20 @@ class _Content:
     header: Row | None = None
     frames: list[pl.DataFrame] = field(default_factory=list)
     hidden_rows: list[int] = field(default_factory=list)
+    hidden_columns: list[tuple[int, int]] = field(default_factory=list)
     doubts: list[tuple[int, int, Doubt, str]] = field(default_factory=list)
+    struck: list[tuple[int, int]] = field(default_factory=list)
+    shown: list[tuple[int, int, str, str]] = field(default_factory=list)
+    """Row and column of a cell, its text, and the text that a person sees in its place."""
 
 
 def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, sheet_name: str | None) -> Table:
     """Return the rows of the one worksheet that looks like a sheet of payees, or of the one that is named.
 
     A formula without a value and a number with more digits than a spreadsheet keeps are defects of known columns
-    (`COLUMN.formula`, `COLUMN.digits`), a hidden row is a warning (`row.hidden`); hidden worksheets become notes.
-    Raises `SheetError`.
+    (`COLUMN.formula`, `COLUMN.digits`). What a person saw otherwise is a warning: a hidden row or column (`row.hidden`,
+    `column.hidden`), a row struck through (`row.struck`), a value that the spreadsheet shows as another
+    one or not at all (`COLUMN.shown_otherwise`). Hidden worksheets become notes. Raises `SheetError`.
     """
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
     part, notes, is_one_of_several = _chosen(workbook, vocabulary, file=file, sheet_name=sheet_name)
@@ -83,7 +88,7 @@ def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: 
         headings,
         tuple(notes),
         _defects(content, headings, vocabulary),
-        _hidden(content.hidden_rows),
+        _warnings(content, headings, vocabulary),
         part.name if is_one_of_several else None,
     )
 
@@ -114,12 +119,16 @@ def _chosen(
         return named, notes if named.hidden else [], len(fitting) > 1
     visible = [part for part in fitting if not part.hidden]
     if len(visible) > 1 or (fitting and not visible):
-        names = ", ".join(repr(part.name) for part in visible or fitting)
-        raise SheetError(
+        choices = [part.name for part in visible or fitting]
+        names = ", ".join(map(repr, choices))
+        raise SheetQuestion(
+            Asked.WORKSHEET,
             say("{file}: Several worksheets look like a sheet of payees: {names}.", file=file, names=names)
             if len(visible) > 1
             else say("{file}: Only hidden worksheets look like a sheet of payees: {names}.", file=file, names=names),
-            hint=say("Name the one that is meant: --sheet {name}.", name=shlex.quote((visible or fitting)[0].name)),
+            hint=say("Name the one that is meant: --worksheet {name}.", name=shlex.quote(choices[0])),
+            question=say("Which worksheet is meant?"),
+            choices=choices,
         )
     notes = [
         say("The worksheet {name!r} is hidden, and is not read.", name=part.name) for part in fitting if part.hidden
@@ -128,7 +137,7 @@ def _chosen(
 
 
 def _nearest(workbook: Workbook, parts: Sequence[WorksheetPart], vocabulary: Vocabulary) -> WorksheetPart:
-    """Return the worksheet that is most like a sheet of payees where none is one."""
+    """Return the worksheet that is most like a sheet of payees if none is one."""
     candidates = [part for part in parts if not part.hidden] or parts
 
     def likeness(part: WorksheetPart) -> tuple[bool, int, int]:
@@ -142,7 +151,9 @@ def _no_header(
     workbook: Workbook, part: WorksheetPart, content: _Content, vocabulary: Vocabulary, file: str
 ) -> HeadingError:
     worksheet = part.name if len(workbook.worksheets()) > 1 else None
-    return no_header(file, [_cells(row) for row in content.above], vocabulary, worksheet=worksheet)
+    above = {row.number: _cells(row) for row in content.above}
+    rows = [above.get(number, []) for number in range(1, max(above, default=0) + 1)]  # blank rows are in no file
+    return no_header(file, rows, vocabulary, worksheet=worksheet)
 
 
 def _named(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPart:
@@ -168,7 +179,7 @@ def _cells(row: Row) -> list[str]:
 def _read_header(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) -> _Content:
     content = _Content()
     _advance_to_header(workbook.rows(part), content, vocabulary)
-    if content.above and content.above[0].texts.get(1, "").startswith(our_worksheets()):
+    if content.above and not OUR_WORKSHEETS.isdisjoint(content.above[0].texts.values()):
         content.header = None
     return content
 
@@ -193,8 +204,13 @@ def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) ->
         columns = sorted({column for row in some for column in row.texts})
         seen.update(columns)
         height += len(some)
-        workbook.budget.hold_doubts(sum(len(row.doubts) for row in some), sum(row.hidden for row in some))
+        workbook.budget.hold_doubts(
+            sum(len(row.doubts) for row in some),
+            sum(row.hidden + len(row.struck) + len(row.shown) for row in some),
+        )
         workbook.budget.hold_cells(height, len(seen))
+        # A row keeps the number that the spreadsheet shows, and a column its place. Blank rows and cells are not in the
+        # file, so counting the others would give every later row a wrong number.
         numbers = pl.Series("row", [row.number for row in some], pl.UInt32)
         texts = [pl.Series(str(column), [row.texts.get(column) for row in some], pl.String) for column in columns]
         content.frames.append(pl.DataFrame([numbers, *texts]))
@@ -202,11 +218,16 @@ def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) ->
         content.doubts.extend(
             (row.number, column, doubt, row.texts[column]) for row in some for column, doubt in row.doubts.items()
         )
+        content.struck.extend((row.number, column) for row in some for column in sorted(row.struck))
+        content.shown.extend(
+            (row.number, column, row.texts[column], seen) for row in some for column, seen in row.shown.items()
+        )
+    content.hidden_columns = workbook.hidden_columns
     return content
 
 
 def _some(rows: Iterator[Row]) -> list[Row]:
-    """Return the next rows: so many, or as few as hold so many cells or characters."""
+    """Return the next rows, up to a number of rows, cells or characters."""
     some: list[Row] = []
     cells = characters = 0
     for row in islice(rows, _ROWS_AT_ONCE):
@@ -218,10 +239,45 @@ def _some(rows: Iterator[Row]) -> list[Row]:
     return some
 
 
-def _hidden(rows: Sequence[int]) -> pl.DataFrame:
-    """Return a warning for each hidden row: a person who looked through the workbook has not seen it."""
-    sentence = say("The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it.")
-    return as_defects((row, "row", None, "row.hidden", sentence) for row in rows)
+def _warnings(content: _Content, headings: Headings, vocabulary: Vocabulary) -> pl.DataFrame:
+    """Return a warning for each thing that a person who looked through the workbook has not seen as it is paid."""
+    used = {at: name for at, name in enumerate(headings.names, start=1) if name in vocabulary.columns}
+    hidden = say("The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it.")
+    struck = say(
+        "The row is struck through in the spreadsheet. It is paid like any other: delete it if it should not be."
+    )
+    lines: list[tuple[int, str, str | None, str, str]] = [
+        (row, "row", None, "row.hidden", hidden) for row in content.hidden_rows
+    ]
+    lines += [
+        (row, "row", None, "row.struck", struck) for row in sorted({row for row, at in content.struck if at in used})
+    ]
+    lines += [
+        (row, used[at], text[:SHOWN_CHARACTERS], f"{used[at]}.shown_otherwise", _shown_sentence(text, seen))
+        for row, at, text, seen in content.shown
+        if at in used
+    ]
+    for at, name in used.items():
+        if any(first <= at <= last for first, last in content.hidden_columns) and _is_held(content.frames, at):
+            sentence = say(
+                "The column {heading!r} is hidden in the spreadsheet, and its values are used.",
+                heading=headings.sender[name],
+            )
+            lines.append((0, name, None, "column.hidden", sentence))
+    return as_defects(lines)
+
+
+def _shown_sentence(text: str, seen: str) -> str:
+    value = text[:SHOWN_CHARACTERS]
+    if not seen:
+        return say(
+            "{value} cannot be seen in the spreadsheet, and is used: make it visible, or delete it.", value=value
+        )
+    return say("{value} is shown as {seen} in the spreadsheet. Check which one is meant.", value=value, seen=seen)
+
+
+def _is_held(frames: Sequence[pl.DataFrame], at: int) -> bool:
+    return any(str(at) in frame.columns and frame[str(at)].is_not_null().any() for frame in frames)
 
 
 def _defects(content: _Content, headings: Headings, vocabulary: Vocabulary) -> pl.DataFrame:

@@ -18,23 +18,22 @@ from xml.parsers import expat
 
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
+from paygw_batch.sheet.read.headings import MAX_COLUMNS
 from paygw_batch.sheet.read.workbook_limits import (
-    MOST_CELL_CHARACTERS,
-    MOST_DEPTH,
-    MOST_TAG_BYTES,
-    MOST_WORKSHEETS,
+    MAX_CELL_CHARACTERS,
+    MAX_DEPTH,
+    MAX_TAG_BYTES,
+    MAX_WORKSHEETS,
     Budget,
 )
+from paygw_batch.sheet.read.workbook_styles import PLAIN, CellStyle, StyleReader, is_true
 
 _CHUNK_BYTES = 1 << 16
-_MOST_COLUMNS = 1_000
-_MOST_ROWS = 1_048_576
+_MAX_ROWS = 1_048_576
 _SAFE_DIGITS = 15
 """A spreadsheet keeps so many digits of a number; the others are zeros already."""
 _FIRST_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 (a cell has no zone)
 _FIRST_DAY_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 (as above)
-_DATE_FORMATS = frozenset({*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)})
-_NOT_DATE_LETTERS = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 _DAMAGED = (expat.ExpatError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError)
 
@@ -65,6 +64,10 @@ class Row:
     hidden: bool
     texts: dict[int, str] = field(default_factory=dict)
     doubts: dict[int, Doubt] = field(default_factory=dict)
+    struck: set[int] = field(default_factory=set)
+    """The columns whose text is struck through."""
+    shown: dict[int, str] = field(default_factory=dict)
+    """The text that a person sees in place of another, by column; empty: nothing."""
 
 
 class Workbook:
@@ -81,12 +84,15 @@ class Workbook:
         self._parts = {info.filename: info for info in self._zip.infolist()}
         if len(self._parts) != len(self._zip.infolist()) or "xl/workbook.xml" not in self._parts:
             raise SheetError(
-                say("{file} is no workbook (.xlsx).", file=file),
+                say("{file} is not a workbook (.xlsx).", file=file),
                 hint=say("Save it as .xlsx or .csv from the spreadsheet."),
             )
         self.budget.check_directory(self._zip, len(data))
         self._strings: list[str] | None = None
-        self._dates: frozenset[int] = frozenset()
+        self._struck_strings: set[int] = set()
+        self._styles: list[CellStyle] = []
+        self.hidden_columns: list[tuple[int, int]] = []
+        """First and last number of the hidden columns of the worksheet that `rows` reads."""
         self._first_day = _FIRST_DAY
 
     def worksheets(self) -> list[WorksheetPart]:
@@ -110,7 +116,7 @@ class Workbook:
         for _ in self._parse("xl/_rels/workbook.xml.rels", _Handlers(start=relationship)):
             pass
         for _ in self._parse("xl/workbook.xml", _Handlers(start=sheet)):
-            if len(found) > MOST_WORKSHEETS:
+            if len(found) > MAX_WORKSHEETS:
                 raise self.budget.too_large()
         return found
 
@@ -118,57 +124,29 @@ class Workbook:
         """Yield the rows of a worksheet that hold anything, in order."""
         if self._strings is None:
             self._strings = self._shared_strings()
-            self._dates = self._date_styles()
-        reader = _CellReader(self._strings, self._dates, self._first_day, self._damaged, self.budget)
+            self._styles = self._cell_styles()
+        reader = _CellReader(self._strings, self._styles, self._first_day, self._damaged, self.budget)
+        reader.struck_strings = self._struck_strings
+        self.hidden_columns = reader.hidden_columns
         for _ in self._parse(part.path, _Handlers(reader.start, reader.end, reader.text)):
             yield from reader.finished
             reader.finished.clear()
         yield from reader.finished
 
     def _shared_strings(self) -> list[str]:
-        strings: list[str] = []
-        pieces: list[str] = []
-        inside: list[str] = []
-
-        def start(name: str, _: Mapping[str, str]) -> None:
-            inside.append(name)
-            if name == "si":
-                pieces.clear()
-
-        def end(name: str) -> None:
-            inside.pop()
-            if name == "si":
-                strings.append(_unescaped("".join(pieces)))
-                self.budget.hold_string(strings[-1])
-
-        def text(data: str) -> None:
-            if inside[-1] == "t" and "rPh" not in inside:  # rPh: how to pronounce it, no part of the text
-                pieces.append(data)
-                if sum(map(len, pieces)) > MOST_CELL_CHARACTERS:
-                    raise self.budget.too_large()
-
+        reader = _StringReader(self.budget)
         if "xl/sharedStrings.xml" in self._parts:
-            for _ in self._parse("xl/sharedStrings.xml", _Handlers(start, end, text)):
+            for _ in self._parse("xl/sharedStrings.xml", _Handlers(reader.start, reader.end, reader.text)):
                 pass
-        return strings
+        self._struck_strings = reader.struck
+        return reader.strings
 
-    def _date_styles(self) -> frozenset[int]:
-        """Return the numbers of the cell styles that show a number as a date."""
-        formats: dict[int, str] = {}
-        styles: list[int] = []
-        inside: list[str] = []
-
-        def start(name: str, attributes: Mapping[str, str]) -> None:
-            inside.append(name)
-            if name == "numFmt":
-                formats[int(attributes.get("numFmtId", "0"))] = attributes.get("formatCode", "")
-            elif name == "xf" and "cellXfs" in inside:
-                styles.append(int(attributes.get("numFmtId", "0")))
-
+    def _cell_styles(self) -> list[CellStyle]:
+        reader = StyleReader()
         if "xl/styles.xml" in self._parts:
-            for _ in self._parse("xl/styles.xml", _Handlers(start, lambda _: inside.pop())):
+            for _ in self._parse("xl/styles.xml", _Handlers(reader.start, reader.end)):
                 pass
-        return frozenset(at for at, number in enumerate(styles) if _is_date_format(number, formats.get(number, "")))
+        return reader.styles
 
     def _parse(self, path: str, handlers: "_Handlers") -> Iterator[None]:
         """Feed a part to an XML parser, piece by piece, and yield after each piece."""
@@ -185,7 +163,7 @@ class Workbook:
                 while chunk := part.read(_CHUNK_BYTES):
                     parser.Parse(chunk, False)
                     fed += len(chunk)
-                    if fed - parser.CurrentByteIndex > MOST_TAG_BYTES:
+                    if fed - parser.CurrentByteIndex > MAX_TAG_BYTES:
                         raise self.budget.too_large()
                     yield
             parser.Parse(b"", True)
@@ -217,7 +195,7 @@ class _Handlers:
         def start(name: str, attributes: Mapping[str, str]) -> None:
             nonlocal depth
             depth += 1
-            if depth > MOST_DEPTH:
+            if depth > MAX_DEPTH:
                 raise ValueError("tags stand too deep in each other")
             self.start(name.rpartition(" ")[2], attributes)
 
@@ -238,20 +216,86 @@ def _refuse_doctype(*_: object) -> None:
     raise ValueError("a workbook has no document type")
 
 
+@dataclass(slots=True)
+class _Runs:
+    """Notes whether every visible run of a text is struck through; each run has its font."""
+
+    _is_struck: bool = False
+    _struck: bool = False
+    _plain: bool = False
+
+    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        """Take a start tag."""
+        if name == "r":
+            self._is_struck = False
+        elif name == "strike":
+            self._is_struck = is_true(attributes.get("val", "1"))
+
+    def text(self, data: str) -> None:
+        """Take a part of the text."""
+        if data.strip():
+            self._struck, self._plain = self._struck or self._is_struck, self._plain or not self._is_struck
+
+    def take_struck(self) -> bool:
+        """Return whether the text that is over was struck, and begin another."""
+        struck = self._struck and not self._plain
+        self._is_struck = self._struck = self._plain = False
+        return struck
+
+
+@dataclass(slots=True)
+class _StringReader:
+    """Collects the table of shared strings, and the numbers of those that are struck through."""
+
+    _budget: Budget
+    strings: list[str] = field(default_factory=list)
+    struck: set[int] = field(default_factory=set)
+    _pieces: list[str] = field(default_factory=list)
+    _inside: list[str] = field(default_factory=list)
+    _runs: _Runs = field(default_factory=_Runs)
+
+    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        """Take a start tag."""
+        self._inside.append(name)
+        self._runs.start(name, attributes)
+        if name == "si":
+            self._pieces.clear()
+
+    def end(self, name: str) -> None:
+        """Take an end tag."""
+        self._inside.pop()
+        if name == "si":
+            if self._runs.take_struck():
+                self.struck.add(len(self.strings))
+            self.strings.append(_unescaped("".join(self._pieces)))
+            self._budget.hold_string(self.strings[-1])
+
+    def text(self, data: str) -> None:
+        """Take text between tags."""
+        if self._inside[-1] == "t" and "rPh" not in self._inside:  # rPh: how to pronounce it, no part of the text
+            self._pieces.append(data)
+            self._runs.text(data)
+            if sum(map(len, self._pieces)) > MAX_CELL_CHARACTERS:
+                raise self._budget.too_large()
+
+
 class _CellReader:
     """Collects the rows of a worksheet from its tags; `finished` holds those that are complete."""
 
     def __init__(
         self,
         strings: list[str],
-        dates: frozenset[int],
+        styles: list[CellStyle],
         first_day: datetime,
         damaged: Callable[[], SheetError],
         budget: Budget,
     ) -> None:
         self.finished: list[Row] = []
         self._strings = strings
-        self._dates = dates
+        self._styles = styles
+        self.struck_strings: set[int] = set()
+        self.hidden_columns: list[tuple[int, int]] = []
+        self._runs = _Runs()
         self._first_day = first_day
         self._damaged = damaged
         self._budget = budget
@@ -269,7 +313,7 @@ class _CellReader:
         if name == "c":
             reference = attributes.get("r")
             column = _column_number(reference) if reference else self._column + 1
-            if not self._column < column <= _MOST_COLUMNS:
+            if column <= self._column:
                 raise self._damaged()
             self._column, self._cell, self._value, self._formula = column, attributes, [], None
             self._characters = 0
@@ -277,19 +321,28 @@ class _CellReader:
             self._formula = []
         elif name == "row":
             number = int(attributes.get("r", self._row.number + 1))
-            if not self._row.number < number <= _MOST_ROWS:
+            if not self._row.number < number <= _MAX_ROWS:
                 raise self._damaged()
-            self._row = Row(number, hidden=attributes.get("hidden") in {"1", "true"})
+            hidden = is_true(attributes.get("hidden")) or float(attributes.get("ht", "1")) == 0
+            self._row = Row(number, hidden=hidden)
             self._column = 0
+        elif name == "col" and (is_true(attributes.get("hidden")) or float(attributes.get("width", "1")) == 0):
+            self.hidden_columns.append((int(attributes["min"]), int(attributes["max"])))
+        elif name == "is":
+            self._runs = _Runs()
+        elif name in {"r", "strike"}:
+            self._runs.start(name, attributes)
 
     def text(self, data: str) -> None:
         """Take text between tags."""
         if self._inside in {"v", "t"}:
             self._value.append(data)
+            if self._inside == "t":
+                self._runs.text(data)
         elif self._inside == "f" and self._formula is not None:
             self._formula.append(data)
         self._characters += len(data)
-        if self._characters > 2 * MOST_CELL_CHARACTERS:  # of the formula and of its value
+        if self._characters > 2 * MAX_CELL_CHARACTERS:  # of the formula and of its value
             raise self._budget.too_large()
 
     def end(self, name: str) -> None:
@@ -308,21 +361,39 @@ class _CellReader:
                 row.texts[column] = "=" + "".join(self._formula)
                 row.doubts[column] = Doubt.FORMULA
             return
+        at = int(self._cell.get("s", "0"))
+        style = self._styles[at] if at < len(self._styles) else PLAIN
+        value, is_struck = self._text_of(value, style)
+        if not value:
+            return
+        if column > MAX_COLUMNS:
+            raise self._damaged()
+        row.texts[column] = value
+        self._budget.hold_text(value)
+        if is_struck:
+            row.struck.add(column)
+        if (shown := style.shows(value, is_number=self._cell.get("t", "n") == "n")) is not None:
+            row.shown[column] = shown
+
+    def _text_of(self, value: str, style: CellStyle) -> tuple[str, bool]:
+        """Return the text of a cell, and whether it is struck through."""
         match self._cell.get("t", "n"):
-            case "s":
-                value = self._strings[int(value)] if value.isdigit() else value
+            case "s" if value.isdigit():
+                at = int(value)
+                return self._strings[at], style.is_struck or at in self.struck_strings
+            case "n" if style.is_date:
+                return _date_text(value, self._first_day), style.is_struck
             case "n":
-                is_date = int(self._cell.get("s", "0")) in self._dates
-                value, doubtful = (_date_text(value, self._first_day), False) if is_date else _number_text(value)
-                if doubtful:
-                    row.doubts[column] = Doubt.DIGITS
+                text, is_doubtful = _number_text(value)
+                if is_doubtful:
+                    self._row.doubts[self._column] = Doubt.DIGITS
+                return text, style.is_struck
             case "b":
-                value = "TRUE" if value == "1" else "FALSE"
+                return "TRUE" if value == "1" else "FALSE", style.is_struck
+            case "s":
+                return value, style.is_struck
             case _:
-                value = _unescaped(value)
-        if value:
-            row.texts[column] = value
-            self._budget.hold_text(value)
+                return _unescaped(value), style.is_struck or self._runs.take_struck()
 
 
 def _unescaped(text: str) -> str:
@@ -362,7 +433,3 @@ def _date_text(raw: str, first_day: datetime) -> str:
         return raw
     moment = first_day + timedelta(seconds=round(days * 86400))
     return moment.date().isoformat() if days == int(days) else moment.isoformat(sep=" ", timespec="seconds")
-
-
-def _is_date_format(number: int, code: str) -> bool:
-    return number in _DATE_FORMATS or any(letter in "ymdhs" for letter in _NOT_DATE_LETTERS.sub("", code).lower())

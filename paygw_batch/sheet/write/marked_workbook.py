@@ -2,14 +2,14 @@
 
 Everything else stays where it was. Nothing that is read from an unmended cell may change by it: a cell that was wrong
 must not become one that can be paid because its type or its format is another. Whoever writes the copy out reads it
-again and compares (`rejects`). Needs the extra `excel`: imported only where it is there.
+again and compares (`rejects`). Needs the extra `excel`: imported only if it is there.
 """
 
 import re
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, time, timedelta
 from math import ceil
 
@@ -19,22 +19,143 @@ from openpyxl.comments import Comment
 from openpyxl.styles import Alignment, Font, PatternFill
 from openpyxl.utils import get_column_letter
 from openpyxl.workbook import Workbook
+from openpyxl.worksheet.hyperlink import Hyperlink
 from openpyxl.worksheet.properties import PageSetupProperties
 from openpyxl.worksheet.worksheet import Worksheet
 
-from paygw_batch.language import in_all_languages, say
+from paygw_batch.core import generator_marks
+from paygw_batch.language import mark, say
 from paygw_batch.sheet.check.mending import CellEdit
 from paygw_batch.sheet.columns import PROBLEMS_TITLE, REJECTS_COLUMNS, known_columns
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.xlsx import Place
-from paygw_batch.sheet.write.problem_list import COLOURS, PROBLEM, WARNING, Problem, add_problems, write_text
+from paygw_batch.sheet.write.table import row_points
 from paygw_batch.sheet.write.workbook_copy import loaded, saved
 
-MOST_COMMENTS = 5_000
+PROBLEM, WARNING = mark("problem"), mark("warning")
+COLOURS = {PROBLEM: "FFFF9B9B", WARNING: "FFFFE59A"}
+"""Of the cells that are marked. By these very shades, marks are known again in a copy that comes back."""
+MAX_LISTED = 50_000
+"""A worksheet can hold 65,530 links."""
+_HEADINGS = (
+    (mark("Row"), 8),
+    (mark("Cell"), 9),
+    (mark("Column"), 22),
+    (mark("Value"), 26),
+    (mark("Kind"), 10),
+    (mark("What is wrong"), 96),
+    (mark("Code"), 26),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A defect or a warning, and the cell that shows it. `heading` is the sender's.
+
+    `sheet_row` is the row of the sender's sheet, where that is not the row of the cell.
+    """
+
+    row: int
+    column: int
+    heading: str
+    value: str
+    kind: str
+    message: str
+    code: str
+    sheet_row: int = 0
+
+
+def write_text(sheet: Worksheet, row: int, column: int, text: str) -> None:
+    """Write a text as text: no value of a sheet becomes a formula here."""
+    sheet.cell(row, column, text).data_type = "s"
+
+
+def add_problems(book: Workbook, sheet: Worksheet, findings: Sequence[Problem]) -> None:
+    """Add the worksheet of problems behind all others, and make it the one that a person sees first."""
+    problems: Worksheet = book.create_sheet(_free_name(book.sheetnames))
+    _show_first(book, problems)
+    top = _write_head(problems, sheet.title, findings)
+    link = Font(name="Calibri", underline="single", color="FF0563C1")
+    wrapped = Alignment(wrap_text=True, horizontal="left", vertical="top")
+    fills = {kind: PatternFill("solid", fgColor=colour) for kind, colour in COLOURS.items()}
+    widths = [width for _, width in _HEADINGS[1:]]
+    quoted = sheet.title.replace("'", "''")
+    for row, finding in enumerate(findings[:MAX_LISTED], start=top + 1):
+        place = f"{get_column_letter(finding.column)}{finding.row}"
+        problems.cell(row, 1, finding.sheet_row or finding.row)
+        texts = (place, finding.heading, finding.value, say(finding.kind), finding.message, finding.code)
+        for column, text in enumerate(texts, start=2):
+            write_text(problems, row, column, text)
+        for column in range(1, len(_HEADINGS) + 1):
+            problems.cell(row, column).alignment = wrapped
+        problems.row_dimensions[row].height = row_points(texts, widths)
+        problems.cell(row, 2).hyperlink = Hyperlink(ref="", location=f"'{quoted}'!{place}")
+        problems.cell(row, 2).font = link
+        problems.cell(row, 5).fill = fills[finding.kind]
+    problems.auto_filter.ref = f"A{top}:{get_column_letter(len(_HEADINGS))}{problems.max_row}"
+
+
+def _write_head(problems: Worksheet, title: str, findings: Sequence[Problem]) -> int:
+    """Write how the worksheet is used, and its headings; return their row."""
+    sentences = [
+        say(PROBLEMS_TITLE),
+        say(
+            "Correct the red cells of {title!r} (the links in the column Cell lead there), save, and submit this "
+            "workbook.",
+            title=title,
+        ),
+        say("This list is never read."),
+    ]
+    if any(finding.kind == WARNING for finding in findings):
+        sentences.append(say("Yellow cells are worth checking, but don't stop the payout."))
+    if len(findings) > MAX_LISTED:
+        sentences.append(
+            say(
+                "The first {most:,} of {count:,} are listed; the others are coloured all the same.",
+                most=MAX_LISTED,
+                count=len(findings),
+            )
+        )
+    for row, sentence in enumerate(sentences, start=1):
+        write_text(problems, row, 1, sentence)
+    problems["A1"].font = Font(name="Calibri", bold=True, size=14)
+    write_text(problems, 1, len(_HEADINGS), generator_marks.PROBLEMS)
+    problems.cell(1, len(_HEADINGS)).font = Font(name="Calibri", color="FF808080")
+    top = len(sentences) + 2
+    for column, (heading, width) in enumerate(_HEADINGS, start=1):
+        problems.cell(top, column, say(heading)).font = Font(name="Calibri", bold=True)
+        problems.column_dimensions[get_column_letter(column)].width = width
+    problems.freeze_panes = f"A{top + 1}"
+    problems.page_setup.orientation = "landscape"
+    problems.page_setup.fitToHeight = 0
+    problems.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
+    return top
+
+
+def _free_name(names: Sequence[str]) -> str:
+    taken = {name.casefold() for name in names}
+    name = say("Problems")
+    candidates = (name, *(f"{name} {number}" for number in range(2, len(names) + 3)))
+    return next(candidate for candidate in candidates if candidate.casefold() not in taken)
+
+
+def _show_first(book: Workbook, problems: Worksheet) -> None:
+    """Make `problems` the open worksheet, and the only selected one: typing changes all that are selected."""
+    views = [view for other in book.worksheets for view in other.views.sheetView]
+    views += [view for other in book.chartsheets for view in other.sheetViews.sheetView]
+    for view in views:
+        view.tabSelected = False
+    book.active = book.index(problems)
+    problems.sheet_view.tabSelected = True
+
+
+MAX_COMMENTS = 5_000
 """A spreadsheet becomes slow with more; the list has the sentences of all the others."""
 _PROBLEMS_WIDTH = 60
 _COMMENT_CHARACTERS = 1_000
 _AUTHOR = "paygw-batch"
+_AS_SEEN = {"row.hidden", "row.struck"}
+"""Defects that only a person can clear, in the spreadsheet: a marked copy keeps them."""
 _OURS = re.compile(rf"(?:\A|\n){_AUTHOR}:\r?\n")
 """The beginning of our part of a comment: the sender's part is before it, and stays when ours is removed."""
 
@@ -108,7 +229,7 @@ def _cells(sheet: Worksheet) -> dict[tuple[int, int], Cell | MergedCell]:
 
 
 def _findings(validated: Validated, place: Place) -> list[Problem]:
-    """Return all findings by row. A finding about a whole row is shown at its country."""
+    """Return all findings of rows, by row. A finding about a whole row is shown at its country."""
     frames = [
         validated.defects.with_columns(kind=pl.lit(PROBLEM)),
         validated.warnings.with_columns(kind=pl.lit(WARNING)),
@@ -126,6 +247,7 @@ def _findings(validated: Validated, place: Place) -> list[Problem]:
             code,
         )
         for row, name, value, kind, message, code in pl.concat(frames)
+        .filter(pl.col("row") > 0)
         .sort("row", maintain_order=True)
         .select("row", "column", "value", "kind", "message", "code")
         .iter_rows()
@@ -133,16 +255,23 @@ def _findings(validated: Validated, place: Place) -> list[Problem]:
 
 
 def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
-    """Remove the marks of an earlier copy."""
-    for other in list(book.worksheets):
-        if str(other["A1"].value).startswith(in_all_languages(PROBLEMS_TITLE)) and other is not sheet:
-            book.remove(other)
-    for cell in _cells(sheet).values():
+    """Remove the marks of an earlier copy. A workbook that is none has colours of its own, and keeps them."""
+    cells = _cells(sheet).values()
+    lists = [other for other in book.worksheets if other is not sheet and _is_problem_list(other)]
+    if not lists and not any(cell.comment is not None and _OURS.search(cell.comment.text) for cell in cells):
+        return
+    for other in lists:
+        book.remove(other)
+    for cell in cells:
         if cell.has_style and cell.fill.fill_type == "solid" and cell.fill.fgColor.rgb in set(COLOURS.values()):
             cell.fill = PatternFill()
         if cell.comment is not None and (ours := _OURS.search(cell.comment.text)):
             own = cell.comment.text[: ours.start()].rstrip()
             cell.comment = _comment(own, cell.comment.author or "") if own else None
+
+
+def _is_problem_list(sheet: Worksheet) -> bool:
+    return any(row == 1 and cell.value == generator_marks.PROBLEMS for (row, _), cell in _cells(sheet).items())
 
 
 def _mend(sheet: Worksheet, edits: Sequence[CellEdit], place: Place) -> None:
@@ -184,14 +313,14 @@ def _mark(sheet: Worksheet, findings: Sequence[Problem], place: Place) -> None:
         cell.fill = fills[PROBLEM if any(finding.kind == PROBLEM for finding in here) else WARNING]
         if name in known_columns() and name != "amount" and cell.data_type not in {"f", "d"}:
             cell.number_format = "@"  # what is typed here stays as it is typed: leading zeros live
-        if count < MOST_COMMENTS:
+        if count < MAX_COMMENTS:
             _add_comment(cell, [finding.message for finding in here])
     _show(sheet, findings)
 
 
 def _show(sheet: Worksheet, findings: Sequence[Problem]) -> None:
     """Show hidden rows and columns that hold a problem. A row that is doubtful because it is hidden stays so."""
-    to_mend = [finding for finding in findings if finding.kind == PROBLEM and finding.code != "row.hidden"]
+    to_mend = [finding for finding in findings if finding.kind == PROBLEM and finding.code not in _AS_SEEN]
     columns = {finding.column for finding in to_mend}
     for row in {finding.row for finding in to_mend}:
         if row in sheet.row_dimensions:

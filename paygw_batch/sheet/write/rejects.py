@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.errors import OutputError, SheetError
-from paygw_batch.files import Kept, check_writable, write_whole
+from paygw_batch.files import ProtectedFile, check_writable, write_whole
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.check.mending import LEFT_OUT, CellEdit
 from paygw_batch.sheet.model import Sheet, Validated
@@ -19,7 +19,7 @@ from paygw_batch.sheet.read.xlsx import Place, place_of, read_workbook
 from paygw_batch.sheet.write.file_ending import table_ending
 from paygw_batch.sheet.write.table import every_row, rejects, write_frame, write_rejects
 
-MOST_MARKED_CELLS = 300_000
+MAX_MARKED_CELLS = 300_000
 """Of a table of refused rows: the library that marks it makes an object of each cell."""
 NO_MARKED_WORKBOOK = mark(
     "There is no marked workbook of this sheet: it has too many cells, or cannot be written as one."
@@ -52,12 +52,12 @@ def write_mendable(validated: Validated, source: Path, options: ReadOptions, pat
     """Write the refused rows of the sheet at `source` to `path`.
 
     From workbook to workbook that is an annotated copy; a table of the refused rows otherwise, and where the workbook
-    cannot be annotated. Raises `OutputError`, also where `path` is the sheet itself, and `SheetError` when the sheet
+    cannot be annotated. Raises `OutputError`, also if `path` is the sheet itself, and `SheetError` when the sheet
     has changed since it was read.
     """
     table_ending(path)
     check_writable(path)
-    if Kept(say("the sheet"), source).is_hit_by(path):
+    if ProtectedFile(say("the sheet"), source).is_hit_by(path):
         raise OutputError(
             say("{path} is the sheet itself.", path=path),
             hint=say("Name another file: the sheet is never overwritten."),
@@ -82,15 +82,15 @@ def write_marked(
 ) -> None:
     """Write the whole sheet at `source` to the workbook `path`, with `edits` in it and every defect marked.
 
-    Of a workbook that is an annotated copy, and of another file, or where it cannot be annotated, a table of all rows.
-    Raises `OutputError` where that would be too large, and `SheetError` when the file has changed since it was read.
+    Of a workbook that is an annotated copy, and of another file, or if it cannot be annotated, a table of all rows.
+    Raises `OutputError` if that would be too large, and `SheetError` when the file has changed since it was read.
     """
     copy = _annotated_copy(source, validated, options, edits) if source.suffix.lower() == ".xlsx" else None
     if isinstance(copy, _Copy):
         write_whole(path, copy.data)
         return
     table = every_row(validated)
-    if importlib.util.find_spec("openpyxl") is None or table.height * table.width > MOST_MARKED_CELLS:
+    if importlib.util.find_spec("openpyxl") is None or table.height * table.width > MAX_MARKED_CELLS:
         raise OutputError(say(NO_MARKED_WORKBOOK))
     from paygw_batch.sheet.write.marked_workbook import marked_table  # noqa: PLC0415 (needs the extra)
 
@@ -103,13 +103,13 @@ def _write_table(validated: Validated, path: Path) -> tuple[str, ...]:
     if path.suffix.lower() != ".xlsx" or importlib.util.find_spec("openpyxl") is None:
         write_frame(table, path)
         return ()
-    if table.height * table.width > MOST_MARKED_CELLS:
+    if table.height * table.width > MAX_MARKED_CELLS:
         write_frame(table, path)
         return (
             say(
                 "{name} has no marks: it has more than {most:,} cells.",
                 name=path.name,
-                most=MOST_MARKED_CELLS,
+                most=MAX_MARKED_CELLS,
             ),
         )
     from paygw_batch.sheet.write.marked_workbook import marked_table  # noqa: PLC0415 (needs the extra)
@@ -130,7 +130,7 @@ def _annotated_copy(
     if why := workbook_copy.why_not_copied(data):
         return _NoCopy(why)
     # The copy is longer by our marks, and has to be read again whatever the limit for sheets is.
-    options = replace(options, max_sheet_bytes=options.max_sheet_bytes + 4 * workbook_copy.MOST_UNPACKED_BYTES)
+    options = replace(options, max_sheet_bytes=options.max_sheet_bytes + 4 * workbook_copy.MAX_UNPACKED_BYTES)
     place = place_of(
         data, options.vocabulary, file=source.name, max_bytes=options.max_sheet_bytes, sheet_name=options.sheet_name
     )

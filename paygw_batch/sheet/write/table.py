@@ -12,8 +12,8 @@ from polars.io.plugins import register_io_source
 from paygw_batch.errors import OutputError
 from paygw_batch.files import appearing, cannot_write
 from paygw_batch.language import say
+from paygw_batch.sheet.clean import guarded_columns, guarded_names
 from paygw_batch.sheet.columns import REJECTS_COLUMNS
-from paygw_batch.sheet.formulas import guarded_columns, guarded_names
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.write.file_ending import table_ending
 

@@ -4,27 +4,172 @@ The worksheet of payees is empty, and the examples are on the help sheet, a line
 deleted before the sheet is submitted, and no example can be paid by mistake. As it is, a template pays nobody.
 """
 
+import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from dataclasses import field as attribute
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from paygw_batch.countries.form_columns import OF_EVERY_SHEET
-from paygw_batch.countries.kinds import KINDS
-from paygw_batch.countries.rules import CountryRule
+from paygw_batch.core import generator_marks
+from paygw_batch.countries.form_columns import COUNTRY_COLUMN, OF_EVERY_SHEET
+from paygw_batch.countries.kinds import CHARACTERS, KINDS, NUMBER_KINDS
+from paygw_batch.countries.rules import CountryRule, FieldKind, FormField
 from paygw_batch.errors import OutputError
 from paygw_batch.files import check_writable, write_whole
 from paygw_batch.language import mark, say
-from paygw_batch.sheet.columns import HELP_TITLE
+from paygw_batch.sheet.columns import HELP_TITLE, known_columns
+from paygw_batch.sheet.phones import PhoneColumn
 from paygw_batch.sheet.write.file_ending import table_ending
-from paygw_batch.sheet.write.guide import GUIDE_HEADINGS, ColumnGuide, columns_of, guides
 from paygw_batch.sheet.write.table import row_points, workbook_options
+
+_EXAMPLE_AMOUNT = Decimal("1500.50")
+_FILLED_BY_RULES = frozenset({FieldKind.COUNTRY, FieldKind.OPERATOR_URL})
+"""Fields that the rules and the configuration fill: a person is not asked for them."""
+
+
+GUIDE_HEADINGS = (mark("Column"), mark("Country"), mark("Needed"), mark("What to write"), mark("Example"))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnGuide:
+    """Explains one column for some countries. `example` is valid, and empty if the cell is best left empty.
+
+    `width` is the column's in a template, in characters; 0 if another country's guide says it.
+    """
+
+    column: str
+    countries: tuple[str, ...]
+    needed: bool
+    words: str
+    example: str
+    width: int = attribute(default=0, compare=False)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The guide as a line of a table under `GUIDE_HEADINGS`."""
+        return (
+            self.column,
+            ", ".join(self.countries),
+            say("yes") if self.needed else say("no"),
+            self.words,
+            self.example,
+        )
+
+
+def guides(rules: Sequence[CountryRule]) -> list[ColumnGuide]:
+    """Return the guides of all useful columns for these countries, in the order of columns.
+
+    Each rule must have a form. Columns that the rules fill (`ipaddress`, `receiver_country_code`) are left out, and
+    countries with the same rules share a guide.
+    """
+    found = [guide for rule in rules for guide in _of_country(rule)]
+    used = {guide.column for guide in found}
+    found += [_not_taken(rule, name) for rule in rules for name in rule.omitted if name in used]
+    ordered = [guide for column in known_columns() if column in used for guide in found if guide.column == column]
+    together: dict[ColumnGuide, list[str]] = {}
+    for guide in ordered:
+        together.setdefault(replace(guide, countries=()), []).extend(guide.countries)
+    return [replace(guide, countries=tuple(countries)) for guide, countries in together.items()]
+
+
+def columns_of(every: Sequence[ColumnGuide]) -> list[str]:
+    """Return the columns that the guides speak of, in their order."""
+    return list(dict.fromkeys(guide.column for guide in every))
+
+
+def _of_country(rule: CountryRule) -> Iterator[ColumnGuide]:
+    yield ColumnGuide(
+        COUNTRY_COLUMN,
+        (rule.code,),
+        needed=True,
+        words=say("{code}, for {name}.", code=rule.code, name=say(rule.name)),
+        example=rule.code,
+        width=KINDS[FieldKind.COUNTRY].width,
+    )
+    for field in rule.form.fields if rule.form is not None else ():
+        if not field.from_sheet or field.name in rule.omitted or field.kind in _FILLED_BY_RULES:
+            continue
+        if field.name in rule.defaults or (field.kind is FieldKind.PURPOSE and rule.purpose is None):
+            continue
+        entry = KINDS[field.kind]
+        words, example = _told(rule, field)
+        yield ColumnGuide(
+            field.name, (rule.code,), field.name in rule.required and not entry.is_filled, words, example, entry.width
+        )
+
+
+def _not_taken(rule: CountryRule, column: str) -> ColumnGuide:
+    return ColumnGuide(column, (rule.code,), needed=False, words=say("Leave it empty."), example="")
+
+
+def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
+    """Return words about a field's value, and an example."""
+    if field.kind in NUMBER_KINDS:
+        return _number(rule, field)
+    match field.kind:
+        case FieldKind.AMOUNT:
+            return _amount(rule)
+        case FieldKind.CURRENCY:
+            return say("{currency}, or empty.", currency=rule.currency), rule.currency
+        case FieldKind.PURPOSE:
+            return say("{purpose}, or empty.", purpose=rule.purpose), rule.purpose or ""
+        case _:
+            entry = KINDS[field.kind]
+            return say(entry.words, **CHARACTERS), entry.example
+
+
+def _amount(rule: CountryRule) -> tuple[str, str]:
+    units = rule.minor_units
+    words = (
+        say(
+            "{currency} above zero, in plain digits with a point before at most {units} decimals, nothing between "
+            "thousands.",
+            currency=rule.currency,
+            units=units,
+        )
+        if units
+        else say(
+            "{currency} above zero, in plain digits without decimals, nothing between thousands.",
+            currency=rule.currency,
+        )
+    )
+    example = _EXAMPLE_AMOUNT if units > 1 else _EXAMPLE_AMOUNT.to_integral_value()
+    if rule.min_amount is not None:
+        words += " " + say("At least {amount:f}.", amount=rule.min_amount)
+        example = max(example, rule.min_amount)
+    if rule.max_amount is not None:
+        words += " " + say("At most {amount:f}.", amount=rule.max_amount)
+        example = min(example, rule.max_amount)
+    return words, f"{example:f}"
+
+
+def _number(rule: CountryRule, field: FormField) -> tuple[str, str]:
+    numbers = rule.numbers
+    demonym = say(rule.demonym)
+    number = (
+        say("An {demonym} mobile number", demonym=demonym)
+        if rule.demonym[0] in "AEIOU"
+        else say("A {demonym} mobile number", demonym=demonym)
+    )
+    abroad, inside = f"+{numbers.dialling_code}{numbers.example}", f"{numbers.trunk_prefix}{numbers.example}"
+    is_account = field.kind is FieldKind.WALLET and rule.bank_account_pattern is not None
+    template = (
+        mark("{number}, as written abroad ({abroad}) or inside the country ({inside}), or a bank account.")
+        if is_account
+        else mark("{number}, as written abroad ({abroad}) or inside the country ({inside}).")
+    )
+    words = say(template, number=number, abroad=abroad, inside=inside)
+    return words, PhoneColumn.of(rule, field.name, field.kind).example
+
 
 _LAST_ROW = 1_048_576
 _STEPS = (
     mark("Write one payment a row on the sheet Payees, below its headings. Cells there are text: leading zeros stay."),
-    mark("Columns of your own may be added: they come back in the reconciliation. The order of columns is free."),
-    mark("Then check it: paygw-batch validate, and the name of this file. What is wrong is told row by row."),
+    mark("You can add your own columns; they are copied to the reconciliation. Columns can be in any order."),
+    mark("Then check it: paygw-batch validate, and the name of this file. It lists the problems row by row."),
     mark("This sheet is never read as payments, and its examples pay nobody."),
 )
 _LISTED = tuple(name for name, kind in OF_EVERY_SHEET.items() if KINDS[kind].is_filled)
@@ -47,7 +192,7 @@ def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide
         )
     if path.exists():
         raise OutputError(
-            say("{path} exists already.", path=path), hint=say("Name a new file: this one may have been filled in.")
+            say("{path} already exists.", path=path), hint=say("Name a new file: this one may have been filled in.")
         )
     every = guides(rules)
     if path.suffix.lower() == ".csv":
@@ -87,6 +232,7 @@ def _add_help(workbook: Any, sheet: Any, rules: Sequence[CountryRule], every: Se
     head = workbook.add_format({"bold": True, "bg_color": "#DDEBF7", "bottom": 1})
     wrapped = workbook.add_format({"text_wrap": True, "valign": "top", "num_format": "@"})
     sheet.write_string(0, 0, say(HELP_TITLE), bold)
+    sheet.write_string(0, len(_HELP_WIDTHS) - 1, generator_marks.HELP, workbook.add_format({"font_color": "#808080"}))
     notes = [f"{rule.code}: {say(note)}" for rule in rules for note in (*rule.notes, *rule.confused_codes.values())]
     for row, sentence in enumerate((*map(say, _STEPS), *notes), start=1):
         sheet.write_string(row, 0, sentence)
@@ -119,6 +265,22 @@ def _add_lists(workbook: Any, payees: Any, every: Sequence[ColumnGuide]) -> None
             "validate": "list",
             "source": f"=Lists!${letter}$1:${letter}${len(values)}",
             "error_title": column,
-            "error_message": say("Choose one from the list; the sheet Help says more."),
+            "error_message": say("Choose one from the list. The sheet Help explains them."),
         }
         payees.data_validation(1, at, _LAST_ROW - 1, at, rule)
+
+
+def write_example(rules: Sequence[CountryRule], path: Path) -> int:
+    """Write a CSV sheet with the example of each column for each country to `path`; return how many rows it has.
+
+    Each rule must have a form. Raises `OutputError`.
+    """
+    every = guides(rules)
+    text = io.StringIO()
+    lines = csv.DictWriter(text, columns_of(every), restval="", lineterminator="\n")
+    lines.writeheader()
+    for rule in rules:
+        row = {guide.column: guide.example for guide in every if rule.code in guide.countries}
+        lines.writerow({**row, "client_orderid": f"EXAMPLE-{rule.code}"})
+    write_whole(path, text.getvalue().encode())
+    return len(rules)

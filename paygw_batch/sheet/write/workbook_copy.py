@@ -1,6 +1,6 @@
 """Somebody's workbook through a library that can write it again (openpyxl): within bounds, and in memory alone.
 
-Needs the extra `excel`: imported only where it is there.
+Needs the extra `excel`: imported only if it is there.
 """
 
 import io
@@ -16,11 +16,11 @@ from openpyxl.worksheet._writer import WorksheetWriter
 from openpyxl.writer.excel import ExcelWriter
 
 from paygw_batch.language import mark, say
-from paygw_batch.sheet.read.workbook_limits import MOST_DEPTH
+from paygw_batch.sheet.read.workbook_limits import MAX_DEPTH
 
-MOST_UNPACKED_BYTES = 32 * 1024 * 1024
+MAX_UNPACKED_BYTES = 32 * 1024 * 1024
 """docs/performance.md says how much memory and time so many bytes take."""
-_MOST_RANGED_CELLS = 200_000
+_MAX_RANGED_CELLS = 200_000
 """The most cells that merged cells and links may span: the library makes an object of each."""
 _RANGES = frozenset({"mergeCell", "hyperlink"})
 _LOST = {
@@ -49,9 +49,9 @@ class _Seen:
         self.has_doctype = True
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
-        """Take a start tag. Raises `ValueError` where tags are nested too deep."""
+        """Take a start tag. Raises `ValueError` if tags are nested too deep."""
         self._depth += 1
-        if self._depth > MOST_DEPTH:
+        if self._depth > MAX_DEPTH:
             raise ValueError("tags stand too deep in each other")
         if name.rpartition(" ")[2] in _RANGES:
             self.ranged_cells += _cells_of(attributes.get("ref", ""))
@@ -71,11 +71,11 @@ def why_not_copied(data: bytes) -> str:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as parts:
             unpacked = sum(info.file_size for info in parts.infolist())
-            if unpacked > MOST_UNPACKED_BYTES:
+            if unpacked > MAX_UNPACKED_BYTES:
                 return say(
                     "the workbook has {unpacked} MiB unpacked, more than {most}",
                     unpacked=unpacked >> 20,
-                    most=MOST_UNPACKED_BYTES >> 20,
+                    most=MAX_UNPACKED_BYTES >> 20,
                 )
             for info in parts.infolist():
                 if info.filename.endswith((".xml", ".rels")):
@@ -88,7 +88,7 @@ def why_not_copied(data: bytes) -> str:
         return say("a part of the workbook is damaged")
     if seen.has_doctype:
         return say("a part of the workbook has a document type")
-    if seen.ranged_cells > _MOST_RANGED_CELLS:
+    if seen.ranged_cells > _MAX_RANGED_CELLS:
         return say("merged cells or links of the workbook span too many cells")
     return ""
 
@@ -97,7 +97,7 @@ def _cells_of(ref: str) -> int:
     """Count the cells of a range such as `A1:C3`. Raises `ValueError` for another text."""
     left, top, right, bottom = range_boundaries(ref)
     if left is None or top is None or right is None or bottom is None:
-        return _MOST_RANGED_CELLS + 1  # whole rows or columns
+        return _MAX_RANGED_CELLS + 1  # whole rows or columns
     return (right - left + 1) * (bottom - top + 1)
 
 

@@ -4,28 +4,29 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.compose.actions.release_rows import RejectedRows, draft_release, rejected_rows
-from paygw_batch.compose.journal import journal_to_plan_with
-from paygw_batch.compose.operator import in_words
-from paygw_batch.console.pages.document_signing import signing_key
-from paygw_batch.console.pages.payout_page import payout_record
-from paygw_batch.console.pages.settling.open_orders import drafted_order, open_orders
-from paygw_batch.console.visits import Visit
+from paygw_batch.actions.continue_batch import RejectedRows, draft_release, rejected_rows
+from paygw_batch.console.pages.agreement import ListedAgreement, signing_key
+from paygw_batch.console.pages.settling.orders import drafted_order, open_orders
+from paygw_batch.console.rendering import Page, PageLink, pages_after
+from paygw_batch.console.visits import PageOutdated, Visit, payout_record
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.countries.load import minor_units_by_currency
-from paygw_batch.countries.payees import payee_of
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
 from paygw_batch.language import mark, say
+from paygw_batch.report.remittance import payee_of
+from paygw_batch.wiring.approvals import required_line
+from paygw_batch.wiring.journal import journal_for_planning
 
 ROWS_A_PAGE = 25
-MOST_AT_ONCE = 2_000
+MAX_AT_ONCE = 2_000
 """How many rejected rows a page looks at, and one order can name. The others come after these."""
-MOST_REASONS = 50
+MAX_REASONS = 50
 """How many reasons a page shows: the most frequent. Rows of the others are found one by one."""
 _NO_REASON = mark("The gateway gave no reason.")
 _REASON, _ROW = "reason-", "row-"
@@ -58,46 +59,77 @@ class ShownRejectedRow:
     opens: str
 
 
+@dataclass(frozen=True, slots=True)
+class RetryPage(Page):
+    """The rejected rows of a payout, by reason and by page."""
+
+    template: ClassVar[str] = "retry.html"
+
+    record: BatchRecord
+    shown: str
+    """A digest of the rows, by which the form says what its page showed."""
+    reasons: Sequence[RejectedReason]
+    other_reasons: int
+    rows: Sequence[ShownRejectedRow]
+    wanted: str
+    """The reason whose rows are wanted; empty: all."""
+    pages: Sequence[PageLink]
+    may_choose: bool
+    has_more: bool
+    most: int
+    orders: Sequence[ListedAgreement]
+    """The open orders about some of these rows."""
+
+
 def rejected_form(visit: Visit) -> Response:
     """Show the rejected rows of a payout, by reason and by page."""
     settings, wanted, after = visit.console.settings, visit.query("reason"), visit.query_number("after")
-    with journal_to_plan_with(settings) as journal:
+    with journal_for_planning(settings) as journal:
         record = payout_record(journal, visit.path("batch"))
-        found = rejected_rows(settings, journal, record, limit=MOST_AT_ONCE)
+        found = rejected_rows(settings, journal, record, limit=MAX_AT_ONCE)
         reasons = _reasons(found)
         listed = [one for one in found.rows if one.row > after and wanted in {"", _key(one)}]
         rows = _shown(journal, record, listed[:ROWS_A_PAGE], found.opens)
     return visit.page(
-        "retry.html",
-        record=record,
-        reasons=reasons[:MOST_REASONS],
-        other_reasons=max(len(reasons) - MOST_REASONS, 0),
-        rows=rows,
-        wanted=wanted,
-        after=after,
-        next_after=rows[-1].row if len(listed) > ROWS_A_PAGE else 0,
-        may_choose=len(found.rows) > len(found.opens),
-        has_more=found.has_more,
-        most=MOST_AT_ONCE,
-        orders=[one for one in open_orders(visit, record.batch) if set(one.rows) & {row.row for row in found.rows}],
+        RetryPage(
+            record=record,
+            shown=_digest(found),
+            reasons=reasons[:MAX_REASONS],
+            other_reasons=max(len(reasons) - MAX_REASONS, 0),
+            rows=rows,
+            wanted=wanted,
+            pages=pages_after(after, rows[-1].row if len(listed) > ROWS_A_PAGE else 0, "rows", reason=wanted),
+            may_choose=len(found.rows) > len(found.opens),
+            has_more=found.has_more,
+            most=MAX_AT_ONCE,
+            orders=[one for one in open_orders(visit, record.batch) if set(one.rows) & {row.row for row in found.rows}],
+        )
     )
 
 
 def choose_rejected(visit: Visit) -> Response:
     """Draft the order to try the chosen rows again: single ones, and all of a reason."""
     settings, form = visit.console.settings, visit.form
-    with journal_to_plan_with(settings) as journal:
+    with journal_for_planning(settings) as journal:
         record = payout_record(journal, visit.path("batch"))
-        found = rejected_rows(settings, journal, record, limit=MOST_AT_ONCE)
+        found = rejected_rows(settings, journal, record, limit=MAX_AT_ONCE)
+        if _digest(found) != form.get("shown"):
+            raise PageOutdated(say("The rejected rows of this payout have changed since this page was opened."))
         of_reasons = {row for one in _reasons(found) if f"{_REASON}{one.key}" in form for row in one.rows}
         chosen = sorted(of_reasons.difference(found.opens) | _single_rows(form))
         if not {row.row for row in found.rows}.issuperset(chosen):
-            raise UsageError(say("A row is not rejected any more. Open the page again, and look once more."), hint="")
+            raise UsageError(say("One of these rows is no longer rejected. Reload the page and check again."), hint="")
         if not chosen:
             raise UsageError(say("Choose the rows that are to be tried again."), hint="")
-        evidence = in_words(form.get("evidence", ""), say("Why they can be tried again"))
+        evidence = required_line(form.get("evidence", ""), say("Why they can be tried again"))
         draft = draft_release(settings, journal, record, chosen, evidence, signing_key(visit))
     return visit.go_to(f"/orders/{drafted_order(visit, draft).number}")
+
+
+def _digest(found: RejectedRows) -> str:
+    """Return a text that is the same while the page would show the same rows, and the same ones may be chosen."""
+    rows = [(one.row, one.attempt, _key(one), one.row in found.opens) for one in found.rows]
+    return hashlib.sha256(repr((rows, found.has_more)).encode()).hexdigest()[:32]
 
 
 def _single_rows(form: Mapping[str, str]) -> set[int]:

@@ -4,36 +4,37 @@ That it was paid is one person's word: nothing is sent any more. Every other wor
 an order, which a second person agrees to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.compose.actions.follow_payout import BEING_SENT, followed_row, running_now
-from paygw_batch.compose.actions.settle_rows import draft_order, settle_by_word, settle_choices
-from paygw_batch.compose.journal import journal_to_plan_with
-from paygw_batch.compose.operator import in_words, person
-from paygw_batch.compose.run_journal import run_journal
-from paygw_batch.console.pages.document_signing import signing_key
-from paygw_batch.console.pages.payout_page import payout_record
-from paygw_batch.console.pages.settling.open_orders import drafted_order, open_orders
+from paygw_batch.actions.follow_payout import BEING_SENT, FollowedRow, followed_row, running_now
+from paygw_batch.actions.settle_rows import SettleChoice, draft_order, settle_by_word, settle_choices
+from paygw_batch.console.pages.agreement import ListedAgreement, signing_key
+from paygw_batch.console.pages.settling.orders import drafted_order, open_orders
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import when
-from paygw_batch.console.visits import ActRefused, PageNotFound, Visit
-from paygw_batch.core.lifecycle import Resolution
+from paygw_batch.console.rendering import Page, state_word, when
+from paygw_batch.console.visits import ActRefused, PageNotFound, PageOutdated, Visit, payout_record
+from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.run.resolve import Settlement, standings_of
+from paygw_batch.wiring.approvals import person, required_line
+from paygw_batch.wiring.journal import journal_for_planning, run_journal
 
-FIRST_PERSON = mark("Somebody who prepares payouts has to begin this; another person agrees.")
+FIRST_PERSON = mark("Ask someone who prepares payouts to start this. A second person then approves it.")
 _CHOICES: Mapping[Resolution, tuple[str, ...]] = {
-    Resolution.PAID: mark_all("It was paid", "Nothing is sent any more."),
+    Resolution.PAID: mark_all("It was paid", "It is never sent again."),
     Resolution.REJECTED: mark_all(
-        "It was rejected", "No money left. The row can be tried again, later. A second person agrees."
+        "It was rejected",
+        "No payment was made. You can retry it after {again}; it is marked as a possible duplicate.",
     ),
     Resolution.NOT_RECEIVED: mark_all(
-        "They never had it", "The row can be sent again at once. A second person agrees."
+        "They never had it",
+        "It can be sent again from {again} on, and is marked as a possible duplicate.",
     ),
 }
 """Word -> its name on the pages, and the consequence."""
@@ -54,10 +55,25 @@ def choice_name(resolution: Resolution) -> str:
     return say(_CHOICES[resolution][0])
 
 
+@dataclass(frozen=True, slots=True)
+class SettlePage(Page):
+    """The words by which a row may be settled."""
+
+    template: ClassVar[str] = "settle.html"
+
+    record: BatchRecord
+    followed: FollowedRow
+    standing: RowStanding
+    choices: Sequence[ShownChoice]
+    orders: Sequence[ListedAgreement]
+    """The open orders about this row."""
+    is_running: bool
+
+
 def settle_form(visit: Visit) -> Response:
     """Show the words by which a row may be settled."""
     settings, number = visit.console.settings, int(visit.path("row"))
-    with journal_to_plan_with(settings) as journal:
+    with journal_for_planning(settings) as journal:
         record = payout_record(journal, visit.path("batch"))
         try:
             followed = followed_row(settings, journal, record, number).followed
@@ -65,21 +81,22 @@ def settle_form(visit: Visit) -> Response:
             raise PageNotFound(error.message) from None
         choices = [] if followed.state == BEING_SENT else settle_choices(settings, journal, record, followed.standing)
     return visit.page(
-        "settle.html",
-        record=record,
-        followed=followed,
-        standing=followed.standing,
-        choices=[
-            ShownChoice(
-                one.resolution.value,
-                choice_name(one.resolution),
-                say(_CHOICES[one.resolution][1]),
-                _why_shut(visit, one.opens, needs_two=one.needs_two),
-            )
-            for one in choices
-        ],
-        orders=[one for one in open_orders(visit, record.batch) if number in one.rows],
-        is_running=running_now(settings) is not None,
+        SettlePage(
+            record=record,
+            followed=followed,
+            standing=followed.standing,
+            choices=[
+                ShownChoice(
+                    one.resolution.value,
+                    choice_name(one.resolution),
+                    _meaning(one),
+                    _why_shut(visit, one.opens, needs_two=one.needs_two),
+                )
+                for one in choices
+            ],
+            orders=[one for one in open_orders(visit, record.batch) if number in one.rows],
+            is_running=running_now(settings) is not None,
+        )
     )
 
 
@@ -89,18 +106,26 @@ def settle_row(visit: Visit) -> Response:
     said = next((one for one in Resolution if one.value == visit.form.get("said")), None)
     if said is None:
         raise UsageError(say("Choose what the gateway said."), hint="")
-    settlement = Settlement(row, said, in_words(visit.form.get("evidence", ""), say("How you know it")))
+    settlement = Settlement(row, said, required_line(visit.form.get("evidence", ""), say("How you know it")))
     if said is Resolution.PAID:
         with run_journal(settings, "console", lambda _sentence: None) as journal:
-            record = _same_attempt(visit, journal, row)
-            settle_by_word(settings, journal, record, [settlement], person(visit.member.name))
+            if not _is_settled_so(visit, journal, settlement):
+                record = _same_row(visit, journal, row)
+                settle_by_word(settings, journal, record, [settlement], person(visit.member.name))
         return visit.go_to(f"/payouts/{batch}/rows/{row}")
     if not visit.may(Act.ORDER):
         raise ActRefused(say(FIRST_PERSON))
-    with journal_to_plan_with(settings) as reader:
-        record = _same_attempt(visit, reader, row)
+    with journal_for_planning(settings) as reader:
+        record = _same_row(visit, reader, row)
         draft = draft_order(settings, reader, record, [settlement], signing_key(visit))
     return visit.go_to(f"/orders/{drafted_order(visit, draft).number}")
+
+
+def _meaning(choice: SettleChoice) -> str:
+    """Return the consequence of a word: when the row can be tried again, and who has to agree."""
+    again = when(choice.again_from) if choice.again_from else say("now")
+    told = say(_CHOICES[choice.resolution][1], again=again)
+    return f"{told} {say('A second person then approves it.')}" if choice.needs_two else told
 
 
 def _why_shut(visit: Visit, opens: str, *, needs_two: bool) -> str:
@@ -109,12 +134,33 @@ def _why_shut(visit: Visit, opens: str, *, needs_two: bool) -> str:
     return say(FIRST_PERSON) if needs_two and not visit.may(Act.ORDER) else ""
 
 
-def _same_attempt(visit: Visit, journal: JournalReader, row: int) -> BatchRecord:
-    """Return the payout. Raises `UsageError` for a form about another attempt than the latest one."""
+def _is_settled_so(visit: Visit, journal: JournalReader, settlement: Settlement) -> bool:
+    """Whether this person has just settled the row with these words: a second click finds it done."""
+    record = payout_record(journal, visit.path("batch"))
+    row = standings_of(journal, record, [settlement.row]).get(settlement.row)
+    deeds = [one for one in journal.history(record.number) if one.row == settlement.row]
+    if row is None or row.state is not State.PAID or not deeds:
+        return False
+    newest, by = deeds[-1], person(visit.member.name)
+    said = (newest.kind, newest.by, newest.said, str(newest.attempt))
+    return said == ("resolved_paid", by, settlement.said, visit.form.get("attempt"))
+
+
+def _same_row(visit: Visit, journal: JournalReader, row: int) -> BatchRecord:
+    """Return the payout. Raises `PageOutdated` for a row in another state or attempt than its page showed."""
     record = payout_record(journal, visit.path("batch"))
     standing = standings_of(journal, record, [row]).get(row)
-    if standing is not None and str(standing.attempt) != visit.form.get("attempt"):
-        raise UsageError(
-            say("The row was sent again since this page was opened. Open it again, and look once more."), hint=""
+    if standing is None:
+        return record
+    if str(standing.attempt) != visit.form.get("attempt"):
+        raise PageOutdated(
+            say(
+                "Row {row} was sent again since this page was opened: attempt {attempt}.",
+                row=row,
+                attempt=standing.attempt,
+            )
         )
+    if standing.state.value != visit.form.get("state"):
+        state = state_word(standing.state.value)
+        raise PageOutdated(say("Row {row} has changed since this page was opened: {state}.", row=row, state=state))
     return record

@@ -1,19 +1,21 @@
 """Keeps one statement of the gateway's in a folder: the file as received, and its lines as another process read it."""
 
+import filecmp
 import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from paygw_batch.compose.actions.payout_folder import NamedFolder, is_folder_name, move_in, new_named_folder
-from paygw_batch.compose.actions.settle_rows import AskedStatement, as_of_time, read_for_later, statement_read
+from paygw_batch.actions.payout_folder import NamedFolder, is_folder_name, move_in, new_named_folder
+from paygw_batch.actions.settle_rows import AskedStatement, as_of_time, read_for_later, statement_read
 from paygw_batch.console.sheet_process import limit_this_process, run_within_limits
 from paygw_batch.errors import PaygwError, SheetError
 from paygw_batch.files import write_whole
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.statements import signature_place
 
 _PROGRAM = "from paygw_batch.console.pages.settling.statement_folder import main; main()"
 
@@ -22,7 +24,7 @@ _PROGRAM = "from paygw_batch.console.pages.settling.statement_folder import main
 class UploadedStatement:
     """A statement as it was uploaded for a batch: by whom, when, and how that person knows that it is the gateway's.
 
-    `as_of` is when it was true, for lines without a time; empty where nobody said so.
+    `as_of` is when it was true, for lines without a time; empty if nobody said so.
     """
 
     batch: str
@@ -31,6 +33,15 @@ class UploadedStatement:
     at: str
     words: str
     as_of: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsedStatement:
+    """The order that a person drafted by a statement, and the code of the page that showed it."""
+
+    by: str
+    code: str
+    order: str
 
 
 class StatementFolder(NamedFolder):
@@ -46,9 +57,29 @@ class StatementFolder(NamedFolder):
         """The file as it was received, under the name that its sender gave it."""
         return self.path / "file" / self.uploaded.name
 
+    def has_file(self, uploaded: UploadedStatement, content: Path) -> bool:
+        """Whether the file `content` was uploaded here already, by the same person with the same words."""
+        return replace(uploaded, at=self.uploaded.at) == self.uploaded and filecmp.cmp(
+            self.file, content, shallow=False
+        )
+
+    @property
+    def used(self) -> UsedStatement | None:
+        """The click by which the statement became an order; None if none did."""
+        path = self.path / "used.json"
+        return UsedStatement(**json.loads(path.read_bytes())) if path.exists() else None
+
+    def note_used(self, used: UsedStatement) -> None:
+        """Note the click by which the statement became an order, so that the second one leads there."""
+        write_whole(self.path / "used.json", json.dumps(asdict(used), ensure_ascii=False).encode())
+
+    def keep_signature(self, signature: bytes) -> None:
+        """Keep the signature of the file beside it."""
+        write_whole(signature_place(self.file), signature)
+
     @property
     def lines_file(self) -> Path:
-        """The lines of the statement; not there where it cannot be read."""
+        """The lines of the statement; not there if it cannot be read."""
         return self.path / "lines.json"
 
     @property
@@ -64,9 +95,11 @@ class StatementFolder(NamedFolder):
         return AskedStatement(statement, by, uploaded.words or None, as_of, matching_only=True)
 
 
-def new_statement_folder(directory: Path, content: Path, uploaded: UploadedStatement) -> StatementFolder:
-    """Make a folder for an uploaded statement; the file `content` is moved into it."""
-    path = new_named_folder(directory)
+def new_statement_folder(
+    directory: Path, content: Path, uploaded: UploadedStatement, number: str | None = None
+) -> StatementFolder:
+    """Make the folder `number` for an uploaded statement; the file `content` is moved into it."""
+    path = new_named_folder(directory, number)
     (path / "file").mkdir(mode=0o700)
     move_in(content, path / "file" / uploaded.name)
     write_whole(path / "uploaded.json", json.dumps(asdict(uploaded), ensure_ascii=False).encode())
@@ -74,7 +107,7 @@ def new_statement_folder(directory: Path, content: Path, uploaded: UploadedState
 
 
 def statement_folder_of(directory: Path, number: str) -> StatementFolder | None:
-    """Return the folder with this name; None where there is none."""
+    """Return the folder with this name; None if there is none."""
     path = directory / number
     return StatementFolder(path) if is_folder_name(number) and (path / "uploaded.json").exists() else None
 
@@ -88,7 +121,7 @@ def statement_folders(directory: Path, batch: str) -> Iterator[StatementFolder]:
 
 
 def read_in_process(folder: StatementFolder, settings: Settings, *, config: Path, environ: Mapping[str, str]) -> None:
-    """Read a statement in another process. Raises `SheetError` where it cannot be read."""
+    """Read a statement in another process. Raises `SheetError` if it cannot be read."""
     if not run_within_limits(_PROGRAM, [str(folder.path)], settings, config=config, environ=environ):
         raise SheetError(
             say("The statement needs more memory or time than reading may use."),
@@ -108,7 +141,7 @@ def main() -> None:
 
 
 def read_statement_of(folder: StatementFolder, settings: Settings) -> None:
-    """Write the lines of a statement beside it, or the sentence why it cannot be read."""
+    """Write the lines of a statement beside it, or why it cannot be read."""
     try:
         write_whole(folder.lines_file, read_for_later(settings, folder.file).encode())
     except PaygwError as error:

@@ -6,54 +6,69 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.compose.actions.follow_payout import followed_batch, running_now
-from paygw_batch.compose.actions.payout_folder import plain_file_name
-from paygw_batch.compose.actions.settle_rows import (
+from paygw_batch.actions.approvals import needs_order
+from paygw_batch.actions.follow_payout import followed_batch, running_now
+from paygw_batch.actions.payout_folder import is_folder_name, new_folder_name, plain_file_name
+from paygw_batch.actions.settle_rows import (
     as_of_time,
     carry_out_statement,
     compare_statement,
     draft_order,
     hold_contrary,
 )
-from paygw_batch.compose.approvals import needs_order
-from paygw_batch.compose.journal import journal_to_plan_with
-from paygw_batch.compose.operator import in_words, person
-from paygw_batch.compose.run_journal import run_journal
-from paygw_batch.console.pages.document_signing import signing_key
-from paygw_batch.console.pages.payout_page import payout_record
-from paygw_batch.console.pages.reconcile_page import file_to_take_away, has_workbooks
-from paygw_batch.console.pages.settling.open_orders import drafted_order
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.console.pages.agreement import ListedAgreement, signing_key
+from paygw_batch.console.pages.preparing import made_once
+from paygw_batch.console.pages.settling.orders import (
+    drafted_order,
+    open_orders,
+    order_folder_of,
+    orders_directory,
+)
 from paygw_batch.console.pages.settling.settle_page import FIRST_PERSON, choice_name
 from paygw_batch.console.pages.settling.statement_folder import (
     StatementFolder,
     UploadedStatement,
+    UsedStatement,
     new_statement_folder,
     read_in_process,
     statement_folder_of,
     statement_folders,
 )
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.visits import ActRefused, PageNotFound, Visit
+from paygw_batch.console.rendering import Page, PageLink, pages_after
+from paygw_batch.console.visits import (
+    ActRefused,
+    PageNotFound,
+    PageOutdated,
+    Visit,
+    file_to_take_away,
+    has_workbooks,
+    payout_record,
+)
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, make_directory
-from paygw_batch.language import mark, say
-from paygw_batch.report.questions import questions
+from paygw_batch.language import say
+from paygw_batch.report.reconcile import questions
 from paygw_batch.run.match_statement import Matched
-from paygw_batch.run.quarantine_clock import clock_sentences
+from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.run.resolve import standings_of
 from paygw_batch.sheet.write.table import write_frame
+from paygw_batch.wiring.approvals import person, required_line
+from paygw_batch.wiring.journal import journal_for_planning, run_journal
+from paygw_batch.wiring.statements import what_proves
 
 LINES_A_PAGE = 50
-MOST_LISTED = 20
+MAX_LISTED = 20
 """How many statements of a payout its page lists: the newest."""
 _AT_ONCE = 1024 * 1024
-_OLD = mark("The page is too old: something was changed since. Open it again, and look once more.")
+_MAX_SIGNATURE_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +89,7 @@ def download_questions(visit: Visit) -> Response:
         raise PageNotFound(say("There is no such file."))
 
     def write(path: Path) -> str:
-        with journal_to_plan_with(visit.console.settings) as journal:
+        with journal_for_planning(visit.console.settings) as journal:
             record = payout_record(journal, visit.path("batch"))
             write_frame(questions(journal, record, minor_units_by_currency()), path)
         return f"{Path(record.sheet_name).stem}.questions.{ending}"
@@ -82,26 +97,46 @@ def download_questions(visit: Visit) -> Response:
     return file_to_take_away(visit, ending, write)
 
 
+@dataclass(frozen=True, slots=True)
+class StatementPage(Page):
+    """The questions for the gateway, and the form for its answers."""
+
+    template: ClassVar[str] = "statement.html"
+
+    record: BatchRecord
+    upload: str
+    """The name of the folder to come: the form sent twice makes one."""
+    in_doubt: int
+    endings: Sequence[tuple[str, str]]
+    takes_signature: bool
+    statements: Sequence[tuple[str, UploadedStatement]]
+    """Address and upload of earlier statements."""
+    most_mib: int
+
+
 def statement_form(visit: Visit) -> Response:
     """Show how the gateway is asked about rows in doubt, and the form for its answers."""
-    with journal_to_plan_with(visit.console.settings) as journal:
+    with journal_for_planning(visit.console.settings) as journal:
         record = payout_record(journal, visit.path("batch"))
         followed = followed_batch(visit.console.settings, journal, record)
-    folders = list(statement_folders(_directory(visit), record.batch))[:MOST_LISTED]
+    folders = list(statement_folders(_directory(visit), record.batch))[:MAX_LISTED]
     return visit.page(
-        "statement.html",
-        record=record,
-        in_doubt=followed.counts.get("in_doubt", 0),
-        endings=[("csv", "CSV"), *([("xlsx", say("Workbook"))] if has_workbooks() else [])],
-        statements=[(f"/statements/{one.number}", one.uploaded) for one in folders],
-        most_mib=visit.console.settings.console.max_upload_mib,
+        StatementPage(
+            record=record,
+            upload=new_folder_name(),
+            in_doubt=followed.counts.get("in_doubt", 0),
+            endings=[("csv", "CSV"), *([("xlsx", say("Workbook"))] if has_workbooks() else [])],
+            takes_signature=visit.console.settings.evidence.statement_key is not None,
+            statements=[(f"/statements/{one.number}", one.uploaded) for one in folders],
+            most_mib=visit.console.settings.console.max_upload_mib,
+        )
     )
 
 
 def upload_statement(visit: Visit) -> Response:
     """Keep a statement, read it, and lead to its preview. One that cannot be read is not kept."""
     console, upload, form = visit.console, visit.upload, visit.form
-    with journal_to_plan_with(console.settings) as journal:
+    with journal_for_planning(console.settings) as journal:
         record = payout_record(journal, visit.path("batch"))
     if upload is None or not upload.filename:
         raise UsageError(say("No file was chosen."), hint=say("Choose the statement, and upload it again."))
@@ -113,7 +148,7 @@ def upload_statement(visit: Visit) -> Response:
         name=plain_file_name(upload.filename),
         by=visit.member.name,
         at=timestamp(console.now()),
-        words=in_words(words, say("How you got it")) if words else "",
+        words=required_line(words, say("How you got it")) if words else "",
         as_of=as_of,
     )
     make_directory(console.directory)
@@ -121,43 +156,88 @@ def upload_statement(visit: Visit) -> Response:
         try:
             shutil.copyfileobj(upload.file, kept, _AT_ONCE)
             kept.flush()
-            found = new_statement_folder(_directory(visit), Path(kept.name), uploaded)
+            return visit.go_to(f"/statements/{_read_once(visit, Path(kept.name), uploaded)}")
         finally:
             Path(kept.name).unlink(missing_ok=True)
-    try:
-        read_in_process(found, console.settings, config=console.config, environ=console.environ)
-    except SheetError:
-        found.remove()
-        raise
-    return visit.go_to(f"/statements/{found.number}")
+
+
+def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
+    """Keep a statement and read it; return its number. The form sent twice finds it there."""
+    console, number = visit.console, visit.form.get("upload", "")
+    number = number if is_folder_name(number) else new_folder_name()
+    with made_once(number):
+        before = statement_folder_of(_directory(visit), number)
+        if before is not None:
+            if not before.has_file(uploaded, content):
+                raise PageOutdated(say("Another file has been uploaded since this page was opened. Reload the page."))
+            return number
+        found = new_statement_folder(_directory(visit), content, uploaded, number)
+        if visit.signature is not None:
+            found.keep_signature(visit.signature.file.read(_MAX_SIGNATURE_BYTES))
+        try:
+            read_in_process(found, console.settings, config=console.config, environ=console.environ)
+        except SheetError:
+            found.remove()
+            raise
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewPage(Page):
+    """The changes that a statement would make."""
+
+    template: ClassVar[str] = "statement_preview.html"
+
+    record: BatchRecord
+    number: str
+    uploaded: UploadedStatement
+    matched: Matched
+    words: Sequence[tuple[str, int]]
+    """How many rows are settled by each word."""
+    proof: str
+    needs_two: bool
+    code: str
+    """The same while the statement would do the same: the form says what its page showed."""
+    orders: Sequence[ListedAgreement]
+    done: str
+    """That it was carried out before; empty: it was not."""
+    notes: Sequence[str]
+    is_running: bool
+    wanted: str
+    lines: Sequence[ShownLine]
+    pages: Sequence[PageLink]
 
 
 def statement_preview(visit: Visit) -> Response:
     """Show the rows that a statement would settle, and the lines that do not fit, with why. Nothing is changed."""
     found = _required(visit)
     asked, settings = found.asked(visit.member.name), visit.console.settings
-    with journal_to_plan_with(settings) as journal:
+    with journal_for_planning(settings) as journal:
         record = payout_record(journal, found.uploaded.batch)
         matched = compare_statement(settings, journal, record, asked)
         wanted = visit.query("show") or ("settles" if matched.settlements else "differs")
-        start = visit.query_number("from")
+        start = visit.query_number("after")
         lines = _shown(journal, record, matched, wanted, start)
         return visit.page(
-            "statement_preview.html",
-            record=record,
-            number=found.number,
-            uploaded=found.uploaded,
-            matched=matched,
-            words=_counted(matched),
-            needs_two=bool(needs_order(settings, journal, record, matched.settlements)),
-            code=_code(matched),
-            done=asked.carried_out_before(journal, record),
-            notes=clock_sentences(journal, utc_now()),
-            is_running=running_now(settings) is not None,
-            wanted=wanted,
-            lines=lines[:LINES_A_PAGE],
-            start=start,
-            next_start=start + LINES_A_PAGE if len(lines) > LINES_A_PAGE else 0,
+            PreviewPage(
+                record=record,
+                number=found.number,
+                uploaded=found.uploaded,
+                matched=matched,
+                words=_counted(matched),
+                proof=what_proves(asked.statement),
+                needs_two=bool(needs_order(settings, journal, record, matched.settlements)),
+                code=_code(matched),
+                orders=open_orders(visit, record.batch),
+                done=asked.carried_out_before(journal, record),
+                notes=JournalClock.read(journal, utc_now()).sentences(),
+                is_running=running_now(settings) is not None,
+                wanted=wanted,
+                lines=lines[:LINES_A_PAGE],
+                pages=pages_after(
+                    start, start + LINES_A_PAGE if len(lines) > LINES_A_PAGE else 0, "lines", show=wanted
+                ),
+            )
         )
 
 
@@ -173,8 +253,9 @@ def use_statement(visit: Visit) -> Response:
         if asked.carried_out_before(journal, record):  # the second click
             return visit.go_to(f"/payouts/{record.batch}")
         matched = compare_statement(settings, journal, record, asked)
-        if _code(matched) != visit.form.get("code"):
-            raise UsageError(say(_OLD), hint="")
+        if (order := _drafted_before(visit, found)) is not None:
+            return visit.go_to(f"/orders/{order}")
+        _require_code(visit, matched)
         if not needs_order(settings, journal, record, matched.settlements):
             carry_out_statement(settings, journal, record, asked, lambda _matched, _held: None)
             return visit.go_to(f"/payouts/{record.batch}")
@@ -183,17 +264,37 @@ def use_statement(visit: Visit) -> Response:
         hold_contrary(settings, journal, record, asked, matched)
         settlements, key = asked.settlements(matched), signing_key(visit)
         draft = draft_order(settings, journal, record, settlements, key, statement=asked.statement)
-    return visit.go_to(f"/orders/{drafted_order(visit, draft).number}")
+        order = drafted_order(visit, draft).number
+        found.note_used(UsedStatement(visit.member.name, _code(matched), order))
+    return visit.go_to(f"/orders/{order}")
+
+
+def _drafted_before(visit: Visit, found: StatementFolder) -> str | None:
+    """Return the order that the first click on this very form drafted; None if none did, or it was taken back."""
+    used = found.used
+    if used is None or (used.by, used.code) != (visit.member.name, visit.form.get("code")):
+        return None
+    return used.order if order_folder_of(orders_directory(visit), used.order) is not None else None
+
+
+def _require_code(visit: Visit, matched: Matched) -> None:
+    """Raise `PageOutdated` unless the statement would still make the changes that the page showed."""
+    if _code(matched) != visit.form.get("code"):
+        raise PageOutdated(say("Rows of this payout have changed since this page was opened."))
 
 
 def remove_statement(visit: Visit) -> Response:
     """Remove an uploaded statement. Rows that it settled stay settled."""
     found = statement_folder_of(_directory(visit), visit.path("statement"))
-    if found is None:
-        return visit.go_to("/")
-    batch = found.uploaded.batch
-    found.remove()
-    return visit.go_to(f"/payouts/{batch}/statement")
+    with journal_for_planning(visit.console.settings) as journal:
+        batch = payout_record(journal, visit.form.get("batch", "") if found is None else found.uploaded.batch)
+        if found is not None and found.lines_file.exists():
+            _require_code(
+                visit, compare_statement(visit.console.settings, journal, batch, found.asked(visit.member.name))
+            )
+    if found is not None:
+        found.remove()
+    return visit.go_to(f"/payouts/{batch.batch}/statement")
 
 
 def _directory(visit: Visit) -> Path:
@@ -203,7 +304,7 @@ def _directory(visit: Visit) -> Path:
 def _required(visit: Visit) -> StatementFolder:
     found = statement_folder_of(_directory(visit), visit.path("statement"))
     if found is None or not found.lines_file.exists():
-        raise PageNotFound(say("There is no such statement. It may have been removed."))
+        raise visit.gone(say("There is no such statement. It may have been removed."))
     return found
 
 
@@ -223,21 +324,21 @@ def _counted(matched: Matched) -> Sequence[tuple[str, int]]:
 def _shown(
     journal: JournalReader, record: BatchRecord, matched: Matched, wanted: str, start: int
 ) -> Sequence[ShownLine]:
-    """Return a page of the lines that are wanted, and the first of the next page, where there is one."""
+    """Return a page of the lines that are wanted, and the first of the next page, if there is one."""
     part = slice(start, start + LINES_A_PAGE + 1)
     match wanted:
         case "settles":
             settled = matched.settlements[part]
             known = standings_of(journal, record, [one.row for one in settled])
             return [
-                ShownLine(0, one.row, known[one.row].sent_orderid or "", choice_name(one.resolution), one.evidence)
+                ShownLine(0, one.row, known[one.row].sent_orderid or "", choice_name(one.resolution), one.said)
                 for one in settled
             ]
         case "differs":
             return [ShownLine(one.line, 0, one.order_id, "", one.sentence) for one in matched.differences[part]]
         case "silent":
             return [
-                ShownLine(0, row.row, row.sent_orderid or "", "", say("The statement does not settle it."))
+                ShownLine(0, row.row, row.sent_orderid or "", "", say("The statement doesn't settle it."))
                 for row in matched.silent[part]
             ]
         case _:

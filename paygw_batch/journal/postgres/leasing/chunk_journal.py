@@ -1,15 +1,23 @@
-"""Gives an engine the journal in PostgreSQL: rows of leased chunks, one call at a time, none in the event loop."""
+"""Gives an engine the journal in PostgreSQL: rows of leased chunks, one call at a time, none in the event loop.
+
+A run by itself leases the chunks of its batch (`ChunkJournal`). A worker takes the chunks that a shared run offers, one
+after the other, and finishes each when its rows have ended (`TakenChunks`).
+"""
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 from paygw_batch.core.evidence import Finding
+from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.journal_thread import JournalThread
-from paygw_batch.journal.postgres.leasing.lease_writer import LeaseWriter
+from paygw_batch.journal.postgres.batch_rows import due_rows_of_chunk
+from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
+from paygw_batch.journal.postgres.leasing.offered_chunks import finish_chunk, free_chunks, is_overtaken, note_place
+from paygw_batch.journal.shared_run import SharedRun
 from paygw_batch.journal.values import Due, Entry, MoveResult
 
 
@@ -28,7 +36,7 @@ class LeasingJournal(Protocol):
 class ChunkJournal:
     """Implements `EngineJournal` on a journal in PostgreSQL, for one run."""
 
-    def __init__(self, journal: LeasingJournal, writer: LeaseWriter) -> None:
+    def __init__(self, journal: LeasingJournal, writer: ChainWriter) -> None:
         self._journal = journal
         self._writer = writer
         self._thread = JournalThread()
@@ -36,7 +44,7 @@ class ChunkJournal:
         self._last_row: dict[int, int] = {}
 
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
-        """Return the next rows of a batch that may be sent, `limit` at the most, of chunks that are leased for it."""
+        """Return the next rows of a batch that may be sent, `limit` at most, of chunks that are leased for it."""
         async with self._turn:
             return await self._thread.call(partial(self._leased, batch, limit))
 
@@ -51,6 +59,10 @@ class ChunkJournal:
             if self._writer.has_lost:
                 return Counter()
             return await self._thread.call(partial(self._journal.take_in_waiting, words, at=at))
+
+    def may_leave(self, age_s: float) -> bool:
+        """Whether no other process can have taken the row of an intent that is so old."""
+        return self._writer.may_leave(age_s)
 
     def close(self) -> None:
         """End the thread."""
@@ -75,3 +87,92 @@ class ChunkJournal:
                 self._writer.learn(due.number for due in leased)
                 return leased
         return []
+
+
+class TakenChunks(ChunkJournal):
+    """Implements `EngineJournal` for one run that workers share.
+
+    A chunk is finished, and its offer taken back, when each of its rows has ended: answered, in doubt, or held. A row
+    that did not leave can be tried again, so its chunk stays open; it is given back with the last ones.
+    """
+
+    def __init__(self, journal: LeasingJournal, writer: ChainWriter, run: SharedRun, rows: int) -> None:
+        super().__init__(journal, writer)
+        self._run = run
+        self.rows = rows
+        """How many rows this worker has sent, of chunks that are finished."""
+        self._waiting: deque[Due] = deque()
+        self._chunk_of: dict[int, int] = {}
+        self._open: dict[int, set[int]] = {}
+        self._sizes: dict[int, int] = {}
+
+    async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable in one call of the database, and finish the chunks whose rows have all ended."""
+        async with self._turn:
+            return await self._thread.call(partial(self._appended, entries))
+
+    async def is_overtaken(self) -> bool:
+        """Whether an urgent run waits for a worker, and this run is not urgent."""
+        async with self._turn:
+            run = partial(is_overtaken, run=self._run)
+            return await self._thread.call(lambda: self._writer.ask(run))
+
+    def _leased(self, batch: int, limit: int) -> Sequence[Due]:
+        """Return the next rows of the chunks that this process has taken; it takes another when none is left."""
+        while not self._waiting and not self._writer.has_lost and not self._writer.is_stopped:
+            if not self._take_next(batch):
+                return []
+        return [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+
+    def _take_next(self, batch: int) -> bool:
+        """Take the first offered chunk that is free, and read its rows; return whether there was one."""
+        after = 0
+        while chunks := self._writer.ask(partial(free_chunks, run=self._run.number, after=after)):
+            for chunk in chunks:
+                if chunk in self._writer.lease_chunks([chunk]):
+                    self._read(batch, chunk)
+                    return True
+            after = chunks[-1]
+        return False
+
+    def _read(self, batch: int, chunk: int) -> None:
+        """Read the due rows of a chunk, now that no other process can send them."""
+        found = self._writer.ask(partial(due_rows_of_chunk, batch=batch, chunk=chunk))
+        self._writer.ask(partial(note_place, worker=self._writer.worker, run=self._run.number, chunk=chunk))
+        self._writer.learn(due.number for due in found)
+        self._waiting.extend(found)
+        self._chunk_of.update((due.number, chunk) for due in found)
+        self._open[chunk] = {due.number for due in found}
+        self._sizes[chunk] = len(found)
+        self._finish_if_done(chunk)
+
+    def _appended(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        results = [
+            # A person settled the row after it was read as due: nothing of it leaves.
+            MoveResult.HELD if isinstance(entry.fact, Intended) and result is MoveResult.NOT_MOVED else result
+            for entry, result in zip(entries, self._journal.append(entries), strict=True)
+        ]
+        ended = [entry.instruction for entry, result in zip(entries, results, strict=True) if _has_ended(entry, result)]
+        for chunk in {self._chunk_of[number] for number in ended if number in self._chunk_of}:
+            self._open[chunk].difference_update(ended)
+            self._finish_if_done(chunk)
+        return results
+
+    def _finish_if_done(self, chunk: int) -> None:
+        if self._open[chunk] or self._writer.has_lost:
+            return
+        del self._open[chunk]
+        numbers = [number for number, of in self._chunk_of.items() if of == chunk]
+        for number in numbers:
+            del self._chunk_of[number]
+        self.rows += self._sizes.pop(chunk)
+        self._writer.finish(chunk, numbers, partial(finish_chunk, run=self._run.number, rows=self.rows))
+
+
+def _has_ended(entry: Entry, result: MoveResult) -> bool:
+    """Whether nothing more is to come of a row in this run."""
+    match entry.fact:
+        case Concluded(outcome):
+            return outcome.kind is not OutcomeKind.NOT_SENT
+        case _:
+            return result is MoveResult.HELD

@@ -1,8 +1,9 @@
 """Guards the session of a writer: a lost connection is replaced, a failure is final, the witness learns of commits."""
 
+import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from psycopg import Connection
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable, RollCallOpen
 from paygw_batch.journal.facts.chain import Identity, Link
 from paygw_batch.journal.postgres.leasing.host_witness import CommitWitness
+from paygw_batch.journal.postgres.leasing.intent_log import Noted
 from paygw_batch.journal.postgres.leasing.roll_call import RollCall
 from paygw_batch.journal.postgres.migrations import identity_in
 from paygw_batch.journal.postgres.session import Row, Session, fetch, limited, reason_of_failure
@@ -19,12 +21,14 @@ from paygw_batch.language import mark, say
 
 T = TypeVar("T")
 
-_MOST_TRIES = 5
+_MAX_TRIES = 5
 _RECONNECT_LIMIT_S = 60.0
+_HURRIED_LIMIT_S = 10.0
+"""How long a process that was asked to end waits for the server, so that its rows in flight are known."""
 _RECONNECT_EVERY_S = 0.25
 _WAIT_CANCELLED = "01000"
 """A commit whose wait for a standby was cancelled returns as if all were well, with this warning."""
-_HINT = mark("Mend the database, then run again.")
+_HINT = mark("Fix the database, then run again.")
 _ENDINGS = ("08", "57P")
 """How the codes of errors begin with which a server ends a connection."""
 
@@ -41,7 +45,9 @@ class GuardedSession:
         self._roll = roll
         self._process = os.getpid()
         self._failure: str | None = None
+        self._told: tuple[int, Link] | None = None
         self._has_warned = False
+        self._hurried_until_s = math.inf
         self._watch_warnings()
 
     @property
@@ -58,6 +64,10 @@ class GuardedSession:
         """Whether an error means that the connection is gone, and with it the answer."""
         return self.connection.closed or (error.sqlstate or "").startswith(_ENDINGS)
 
+    def hurry(self) -> None:
+        """Give up soon where the server does not come back. Called from any thread, once or more often."""
+        self._hurried_until_s = min(self._hurried_until_s, time.monotonic() + _HURRIED_LIMIT_S)
+
     def reconnect(self) -> None:
         """Open a new connection, for as long as a server may take to come back. Raises `JournalUnwritable`."""
         give_up_s = time.monotonic() + _RECONNECT_LIMIT_S
@@ -66,7 +76,7 @@ class GuardedSession:
                 self.session.reconnect()
                 break
             except JournalError as error:
-                if time.monotonic() > give_up_s:
+                if time.monotonic() > min(give_up_s, self._hurried_until_s):
                     raise self.give_up(error.message.removesuffix(".")) from None
                 time.sleep(_RECONNECT_EVERY_S)
         self._watch_warnings()
@@ -82,7 +92,7 @@ class GuardedSession:
                 with limited(self.connection, self.session.server.commit_limit_s):
                     roll.answer(self.connection)
             except RollCallOpen as error:
-                if time.monotonic() > give_up_s:
+                if time.monotonic() > min(give_up_s, self._hurried_until_s):
                     raise self.give_up(error.message.removesuffix(".")) from None
                 time.sleep(_RECONNECT_EVERY_S)
             except JournalError:
@@ -113,7 +123,7 @@ class GuardedSession:
 
     def flush(self) -> None:
         """Make one more durable write: everything read before it cannot be lost either once it is there."""
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_TRIES):
             self._has_warned = False
             with limited(self.connection, self.session.server.commit_limit_s):
                 fetch(self.connection, "SELECT pg_logical_emit_message(true, 'paygw', '')")
@@ -121,13 +131,18 @@ class GuardedSession:
                 return
         raise self.give_up("no standby confirms what is written")
 
-    def tell_witness(self, ends: Mapping[int, Link]) -> None:
-        """Note one end of a commit, by segment: its chains were written together."""
-        segment, end = next(iter(ends.items()))
+    def tell_witness(self, ends: Mapping[int, Link], noted: Sequence[Noted] = ()) -> None:
+        """Note one end of a commit, by segment, and its attempts: its chains were written together."""
+        self._told = segment, end = next(iter(ends.items()))
         try:
-            self._witness.note(segment, end)
+            self._witness.note(segment, end, noted)
         except OSError as error:
             raise self.give_up(f"its witness: {error.strerror}") from None
+
+    def tell_unsent(self, noted: Sequence[Noted]) -> None:
+        """Note attempts of which nothing left. The newest commit stays the one that it is."""
+        if self._told is not None:
+            self.tell_witness(dict([self._told]), noted)
 
     def give_up(self, reason: str) -> JournalUnwritable:
         """Stop this process from writing the journal ever again, and return the error that says so."""
@@ -155,7 +170,7 @@ class GuardedSession:
             raise self.give_up(reason_of_failure(error)) from None
 
     def close(self) -> None:
-        """Let go of the witness."""
+        """Close the witness."""
         self._witness.close()
 
     def _watch_warnings(self) -> None:

@@ -1,40 +1,83 @@
 """The witness of this host: the newest commit that its processes saw, in small files outside of the database.
 
+Behind it are the intents of the commits before (`intent_log`): if the newest commit is lost, they say which rows left.
+
 A database that was restored, or that a lagging standby took over from, is sound in itself, and would have rows paid
 again. It is found because a host has seen more. Each process that writes has a file of its own; what any of them saw
 is held against the database before anything is sent.
 """
 
 import fcntl
+import hashlib
 import os
 import re
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
 from psycopg import Connection
 
-from paygw_batch.errors import JournalError, JournalHeld, JournalWentBack
+from paygw_batch.errors import JournalError, JournalHeld, JournalWentBack, WitnessDamaged
+from paygw_batch.files import replacing, sync_directory
 from paygw_batch.journal.facts.chain import Link
-from paygw_batch.journal.guards.location import check_file, sync_directory
+from paygw_batch.journal.guards.location import check_file
 from paygw_batch.journal.guards.lock import LockWait, RunLock
 from paygw_batch.journal.guards.witness import Seen, Witness, read_witness
+from paygw_batch.journal.postgres.leasing.intent_log import IntentLog, LogEnd, Noted, end_in, log_key
 from paygw_batch.journal.postgres.session import Row, Server, fetch
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
+
+_LOST = mark(
+    "Nothing was sent. Bring the newest data of the database back: sending from this one could pay rows twice. Only if "
+    "it is lost for good, run `paygw-batch journal roll-call --accept-loss` on this host: it puts the rows in doubt "
+    "that left and that the database does not know."
+)
 
 
 class CommitWitness(Protocol):
     """The interface of a witness that each commit is noted by."""
 
-    def note(self, segment: int, end: Link) -> None:
-        """Make durable that the commit with this end was seen. Raises `OSError`."""
+    def note(self, segment: int, end: Link, noted: Sequence[Noted] = ()) -> None:
+        """Make durable that the commit with this end was seen, and its attempts. Raises `OSError`."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewestCommit:
+    """The content of a slot of a witness: one end of the newest commit, and where the intents before it are."""
+
+    segment: int
+    seq: int
+    hash: bytes
+    log: LogEnd
+
+    def as_text(self) -> str:
+        """Return it as a slot keeps it."""
+        return f"{self.segment}.{self.seq}.{self.hash.hex()}.{self.log.as_text()}"
+
+
+def newest_commit(seen: Seen) -> NewestCommit | None:
+    """Return the newest commit that a witness saw; None if it saw none. Raises `WitnessDamaged`."""
+    if seen.seq == 0:
+        return None
+    try:
+        segment, seq, digest, log = seen.hash.split(".", 3)
+        return NewestCommit(int(segment), int(seq), bytes.fromhex(digest), end_in(log))
+    except ValueError:
+        raise WitnessDamaged(f"The witness of the journal {seen.journal_id} is damaged.", hint=say(_LOST)) from None
+
+
+def witness_files(directory: Path, journal_id: str) -> list[Path]:
+    """Return the witnesses of this host's processes."""
+    return sorted(directory.glob(f"{journal_id}-*.pg-witness"))
 
 
 class HostWitness:
@@ -45,22 +88,26 @@ class HostWitness:
         for number in count(1):
             path = directory / f"{journal_id}-{number}.pg-witness"
             with suppress(JournalHeld):
-                self._lock = RunLock(
-                    path.with_name(f"{path.name}.lock"), now=now, command=command, wait=LockWait(limit_s=0.0)
-                )
+                self._lock = hold_witness(path, now=now, command=command)
                 break
         try:
             seen = read_witness(path) or Seen(journal_id, 0, "-")
+            newest = newest_commit(seen)
             self._count = seen.seq
             self._file = Witness(path, seen)
+            key = log_key(journal_id, host_id_in(directory, journal_id))
+            self._log = IntentLog(self._file, key, LogEnd() if newest is None else newest.log)
         except BaseException:
             self._lock.close()
             raise
 
-    def note(self, segment: int, end: Link) -> None:
-        """Make durable that the commit with this end was seen. Raises `OSError`."""
+    def note(self, segment: int, end: Link, noted: Sequence[Noted] = ()) -> None:
+        """Make durable that the commit with this end was seen, and its attempts: one flush. Raises `OSError`."""
+        if noted:
+            self._log.add(segment, end, noted)
         self._count += 1
-        self._file.note(Seen(self._journal_id, self._count, f"{segment}.{end.seq}.{end.hash.hex()}"))
+        newest = NewestCommit(segment, end.seq, end.hash, self._log.end)
+        self._file.note(Seen(self._journal_id, self._count, newest.as_text()))
 
     def close(self) -> None:
         """Let another process have the file."""
@@ -68,8 +115,13 @@ class HostWitness:
         self._lock.close()
 
 
+def hold_witness(path: Path, *, now: str, command: str) -> RunLock:
+    """Hold one witness of this host. Raises `JournalHeld` if another process has it."""
+    return RunLock(path.with_name(f"{path.name}.lock"), now=now, command=command, wait=LockWait(limit_s=0.0))
+
+
 def host_id_in(directory: Path, journal_id: str) -> str:
-    """Return the id of this host for a journal, kept beside its witness; made where there is none.
+    """Return the id of this host for a journal, kept beside its witness; made if there is none. It is a secret.
 
     Raises `JournalError`. It is durable before anything is sent: a host without its files is another host.
     """
@@ -78,15 +130,8 @@ def host_id_in(directory: Path, journal_id: str) -> str:
     try:
         fcntl.flock(held, fcntl.LOCK_EX)  # two processes at the same moment: one makes it
         if not check_file(path):
-            temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                os.write(fd, secrets.token_hex(16).encode())
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            temporary.rename(path)
-            os.fsync(held)
+            with replacing(path) as file:
+                file.write(secrets.token_hex(16).encode())
     except OSError as error:
         raise JournalError(f"{path} cannot be written: {error.strerror}.") from None
     finally:
@@ -100,34 +145,48 @@ def host_id_in(directory: Path, journal_id: str) -> str:
     return host_id
 
 
+def public_id(host_id: str) -> str:
+    """Return the name of a host in the database: a digest, by which nobody can answer for the host."""
+    return hashlib.sha256(f"paygw host {host_id}".encode()).hexdigest()[:32]
+
+
 def set_aside(directory: Path, journal_id: str) -> None:
-    """Keep the witness of a host that was retired under other names: from here on it is a new host."""
-    for path in sorted(directory.glob(f"{journal_id}*.pg-*")):
-        if path.suffix in {".pg-witness", ".pg-host"}:
-            path.rename(path.with_name(f"{path.name}.retired-{secrets.token_hex(4)}"))
+    """Keep the witnesses of this host under other names: the database knows their rows now."""
+    for path in witness_files(directory, journal_id):
+        path.rename(path.with_name(f"{path.name}.accepted-{secrets.token_hex(4)}"))
     sync_directory(directory)
+
+
+def counts_in(directory: Path, journal_id: str) -> list[int]:
+    """Return how many commits each witness of this host has noted, in the order of their files."""
+    counts: dict[int, int] = {}
+    for path in witness_files(directory, journal_id):
+        number = path.name.removeprefix(f"{journal_id}-").removesuffix(".pg-witness")
+        seen = read_witness(path)
+        if seen is not None and number.isdecimal():
+            counts[int(number)] = seen.seq
+    return [counts.get(number, 0) for number in range(1, max(counts, default=0) + 1)]
 
 
 def check_witnesses(connection: Connection[Row], server: Server, directory: Path, journal_id: str) -> None:
     """Raise `JournalWentBack` unless the database has every commit that a process of this host saw last."""
-    for path in sorted(directory.glob(f"{journal_id}-*.pg-witness")):
-        seen = read_witness(path)
-        if seen is None or seen.seq == 0:
-            continue
-        segment, seq, digest = seen.hash.split(".")
-        found = fetch(connection, "SELECT hash FROM fact WHERE segment = %s AND seq = %s", (int(segment), int(seq)))
-        if found != [(bytes.fromhex(digest),)]:
+    for path in witness_files(directory, journal_id):
+        seen = read_witness(path, say(_LOST))
+        newest = None if seen is None else newest_commit(seen)
+        if newest is not None and not has_commit(connection, newest.segment, newest.seq, newest.hash):
             raise JournalWentBack(
                 say(
                     "The journal in {place} does not have fact {seq} of lease {segment}, which this machine has sent "
                     "on: the database is an older copy.",
                     place=server.place,
-                    seq=seq,
-                    segment=segment,
+                    seq=newest.seq,
+                    segment=newest.segment,
                 ),
-                hint=say(
-                    "Nothing was sent. Bring the newest data of the database back: sending from this one could pay "
-                    "rows twice. Only if it is lost for good: `paygw-batch journal retire` puts every row that this "
-                    "host could have sent in doubt."
-                ),
+                hint=say(_LOST),
             )
+
+
+def has_commit(connection: Connection[Row], segment: int, seq: int, digest: bytes) -> bool:
+    """Whether the database has a commit, by one of its ends."""
+    found = fetch(connection, "SELECT hash FROM fact WHERE segment = %s AND seq = %s", (segment, seq))
+    return found == [(digest,)]

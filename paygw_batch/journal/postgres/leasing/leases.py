@@ -7,8 +7,7 @@ lease before it, and no fact can follow there. The clock only decides how soon t
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,11 +15,13 @@ from pathlib import Path
 import psycopg
 from psycopg import Connection
 
+from paygw_batch.clock import ElapsedS, elapsed_s
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.journal.facts.chain import Link
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.postgres.migrations import newest_version
 from paygw_batch.journal.postgres.session import Row, Server, connect, fetch, limited
+from paygw_batch.journal.shared_run import RowBeingSent
 from paygw_batch.language import say
 
 DESK = 0
@@ -70,9 +71,7 @@ def machine() -> str:
 def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, lease_s: float) -> int:
     """Write down that this process is about to write, and return its number as a worker."""
     line = (socket.gethostname(), machine(), os.getpid(), command, kind.value, lease_s, newest_version())
-    query = """INSERT INTO worker (host, boot, pid, command, kind, lease_s, tables)
-        VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING number"""
-    ((number,),) = fetch(connection, query, line)
+    ((number,),) = fetch(connection, "SELECT enrol(%s, %s, %s, %s, %s, %s, %s)", line)
     return int(number)
 
 
@@ -108,7 +107,7 @@ def _is_running(pid: int) -> bool:
 
 
 def holder_of(connection: Connection[Row], chain: int, *, living: bool = False) -> LockHolder | None:
-    """Return the process that has the lease of a chain; None where no process has it, or, if `living`, a dead one."""
+    """Return the process that has the lease of a chain; None if no process has it, or, if `living`, a dead one."""
     found = fetch(
         connection,
         """SELECT w.number, w.pid, w.host, to_char(w.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), w.command,
@@ -122,8 +121,19 @@ def holder_of(connection: Connection[Row], chain: int, *, living: bool = False) 
     return LockHolder(pid, host, since, command, HolderKind(kind))
 
 
+def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSent]:
+    """Return the rows of a batch that processes which live have in flight, in the order of the sheet."""
+    query = """SELECT i.number, v.row, i.country, i.currency, i.minor
+        FROM segment g JOIN chunk c ON c.number = g.chain
+            JOIN standing s ON s.instruction BETWEEN c.first AND c.last AND s.state = 'in_flight'
+            JOIN covered v ON v.instruction = s.instruction AND v.batch = %s
+            JOIN instruction i ON i.number = s.instruction
+        WHERE g.sealed_at IS NULL AND g.chain > 0 AND is_alive(g.worker) AND g.worker <> ALL (%s) ORDER BY 2"""
+    return [RowBeingSent(*line) for line in fetch(connection, query, (batch, dead_workers(connection)))]
+
+
 def sender_now(connection: Connection[Row]) -> LockHolder | None:
-    """Return a living process that has the lease of a chunk; None where none has."""
+    """Return a living process that has the lease of a chunk; None if none has."""
     found = fetch(connection, "SELECT chain FROM segment WHERE sealed_at IS NULL AND chain > 0 ORDER BY chain")
     holders = (holder_of(connection, chain, living=True) for (chain,) in found)
     return next((holder for holder in holders if holder is not None), None)
@@ -157,7 +167,7 @@ def give_back(connection: Connection[Row], segments: Sequence[int], worker: int)
     with connection.transaction():
         for segment in sorted(segments):
             seal(connection, segment)
-        fetch(connection, "UPDATE worker SET ended_at = clock_timestamp() WHERE number = %s", (worker,))
+        fetch(connection, "SELECT end_life(%s)", (worker,))
 
 
 class Heartbeat:
@@ -167,12 +177,13 @@ class Heartbeat:
     have been taken over before it asks the database.
     """
 
-    def __init__(
-        self, server: Server, worker: int, lease_s: float, monotonic_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, server: Server, worker: int, lease_s: float, now_s: ElapsedS = elapsed_s) -> None:
         self._server, self._worker, self._lease_s = server, worker, lease_s
-        self._monotonic_s = monotonic_s
-        self._seen_s = monotonic_s()
+        self.now_s = now_s
+        """The clock by which this machine counts its leases: it goes on while the machine sleeps."""
+        self.margin_s = lease_s / 2
+        """For so long after a sign of life nothing can have been taken over: the other half is kept as a margin."""
+        self._seen_s = now_s()
         self._stop = threading.Event()
         self._connection: Connection[Row] | None = None
         self._thread = threading.Thread(target=self._beat_on, name="journal heartbeat", daemon=True)
@@ -180,15 +191,14 @@ class Heartbeat:
 
     def is_good(self) -> bool:
         """Whether no other process can have found this one dead yet: half of the lease is kept as a margin."""
-        return self._monotonic_s() < self._seen_s + self._lease_s / 2
+        # Our own clock, not the database's: a process that slept through its lease wakes up with an open connection and
+        # signed requests. It must stop by itself, before it hears that another worker has its rows.
+        return self.now_s() < self._seen_s + self.margin_s
 
     def seen(self, since_s: float) -> None:
-        """Take note of a commit that began at `since_s`: it showed the database that this process lives."""
+        """Record a commit that began at `since_s`: it showed the database that this process is alive."""
+        # From the begin of the commit, not its end: the database may have noted it at any time in between.
         self._seen_s = max(self._seen_s, since_s)
-
-    def now_s(self) -> float:
-        """Return the time of this machine's monotonic clock."""
-        return self._monotonic_s()
 
     def close(self) -> None:
         """Stop, and wait for a beat that is under way."""
@@ -199,14 +209,13 @@ class Heartbeat:
 
     def _beat_on(self) -> None:
         while not self._stop.wait(self._lease_s / _BEATS_A_LEASE):
-            since_s, is_good = self._monotonic_s(), self.is_good()
+            since_s, is_good = self.now_s(), self.is_good()
             try:
                 if self._connection is None or self._connection.closed:
                     self._connection = connect(self._server, write=True)
                     self._connection.execute("SET synchronous_commit = off")  # a beat that is lost is only late
-                query = "UPDATE worker SET seen_at = clock_timestamp() WHERE number = %s AND ended_at IS NULL"
                 with limited(self._connection, self._server.commit_limit_s):
-                    fetch(self._connection, query, (self._worker,))
+                    fetch(self._connection, "SELECT show_life(%s)", (self._worker,))
             except (psycopg.Error, JournalError):
                 continue  # the next one may get through; until then `is_good` ends by itself
             if is_good:  # after too long a silence only a commit can prove that the leases are still ours

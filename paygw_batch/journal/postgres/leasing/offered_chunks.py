@@ -1,7 +1,7 @@
 """Starts, stops and ends the runs that workers share, and offers them the chunks in which rows are due.
 
 A run says what has to be sent. An offer only says where to look: a worker that finds none makes the offers again from
-the tables of the journal, and where none can be made, the run is over.
+the tables of the journal, and if none can be made, the run is over.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ _AT_WORK = """SELECT FROM worker w JOIN segment g ON g.worker = w.number AND g.s
     WHERE w.run = %s AND is_alive(w.number) AND w.number <> ALL (%s) LIMIT 1"""
 
 
-def start_run(connection: Connection[Row], batch: int, worker: int) -> SharedRun:
+def start_run(connection: Connection[Row], batch: int, worker: int, *, is_urgent: bool = False) -> SharedRun:
     """Start a run of a batch and offer its chunks, or join the one that is on. Raises `JournalHeld` for one that stops.
 
     A run that was stopped is over when its workers have ended what was in flight. To be called with the desk.
@@ -57,6 +57,8 @@ def start_run(connection: Connection[Row], batch: int, worker: int) -> SharedRun
         if number is None:
             query = "INSERT INTO run (batch, started_by) VALUES (%s, %s) RETURNING number"
             ((number,),) = fetch(connection, query, (batch, worker))
+        if is_urgent:
+            fetch(connection, "UPDATE run SET is_urgent = true WHERE number = %s", (number,))
         _offer(connection, number)
     return run_now(connection, number)
 
@@ -71,7 +73,7 @@ def withdraw_run(connection: Connection[Row], batch: int) -> None:
 
 def run_now(connection: Connection[Row], number: int) -> SharedRun:
     """Return a run as it is now."""
-    query = "SELECT number, batch, stop_reason, ended_at IS NOT NULL FROM run WHERE number = %s"
+    query = "SELECT number, batch, stop_reason, ended_at IS NOT NULL, is_urgent FROM run WHERE number = %s"
     (line,) = fetch(connection, query, (number,))
     return SharedRun(*line)
 
@@ -94,9 +96,18 @@ def tend_run(connection: Connection[Row], number: int) -> None:
 
 
 def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
-    """Return the runs that are not over, oldest first."""
-    found = fetch(connection, "SELECT number, batch, stop_reason FROM run WHERE ended_at IS NULL ORDER BY number")
-    return [SharedRun(number, batch, stop_reason, is_over=False) for number, batch, stop_reason in found]
+    """Return the runs that are not over: the urgent ones first, then the oldest."""
+    query = """SELECT number, batch, stop_reason, false, is_urgent FROM run WHERE ended_at IS NULL
+        ORDER BY is_urgent DESC, number"""
+    return [SharedRun(*line) for line in fetch(connection, query)]
+
+
+def is_overtaken(connection: Connection[Row], run: SharedRun) -> bool:
+    """Whether another run is urgent, this one is not, and a chunk of the other one is free."""
+    others = () if run.is_urgent else unfinished_runs(connection)
+    return any(
+        other.is_urgent and other.stop_reason is None and free_chunks(connection, other.number) for other in others
+    )
 
 
 def free_chunks(connection: Connection[Row], run: int, after: int = 0) -> Sequence[int]:
@@ -114,26 +125,28 @@ def finish_chunk(connection: Connection[Row], run: int, chunk: int, segment: int
     with connection.transaction():
         fetch(connection, "SELECT seal_segment(%s)", (segment,))
         fetch(connection, "DELETE FROM offer WHERE run = %s AND chunk = %s", (run, chunk))
-        fetch(connection, "UPDATE worker SET rows = %s WHERE number = %s", (rows, worker))
+        fetch(connection, "SELECT note_place(%s, false, NULL, NULL, %s)", (worker, rows))
 
 
 def note_place(connection: Connection[Row], worker: int, run: int | None, chunk: int | None) -> None:
     """Write down where a worker is. Its intents are only taken while its run is on."""
-    fetch(connection, "UPDATE worker SET run = %s, chunk = %s WHERE number = %s", (run, chunk, worker))
+    fetch(connection, "SELECT note_place(%s, true, %s, %s, NULL)", (worker, run, chunk))
 
 
 def workers_in(connection: Connection[Row]) -> list[WorkerLife]:
-    """Return the workers that have not said their end, the newest sign of life first."""
+    """Return the workers that live, and those that died and whose chunk nobody has taken over yet, the newest first."""
     query = f"""SELECT w.number, w.host, w.pid, {_TIME.format("w.since")}, {_TIME.format("w.seen_at")},
-            is_alive(w.number), b.batch, w.chunk, w.rows
+            is_alive(w.number), b.batch, w.chunk, w.rows,
+            EXISTS (SELECT FROM segment g WHERE g.worker = w.number AND g.chain > 0 AND g.sealed_at IS NULL)
         FROM worker w LEFT JOIN run r ON r.number = w.run LEFT JOIN batch b ON b.number = r.batch
         WHERE w.kind = %s AND w.ended_at IS NULL ORDER BY w.seen_at DESC"""  # noqa: S608 - a constant of ours
     dead = set(dead_workers(connection))
     return [
         WorkerLife(host, pid, since, seen_at, is_alive and number not in dead, batch, chunk, rows)
-        for number, host, pid, since, seen_at, is_alive, batch, chunk, rows in fetch(
+        for number, host, pid, since, seen_at, is_alive, batch, chunk, rows, has_lease in fetch(
             connection, query, (HolderKind.WORKER.value,)
         )
+        if has_lease or (is_alive and number not in dead)
     ]
 
 
@@ -149,7 +162,7 @@ class OfferedRun:
     ask: _Ask
 
     def look(self) -> SharedRun:
-        """Return the run as it is now. One that was stopped is ended here, where no worker is at it."""
+        """Return the run as it is now. One that was stopped is ended here, if no worker is at it."""
 
         def looked(connection: Connection[Row]) -> SharedRun:
             run = run_now(connection, self.number)

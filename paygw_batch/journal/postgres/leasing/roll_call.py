@@ -13,11 +13,11 @@ import psycopg
 from psycopg import Connection
 
 from paygw_batch.errors import JournalError, JournalWentBack, RollCallOpen
-from paygw_batch.journal.postgres.leasing.host_witness import check_witnesses, host_id_in
+from paygw_batch.journal.postgres.leasing.host_witness import check_witnesses, counts_in, host_id_in, public_id
 from paygw_batch.journal.postgres.session import Row, Server, fetch
 from paygw_batch.language import say
 
-_RETIRED = "PW007"
+_RETIRED, _OLDER = "PW007", "PW012"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class MissingHost:
     host_id: str
     name: str
     seen_at: str
+    lives: bool = False
+    """Whether it gave a sign of life since the roll was called: it accepts its loss itself."""
 
 
 class RollCall:
@@ -34,7 +36,8 @@ class RollCall:
 
     def __init__(self, server: Server, directory: Path, journal_id: str) -> None:
         self._server, self._directory, self._journal_id = server, directory, journal_id
-        self.host_id = host_id_in(directory, journal_id)
+        self._secret = host_id_in(directory, journal_id)
+        self.host_id = public_id(self._secret)
 
     def answer(self, connection: Connection[Row]) -> None:
         """Show the witness of this host. Raises `JournalWentBack`, and `RollCallOpen` while other hosts are missing."""
@@ -54,30 +57,58 @@ class RollCall:
         """Show the witness of this host, and return the hosts that have not. Raises `JournalWentBack`."""
         try:
             check_witnesses(connection, self._server, self._directory, self._journal_id)
+            return [MissingHost(*line) for line in self._shown(connection)]
         except JournalWentBack:
-            fetch(connection, "SELECT call_roll(%s, %s)", (self.host_id, socket.gethostname()))
+            fetch(connection, "SELECT call_roll(%s, %s)", (self._secret, socket.gethostname()))
             raise
+
+    def _shown(self, connection: Connection[Row]) -> list[Row]:
         is_synchronous = self._server.replication == "synchronous"
         try:
-            found = fetch(
+            return fetch(
                 connection,
-                "SELECT host_id, name, seen_at FROM show_witness(%s, %s, %s)",
-                (self.host_id, socket.gethostname(), is_synchronous),
+                "SELECT host_id, name, seen_at FROM show_witness(%s, %s, %s, %s)",
+                (self._secret, socket.gethostname(), is_synchronous, counts_in(self._directory, self._journal_id)),
             )
         except psycopg.Error as error:
-            if error.sqlstate != _RETIRED:
+            if error.sqlstate == _RETIRED:
+                raise self.retired() from None
+            if error.sqlstate != _OLDER:
                 raise
-            raise JournalError(
-                f"This host was retired from the journal in {self._server.place}: its rows that were not done are "
-                "in doubt.",
-                hint=f"Nothing was sent. To use it again, remove its witness: the files {self._journal_id}* in "
-                f"{self._directory}.",
+            raise JournalWentBack(
+                say(
+                    "The witness of this machine ({directory}) has seen less than when it was last shown: it is an "
+                    "older copy, or a part of it is gone.",
+                    directory=self._directory,
+                ),
+                hint=say(
+                    "Nothing was sent. Put its newest files back. Only if they are lost, run `paygw-batch journal "
+                    "roll-call --accept-loss` on this host: every row that it could have sent is then in doubt."
+                ),
             ) from None
-        return [MissingHost(*line) for line in found]
+
+    def retired(self) -> JournalError:
+        """Return the error for a host that a person retired."""
+        return JournalError(
+            f"This host was retired from the journal in {self._server.place}: the rows that it had not finished are in "
+            "doubt.",
+            hint=f"Nothing was sent. To use it again, remove its witness: the files {self._journal_id}* in "
+            f"{self._directory}.",
+        )
+
+    def is_older(self, connection: Connection[Row]) -> bool:
+        """Whether the witnesses of this host have seen less than when they were last shown."""
+        counts = counts_in(self._directory, self._journal_id)
+        return fetch(connection, "SELECT witness_is_older(%s, %s)", (self.host_id, counts)) == [(True,)]
+
+    def is_retired(self, connection: Connection[Row]) -> bool:
+        """Whether a person retired this host."""
+        query = "SELECT FROM roll_answer WHERE host_id = %s AND retired_by <> ''"
+        return bool(fetch(connection, query, (self.host_id,)))
 
 
 def missing_hosts(connection: Connection[Row]) -> Sequence[MissingHost]:
     """Return the hosts that have not shown their witness, as a person is to see them."""
-    query = """SELECT host_id, name, to_char(seen_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI "UTC"') FROM missing_host
-        ORDER BY 2, 1"""
+    query = """SELECT host_id, name, to_char(seen_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI "UTC"'), lives(host_id)
+        FROM missing_host ORDER BY 2, 1"""
     return [MissingHost(*line) for line in fetch(connection, query)]

@@ -1,0 +1,250 @@
+"""Asks for the approvals that a batch or an order needs, and withdraws what was signed."""
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from paygw_batch.clock import Now
+from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import ApprovalError, JournalError
+from paygw_batch.journal import BatchRecord, JournalReader, KeptPlan, Withdrawal
+from paygw_batch.language import say
+from paygw_batch.run.approval import (
+    NOT_ASKED_FOR,
+    Approved,
+    Content,
+    PlanDocument,
+    check_plan,
+    content_of,
+    needs_approval,
+    payments_sha256,
+    payout_code,
+)
+from paygw_batch.run.kept_documents import require_unused
+from paygw_batch.run.ordered_batch import RowOrder, batch_of_order, require_true
+from paygw_batch.run.resolve import Settlement, needs_second_person, standings_of
+from paygw_batch.run.signed_document import (
+    ApprovalPolicy,
+    SignedDocument,
+    read_document,
+    require_not_withdrawn,
+    signatures_of,
+)
+from paygw_batch.run.submit import Plan
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.approvals import policy_of
+from paygw_batch.wiring.journal import database_of, journal_to_read, place_of
+from paygw_batch.wiring.operations import minor_units_of
+
+
+def needs_order(
+    settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
+) -> Sequence[int]:
+    """Return the rows that no person may settle so alone. Where approvals are asked for, the sum does not matter."""
+    if policy_of(settings) is None:
+        return []
+    standings = standings_of(journal, batch, {one.row for one in settlements})
+    found = ((one, standings.get(one.row)) for one in settlements)
+    return [one.row for one, row in found if row is not None and needs_second_person(row.state, one.resolution)]
+
+
+def order_problem(settings: Settings, journal: JournalReader, order: RowOrder) -> str:
+    """Return why an order about rows holds no longer; empty if it does. Signatures are not looked at."""
+    try:
+        batch = batch_of_order(order, journal, settings.endpoint())
+        units = minor_units_by_currency()
+        require_true(order, journal, batch, endpoint=settings.endpoint(), minor_units=units)
+    except ApprovalError as error:
+        return error.message
+    return ""
+
+
+def named_plan(settings: Settings, file: Path) -> PlanDocument:
+    """Return the plan that a person named. Raises `ApprovalError` if no policy asks for one, or it does not read."""
+    if policy_of(settings) is None:
+        raise ApprovalError(
+            say("{file} is named as the approved plan, and the configuration has no [approval].", file=file),
+            hint=say("Nothing was sent. Use the configuration that has [approval], or submit without a plan."),
+        )
+    if (code := code_in(settings, file)) is not None:
+        return required_plan(settings, code).document
+    return read_document(file, PlanDocument)
+
+
+def require_about(document: PlanDocument, planned: Plan) -> None:
+    """Raise `ApprovalError` unless a plan is that of a sheet's batch."""
+    if document.content.batch != planned.validated.batch:
+        raise ApprovalError(
+            say("The plan is about other content than this sheet."),
+            hint=say("Nothing was sent. Make a new plan of this sheet, and have it approved."),
+        )
+
+
+def require_approval(
+    settings: Settings,
+    rules: Rules,
+    planned: Plan,
+    file: Path,
+    journal: JournalReader,
+    now: Now,
+    require_true: Callable[[PlanDocument], None],
+) -> Approved:
+    """Return who prepared and approved the batch that `planned` would open in `journal`, if it needs approval.
+
+    A batch that the journal already has was approved when it was opened. Raises `ApprovalError` when the plan in `file`
+    does not have enough valid approvals over exactly this, or has opened another batch. So does `require_true` for one
+    whose findings are not those of the sheet.
+    """
+    policy = policy_of(settings)
+    if policy is None or planned.existing is not None:
+        return NOT_ASKED_FOR
+    content = content_of(
+        planned,
+        endpoint=settings.endpoint(),
+        journal_id=journal.head().journal_id,
+        operation=planned.validated.sheet.operation,
+        minor_units=minor_units_of(rules),
+    )
+    if not needs_approval(content, policy):
+        return NOT_ASKED_FOR
+    withdrawn = journal.withdrawals()
+    document = best_plan(settings, content, file, policy, now(), withdrawn={one.sha256 for one in withdrawn})
+    if document is None:
+        raise ApprovalError(
+            say("This needs approval, and there is no plan at {file}.", file=file),
+            hint=say(
+                "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves."
+            ),
+        )
+    require_not_withdrawn(document, withdrawn)
+    opened = next(iter(journal.batches(plan_sha256=document.digest())), None)
+    approved = check_plan(document, content, policy, now(), used=opened)
+    require_true(document)
+    return approved
+
+
+def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: Withdrawal) -> None:
+    """Write the withdrawal of a signed document into the configured journal, also while a run holds it.
+
+    Raises `ApprovalError` for a document of another journal, and for one that was used before it: the run has started.
+    """
+    with journal_to_read(settings, must_be_known=True) as journal:
+        journal_id = journal.head().journal_id
+        if document.content.journal != journal_id:
+            raise ApprovalError(
+                say(
+                    "The {noun} is for the journal {journal}, and this is the journal {journal_id}.",
+                    noun=say(document.noun),
+                    journal=document.content.journal[:8],
+                    journal_id=journal_id[:8],
+                ),
+                hint=say("Nothing was withdrawn."),
+                for_terminal=False,
+            )
+        require_unused(document, journal)
+    place_of(settings).withdraw(withdrawal)
+    # Whatever was used before the withdrawal was written is in the journal by now; nothing is after it.
+    with journal_to_read(settings, must_be_known=True) as journal:
+        require_unused(document, journal)
+
+
+_CODE = re.compile(r"[0-9a-f]{16}")
+
+
+def require_in_force(settings: Settings, found: SignedDocument) -> None:
+    """Raise `DocumentWithdrawn` if the journal on this machine has the document as withdrawn.
+
+    An approver's machine may have no journal: then `submit`, which has it, refuses the document.
+    """
+    try:
+        with journal_to_read(settings, must_be_known=True) as journal:
+            withdrawals = journal.withdrawals()
+    except JournalError:
+        return
+    require_not_withdrawn(found, withdrawals)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlan:
+    """A plan in the database: the document, and the version that it was read from."""
+
+    document: PlanDocument
+    kept: KeptPlan
+
+
+def code_in(settings: Settings, name: Path) -> str | None:
+    """Return the code of a plan that a person typed in the place of a file, with or without blanks; None for a file."""
+    if settings.journal.url is None:
+        return None
+    code = re.sub(r"[ -]", "", str(name)).lower()
+    return code if _CODE.fullmatch(code) and not name.exists() else None
+
+
+def share_plan(settings: Settings, document: PlanDocument, before: KeptPlan | None = None) -> bool:
+    """Keep a plan in the database, as the next version of the one `before`; return whether there is a database.
+
+    Raises `ApprovalError` if another person has approved it since it was read.
+    """
+    if (place := database_of(settings)) is None:
+        return False
+    payments = payments_sha256(document.content)
+    if place.keep_plan(payout_code(document), document.model_dump_json(indent=1), before, payments=payments):
+        return True
+    raise ApprovalError(
+        say("Another person has signed at the same moment: nothing was written."),
+        hint=say("Run the same command again."),
+    )
+
+
+def shared_plan(settings: Settings, code: str) -> SharedPlan | None:
+    """Return the newest plan with a code in the database; None if there is none, or no database."""
+    place = database_of(settings)
+    if place is None or (kept := place.newest_plan(code)) is None:
+        return None
+    return SharedPlan(read_document(Path(code), PlanDocument, data=kept.content.encode()), kept)
+
+
+def required_plan(settings: Settings, code: str) -> SharedPlan:
+    """Return the newest plan with a code in the database. Raises `ApprovalError` if there is none."""
+    if (found := shared_plan(settings, code)) is None:
+        raise ApprovalError(
+            say("The database of the journal has no plan {code}.", code=code),
+            hint=say("Nothing was approved. First prepare the plan with `paygw-batch plan`, with [journal] url set."),
+        )
+    return found
+
+
+def best_plan(
+    settings: Settings,
+    content: Content,
+    file: Path,
+    policy: ApprovalPolicy,
+    now: datetime,
+    *,
+    withdrawn: Collection[str] = (),
+) -> PlanDocument | None:
+    """Return the plan of a payout: in its file or in the database, the one with more approvals; None if none is.
+
+    One whose digest is among `withdrawn` comes last.
+    """
+    if (named := code_in(settings, file)) is not None:
+        return required_plan(settings, named).document
+    found = [read_document(file, PlanDocument)] if file.exists() else []
+    found += _plans_of(settings, content)
+
+    def worth(one: PlanDocument) -> tuple[bool, bool, int]:
+        valid = len(signatures_of(one, policy, now).valid)
+        return one.content == content, one.digest() not in withdrawn, valid
+
+    return max(found, key=worth, default=None)
+
+
+def _plans_of(settings: Settings, content: Content) -> Sequence[PlanDocument]:
+    """Return the plans of these payments in the database, the newest first; several people may have made one."""
+    if (place := database_of(settings)) is None:
+        return []
+    kept = place.plans_of(payments_sha256(content))
+    return [read_document(Path(one.code), PlanDocument, data=one.content.encode()) for one in kept]

@@ -1,0 +1,354 @@
+"""Runs a batch in its own thread, for a program that watches it from another one.
+
+The thread composes, sends and concludes; its event loop is its own, so that it does not matter whether the program has
+one. Outcomes wait for the program in memory, and never more than a few: then no further row is signed until it has
+taken some, while what is in flight is answered and written down as ever.
+"""
+
+import asyncio
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType, TracebackType
+from typing import Generic, Self, TypeVar
+
+from paygw_batch.actions.send import Drained
+from paygw_batch.core.batch import Instruction
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.errors import InternalError, UsageError
+from paygw_batch.journal import Due
+from paygw_batch.report.remittance import payee_of
+
+T = TypeVar("T")
+
+OUTCOMES_WAITING = 1_000
+"""With so many outcomes that nobody has taken, no further row is signed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutcome:
+    """The outcome of one row, as the journal keeps it. It was sent under `order_id`.
+
+    `payee`, `account`, `amount` and `currency` are those of the payment. The representation names nobody: neither
+    payee nor account is in it, nor the gateway's own words (`outcome`).
+    """
+
+    row: int
+    client_orderid: str
+    order_id: str
+    kind: OutcomeKind
+    """`paid`, `accepted`, `rejected`, or `unknown`: the row is in doubt then."""
+    outcome: Outcome = field(repr=False)
+    instruction: Instruction = field(repr=False)
+
+    @property
+    def payee(self) -> str:
+        """The name of the person who is paid."""
+        return payee_of(self.instruction.form, self.instruction.fields).name
+
+    @property
+    def account(self) -> str:
+        """The account or the phone number that is paid."""
+        return payee_of(self.instruction.form, self.instruction.fields).number
+
+    @property
+    def amount(self) -> str:
+        """The amount, with the sheet's own digits."""
+        return self.instruction.amount
+
+    @property
+    def currency(self) -> str:
+        """The currency."""
+        return self.instruction.currency
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the values under their names, for JSON: the payee's as well."""
+        names = ("row", "client_orderid", "order_id", "payee", "account", "amount", "currency")
+        said = ("gateway_status", "gateway_reference", "error_code", "message")
+        return {name: getattr(self, name) for name in names} | {
+            "kind": self.kind.value,
+            **{name: getattr(self.outcome, name) for name in said},
+        }
+
+
+class RunHandle:
+    """Queues the outcomes of a run for its holder, and stops the run. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[RowOutcome] = deque()
+        self._notes: list[str] = []
+        self._wakers: list[Callable[[], None]] = []
+        self._drain: Callable[[], None] | None = None
+        self._is_sending = self._has_ended = self._is_stopped = self._discards = False
+        self._batch = ""
+        self._total = 0
+        self._counts: Counter[OutcomeKind] = Counter()
+
+    # What the run calls.
+
+    def opened(self, batch: str) -> None:
+        """Take the id of the batch."""
+        with self._changed:
+            self._batch = batch
+
+    def started(self, due: int) -> None:
+        """Take the number of rows that are due."""
+        with self._changed:
+            self._total = due
+
+    def concluded(self, due: Due, outcome: Outcome) -> None:
+        """Queue an outcome, unless nothing left: that row is tried again, or stays ready."""
+        if outcome.kind is OutcomeKind.NOT_SENT:
+            return
+        with self._changed:
+            if not self._discards:
+                order_id = due.instruction.client_orderid
+                found = RowOutcome(due.row, order_id, due.order_id, outcome.kind, outcome, due.instruction)
+                self._waiting.append(found)
+            self._counts[outcome.kind] += 1
+            self._changed.notify_all()
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence for the result."""
+        with self._changed:
+            self._notes.append(sentence)
+
+    def watch(self, engine: Drained) -> None:
+        """Keep the engine, inside its loop, to drain it when the run is stopped."""
+        loop = asyncio.get_running_loop()
+        with self._changed:
+            self._drain = lambda: _call_soon(loop, engine.drain)
+            self._is_sending = True
+            if self._is_stopped:
+                engine.drain()
+            self._changed.notify_all()
+
+    async def wait_for_room(self) -> None:
+        """Wait, in the run's event loop, while too many outcomes have not been taken."""
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                if len(self._waiting) < OUTCOMES_WAITING or self._is_stopped or self._discards:
+                    return
+                has_changed = asyncio.Event()
+                self._wakers.append(partial(_call_soon, loop, has_changed.set))
+            await has_changed.wait()
+
+    def notes(self) -> tuple[str, ...]:
+        """Return the notes of the run so far, for a person to read."""
+        with self._changed:
+            return tuple(self._notes)
+
+    # What its holder calls.
+
+    def under_way(self) -> tuple[str, int, Mapping[OutcomeKind, int]]:
+        """Return the batch, the number of rows that were due at the start, and how many have each outcome by now."""
+        with self._changed:
+            return self._batch, self._total, dict(self._counts)
+
+    def stop(self) -> None:
+        """Start no new row."""
+        with self._changed:
+            self._is_stopped = True
+            drain = self._drain
+            self._wake()
+        if drain is not None:
+            drain()
+
+    def discard(self) -> None:
+        """Queue no further outcome."""
+        with self._changed:
+            self._discards = True
+            self._wake()
+
+    def take(self) -> list[RowOutcome]:
+        """Return the outcomes that wait, at least one; none when the run has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._has_ended)
+            taken = list(self._waiting)
+            self._waiting.clear()
+            self._wake()
+        return taken
+
+    def wait_until_sending(self) -> None:
+        """Wait until the batch is stored and rows are about to leave, or the run has ended before."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_sending or self._has_ended)
+
+    def end(self) -> None:
+        """Wake everyone who waits, for the last time."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    def _wake(self) -> None:
+        """Wake the tasks that wait for room. The lock is held."""
+        for wake in self._wakers:
+            wake()
+        self._wakers.clear()
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop has ended, and the run with it
+        loop.call_soon_threadsafe(call)
+
+
+class BackgroundRun(Generic[T]):
+    """A run under way. Enter it with `with` or, inside asyncio, with `async with`; once.
+
+    Entering returns when the batch stands and rows are about to leave, and raises what speaks against that. Iterate it
+    for the outcomes. Leaving it early stops the run: no new row is started, rows in flight are waited for, and all that
+    is known is in the journal.
+    """
+
+    def __init__(self, work: Callable[[RunHandle], T], *, stop_on: Iterable[signal.Signals] = ()) -> None:
+        self._work = work
+        self._stop_on = tuple(stop_on)
+        self._former: dict[signal.Signals, object] = {}
+        self._parts = RunHandle()
+        self._outcome: T | None = None
+        self._failure: BaseException | None = None
+        # Not a daemon: the interpreter waits for it, as for any work that must not be torn off.
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="paygw-run")
+
+    def stop(self) -> None:
+        """Start no new row; rows in flight are waited for. May be called from any thread, and from a signal handler."""
+        self._parts.stop()
+
+    def wait(self) -> T:
+        """Wait for the end without taking outcomes, and return the result."""
+        self._parts.discard()
+        self._thread.join()
+        return self.result
+
+    async def wait_async(self) -> T:
+        """Wait for the end without taking outcomes, and return the result. Cancelling it does not stop the run."""
+        self._parts.discard()
+        await asyncio.to_thread(self._thread.join)
+        return self.result
+
+    @property
+    def batch(self) -> str:
+        """The id of the batch, once the run is entered; empty where none was opened."""
+        return self._parts.under_way()[0]
+
+    @property
+    def total(self) -> int:
+        """The number of rows that were due when sending began."""
+        return self._parts.under_way()[1]
+
+    @property
+    def counts(self) -> Mapping[OutcomeKind, int]:
+        """How many rows have each outcome by now; rows of which nothing left are not among them."""
+        return self._parts.under_way()[2]
+
+    @property
+    def result(self) -> T:
+        """The result of the run. Raises the error that stopped it; `UsageError` before the end."""
+        if self._thread.ident is None or self._thread.is_alive():
+            raise UsageError("The run has not ended yet.", hint="Its result stands after the with block.")
+        self._raise_failure()
+        if self._outcome is None:
+            raise InternalError("a run ended without a result")
+        return self._outcome
+
+    def __enter__(self) -> Self:
+        self._start()
+        try:
+            self._parts.wait_until_sending()
+        except BaseException:
+            self._leave(None)
+            raise
+        return self._entered()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(error)
+
+    def __iter__(self) -> Iterator[RowOutcome]:
+        while taken := self._parts.take():
+            yield from taken
+        self._thread.join()
+        self._raise_failure()
+
+    async def __aenter__(self) -> Self:
+        self._start()
+        try:
+            await asyncio.to_thread(self._parts.wait_until_sending)
+        except BaseException:
+            await self._leave_async(None)
+            raise
+        return self._entered()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave_async(error)
+
+    async def __aiter__(self) -> AsyncIterator[RowOutcome]:
+        while taken := await asyncio.to_thread(self._parts.take):
+            for one in taken:
+                yield one
+        await asyncio.to_thread(self._thread.join)
+        self._raise_failure()
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._work(self._parts)
+        except BaseException as error:  # noqa: BLE001 (it is raised in the thread that holds the run)
+            for note in self._parts.notes():
+                error.add_note(note)
+            self._failure = error
+        finally:
+            self._parts.end()
+
+    def _start(self) -> None:
+        if self._stop_on and threading.current_thread() is not threading.main_thread():
+            raise UsageError("Signals can be heeded in the main thread only.", hint="Leave stop_on out.")
+        self._thread.start()
+
+        def heed(_signal: int, _frame: FrameType | None) -> None:
+            self.stop()
+
+        self._former = {each: signal.signal(each, heed) for each in self._stop_on}
+
+    def _entered(self) -> Self:
+        if self._failure is not None:
+            self._leave(None)
+        return self
+
+    def _leave(self, error: BaseException | None) -> None:
+        try:
+            self.stop()
+            self._parts.discard()
+            self._thread.join()
+        finally:
+            self._restore_signals()
+        if error is None:
+            self._raise_failure()
+
+    async def _leave_async(self, error: BaseException | None) -> None:
+        try:
+            self.stop()
+            self._parts.discard()
+            await asyncio.to_thread(self._thread.join)
+        finally:
+            self._restore_signals()
+        if error is None:
+            self._raise_failure()
+
+    def _restore_signals(self) -> None:
+        for each, handler in self._former.items():
+            signal.signal(each, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
+        self._former = {}
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure

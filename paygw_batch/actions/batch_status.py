@@ -1,0 +1,333 @@
+"""Counts the rows of one batch or of all by state, with the next step for each row that needs a person."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from paygw_batch.clock import utc_now
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import from_minor
+from paygw_batch.core.shown_states import BEING_SENT, INVALID, SHOWN_IN_DOUBT, STATES, counted_state, shown_state
+from paygw_batch.countries.load import load_operation, minor_units_by_currency
+from paygw_batch.journal import (
+    BatchRecord,
+    Contradiction,
+    Hold,
+    JournalReader,
+    Messages,
+    RowBeingSent,
+    RowStanding,
+    StateTally,
+    TallyKind,
+    WaitingEvidence,
+)
+from paygw_batch.language import say
+from paygw_batch.report.next_step import (
+    NEED_PERSON,
+    NextStep,
+    batch_in_command_words,
+    batch_steps,
+    long_accepted_until,
+    next_step,
+)
+from paygw_batch.report.summary import ExitCode, Summary, of_states, worst
+from paygw_batch.run.quarantine_clock import JournalClock
+from paygw_batch.settings.configuration import Settings
+
+
+def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapping[str, int]) -> Summary:
+    """Return the summary of a batch as it is now, without reading its sheet."""
+    tallies = journal.tallies(record.number)
+    being_sent = rows_being_sent(journal, record.number, tallies)
+    return summary_of(record, tallies, journal.messages(record.number), minor_units, being_sent)
+
+
+def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateTally]) -> Sequence[RowBeingSent]:
+    """Return the rows of a batch that living processes have in flight: no more than its `tallies` count there."""
+    in_flight = sum(tally.count for tally in tallies if tally.state is State.IN_FLIGHT)
+    return journal.being_sent(batch)[:in_flight] if in_flight else ()
+
+
+def with_living(tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent]) -> Sequence[StateTally]:
+    """Return tallies in which `IN_FLIGHT` is what living processes send; what dead ones left in flight is in doubt."""
+    living: Counter[tuple[str, str]] = Counter()
+    sums: Counter[tuple[str, str]] = Counter()
+    for row in being_sent:
+        living[row.country, row.currency] += 1
+        sums[row.country, row.currency] += row.minor
+    found: list[StateTally] = []
+    for tally in tallies:
+        key = (tally.country, tally.currency)
+        if tally.state is State.IN_FLIGHT and living[key]:
+            found.append(replace(tally, count=living[key], minor=sums[key]))
+            tally = replace(tally, count=tally.count - living[key], minor=tally.minor - sums[key])  # noqa: PLW2901
+        if tally.state is State.IN_FLIGHT:
+            tally = replace(tally, state=State.IN_DOUBT)  # noqa: PLW2901
+        found.append(tally)
+    return [tally for tally in counted_once(found, ()) if tally.count]
+
+
+def summary_of(
+    record: BatchRecord,
+    tallies: Sequence[StateTally],
+    messages: Messages,
+    minor_units: Mapping[str, int],
+    being_sent: Sequence[RowBeingSent] = (),
+) -> Summary:
+    """Return the summary of a batch whose `tallies` and `messages` were read already."""
+    states = states_of(record, tallies, being_sent)
+    contradictions, waiting = len(messages.contradictions), len(messages.waiting)
+    return Summary(
+        of_states(states, contradictions=contradictions + waiting),
+        end_sentence(record, states, contradictions, waiting),
+        batch=record.batch,
+        sheet=record.sheet_name,
+        rows=record.rows,
+        states=states,
+        totals=totals_of(tallies, minor_units, being_sent),
+        defects=record.defects,
+    )
+
+
+def states_of(
+    record: BatchRecord, tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent] = ()
+) -> Mapping[str, int]:
+    """Return how many rows of a batch's sheet have each state; rows without an instruction are invalid."""
+    counts: Counter[str] = Counter()
+    for tally in tallies:
+        counts[shown_state(tally.state)] += tally.count
+    counts[State.IN_DOUBT] -= len(being_sent)
+    counts[BEING_SENT] += len(being_sent)
+    if left_out := record.rows - counts.total():
+        counts[INVALID] += left_out
+    return {state: counts[state] for state in STATES if counts[state]}
+
+
+def counted_once(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> Sequence[StateTally]:
+    """Return the tallies of several batches together, less those of `known` rows: each row counts once."""
+    counts: Counter[tuple[str, str, State]] = Counter()
+    sums: Counter[tuple[str, str, State]] = Counter()
+    for sign, part in ((1, tallies), (-1, known)):
+        for tally in part:
+            key = (tally.country, tally.currency, tally.state)
+            counts[key] += sign * tally.count
+            sums[key] += sign * tally.minor
+    return [StateTally(*key, count, sums[key]) for key, count in counts.items() if count]
+
+
+def totals_of(
+    tallies: Iterable[StateTally], minor_units: Mapping[str, int], being_sent: Sequence[RowBeingSent] = ()
+) -> Mapping[str, Mapping[str, str]]:
+    """Return currency -> state -> exact sum, as text with the currency's decimals."""
+    sums: dict[str, Counter[str]] = {}
+    for tally in tallies:
+        sums.setdefault(tally.currency, Counter())[shown_state(tally.state)] += tally.minor
+    for row in being_sent:
+        sums[row.currency][State.IN_DOUBT] -= row.minor
+        sums[row.currency][BEING_SENT] += row.minor
+        if not sums[row.currency][State.IN_DOUBT]:
+            del sums[row.currency][State.IN_DOUBT]
+    return {
+        currency: {state: from_minor(minor, minor_units=minor_units[currency]) for state, minor in by_state.items()}
+        for currency, by_state in sorted(sums.items())
+    }
+
+
+def end_sentence(
+    batch: BatchRecord,
+    states: Mapping[str, int],
+    contradictions: int,
+    waiting: int,
+    *,
+    stop_reason: str | None = None,
+    interrupted: bool = False,
+) -> str:
+    """Return the message at the end of a run: states and next steps. `waiting` counts messages for a person."""
+    parts = [", ".join(counted_state(count, state) for state, count in states.items()) + "."]
+    if stop_reason:
+        parts.append(say("The run stopped early: {reason}", reason=stop_reason))
+    steps = batch_steps(states, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
+    return " ".join([*parts, *(batch_in_command_words(step, count, batch.batch) for step, count in steps)])
+
+
+PERSON_STATES = ("in_doubt", "rejected", "returned")
+"""The states that always wait for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStatus:
+    """A row that needs a person, and the next step about it."""
+
+    row: RowStanding
+    step: NextStep | None
+    hold: Hold | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """The state of a batch. `needing` counts the rows that need a person; `rows` are the first of them.
+
+    `evidence` counts the gateway's messages about its rows by their finding; `waiting` are those that a person answers.
+    """
+
+    record: BatchRecord
+    tallies: Sequence[StateTally]
+    summary: Summary
+    needing: int
+    rows: Sequence[RowStatus]
+    evidence: Mapping[str, int]
+    waiting: Sequence[WaitingEvidence]
+    contradictions: Sequence[Contradiction]
+
+
+def batch_status(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    *,
+    only_doubt: bool = False,
+    limit: int | None = None,
+) -> BatchStatus:
+    """Return the state of a batch, with `limit` rows that need a person at most (None: all)."""
+    now, batch = utc_now(), record.number
+    tallies, messages, holds = journal.tallies(batch), journal.messages(batch), journal.holds(batch)
+    verb = load_operation(record.operation).verb
+    quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
+    being_sent = rows_being_sent(journal, batch, tallies)
+    needing, rows = _needing_person(journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit)
+
+    def about(row: RowStanding) -> RowStatus:
+        hold = holds.get(row.row)
+        step = next_step(row, batch=record.batch, verb=verb, quarantine=quarantine, now=now, hold=hold)
+        return RowStatus(row, step, hold)
+
+    return BatchStatus(
+        record,
+        with_living(tallies, being_sent),
+        summary_of(record, tallies, messages, minor_units_by_currency(), being_sent),
+        needing,
+        [about(row) for row in rows],
+        dict(messages.counts),
+        messages.waiting,
+        messages.contradictions,
+    )
+
+
+def _needing_person(
+    journal: JournalReader,
+    batch: int,
+    tallies: Sequence[StateTally],
+    being_sent: Sequence[RowBeingSent],
+    holds: Mapping[int, Hold],
+    now: datetime,
+    *,
+    only_doubt: bool,
+    limit: int | None,
+) -> tuple[int, Sequence[RowStanding]]:
+    """Return how many rows need a person, and the first of them: held ones, then those whose money may be gone."""
+    until = long_accepted_until(now)
+    if any(tally.state is State.ACCEPTED for tally in tallies):
+        tallies = journal.tallies(batch, accepted_until=until)
+    sent = {row.row for row in being_sent}  # whoever sends them answers for them
+    most = None if limit is None else limit + len(sent)
+    found = journal.rows(batch, states=SHOWN_IN_DOUBT, limit=most)
+    rows = [row for row in found if row.row not in sent][:limit]
+    count = _count(tallies, SHOWN_IN_DOUBT) - len(sent)
+    if not only_doubt:
+        others = NEED_PERSON - SHOWN_IN_DOUBT
+        left = None if limit is None else limit - len(rows)
+        rows += journal.rows(batch, states=others, accepted_until=until, limit=left)
+        count += _count(tallies, others)
+        if holds:
+            held = list(journal.rows(batch, numbers=holds))
+            rows, count = [*held, *rows][:limit], count + len(held)
+    return count, rows
+
+
+def _count(tallies: Sequence[StateTally], states: Collection[State]) -> int:
+    return sum(tally.count for tally in tallies if tally.state in states)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedBatch:
+    """A batch in the list of all batches. `age` is the time since it was opened.
+
+    `known` are those of its rows that an earlier batch brought: they are counted there. `contradictions` counts
+    contradicting messages, and those that wait for a person.
+    """
+
+    record: BatchRecord
+    tallies: Sequence[StateTally]
+    known: Sequence[StateTally]
+    states: Mapping[str, int]
+    contradictions: int
+    age: timedelta
+    being_sent: Sequence[RowBeingSent] = ()
+
+    @property
+    def needs_person(self) -> int:
+        """How many of its rows wait for a person."""
+        return sum(self.states.get(state, 0) for state in PERSON_STATES)
+
+    @property
+    def known_rows(self) -> int:
+        """How many of its rows an earlier batch brought."""
+        return sum(tally.count for tally in self.known)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStatus:
+    """All batches of a journal, oldest first. States and totals count each row once."""
+
+    batches: Sequence[ListedBatch]
+    states: Mapping[str, int]
+    totals: Mapping[str, Mapping[str, str]]
+    evidence: Mapping[str, int]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The worst of the batches."""
+        codes = {of_states(one.states, contradictions=one.contradictions) for one in self.batches}
+        return worst({ExitCode.DONE} | codes)
+
+    @property
+    def needing(self) -> int:
+        """How many of the batches need a person."""
+        return sum(one.needs_person > 0 or one.contradictions > 0 for one in self.batches)
+
+
+def journal_status(journal: JournalReader) -> JournalStatus:
+    """Return the state of every batch of a journal."""
+    now = utc_now()
+    batches = [listed_batch(journal, record, now) for record in journal.batches()]
+    once = counted_once(
+        (tally for one in batches for tally in one.tallies), (tally for one in batches for tally in one.known)
+    )
+    counts: Counter[str] = Counter({INVALID: sum(one.states.get(INVALID, 0) for one in batches)})
+    for tally in once:
+        counts[shown_state(tally.state)] += tally.count
+    being_sent = list({row.instruction: row for one in batches for row in one.being_sent}.values())
+    counts[State.IN_DOUBT] -= len(being_sent)
+    counts[BEING_SENT] += len(being_sent)
+    return JournalStatus(
+        batches,
+        {state: counts[state] for state in STATES if counts[state]},
+        totals_of(once, minor_units_by_currency(), being_sent),
+        dict(journal.messages().counts),
+    )
+
+
+def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> ListedBatch:
+    """Return the line of a batch in the list of all."""
+    tallies, messages = journal.tallies(record.number), journal.messages(record.number)
+    being_sent = rows_being_sent(journal, record.number, tallies)
+    return ListedBatch(
+        record,
+        tallies,
+        journal.tallies(record.number, kind=TallyKind.KNOWN),
+        states_of(record, tallies, being_sent),
+        len(messages.contradictions) + len(messages.waiting),
+        now - datetime.fromisoformat(record.opened_at),
+        being_sent,
+    )

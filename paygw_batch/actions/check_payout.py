@@ -1,0 +1,286 @@
+"""Checks a payout in preparation: reads and validates its sheet with all corrections, and drafts its plan.
+
+The results are files in its folder: a summary, every defect and warning, and the sender's own table. Pages read them,
+and nothing else of the sheet.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from paygw_batch.actions.kept_sheet import CheckMemory, has_kept, keep_sheet, kept_sheet
+from paygw_batch.actions.mend_sheet import write_mending
+from paygw_batch.actions.payout_folder import (
+    FOUND,
+    ROWS,
+    CheckedSheet,
+    FoundKind,
+    PayoutFolder,
+    RepeatedPayout,
+    UnreadableSheet,
+)
+from paygw_batch.actions.plan_document import Prepared, draft_plan
+from paygw_batch.actions.plan_sheet import SheetOptions, Submission, Surface, plan_sheet
+from paygw_batch.actions.suggestions import suggested_reference
+from paygw_batch.clock import utc_now
+from paygw_batch.core.batch import PAYOUT, differences
+from paygw_batch.core.money import from_minor
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import Asked, PaygwError, SheetError, SheetQuestion
+from paygw_batch.journal import JournalReader
+from paygw_batch.report.plan_page import MEANT, MENDED
+from paygw_batch.run.approval import PlanFinding
+from paygw_batch.run.approval_keys import PublicKey
+from paygw_batch.run.compare_sheet import ComparisonMemory
+from paygw_batch.run.submit import Plan
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
+from paygw_batch.sheet.check.mending import LEFT_OUT, Mending
+from paygw_batch.sheet.columns import columns_of_operation
+from paygw_batch.sheet.model import SHOWN_CHARACTERS, Validated
+from paygw_batch.sheet.read.guesses import guessed
+from paygw_batch.sheet.read.headings import HEADER_ROWS, NOT_OURS, HeadingError, SeenHeading, known_names
+from paygw_batch.sheet.read.sheet_file import headings_in, read_sheet, seen_headings
+from paygw_batch.sheet.write.rejects import write_marked
+from paygw_batch.wiring.journal import journal_for_document
+from paygw_batch.wiring.operations import minor_units_of, require_complete
+from paygw_batch.wiring.sheet import read_options, validated_mended, validated_sheet
+
+
+def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey) -> None:
+    """Check a payout, and write the results into its folder. A sheet that cannot be read is a result as well."""
+    folder.write_checked(_checked(folder, settings, rules, maker))
+
+
+def check_again(folder: PayoutFolder, settings: Settings, rules: Rules, memory: CheckMemory) -> bool:
+    """Check the corrections of a payout whose sheet is kept as it was read, and write the results.
+
+    Only rows that have changed since the last time are judged again, and no plan is drafted: `check_payout` does that,
+    from the file itself. Returns False if the sheet is not kept, or not read like this; nothing was checked then.
+    """
+    if (mending := folder.mending) is None or (sheet := kept_sheet(folder.kept, folder.reading(mending))) is None:
+        return False
+    try:
+        require_complete(settings, rules, set())
+        validated = validated_mended(sheet, rules, mending, folder.uploaded.reference, memory.judged)
+        with journal_for_document(settings, "console") as journal:
+            folder.write_checked(_planned(folder, settings, rules, None, validated, mending, journal, memory.compared))
+    except PaygwError as error:
+        first = sheet.frame.head(HEADER_ROWS)
+        folder.write_checked(unreadable(error, partial(seen_headings, sheet.headers, sheet.unknown, first)))
+    return True
+
+
+def is_kept(folder: PayoutFolder) -> bool:
+    """Whether `check_again` can check the corrections of a payout."""
+    mending = folder.mending
+    return mending is not None and has_kept(folder.kept, folder.reading(mending))
+
+
+def remember(folder: PayoutFolder, settings: Settings, rules: Rules, memory: CheckMemory) -> None:
+    """Let `memory` know a payout that was checked, so that its first correction is as quick as the next ones."""
+    if (mending := folder.mending) is None or (sheet := kept_sheet(folder.kept, folder.reading(mending))) is None:
+        return
+    validated = validated_mended(sheet, rules, mending, folder.uploaded.reference, memory.judged)
+    asked = _submission(folder, validated)
+    with journal_for_document(settings, "console") as journal:
+        plan_sheet(asked, settings, journal, memory=memory.compared)
+
+
+def _checked(
+    folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey
+) -> CheckedSheet | UnreadableSheet:
+    uploaded = folder.uploaded
+    try:
+        require_complete(settings, rules, set())
+        mending = folder.mending
+        if mending is None:
+            mending = Mending(digest_of(folder.sheet))
+            write_mending(mending, folder.mending_file)
+        sheet = read_sheet(folder.sheet, read_options(settings, PAYOUT, uploaded.answers, mending))
+        keep_sheet(sheet, folder.kept, folder.reading(mending))
+        validated = validated_mended(sheet, rules, mending, uploaded.answers.reference)
+        with journal_for_document(settings, "console") as journal:
+            return _planned(folder, settings, rules, maker, validated, mending, journal)
+    except PaygwError as error:
+        return unreadable(error, partial(headings_in, folder.sheet, read_options(settings, PAYOUT, uploaded.answers)))
+
+
+def _submission(folder: PayoutFolder, validated: Validated) -> Submission:
+    return Submission(validated, folder.sheet, folder.plan_file, folder.uploaded.by, SheetOptions(skip_invalid=True))
+
+
+def unreadable(error: PaygwError, headings_of: Callable[[], Sequence[SeenHeading]] = tuple) -> UnreadableSheet:
+    """Return the result for a sheet that could not be checked, with its headings where it has some."""
+    columns = columns_of_operation(PAYOUT)
+    headings: Sequence[SeenHeading] = ()
+    if isinstance(error, HeadingError):
+        headings = error.headings
+    elif isinstance(error, SheetError):
+        with suppress(SheetError):
+            headings = headings_of()
+    found = UnreadableSheet(error.message, error.page_hint, guessed(headings, columns), columns)
+    if not isinstance(error, SheetQuestion):
+        return found
+    suggested = (suggested_reference(PAYOUT, utc_now()),) if error.asks is Asked.REFERENCE else ()
+    return replace(
+        found,
+        asks=error.asks.value,
+        question=error.question,
+        choices=error.choices or suggested,
+        samples=error.samples,
+    )
+
+
+def digest_of(sheet: Path) -> str:
+    """Return the digest of a file, as `Sheet.sha256` has it."""
+    with sheet.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def mark_payout(folder: PayoutFolder, settings: Settings, rules: Rules, path: Path) -> None:
+    """Write the sheet of a payout as a workbook to `path`: with all corrections, and every defect marked.
+
+    Raises `OutputError` if there is none to be had.
+    """
+    uploaded, mending = folder.uploaded, folder.mending
+    validated = validated_sheet(settings, rules, folder.sheet, uploaded.answers, mending=mending)
+    options = read_options(settings, PAYOUT, uploaded.answers, mending)
+    write_marked(validated, folder.sheet, options, path, () if mending is None else mending.edits)
+
+
+def _planned(
+    folder: PayoutFolder,
+    settings: Settings,
+    rules: Rules,
+    maker: PublicKey | None,
+    validated: Validated,
+    mending: Mending,
+    journal: JournalReader,
+    memory: ComparisonMemory | None = None,
+) -> CheckedSheet:
+    """Return the results for a sheet; without a `maker`, its plan is not drafted."""
+    uploaded, asked = folder.uploaded, _submission(folder, validated)
+    plan = plan_sheet(asked, settings, journal, memory=memory)
+    found, sheet = _found(plan), plan.validated.sheet
+    found.write_parquet(folder.path / FOUND)
+    sheet.frame.write_parquet(folder.path / ROWS)
+    left_out = {one.row for one in mending.left_out}
+    to_mend = found.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))
+    is_meant = plan.repeat is None or plan.is_meant(uploaded.repeats_meant)
+    wrong_totals = differences(uploaded.stated, plan.validated.totals)
+    has_new_rows = plan.existing is None and plan.known_rows < plan.validated.payable
+    is_ready = to_mend.is_empty() and is_meant and has_new_rows and not wrong_totals
+    if is_ready and maker is not None:
+        require_complete(settings, rules, set(plan.validated.counts.filter("valid")["country"]))
+        options = replace(asked.options, repeats_meant=True)
+        meant = replace(asked, options=options, corrections=partial(corrections_of, settings, mending))
+        drafted = draft_plan(meant, settings, rules, journal, Surface(), maker, against=None)
+        if isinstance(drafted, Prepared):
+            folder.write_draft(drafted.document)
+    columns = columns_of_operation(PAYOUT)
+    headings = seen_headings(sheet.headers, sheet.unknown, sheet.frame.head(HEADER_ROWS))
+    return CheckedSheet(
+        batch=plan.validated.batch,
+        rows=plan.validated.height,
+        payable=plan.validated.payable,
+        known=plan.known_rows,
+        rows_to_mend=to_mend["row"].n_unique(),
+        is_ready=is_ready,
+        is_drafted=is_ready and maker is not None,
+        repeat=None if plan.repeat is None else RepeatedPayout(plan.repeat.batch, plan.repeat.question),
+        is_meant=is_meant,
+        left_out=sorted(left_out),
+        mended=[(edit.row, edit.column) for edit in mending.edits],
+        kinds=[*_kinds(to_mend), *_kinds(found.filter(~pl.col("is_defect") & (pl.col("row") > 0)))],
+        wrong_totals=wrong_totals,
+        totals=_totals(plan, minor_units_of(rules)),
+        of_sheet=found.filter((pl.col("row") == 0) & ~pl.col("is_defect"))["message"].to_list(),
+        notes=list(sheet.notes),
+        columns=sheet.frame.columns[1:],
+        headings={name: heading or name for name, heading in sheet.headers.items()},
+        guesses=guessed(headings, columns),
+        known_columns=columns,
+    )
+
+
+def _found(plan: Plan) -> pl.DataFrame:
+    """Return every defect and warning."""
+    defects = plan.validated.defects.with_columns(is_defect=pl.lit(value=True))
+    warnings = plan.warnings.with_columns(is_defect=pl.lit(value=False))
+    return pl.concat([defects, warnings]).sort("row", maintain_order=True)
+
+
+def _kinds(found: pl.DataFrame) -> Sequence[FoundKind]:
+    """Return each kind of defect or warning with its label and how many rows have it, the most frequent first."""
+    counts = found.group_by("code", "is_defect").agg(pl.col("row").n_unique()).iter_rows()
+    return [
+        FoundKind(code, *_meaning(code, is_defect=is_defect), rows, is_defect)
+        for code, is_defect, rows in sorted(counts, key=lambda one: (-one[2], one[0], one[1]))
+    ]
+
+
+def _meaning(code: str, *, is_defect: bool) -> tuple[str, str, str]:
+    """Return label, sentence and suggestion of a kind."""
+    try:
+        meaning = meaning_of(code, DEFECTS if is_defect else WARNINGS)
+    except KeyError:
+        return code, "", ""
+    label = meaning.label[:1].upper() + meaning.label[1:].replace("_", " ")
+    return label, meaning.sentence, meaning.suggestion
+
+
+def _totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, int, str]]:
+    """Return currency, rows and sum of the rows that can be paid."""
+    sums = plan.validated.counts.filter("valid").group_by("currency").agg(pl.col("count").sum(), pl.col("sum").sum())
+    return [
+        (currency, rows, from_minor(int(amount.scaleb(minor_units[currency])), minor_units=minor_units[currency]))
+        for currency, rows, amount in sums.sort("currency").iter_rows()
+    ]
+
+
+def corrections_of(settings: Settings, mending: Mending | None, validated: Validated) -> Sequence[PlanFinding]:
+    """Return a finding for each thing that people changed after the upload: meanings, cells, and rows left out."""
+    if mending is None:
+        return []
+    return [*_meanings(settings, mending), *_corrections(mending, validated.sheet.headers)]
+
+
+def _meanings(settings: Settings, mending: Mending) -> Iterator[PlanFinding]:
+    """Yield a finding for each heading that means something else than it would by itself."""
+    vocabulary = read_options(settings, PAYOUT).vocabulary
+    for one in mending.headings:
+        (by_itself,) = known_names([one.heading], vocabulary)
+        if one.column == (by_itself or NOT_OURS):
+            continue
+        yield PlanFinding(row=0, code=MEANT, value=_short(one.heading), column=one.column, by=one.by, at=one.at)
+
+
+def _corrections(mending: Mending, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
+    """Yield a finding for each mended cell of a row that is paid, and for each row that a person left out."""
+    left_out = {one.row for one in mending.left_out}
+    for edit in sorted(mending.edits, key=lambda edit: (edit.row, edit.column)):
+        if edit.row in left_out:
+            continue
+        yield PlanFinding(
+            row=edit.row,
+            code=MENDED,
+            column=headers.get(edit.column) or edit.column,
+            value=_short(edit.was),
+            becomes=_short(edit.now),
+            by=edit.by,
+            at=edit.at,
+        )
+    for one in sorted(mending.left_out, key=lambda one: one.row):
+        yield PlanFinding(row=one.row, code=LEFT_OUT, by=one.by, at=one.at)
+
+
+def _short(text: str | None) -> str:
+    if text is None:
+        return ""
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

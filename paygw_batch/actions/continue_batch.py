@@ -1,0 +1,195 @@
+"""Continues a batch from the journal alone, and releases rejected rows: by one person, or by an order of two."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from paygw_batch.actions.plan_sheet import SentBy
+from paygw_batch.actions.send import Task
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.evidence import SignedOrder
+from paygw_batch.core.lifecycle import State
+from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.errors import UsageError
+from paygw_batch.journal import BatchRecord, JournalReader, RowStanding, TallyKind
+from paygw_batch.language import say
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
+from paygw_batch.run.forget_order import require_remembered
+from paygw_batch.run.ordered_batch import order_in_force
+from paygw_batch.run.quarantine_clock import JournalClock
+from paygw_batch.run.release import (
+    ReleaseOrder,
+    check_releasable,
+    is_quarantined,
+    quarantined,
+    release_content,
+    unsigned_release,
+    waiting_sentence,
+)
+from paygw_batch.run.resolve import open_from
+from paygw_batch.run.signed_document import signed
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.approvals import known_maker, required_policy
+from paygw_batch.wiring.gateway import gateway_of
+from paygw_batch.wiring.journal import Tell, run_journal
+from paygw_batch.wiring.operations import require_complete, rules_of
+from paygw_batch.wiring.signing import signer_key
+
+
+@contextmanager
+def continued_batch(
+    settings: Settings,
+    command: str,
+    find: Callable[[JournalReader], BatchRecord],
+    environ: Mapping[str, str],
+    tell: Tell,
+    *,
+    wait: bool = False,
+) -> Iterator[Task]:
+    """Hold the journal, and the way to the gateway, for the batch that `find` returns."""
+    signer_key(settings, environ)  # what is wrong with the key shows before the journal is touched
+    with run_journal(settings, command, tell, wait=wait) as journal:
+        record = find(journal)
+        require_remembered(journal, record)
+        rules = rules_of(settings, record.operation)
+        with gateway_of(settings, rules, environ) as gateway:
+            yield Task(settings, rules, gateway, journal, record, sent_by=SentBy.WORKERS_IF_ANY)
+
+
+def unfinished_batch(journal: JournalReader) -> BatchRecord:
+    """Return the one batch that has rows to send, or the newest one if none has. Raises `UsageError`."""
+    records = journal.batches()
+    found = [record for record in records if journal.tallies(record.number, kind=TallyKind.DUE)]
+    if len(found) == 1:
+        return found[0]
+    if not found and records:
+        return records[-1]
+    if not found:
+        raise UsageError(
+            say("The journal has no batch yet."), hint=say("`paygw-batch submit SHEET` starts one."), for_terminal=True
+        )
+    names = ", ".join(f"{record.batch} ({record.sheet_name})" for record in found)
+    raise UsageError(
+        say("Several batches have rows to send: {names}.", names=names),
+        hint=say("Name one: `paygw-batch resume BATCH`."),
+        for_terminal=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedRows:
+    """How many rejected rows were released, and a sentence for each that has to wait: why, and until when."""
+
+    rows: int
+    waiting: Sequence[str]
+
+
+def release_rejected(task: Task, rows: Sequence[int], by: str, *, order: SignedOrder | None = None) -> ReleasedRows:
+    """Release the rejected rows of a batch (all, or those named) for another attempt, as decided `by` a person.
+
+    `order` is the signed order that asks for it, which the journal keeps. Raises `UsageError` when a named row may not
+    be released: then none is.
+    """
+    settings, journal, batch = task.settings, task.journal, task.batch
+    quarantine_h = settings.submission.quarantine_h
+    check_releasable(journal, batch, rows, quarantine_h=quarantine_h, now=utc_now)
+    to_send = {State.READY, State.REJECTED}
+    countries = {tally.country for tally in journal.tallies(batch.number) if tally.state in to_send}
+    require_complete(settings, task.rules, countries)
+    now = utc_now()
+    quarantine = JournalClock.read(journal, now).quarantine(quarantine_h)
+    released = journal.release(
+        batch.number,
+        rows or None,
+        suffix=settings.retry.order_id == "suffix",
+        by=by,
+        at=timestamp(now),
+        left_until=quarantine.left_until(now),
+        order=None if order is None else replace(order, at=timestamp(now)),
+    )
+    waiting = quarantined(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
+    return ReleasedRows(released, [waiting_sentence(row, quarantine) for row in waiting])
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRows:
+    """The first rejected rows of a batch. `opens` is from when on those may be released that may not be now, by row."""
+
+    rows: Sequence[RowStanding]
+    opens: Mapping[int, str]
+    has_more: bool
+
+
+def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecord, *, limit: int) -> RejectedRows:
+    """Return up to `limit` rejected rows of a batch, in the sheet's order."""
+    found = list(journal.rows(record.number, states={State.REJECTED}, limit=limit + 1))
+    now = utc_now()
+    quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
+    until = quarantine.left_until(now)
+    opens = {row.row: open_from(row, quarantine) for row in found[:limit] if is_quarantined(row, until)}
+    later = {row: timestamp(at) for row, at in opens.items() if at is not None}
+    return RejectedRows(found[:limit], later, len(found) > limit)
+
+
+def prepare_release(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    rows: Sequence[int],
+    evidence: str,
+    maker: ApprovalKey,
+) -> ReleaseOrder:
+    """Return the order to release rejected rows, signed by its maker. It is written nowhere yet."""
+    return signed(draft_release(settings, journal, record, rows, evidence, maker.public), maker)
+
+
+def draft_release(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    rows: Sequence[int],
+    evidence: str,
+    maker: PublicKey,
+) -> ReleaseOrder:
+    """Return the order to release rejected rows (none named: all that may be released now), yet to be signed.
+
+    Raises `UsageError` when a named row may not be released.
+    """
+    known_maker(maker, required_policy(settings), say("No order was written."))
+    quarantine_h = settings.submission.quarantine_h
+    check_releasable(journal, record, rows, quarantine_h=quarantine_h, now=utc_now)
+    waiting = quarantined(journal, record, quarantine_h=quarantine_h, now=utc_now)
+    rejected = [row.row for row in journal.rows(record.number, states={State.REJECTED}) if row.row not in waiting]
+    content = release_content(
+        journal,
+        record,
+        sorted(set(rows)) or rejected,
+        evidence=evidence,
+        endpoint=settings.endpoint(),
+        minor_units=minor_units_by_currency(),
+    )
+    if not content.rows:
+        raise UsageError(say("There is no rejected row that may be released now: no order was written."))
+    return unsigned_release(content, maker, utc_now())
+
+
+def release_by_order(task: Task, order: ReleaseOrder, by: str) -> ReleasedRows:
+    """Release the rows that an order of two people names, once. Raises `ApprovalError`, and then none is."""
+    settings = task.settings
+    found = order_in_force(
+        order,
+        task.journal,
+        required_policy(settings),
+        utc_now(),
+        endpoint=settings.endpoint(),
+        minor_units=minor_units_by_currency(),
+    )
+    if found.batch != task.batch:
+        raise UsageError(
+            say(
+                "The order is about batch {batch}, and not about {other}.",
+                batch=found.batch.batch,
+                other=task.batch.batch,
+            )
+        )
+    return release_rejected(task, order.numbers, f"{by}, {found.decided}", order=found.kept)

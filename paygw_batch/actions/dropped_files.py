@@ -1,0 +1,231 @@
+"""Sorts the files of a drop folder by their names: sheets, their notes and plans, and files that belong to none.
+
+A cover note and a plan belong to the sheet whose name they have, to the letter. One that almost does (`payroll.toml`
+beside `payroll.csv`, another case, a second ending, another Unicode form) was meant for a sheet all the same: that
+sheet must not be paid as if nobody had written it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from paygw_batch.core.text import spelled_alike
+from paygw_batch.errors import ApprovalError, PaygwError, SheetError
+from paygw_batch.language import say
+from paygw_batch.sheet.read.format import SHEET_ENDINGS, kind_of
+
+PLAN_ENDING = ".plan.json"
+NOTE_ENDING = ".toml"
+_REPORTS = (".reconciliation.csv", ".refused.txt")
+"""How the names of our own reports end that nobody mends and drops again."""
+_HIDDEN = (".", "~")
+"""How the name of a hidden file begins, and of the lock file of an office program."""
+_BACKUP = "~"
+"""How the name of an editor's backup ends."""
+_OF_SYSTEMS = frozenset(
+    {"thumbs.db", "desktop.ini", "lost+found", "@eadir", "#recycle", "$recycle.bin", "system volume information"}
+)
+"""Names that operating systems and file servers put into every folder, in small letters."""
+_UNFINISHED = re.compile(
+    r"(.+)\.(?:part|partial|filepart|tmp|temp|crdownload|download|opdownload|upload|uploading|inprogress)",
+    re.DOTALL | re.IGNORECASE,
+)
+"""The name of a file that a browser or a transfer has not finished, and the name that it will have."""
+_RSYNC = re.compile(r"\.(.+)\.[A-Za-z0-9]{6}", re.DOTALL)
+"""The hidden name under which rsync writes a file."""
+_COPY = re.compile(r"(?: ?\(\d+\)| ?\[\d+\]| -? ?(?:copy|copie|kopie)(?: \d+)?|[ _])+$")
+"""The mark that a browser or a desktop puts behind a name that is taken."""
+_FURTHER_ENDINGS = frozenset({"", "toml", "plan", "json", "bak", "old", "orig", "xls", "xlsm", "ods"})
+
+
+@dataclass(frozen=True, slots=True)
+class FolderEntry:
+    """The kind of a name in the folder. Settled: nobody has written to it for a while."""
+
+    is_file: bool
+    is_folder: bool
+    is_settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFile:
+    """Why a file is refused unread, and the notes and plans that were refused with it."""
+
+    error: PaygwError
+    strays: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class FolderState:
+    """The files of a drop folder: the sheets to take, those to refuse, and those that are left there.
+
+    `left`: name -> why a person should look at it. `waiting` may still become ready by itself; `unfinished` are files
+    under the name of a transfer.
+    """
+
+    ready: list[str] = field(default_factory=list)
+    unfit: dict[str, RefusedFile] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+
+
+def sorted_files(entries: Mapping[str, FolderEntry]) -> FolderState:
+    """Sort the names of a drop folder; hidden ones and those of systems are left out."""
+    found = FolderState()
+    unfinished = {name: future for name in entries if (future := _future_name(name)) is not None}
+    found.unfinished = sorted(unfinished)
+    seen = [name for name in entries if not _is_ignored(name) and name not in unfinished]
+    companions = {name for name in seen if is_companion(name)}
+    payloads = [name for name in seen if name not in companions and not entries[name].is_folder]
+    owned = {own for name in payloads for own in companions_of(name)}
+    strays = companions - owned
+    arriving = [future for name, future in unfinished.items() if not entries[name].is_settled]
+    sheets = [*arriving, *(name for name in payloads if is_sheet(name))]
+    for name in seen:
+        entry = entries[name]
+        if name in strays:
+            _sort_stray(name, entries, sheets, found)
+        elif name in companions:
+            continue
+        elif not entry.is_file or name.lower().endswith(_REPORTS):
+            _leave(name, entry, _not_taken(name, entry), found)
+        else:
+            _sort_file(name, entries, [one for one in strays if is_meant_for(one, name)], unfinished, found)
+    return found
+
+
+def is_sheet(name: str) -> bool:
+    """Whether a name is that of a sheet."""
+    lowered = name.lower()
+    return lowered.endswith(SHEET_ENDINGS) and not lowered.endswith(_REPORTS) and not is_companion(name)
+
+
+def is_companion(name: str) -> bool:
+    """Whether a name is that of a cover note or a plan, also of one that is misspelt."""
+    return _is_note(name) or _is_plan(name)
+
+
+def companions_of(name: str) -> Sequence[str]:
+    """Return the names of the cover note of a file and, for a sheet, of its plan."""
+    note = f"{name}{NOTE_ENDING}"
+    return [note, f"{name.rpartition('.')[0]}{PLAN_ENDING}"] if is_sheet(name) else [note]
+
+
+def is_meant_for(companion: str, sheet: str) -> bool:
+    """Whether a cover note or a plan has the name of a sheet, but for endings, case, blanks and Unicode form."""
+    return _root(companion) == _root(sheet)
+
+
+def _sort_file(
+    name: str,
+    entries: Mapping[str, FolderEntry],
+    strays: Sequence[str],
+    unfinished: Mapping[str, str],
+    found: FolderState,
+) -> None:
+    own = [name, *companions_of(name)]
+    alike = {spelled_alike(one) for one in own}
+    arriving = sorted(one for one, future in unfinished.items() if spelled_alike(future) in alike)
+    belonging = [one for one in own if one in entries]
+    if not all(entries[one].is_settled for one in [*belonging, *arriving, *strays]):
+        found.waiting.append(name)
+    elif arriving:
+        found.left[name] = say(
+            "{name} is not taken while {unfinished} is there: its transfer did not end.",
+            name=name,
+            unfinished=arriving[0],
+        )
+    elif not is_sheet(name):
+        found.unfit[name] = RefusedFile(_not_a_sheet(name))
+    elif strays:
+        found.unfit[name] = RefusedFile(_stray_error(strays[0], name), sorted(strays))
+    else:
+        found.ready.append(name)
+
+
+def _sort_stray(name: str, entries: Mapping[str, FolderEntry], sheets: Iterable[str], found: FolderState) -> None:
+    """Sort a note or a plan that belongs to no sheet: those that it seems to be meant for are refused for it."""
+    if any(is_meant_for(name, sheet) for sheet in sheets):
+        found.waiting.append(name)
+        return
+    kind = say("a cover note") if _is_note(name) else say("a plan")
+    why = say("{name} is {kind} that belongs to no sheet here.", name=name, kind=kind)
+    _leave(name, entries[name], why, found)
+
+
+def _leave(name: str, entry: FolderEntry, why: str, found: FolderState) -> None:
+    if entry.is_settled:
+        found.left[name] = why
+    else:
+        found.waiting.append(name)
+
+
+def _stray_error(stray: str, sheet: str) -> PaygwError:
+    """Return why a sheet is refused for a note or a plan that almost has its name."""
+    if _is_note(stray):
+        note = f"{sheet}{NOTE_ENDING}"
+        return SheetError(
+            say("{stray} looks like the cover note of {sheet}, which is called {note}.", **_names(stray, sheet, note)),
+            hint=say("Nothing was sent. Rename the note or remove it, and drop both again."),
+        )
+    plan = f"{sheet.rpartition('.')[0]}{PLAN_ENDING}"
+    return ApprovalError(
+        say("{stray} looks like the plan of {sheet}, which is called {note}.", **_names(stray, sheet, plan)),
+        hint=say("Nothing was sent. Rename the plan or remove it, and drop both again."),
+    )
+
+
+def _names(stray: str, sheet: str, note: str) -> dict[str, str]:
+    return {"stray": stray, "sheet": sheet, "note": note}
+
+
+def _not_a_sheet(name: str) -> PaygwError:
+    try:
+        kind_of(name)
+    except SheetError as error:
+        return error
+    return SheetError()
+
+
+def _not_taken(name: str, entry: FolderEntry) -> str:
+    if entry.is_file:
+        return say("{name} is a report of this program, and not a sheet: it is not taken.", name=name)
+    if entry.is_folder:
+        return say("{name} is a folder: nothing in it is taken.", name=name)
+    return say("{name} is a link or a device, and not a file: it is not taken.", name=name)
+
+
+def _is_ignored(name: str) -> bool:
+    return name.startswith(_HIDDEN) or name.endswith(_BACKUP) or name.lower() in _OF_SYSTEMS
+
+
+def _future_name(name: str) -> str | None:
+    """Return the name that a file will have when its transfer has ended; None for any other file."""
+    match = (_RSYNC if name.startswith(_HIDDEN) else _UNFINISHED).fullmatch(name)
+    return None if match is None else match[1]
+
+
+def _is_note(name: str) -> bool:
+    return "toml" in _endings(name)
+
+
+def _is_plan(name: str) -> bool:
+    return {"plan", "json"} <= {*_endings(name)}
+
+
+def _endings(name: str) -> Sequence[str]:
+    return _parts(name)[1:]
+
+
+def _parts(name: str) -> list[str]:
+    return [_COPY.sub("", part).strip() for part in re.sub(r"\s+", " ", spelled_alike(name)).split(".")]
+
+
+def _root(name: str) -> str:
+    """Return the name of a file in one spelling, without endings and marks of copies."""
+    parts = _parts(name)
+    known = {ending.removeprefix(".") for ending in SHEET_ENDINGS} | _FURTHER_ENDINGS
+    while len(parts) > 1 and parts[-1] in known:
+        parts.pop()
+    return re.sub(r"[ _-]+", "-", ".".join(parts))

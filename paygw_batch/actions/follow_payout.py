@@ -1,0 +1,171 @@
+"""Looks up a batch for people who follow it on a page: counts, sums, rows by page, one row with its history.
+
+Everything is read from the journal. Who holds it is asked without touching its lock: a row in flight is being sent
+while a run is alive, and in doubt after it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from paygw_batch.clock import utc_now
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.money import from_minor
+from paygw_batch.core.shown_states import INVALID, shown_state
+from paygw_batch.countries.load import load_operation, minor_units_by_currency
+from paygw_batch.errors import HolderKind, UsageError
+from paygw_batch.journal import (
+    AttemptReply,
+    BatchRecord,
+    FoundPayment,
+    HistoryEntry,
+    JournalReader,
+    LockHolder,
+    RowStanding,
+    StateTally,
+)
+from paygw_batch.language import say
+from paygw_batch.report.next_step import NextStep, next_step
+from paygw_batch.report.remittance import Payee, payee_of
+from paygw_batch.run.quarantine_clock import JournalClock
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.journal import place_of
+
+BEING_SENT = "being_sent"
+"""The state that a page shows for a row in flight whose run is alive: nobody has to worry about it."""
+_STATES_SHOWN: Mapping[str, frozenset[State]] = {
+    "paid": frozenset({State.PAID}),
+    "accepted": frozenset({State.ACCEPTED}),
+    "rejected": frozenset({State.REJECTED}),
+    "returned": frozenset({State.RETURNED}),
+    "in_doubt": frozenset({State.IN_DOUBT}),
+    BEING_SENT: frozenset({State.IN_FLIGHT}),
+    "ready": frozenset({State.READY}),
+}
+"""The state that a page asks for -> the states of the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedBatch:
+    """A batch as a page shows it: how many rows are in each state, and their sums by currency.
+
+    `running` is who holds the journal for a run, of this batch or another one.
+    """
+
+    record: BatchRecord
+    counts: Mapping[str, int]
+    sums: Mapping[str, Mapping[str, str]]
+    running: LockHolder | None
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a run has rows of this batch on their way now."""
+        return self.counts.get(BEING_SENT, 0) > 0
+
+    @property
+    def payable(self) -> int:
+        """How many rows are part of the payout."""
+        return self.record.rows - self.counts.get(INVALID, 0)
+
+    @property
+    def answered(self) -> int:
+        """How many rows need nothing more from a run."""
+        return self.payable - self.counts.get("ready", 0) - self.counts.get(BEING_SENT, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRow:
+    """A row as a page shows it."""
+
+    standing: RowStanding
+    state: str
+    payee: Payee
+    amount: str
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRowHistory:
+    """One row with everything that is known about it. `step` is the next one for a person; None: there is none."""
+
+    followed: FollowedRow
+    payment: FoundPayment
+    step: NextStep | None
+    replies: Sequence[AttemptReply]
+    history: Sequence[HistoryEntry]
+
+
+def running_now(settings: Settings) -> LockHolder | None:
+    """Return the run that holds the journal; None: there is none. The lock is not touched."""
+    holder = place_of(settings).holder()
+    return holder if holder is not None and holder.kind is not HolderKind.LISTENER else None
+
+
+def followed_batch(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    tallies: Callable[[], Sequence[StateTally]] | None = None,
+) -> FollowedBatch:
+    """Return counts and sums of a batch; `tallies` counts it, unless the journal is to do so."""
+    # Who runs is asked first: rows counted before a run that has just ended would seem to be left over.
+    running, units = running_now(settings), minor_units_by_currency()
+    counts: Counter[str] = Counter()
+    minor: dict[str, Counter[str]] = {}
+    for tally in journal.tallies(record.number) if tallies is None else tallies():
+        state = _shown(tally.state, running)
+        counts[state] += tally.count
+        minor.setdefault(tally.currency, Counter())[state] += tally.minor
+    if left_out := record.rows - counts.total():
+        counts[INVALID] += left_out
+    sums = {
+        currency: {state: from_minor(amount, minor_units=units[currency]) for state, amount in by_state.items()}
+        for currency, by_state in sorted(minor.items())
+    }
+    return FollowedBatch(record, counts, sums, running)
+
+
+def followed_rows(
+    settings: Settings, journal: JournalReader, record: BatchRecord, *, state: str = "", after: int = 0, limit: int
+) -> Sequence[FollowedRow]:
+    """Return the first `limit` rows of a batch after row `after`: all, or those that a page shows in `state`."""
+    running = running_now(settings)
+    states: Collection[State] | None = None
+    if state:
+        if state not in _STATES_SHOWN:
+            raise UsageError(say("There is no state {state!r}.", state=state))
+        states = _STATES_SHOWN[state]
+        if state == "in_doubt" and running is None:
+            states = states | _STATES_SHOWN[BEING_SENT]
+    standings = list(journal.rows(record.number, states=states, after=after, limit=limit))
+    payments = journal.payments(record.number, [one.row for one in standings])
+    return [_followed(one, payments[one.row], running) for one in standings]
+
+
+def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord, row: int) -> FollowedRowHistory:
+    """Return everything about one row. Raises `UsageError` when the batch has no such row."""
+    standing = next(journal.rows(record.number, numbers={row}), None)
+    if standing is None:
+        raise UsageError(say("Row {row} is not part of this payout.", row=row))
+    payment = journal.payments(record.number, [row])[row]
+    now = utc_now()
+    step = next_step(
+        standing,
+        batch=record.batch,
+        verb=load_operation(record.operation).verb,
+        quarantine=JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h),
+        now=now,
+        hold=journal.holds(record.number).get(row),
+    )
+    history = [entry for entry in journal.history(record.number) if entry.row == row]
+    followed = _followed(standing, payment, running_now(settings))
+    return FollowedRowHistory(followed, payment, step, journal.replies(standing.instruction), history)
+
+
+def _followed(standing: RowStanding, payment: FoundPayment, running: LockHolder | None) -> FollowedRow:
+    return FollowedRow(
+        standing, _shown(standing.state, running), payee_of(payment.form, payment.fields), payment.amount
+    )
+
+
+def _shown(state: State, running: LockHolder | None) -> str:
+    return BEING_SENT if state is State.IN_FLIGHT and running is not None else shown_state(state)

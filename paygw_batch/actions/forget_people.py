@@ -1,0 +1,181 @@
+"""Forgets people whom the journal paid: all from before a date, or one person, by one person's word or by an order."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from paygw_batch.actions.find_payments import is_number, payment_search, spellings_of_number
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.errors import ApprovalError, InternalError, UsageError
+from paygw_batch.journal import Forgettable, FoundPayment, Journal, JournalReader
+from paygw_batch.language import say, say_count
+from paygw_batch.report.remittance import payee_of
+from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.forget_order import (
+    NOTHING_FORGOTTEN,
+    ForgetOrder,
+    forget_order_in_force,
+    unsigned_forget_order,
+    was_carried_out,
+)
+from paygw_batch.run.quarantine_clock import JournalClock
+from paygw_batch.run.signed_document import signed
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.approvals import known_maker, policy_of, required_policy
+from paygw_batch.wiring.operations import rules_of
+
+_MOST_PAYMENTS = 100_000
+"""How many payments one person may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The payments whose payees were forgotten. `is_clean`: no byte of them is left in the files of the journal."""
+
+    chosen: Forgettable
+    is_clean: bool
+
+
+def cut_off(settings: Settings, typed: str | None) -> str:
+    """Return the date up to which people are forgotten: as typed, or by the years of `[retention]`.
+
+    Raises `UsageError` where there is neither, or it is no date that has come.
+    """
+    today = utc_now().date()
+    if typed is None:
+        if (years := settings.retention.years) is None:
+            raise UsageError(
+                say("Say who should be forgotten."),
+                hint=say("Use --before DATE or --person TEXT, or set [retention] years in the configuration."),
+                for_terminal=True,
+            )
+        day = min(today.day, 28) if today.month == 2 else today.day  # noqa: PLR2004 (February)
+        return date(today.year - years, today.month, day).isoformat()
+    try:
+        found = date.fromisoformat(typed)
+    except ValueError:
+        raise UsageError(
+            say("{text!r} is not a date.", text=typed), hint=say("Write it as year, month and day: 2019-12-31.")
+        ) from None
+    if found > today:
+        raise UsageError(
+            say("{text} has not come yet.", text=typed), hint=say("Nobody is forgotten by a date in the future.")
+        )
+    return found.isoformat()
+
+
+def choose(settings: Settings, journal: JournalReader, *, before: str | None, person: str | None) -> Forgettable:
+    """Return the payments whose payees may be forgotten now: from before a date, or those of one person."""
+    clock = JournalClock.read(journal, utc_now())
+    clock.require_sound()
+    until = clock.quarantine(settings.submission.quarantine_h).left_until(clock.now)
+    if person is None:
+        return journal.forgettable(before=cut_off(settings, before), left_until=until)
+    return journal.forgettable(_payments_of(settings, journal, person), left_until=until)
+
+
+def forget_by_word(settings: Settings, journal: Journal, chosen: Forgettable, by: str) -> Forgotten:
+    """Forget people on the word of one person. Raises `ApprovalError` where it takes two."""
+    if policy_of(settings) is not None:
+        raise ApprovalError(
+            say("The configuration has [approval]: two people decide who is forgotten."),
+            hint=say("{nobody} `--out ORDER --key KEY` writes the order.", nobody=say(NOTHING_FORGOTTEN)),
+        )
+    return Forgotten(chosen, journal.forget(chosen, by=by, at=timestamp(utc_now())))
+
+
+def prepare_forget_order(
+    settings: Settings, journal: JournalReader, chosen: Forgettable, maker: ApprovalKey
+) -> ForgetOrder:
+    """Return the order to forget people, signed by its maker. It is written nowhere yet."""
+    known_maker(maker.public, required_policy(settings), say("No order was written."))
+    if not chosen.batches:
+        raise UsageError(say("There is nobody to forget: no order was written."))
+    endpoint = settings.endpoint()
+    return signed(unsigned_forget_order(journal, chosen, endpoint=endpoint, maker=maker.public, now=utc_now()), maker)
+
+
+def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> Forgotten:
+    """Forget the people whom an order of two people names, once.
+
+    Of one that was carried out before, what is left in the log of the journal is removed, and nobody else is forgotten.
+    """
+    if was_carried_out(order, journal):
+        nobody = Forgettable(order.content.before, {}, ())
+        return Forgotten(nobody, journal.forget(nobody, by=by, at=timestamp(utc_now())))
+    clock = JournalClock.read(journal, utc_now())
+    clock.require_sound()
+    chosen, decided, kept = forget_order_in_force(
+        order,
+        journal,
+        required_policy(settings),
+        utc_now(),
+        endpoint=settings.endpoint(),
+        left_until=clock.quarantine(settings.submission.quarantine_h).left_until(clock.now),
+    )
+    at = timestamp(utc_now())
+    return Forgotten(chosen, journal.forget(chosen, by=f"{by}, {decided}", at=at, order=kept))
+
+
+def files_elsewhere(journal: JournalReader, chosen: Forgettable) -> Sequence[Path]:
+    """Return the files of the forgotten batches that are still there: sheets, and what was written beside them."""
+    found: dict[Path, None] = {}
+    for record in journal.batches():
+        if record.number in chosen.batches and record.sheet_path:
+            sheet = Path(record.sheet_path)
+            beside = sorted(sheet.parent.glob(f"{_literally(sheet.stem)}.*")) if sheet.parent.is_dir() else []
+            found |= dict.fromkeys(beside)
+    return list(found)
+
+
+def _literally(name: str) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+def _payments_of(settings: Settings, journal: JournalReader, typed: str) -> Sequence[int]:
+    """Return the numbers of one person's payments, whose name, number or address is exactly `typed`."""
+    numbers = [rule.numbers for rule in rules_of(settings, PAYOUT).values()]
+    search = payment_search(typed, numbers)
+    spellings = frozenset(spellings_of_number(typed, numbers)) if is_number(typed) else frozenset[str]()
+    found = journal.find_payments(search, limit=_MOST_PAYMENTS)
+    meant = [one for one in found if _is_of(one, typed, spellings)]
+    people = {payee_of(one.form, one.fields).number for one in meant}
+    if len(people) > 1 and not spellings:
+        raise UsageError(
+            say_count(
+                len(people),
+                "{count:,} number goes by the name {typed!r}.",
+                "{count:,} numbers go by the name {typed!r}.",
+                typed=typed,
+            ),
+            hint=say("{nobody} Write the account or phone number.", nobody=say(NOTHING_FORGOTTEN)),
+        )
+    if not meant:
+        raise UsageError(
+            say("No payment is to a person whose name or number is exactly {typed!r}.", typed=typed),
+            hint=say("`paygw-batch find TEXT` shows how names and numbers are written."),
+            for_terminal=True,
+        )
+    return sorted(_number_of(journal, one) for one in meant)
+
+
+def _is_of(payment: FoundPayment, typed: str, spellings: frozenset[str]) -> bool:
+    if spellings:
+        return any(re.sub(r"\D", "", value) in spellings for value in payment.fields.values())
+    name = payee_of(payment.form, payment.fields).name
+    return _plain(typed) in {_plain(name), *map(_plain, payment.fields.values())}
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _number_of(journal: JournalReader, payment: FoundPayment) -> int:
+    record = journal.batch(payment.batch, operation=payment.operation)
+    if record is None:
+        raise InternalError("a payment was found in a batch that the journal does not have")
+    (row,) = journal.rows(record.number, numbers={payment.row})
+    return row.instruction

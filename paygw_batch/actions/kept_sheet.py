@@ -1,0 +1,70 @@
+"""Keeps a sheet as it was read, beside its file, and what its checks remember: a correction starts no process."""
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from paygw_batch.files import write_whole
+from paygw_batch.run.compare_sheet import ComparisonMemory
+from paygw_batch.sheet.check.judge_again import JudgeMemory
+from paygw_batch.sheet.findings import BuiltOnUse
+from paygw_batch.sheet.model import Sheet
+
+_FRAMES = ("content", "defects", "warnings")
+_VALUES = "sheet.json"
+MAX_KEPT_ROWS = 200_000
+"""A larger sheet is read again from its file: the pages have no memory for it."""
+
+
+def keep_sheet(sheet: Sheet, folder: Path, reading: str) -> None:
+    """Keep a sheet in `folder`. `reading` is the text by which it is found again: of which bytes, read in which way."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    forget_sheet(folder)
+    if sheet.frame.height > MAX_KEPT_ROWS:
+        return
+    for name, frame in zip(_FRAMES, (sheet.frame, sheet.defects, sheet.warnings), strict=True):
+        frame.write_ipc(folder / f"{name}.arrow", compression="lz4")
+    values = {one.name: getattr(sheet, one.name) for one in fields(sheet) if one.name not in _FRAMES}
+    write_whole(folder / _VALUES, json.dumps({"reading": reading, "sheet": values}, default=dict).encode())
+
+
+def forget_sheet(folder: Path) -> None:
+    """Keep a sheet no longer."""
+    (folder / _VALUES).unlink(missing_ok=True)
+
+
+def has_kept(folder: Path, reading: str) -> bool:
+    """Whether `kept_sheet` would find the sheet."""
+    kept = _kept(folder)
+    return kept is not None and kept["reading"] == reading
+
+
+def kept_sheet(folder: Path, reading: str) -> Sheet | None:
+    """Return the sheet that was read as `reading` says; None if no such sheet is kept."""
+    kept = _kept(folder)
+    if kept is None or kept["reading"] != reading:
+        return None
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in kept["sheet"].items()
+    }
+    content, defects, warnings = (pl.read_ipc(folder / f"{name}.arrow") for name in _FRAMES)
+    return Sheet(content=BuiltOnUse.of(content), defects=defects, warnings=warnings, **values)
+
+
+def _kept(folder: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads((folder / _VALUES).read_bytes())
+    except FileNotFoundError:
+        return None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class CheckMemory:
+    """The memory of a sheet's checks from one correction to the next."""
+
+    judged: JudgeMemory = field(default_factory=JudgeMemory)
+    compared: ComparisonMemory = field(default_factory=ComparisonMemory)

@@ -1,0 +1,371 @@
+"""Keeps one payout in preparation in a folder: the sheet as received, corrections, results of the check, and its plan.
+
+Each file is written whole or not at all, so that a killed process leaves what was there before. No file says how far a
+payout has come: that is read from the files, the journal, and the run's process.
+"""
+
+import filecmp
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
+
+from paygw_batch.actions.mend_sheet import read_mending, write_mending
+from paygw_batch.core.batch import ControlTotals
+from paygw_batch.core.sheet_answers import SheetAnswers
+from paygw_batch.errors import UsageError
+from paygw_batch.files import write_whole
+from paygw_batch.journal import make_directory
+from paygw_batch.language import say
+from paygw_batch.run.approval import PlanDocument, read_plan
+from paygw_batch.run.signed_document import write_document
+from paygw_batch.sheet.check.mending import Mending
+from paygw_batch.sheet.read.guesses import GuessedHeading
+
+_ID_BYTES = 8
+_MAX_NAME = 100
+_CHECKED = "checked.json"
+FOUND = "found.parquet"
+"""Every defect and warning: `row, column, value, code, message, correction, is_defect`."""
+ROWS = "rows.parquet"
+"""The sender's own table with all corrections: `row`, then its columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedSheet:
+    """A sheet as it was uploaded: by whom, when, and how it is read.
+
+    `repeats_meant` is the batch that its maker said it is meant to repeat. `sent_back` says by whom and why the plan
+    was sent back; empty for one that was not. `stated_rows` and `stated_sums` are the control totals that its maker
+    typed; `title` is the name that its maker gave the payout. `look_again` are rows that were left out of the file
+    before, and are other rows in this one.
+    """
+
+    name: str
+    by: str
+    at: str
+    worksheet: str | None = None
+    reference: str | None = None
+    encoding: str | None = None
+    repeats_meant: str = ""
+    sent_back: str = ""
+    stated_rows: int | None = None
+    stated_sums: Mapping[str, str] = field(default_factory=dict)
+    look_again: Sequence[int] = ()
+    title: str = ""
+
+    @property
+    def called(self) -> str:
+        """The name of the payout: the one that its maker gave it, or else that of the file."""
+        return self.title or self.name
+
+    @property
+    def answers(self) -> SheetAnswers:
+        """How it is read, where it leaves that open."""
+        return SheetAnswers(self.reference, self.worksheet, self.encoding)
+
+    @property
+    def stated(self) -> ControlTotals:
+        """The control totals that the maker typed."""
+        return ControlTotals(self.stated_rows, {name: Decimal(amount) for name, amount in self.stated_sums.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKind:
+    """A kind of defect or warning in a sheet, how it is explained, and the number of rows that have it."""
+
+    code: str
+    label: str
+    sentence: str
+    suggestion: str
+    rows: int
+    is_defect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedPayout:
+    """The batch that a sheet repeats under other order ids, and the question whether that is meant."""
+
+    batch: str
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSheet:
+    """The result of the check of a sheet that could be read, with all corrections."""
+
+    batch: str
+    rows: int
+    payable: int
+    """The rows that can be paid. Of these, `known` are in an earlier payout and are not sent again."""
+    known: int
+    rows_to_mend: int
+    is_ready: bool
+    """Whether its plan can be signed, when it `is_drafted`: that is done by a check of the whole file."""
+    is_drafted: bool
+    repeat: RepeatedPayout | None
+    is_meant: bool
+    """Whether its maker said that it is meant to repeat that batch; true of a sheet that repeats none."""
+    left_out: Sequence[int]
+    mended: Sequence[tuple[int, str]]
+    """Row and column of each mended cell."""
+    kinds: Sequence[FoundKind]
+    wrong_totals: Sequence[str]
+    """A sentence for each control total that the sheet does not have."""
+    totals: Sequence[tuple[str, int, str]]
+    """Currency, rows and sum of the rows that can be paid."""
+    of_sheet: Sequence[str]
+    """The warnings about the sheet as a whole."""
+    notes: Sequence[str]
+    columns: Sequence[str]
+    headings: Mapping[str, str]
+    """Column -> the sender's own heading."""
+    guesses: Sequence[GuessedHeading]
+    known_columns: Sequence[str]
+    """The columns that a heading can be given the meaning of."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableSheet:
+    """The result of the check of a sheet that could not be read: why, and its headings where these are the reason.
+
+    Where an answer is all that it lacks, `asks` is its name in `UploadedSheet` (`reference`, `worksheet`, `encoding`),
+    `question` asks for it, `choices` are the answers to choose from, or the one to suggest, and `samples` are texts of
+    the sheet, read as the first choice would have them.
+    """
+
+    message: str
+    hint: str
+    guesses: Sequence[GuessedHeading]
+    known_columns: Sequence[str]
+    asks: str = ""
+    question: str = ""
+    choices: Sequence[str] = ()
+    samples: Sequence[str] = ()
+
+
+class NamedFolder:
+    """A private folder of the pages, for one thing that people work on. `number` is its random name, in hex."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def number(self) -> str:
+        """The name of the folder."""
+        return self.path.name
+
+    def remove(self) -> None:
+        """Remove the folder with everything in it; another click may have begun."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.path)
+
+
+class PayoutFolder(NamedFolder):
+    """The folder of one payout in preparation, as one visit finds it: `upload.json` is read once."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._upload = b""
+
+    @property
+    def uploaded(self) -> UploadedSheet:
+        """The sheet as it was uploaded."""
+        return UploadedSheet(**json.loads(self._upload_bytes()))
+
+    def _upload_bytes(self) -> bytes:
+        self._upload = self._upload or (self.path / "upload.json").read_bytes()
+        return self._upload
+
+    @property
+    def sheet(self) -> Path:
+        """The path of the sheet: it has the name that its sender gave it."""
+        return self.path / "sheet" / self.uploaded.name
+
+    @property
+    def mending_file(self) -> Path:
+        """The path of the corrections."""
+        return self.path / "mending.json"
+
+    @property
+    def version(self) -> str:
+        """A digest of the file, of how it is read and of its corrections: a page says which version it shows."""
+        mending = self.mending_file.read_bytes() if self.mending_file.exists() else b""
+        digests = (hashlib.sha256(part).digest() for part in (self._upload_bytes(), mending))
+        return hashlib.sha256(b"".join(digests)).hexdigest()[:32]
+
+    @property
+    def was_read(self) -> bool:
+        """Whether these bytes could be read before."""
+        return (self.path / ROWS).exists()
+
+    @property
+    def kept(self) -> Path:
+        """The path of the folder in which the sheet is kept as it was read."""
+        return self.path / "read"
+
+    def reading(self, mending: Mending) -> str:
+        """Return the text that says which bytes are read, and in which way: all that cells depend on."""
+        uploaded = self.uploaded
+        return json.dumps(
+            [mending.sheet_sha256, uploaded.name, uploaded.worksheet, uploaded.encoding, dict(mending.columns)]
+        )
+
+    @property
+    def plan_file(self) -> Path:
+        """The path of the plan that its maker signed."""
+        return self.path / "plan.json"
+
+    def note(self, uploaded: UploadedSheet) -> None:
+        """Write how the sheet is read, and its maker's words about it."""
+        self._upload = json.dumps(asdict(uploaded), ensure_ascii=False).encode()
+        write_whole(self.path / "upload.json", self._upload)
+
+    @property
+    def mending(self) -> Mending | None:
+        """The corrections; None if the sheet was never read."""
+        return read_mending(self.mending_file) if self.mending_file.exists() else None
+
+    def mend(self, mending: Mending) -> None:
+        """Replace the corrections. Check and plan are about the sheet as it was, and go first."""
+        self.forget_plan()
+        self.forget_check()
+        write_mending(mending, self.mending_file)
+
+    def has_sheet(self, name: str, content: Path) -> bool:
+        """Whether the file `content`, called `name`, is the sheet already."""
+        return self.uploaded.name == plain_file_name(name) and filecmp.cmp(self.sheet, content, shallow=False)
+
+    def replace_sheet(self, name: str, content: Path) -> None:
+        """Put the file `content` in the place of the sheet: nothing is mended in it yet, and no row is left out.
+
+        Rows that were left out of the file before are to be looked at again. Killed in between, the folder has one of
+        the two files, without corrections.
+        """
+        before, name, mending = self.sheet, plain_file_name(name), self.mending
+        left_out = [] if mending is None else sorted(one.row for one in mending.left_out)
+        self.forget_plan()
+        self.forget_check()
+        self.note(replace(self.uploaded, look_again=left_out))
+        for result in (self.path / ROWS, self.path / FOUND, self.mending_file):
+            result.unlink(missing_ok=True)
+        move_in(content, before.with_name(name))
+        self.note(replace(self.uploaded, name=name))
+        if before.name != name:
+            before.unlink()
+
+    def forget_plan(self, sent_back: str = "") -> None:
+        """Take the plan and its approvals away; `sent_back` says by whom and why."""
+        self.plan_file.unlink(missing_ok=True)
+        (self.path / "draft.json").unlink(missing_ok=True)
+        self.note(replace(self.uploaded, sent_back=sent_back))
+
+    def forget_check(self) -> None:
+        """Have the sheet checked again when it is looked at next."""
+        (self.path / _CHECKED).unlink(missing_ok=True)
+
+    @property
+    def checked(self) -> CheckedSheet | UnreadableSheet | None:
+        """The result of the check; None while the sheet is not checked as it is now."""
+        try:
+            found = json.loads((self.path / _CHECKED).read_bytes())
+        except FileNotFoundError:
+            return None
+        guesses = [GuessedHeading(**one) for one in found.pop("guesses")]
+        if "message" in found:
+            return UnreadableSheet(guesses=guesses, **found)
+        kinds, repeat = [FoundKind(**one) for one in found.pop("kinds")], found.pop("repeat")
+        return CheckedSheet(
+            guesses=guesses, kinds=kinds, repeat=None if repeat is None else RepeatedPayout(**repeat), **found
+        )
+
+    def write_checked(self, found: CheckedSheet | UnreadableSheet) -> None:
+        """Write the result of the check, when everything that it speaks of has been written."""
+        write_whole(self.path / _CHECKED, json.dumps(asdict(found), ensure_ascii=False).encode())
+
+    @property
+    def draft(self) -> PlanDocument | None:
+        """The plan as its maker has yet to sign it; None if the sheet cannot be paid yet."""
+        return _plan(self.path / "draft.json")
+
+    def write_draft(self, document: PlanDocument) -> None:
+        """Write the plan that the maker is to look at, and to sign."""
+        write_document(document, self.path / "draft.json")
+
+    @property
+    def plan(self) -> PlanDocument | None:
+        """The plan that its maker signed, with its approvals; None if there is none."""
+        return _plan(self.plan_file)
+
+
+def _plan(path: Path) -> PlanDocument | None:
+    return read_plan(path) if path.exists() else None
+
+
+def new_folder(directory: Path, uploaded: UploadedSheet, content: Path, number: str) -> PayoutFolder:
+    """Make the folder `number` for an uploaded sheet; the file `content` is moved into it."""
+    name = plain_file_name(uploaded.name)
+    path = new_named_folder(directory, number)
+    (path / "sheet").mkdir(mode=0o700)
+    move_in(content, path / "sheet" / name)
+    folder = PayoutFolder(path)
+    folder.note(replace(uploaded, name=name))
+    return folder
+
+
+def new_folder_name() -> str:
+    """Return a random name for a folder."""
+    return secrets.token_hex(_ID_BYTES)
+
+
+def new_named_folder(directory: Path, number: str | None = None) -> Path:
+    """Make an empty folder called `number`; None gives it a random name."""
+    make_directory(directory)
+    path = directory / (number or new_folder_name())
+    path.mkdir(mode=0o700)
+    return path
+
+
+def is_folder_name(number: str) -> bool:
+    """Whether `number` can be the name of such a folder: nothing else is looked up, and no path leads out."""
+    return len(number) == 2 * _ID_BYTES and set(number) <= set("0123456789abcdef")
+
+
+def move_in(content: Path, path: Path) -> None:
+    """Move a received file to `path`, and make it private."""
+    os.replace(content, path)  # noqa: PTH105 (as written)
+    path.chmod(0o600)
+
+
+def plain_file_name(name: str) -> str:
+    """Return the last part of a file's name. Raises `UsageError` for one that no sheet has.
+
+    Browsers send whatever the sender's system allows: no part of it leads out of the folder or looks like another name.
+    """
+    last = name.replace("\\", "/").rpartition("/")[2].strip()
+    is_plain = last.isprintable() and not last.startswith(".") and 0 < len(last) <= _MAX_NAME
+    if not is_plain or len(last.encode()) > 2 * _MAX_NAME:
+        raise UsageError(
+            say("A sheet needs a plain file name of at most {most} characters.", most=_MAX_NAME),
+            hint=say("Rename the file."),
+        )
+    return last
+
+
+def folder_of(directory: Path, number: str) -> PayoutFolder | None:
+    """Return the folder with this name; None if there is none."""
+    path = directory / number
+    return PayoutFolder(path) if is_folder_name(number) and (path / "upload.json").exists() else None
+
+
+def all_folders(directory: Path) -> Iterator[PayoutFolder]:
+    """Yield all payouts in preparation, and those that were started from here; the newest first."""
+    with suppress(FileNotFoundError):
+        paths = [path for path in directory.iterdir() if (path / "upload.json").exists()]
+        yield from map(PayoutFolder, sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True))

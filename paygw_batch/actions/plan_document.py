@@ -1,0 +1,296 @@
+"""Prepares the plan of a sheet for approval: exactly the instructions to send, and the findings for an approver."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+
+import polars as pl
+
+from paygw_batch.actions.plan_sheet import (
+    RefusedSheet,
+    Submission,
+    Surface,
+    plan_sheet,
+    refused_as_repeat,
+    refused_for_defects,
+)
+from paygw_batch.clock import utc_now
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import ApprovalError, SheetRepeatsBatch, UsageError
+from paygw_batch.journal import JournalReader
+from paygw_batch.language import language, languages, say, speaking
+from paygw_batch.report.changes import Change, Comparison, compare_with_past
+from paygw_batch.report.plan_page import COMPARED, FIRST_RUN, KNOWN_SINCE, READ_AS, ranges_of
+from paygw_batch.run.approval import (
+    Content,
+    PlanDocument,
+    PlanFinding,
+    check_findings,
+    content_and_people,
+    require_same_content,
+    unsigned_plan,
+)
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
+from paygw_batch.run.forget_order import require_remembered
+from paygw_batch.run.signed_document import signed
+from paygw_batch.run.submit import Plan
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.check.mending import LEFT_OUT
+from paygw_batch.wiring.journal import find_batch
+from paygw_batch.wiring.operations import minor_units_of
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan, and the document that its maker signs or has signed."""
+
+    plan: Plan
+    document: PlanDocument
+
+
+def prepare_plan(
+    asked: Submission,
+    settings: Settings,
+    rules: Rules,
+    journal: JournalReader,
+    surface: Surface,
+    maker: ApprovalKey,
+    *,
+    against: str | None,
+) -> Prepared | RefusedSheet:
+    """Return the plan of a sheet, signed by its maker. It is written nowhere yet.
+
+    `against` names a batch to compare with as well: it adds findings, and takes none away.
+    """
+    drafted = draft_plan(asked, settings, rules, journal, surface, maker.public, against=against)
+    if isinstance(drafted, RefusedSheet):
+        return drafted
+    return Prepared(drafted.plan, signed(drafted.document, maker))
+
+
+def draft_plan(
+    asked: Submission,
+    settings: Settings,
+    rules: Rules,
+    journal: JournalReader,
+    surface: Surface,
+    maker: PublicKey,
+    *,
+    against: str | None,
+) -> Prepared | RefusedSheet:
+    """Return the plan of a sheet as its maker has yet to sign it. `against` is as for `prepare_plan`."""
+    now = utc_now()
+    plan = plan_sheet(asked, settings, journal, as_of=now)
+    surface.show(plan)
+    if (refused := refused_for_defects(asked, plan, journal)) is not None:
+        return refused
+    if (refused := refused_as_repeat(asked, plan, journal, surface)) is not None:
+        return refused
+    beside = "" if against is None else find_batch(journal, against).batch
+    findings = plan_findings(
+        plan, settings, rules, journal, against=beside, corrections=asked.corrections(asked.validated)
+    )
+    content, people = planned_content(plan, settings, rules, journal)
+    document = unsigned_plan(
+        content, findings, maker, now, people=people, repeats_meant=plan.repeated_batch, against=beside
+    )
+    return Prepared(plan, document)
+
+
+def planned_content(plan: Plan, settings: Settings, rules: Rules, journal: JournalReader) -> tuple[Content, str]:
+    """Return the payments of a planned sheet, from the configured endpoint and journal, and the list of its people."""
+    return content_and_people(
+        plan,
+        endpoint=settings.endpoint(),
+        journal_id=journal.head().journal_id,
+        operation=plan.validated.sheet.operation,
+        minor_units=minor_units_of(rules),
+    )
+
+
+def plan_findings(
+    plan: Plan,
+    settings: Settings,
+    rules: Rules,
+    journal: JournalReader,
+    *,
+    against: str,
+    corrections: Sequence[PlanFinding],
+) -> list[PlanFinding]:
+    """Return everything that an approver has to see of a sheet. A submission makes it again.
+
+    `against` is the id of a batch to compare with as well; empty: none. `corrections` say what was mended or left out
+    after the upload.
+    """
+    minor_units, share = minor_units_of(rules), Decimal(str(settings.approval.changed_share))
+    found = _changes(plan, journal, against or None, share, minor_units)
+    findings = [*found, *_corrected(plan, corrections), *_read_as(plan), *_warnings(plan)]
+    findings.sort(key=lambda one: one.code != SheetRepeatsBatch.code)  # the maker had to answer for it: it comes first
+    return findings
+
+
+def require_true_findings(
+    document: PlanDocument, asked: Submission, settings: Settings, rules: Rules, journal: JournalReader
+) -> None:
+    """Make the findings of a plan again, as of when it was made; raise `ApprovalError` unless it has exactly these.
+
+    A payment that was made since counts as well. They are made in the plan's own language, for which the sheet is read
+    once more if need be: a sentence that its maker wrote by hand is none of them.
+    """
+    is_known = not document.against or journal.batch(document.against) is not None
+    if document.language not in languages() or not is_known:
+        raise ApprovalError(
+            say("The plan names a language or a batch that this program does not know."),
+            hint=f"{say(document.nothing_done)} {say(document.make_another)}",
+        )
+    read = None if document.language == language() else asked.read
+    with speaking(document.language):
+        again = asked if read is None else replace(asked, validated=read())
+        plan, found = _found_again(document, again, settings, rules, journal)
+    check_findings(document, found, repeated=plan.repeated_batch)
+
+
+def _found_again(
+    document: PlanDocument, asked: Submission, settings: Settings, rules: Rules, journal: JournalReader
+) -> tuple[Plan, list[PlanFinding]]:
+    plan = plan_sheet(asked, settings, journal, as_of=datetime.fromisoformat(document.made_at))
+    corrections = asked.corrections(asked.validated)
+    return plan, plan_findings(plan, settings, rules, journal, against=document.against, corrections=corrections)
+
+
+def own_view(
+    document: PlanDocument, asked: Submission, settings: Settings, rules: Rules, journal: JournalReader
+) -> PlanDocument:
+    """Return a plan with the findings that its approver makes of the sheet and the journal, in the language of now.
+
+    Raises `ApprovalError` for a plan of another sheet, and for one that lacks a finding or has one too many.
+    """
+    plan = plan_sheet(asked, settings, journal)
+    require_same_content(document, planned_content(plan, settings, rules, journal)[0])
+    require_true_findings(document, asked, settings, rules, journal)
+    _, own = _found_again(document, asked, settings, rules, journal)
+    return document.model_copy(update={"findings": own})
+
+
+def _corrected(plan: Plan, corrections: Sequence[PlanFinding]) -> list[PlanFinding]:
+    """Return every row that is left out, by whom and why, and then what else people changed after the upload."""
+    by_person = {one.row: one for one in corrections if one.code == LEFT_OUT}
+    out = plan.validated.rows.filter(~pl.col("valid")).select(
+        pl.col("row").cast(pl.Int64),
+        *(pl.col(name).fill_null("") for name in ("account_name", "amount", "currency")),
+        account=pl.coalesce("account_number", "phone").fill_null(""),
+    )
+    codes = plan.validated.defects.group_by("row").agg(pl.col("code").unique(maintain_order=True).str.join(" "))
+    lines = out.join(codes.with_columns(pl.col("row").cast(pl.Int64)), on="row", how="left", maintain_order="left")
+    left_out = []
+    for row, name, amount, currency, account, reasons in lines.iter_rows():
+        person = by_person.get(row)
+        values = {"name": name, "account": account, "amount": amount, "currency": currency, "reasons": reasons or ""}
+        if person is not None:
+            values |= {"by": person.by, "at": person.at}
+        left_out.append(PlanFinding(row=row, code=LEFT_OUT, **values))
+    return [*left_out, *(one for one in corrections if one.code != LEFT_OUT)]
+
+
+def _read_as(plan: Plan) -> list[PlanFinding]:
+    """Return the encoding that somebody had to name for the sheet: another one gives other names."""
+    encoding = plan.validated.sheet.encoding
+    return [PlanFinding(row=0, code=READ_AS, value=encoding)] if encoding else []
+
+
+def _warnings(plan: Plan) -> list[PlanFinding]:
+    """Return the warnings of the validation. They may quote the sheet, as the sheet's own defects do."""
+    payees = plan.validated.rows.select(
+        "row",
+        *(pl.col(name).fill_null("") for name in ("account_name", "amount", "currency")),
+        account=pl.coalesce("account_number", "phone").fill_null(""),
+    )
+    lines = plan.warnings.join(payees, on="row", how="left", maintain_order="left")
+    shown = ("account_name", "account", "amount", "currency")
+    return [
+        PlanFinding(
+            row=row,
+            code=code,
+            message=message,
+            column=column,
+            value=value,
+            name=name,
+            account=account,
+            amount=amount,
+            currency=currency,
+        )
+        for row, column, value, code, message, name, account, amount, currency in lines.select(
+            pl.col("row").cast(pl.Int64),
+            *(pl.col(name).fill_null("") for name in ("column", "value")),
+            *("code", "message"),
+            *(pl.col(name).fill_null("") for name in shown),
+        ).iter_rows()
+    ]
+
+
+def _changes(
+    plan: Plan, journal: JournalReader, against: str | None, share: Decimal, minor_units: Mapping[str, int]
+) -> list[PlanFinding]:
+    """Return how a sheet differs from all earlier payments of its operation, and since when its accounts are known."""
+    validated = plan.validated
+    same = [record for record in journal.batches() if record.operation == validated.sheet.operation]
+    # Of people who were forgotten nothing is left to compare with: they are new.
+    others = [one for one in same if one.batch != validated.batch and journal.forgotten(one.number) is None]
+    named = None if against is None else find_batch(journal, against)
+    if named is not None:
+        require_remembered(journal, named)
+    if named is not None and named.operation != validated.sheet.operation:
+        raise UsageError(
+            say("--against {against}: one of the two runs pays people, and the other collects.", against=against)
+        )
+    if named is not None and named not in others:
+        raise UsageError(say("--against {against} is the batch of this very sheet.", against=against))
+    if not others:
+        return [PlanFinding(row=0, code=FIRST_RUN)]
+    found = compare_with_past(validated.rows, journal, others, against=named, share=share, minor_units=minor_units)
+    return [_compared(found), *(_finding(one) for one in found.changes), *_known_since(found)]
+
+
+def _compared(found: Comparison) -> PlanFinding:
+    if found.overlap is None:
+        return PlanFinding(row=0, code=COMPARED, people=found.people)
+    batch = found.overlap.batch
+    return PlanFinding(
+        row=0,
+        code=COMPARED,
+        before_batch=batch.batch,
+        before_sheet=batch.sheet_name,
+        before_at=batch.opened_at[:10],
+        people=found.people,
+        found=found.overlap.found,
+        paid_before=found.overlap.paid_before,
+    )
+
+
+def _known_since(found: Comparison) -> list[PlanFinding]:
+    """Return a finding for each day on which accounts of the sheet were first paid, with their rows as ranges."""
+    days: dict[str, list[int]] = {}
+    for row, day in sorted(found.known_since.items()):
+        days.setdefault(day, []).append(row)
+    return [PlanFinding(row=0, code=KNOWN_SINCE, at=day, rows=ranges_of(rows)) for day, rows in sorted(days.items())]
+
+
+def _finding(one: Change) -> PlanFinding:
+    return PlanFinding(
+        row=one.row,
+        code=one.code,
+        name=one.name,
+        account=one.account,
+        amount=one.amount,
+        currency=one.currency,
+        old_account=one.before.account if one.before.account != one.account else "",
+        before=one.before.amount,
+        before_batch=one.before.batch,
+        before_sheet=one.before.sheet,
+        before_at=one.before.at,
+        first_amount=one.first.amount,
+        first_sheet=one.first.sheet,
+        first_at=one.first.at,
+        shared_with=one.shared_with,
+    )

@@ -1,0 +1,154 @@
+"""Writes the results of a batch where they go, and sums them up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from paygw_batch.actions.batch_status import batch_summary, end_sentence
+from paygw_batch.actions.plan_sheet import Submission
+from paygw_batch.actions.send import Task
+from paygw_batch.countries.rules import Rules
+from paygw_batch.engine.engine import RunEnd
+from paygw_batch.files import write_whole
+from paygw_batch.journal import BatchRecord, JournalReader
+from paygw_batch.language import say, say_count
+from paygw_batch.report.reconcile import reconciled, reconciliation
+from paygw_batch.report.report_page import report_html
+from paygw_batch.report.summary import ExitCode, Summary, of_states
+from paygw_batch.report.totals import BatchTotals, RunningTotals, books
+from paygw_batch.report.workbook import workbook_of
+from paygw_batch.sheet.read.sheet_file import ReadOptions
+from paygw_batch.sheet.write.file_ending import table_ending
+from paygw_batch.sheet.write.table import write_frame, write_pieces
+from paygw_batch.wiring.operations import minor_units_of
+from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """The state of a batch: the reconciliation's frame, its totals, and the summary."""
+
+    frame: pl.DataFrame
+    books: BatchTotals
+    summary: Summary
+
+
+def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: RunEnd, *, known: int = 0) -> Standings:
+    """Return the state of a batch after a run's `end`. Nothing is written."""
+    minor_units = minor_units_of(rules)
+    frame = reconciliation(journal, batch, minor_units)
+    counted = books(frame, minor_units)
+    return Standings(frame, counted, summary_after(journal, batch, counted, end, known=known))
+
+
+def summary_after(
+    journal: JournalReader, batch: BatchRecord, counted: BatchTotals, end: RunEnd, *, known: int = 0
+) -> Summary:
+    """Return the summary of a batch after a run's `end`, by the totals of its reconciliation."""
+    messages = journal.messages(batch.number)
+    contradictions, waiting = len(messages.contradictions), len(messages.waiting)
+    return Summary(
+        of_states(counted.states, interrupted=end.interrupted, contradictions=contradictions + waiting),
+        end_sentence(
+            batch, counted.states, contradictions, waiting, stop_reason=end.stop_reason, interrupted=end.interrupted
+        ),
+        batch=batch.batch,
+        sheet=batch.sheet_name,
+        rows=batch.rows,
+        states=counted.states,
+        totals=counted.totals,
+        defects=batch.defects,
+        known=known,
+        sent_this_run=end.sent,
+    )
+
+
+def default_out(sheet: Path, name: str) -> Path:
+    """Return where the reconciliation of a sheet goes when --out does not say: beside it.
+
+    `name` is `Sheet.name`: two worksheets of one workbook must not write over each other's.
+    """
+    worksheet = name.removeprefix(sheet.name) if name.startswith(sheet.name) else ""
+    safe = "".join(c if c.isalnum() or c in " []-_." else "_" for c in worksheet)
+    return sheet.with_name(f"{sheet.stem}{safe}.reconciliation.csv")
+
+
+def handed_over(task: Task) -> Summary:
+    """Return the summary of a batch that waits for workers, or is sent by them already."""
+    found = replace(batch_summary(task.journal, task.batch, minor_units_of(task.rules)), known=task.known)
+    ready = found.states.get("ready", 0)
+    if not ready:
+        return found
+    told = say_count(
+        ready,
+        "{count:,} row is handed over to the workers: `paygw-batch status {batch}` shows what becomes of it.",
+        "{count:,} rows are handed over to the workers: `paygw-batch status {batch}` shows what becomes of them.",
+        batch=task.batch.batch,
+    )
+    return replace(found, exit_code=ExitCode.DONE, message=told)
+
+
+def write_results(
+    journal: JournalReader,
+    batch: BatchRecord,
+    minor_units: Mapping[str, int],
+    *,
+    out: Path | None = None,
+    report: Path | None = None,
+    quarantine_h: float,
+) -> BatchTotals:
+    """Write the reconciliation of a batch to `out` (a workbook for people where it ends in .xlsx), and the `report`.
+
+    Returns the totals. A table alone is written piece by piece, and a large batch is never in memory as a whole.
+    """
+    is_workbook = out is not None and table_ending(out) == ".xlsx"
+    if out is not None and not is_workbook and report is None:
+        counter = RunningTotals(minor_units)
+        write_pieces(counter.counting(reconciled(journal, batch, minor_units)), out)
+        return counter.books()
+    frame = reconciliation(journal, batch, minor_units)
+    counted = books(frame, minor_units)
+    if out is not None and is_workbook:
+        write_whole(out, workbook_of(frame, counted, batch, minor_units))
+    elif out is not None:
+        write_frame(frame, out)
+    if report is not None:
+        text = report_html(journal, batch, frame, counted, minor_units, quarantine_h=quarantine_h)
+        write_whole(report, text.encode())
+    return counted
+
+
+@dataclass(frozen=True, slots=True)
+class Rejects:
+    """Where the rows of a refused sheet are handed back, and how the sheet at `source` was read."""
+
+    path: Path
+    source: Path
+    options: ReadOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFiles:
+    """The files that a submission writes: `out` is the reconciliation, and `is_out_named` when a person named it.
+
+    `rejects` gets the rows of a refused sheet; `report` is the page. None: not written.
+    """
+
+    out: Path
+    is_out_named: bool = False
+    rejects: Rejects | None = None
+    report: Path | None = None
+
+    def check(self, guard: OutputGuard, asked: Submission) -> None:
+        """Raise `OutputError` unless every result may be written where it goes."""
+        guard.check(
+            RequestedOutput(
+                "--out" if self.is_out_named else say("The reconciliation"), self.out, OutputKind.RECONCILIATION
+            ),
+            RequestedOutput(say("The rejects"), self.rejects.path if self.rejects else None, OutputKind.REJECTS),
+            RequestedOutput(say("The report"), self.report, OutputKind.REPORT),
+            inputs={say("the sheet"): asked.sheet, say("the plan"): asked.plan},
+            reporting=True,
+        )

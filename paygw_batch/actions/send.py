@@ -1,0 +1,371 @@
+"""Sends the due rows of a batch, and returns the state of the batch afterwards."""
+
+import asyncio
+import random
+import secrets
+import shutil
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from paygw_batch.actions.plan_sheet import SentBy
+from paygw_batch.clock import elapsed_s, timestamp, utc_now
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind, Verdict
+from paygw_batch.core.shown_states import state_words
+from paygw_batch.countries.rules import Operation, Rules
+from paygw_batch.engine.engine import Engine, Judge, RunEnd
+from paygw_batch.engine.pacing import Pace
+from paygw_batch.engine.ports import Prepare, Progress, World
+from paygw_batch.engine.shared_pacing import SharedPacing
+from paygw_batch.errors import InboxDamaged, InternalError, JournalError
+from paygw_batch.gateway.classify import classify
+from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
+from paygw_batch.gateway.signing.signers import signed_ahead, signers_at_work
+from paygw_batch.journal import BatchRecord, EngineJournal, Gate, Journal, JournalReader, RunOfWorkers, TallyKind
+from paygw_batch.language import say
+from paygw_batch.processes import gc_paused
+from paygw_batch.run.quarantine_clock import MAX_AHEAD_S, DateWatch, JournalClock
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.gateway import GatewayAccess
+from paygw_batch.wiring.journal import take_in_waiting
+from paygw_batch.wiring.operations import as_answered, operation_of, require_complete
+
+LOOK_EVERY_S = 0.5
+"""How often the run is looked at, at most."""
+_LOOK_SHARE = 0.05
+"""Counting takes no more than this part of the time: a large batch is counted less often."""
+_OUTCOMES = {
+    State.PAID: OutcomeKind.PAID,
+    State.ACCEPTED: OutcomeKind.ACCEPTED,
+    State.REJECTED: OutcomeKind.REJECTED,
+    State.IN_DOUBT: OutcomeKind.UNKNOWN,
+}
+
+Counted = Callable[[Mapping[OutcomeKind, int]], None]
+"""Takes the number of rows of a run with each outcome so far."""
+
+
+class Drained(Protocol):
+    """A run that can be asked to start no new row."""
+
+    def drain(self) -> None:
+        """Start no new row; the run waits for the rows in flight."""
+        ...
+
+
+def follow_run(
+    run: RunOfWorkers,
+    journal: JournalReader,
+    batch: BatchRecord,
+    watch: Callable[[Drained], None],
+    counted: Counted,
+) -> RunEnd:
+    """Follow a run until it is over, or until no worker lives any more, and return how that ended."""
+    return asyncio.run(_Following(run, journal, batch, counted).follow(watch))
+
+
+class _Following:
+    def __init__(self, run: RunOfWorkers, journal: JournalReader, batch: BatchRecord, counted: Counted) -> None:
+        self._run, self._journal, self._batch, self._counted = run, journal, batch, counted
+        self._before = self._states()
+        self._drained = asyncio.Event()
+
+    def drain(self) -> None:
+        """Stop the run for all workers, at the next look."""
+        self._drained.set()
+
+    async def follow(self, watch: Callable[[Drained], None]) -> RunEnd:
+        watch(self)
+        is_stopped = False
+        while True:
+            if self._drained.is_set() and not is_stopped:
+                self._run.stop(say("An operator stopped it."))
+                is_stopped = True
+            now, started_s = self._run.look(), time.monotonic()
+            sent = self._count()
+            if now.is_over:
+                return RunEnd(sent, None if is_stopped else now.stop_reason, interrupted=is_stopped)
+            if not self._run.has_workers():
+                return RunEnd(sent, say("No worker is alive."), interrupted=is_stopped)
+            await self._wait(max(LOOK_EVERY_S, (time.monotonic() - started_s) / _LOOK_SHARE), is_stopped=is_stopped)
+
+    async def _wait(self, wait_s: float, *, is_stopped: bool) -> None:
+        if is_stopped:
+            await asyncio.sleep(LOOK_EVERY_S)
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), wait_s)
+
+    def _count(self) -> int:
+        """Count the rows with each outcome since the start, for `counted`; return how many were sent."""
+        now = self._states()
+        counts = {kind: max(0, now[state] - self._before[state]) for state, kind in _OUTCOMES.items()}
+        self._counted(counts)
+        return max(0, self._before[State.READY] - now[State.READY])
+
+    def _states(self) -> Counter[State]:
+        counts: Counter[State] = Counter()
+        for tally in self._journal.tallies(self._batch.number):
+            counts[tally.state] += tally.count
+        return counts
+
+
+def real_world() -> World:
+    """Return the real clocks, nonces of 128 random bits, and chance."""
+    return World(now=utc_now, elapsed_s=elapsed_s, nonce=partial(secrets.token_hex, 16), chance=random.random)
+
+
+_JOURNAL_BYTES_A_ROW = 1024
+"""A paid row makes a journal 690 bytes longer; a reply that has to be kept adds its own length."""
+_LOG_BYTES_A_ROW = 16 * 1024
+_MAX_LOG_BYTES = 8 * 2**20
+"""The write-ahead log beside the journal: four pages a row in small commits, and about 4 MiB at its longest."""
+TAKE_IN_EVERY_S = 2.0
+"""How often a run takes in the notifications that came meanwhile."""
+
+Watch = Callable[[Drained], None]
+"""Takes the engine (or the run of workers) inside its event loop, before it starts, so that the caller can drain it."""
+
+
+WaitForRoom = Callable[[], Awaitable[None]]
+"""Waits until the receiver of outcomes can take more of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A batch to send, and all that sending takes. `known` rows were in the journal before.
+
+    `first`: only so many of the due rows are sent, in the sheet's order (None: all), and by this process alone.
+    """
+
+    settings: Settings
+    rules: Rules
+    connection: GatewayAccess
+    journal: Journal
+    batch: BatchRecord
+    known: int = 0
+    first: int | None = None
+    sent_by: SentBy = SentBy.THIS_PROCESS
+    is_urgent: bool = False
+    """Whether workers leave other batches for this one."""
+
+
+def send(
+    task: Task,
+    progress: Progress,
+    watch: Watch,
+    *,
+    wait_for_room: WaitForRoom | None = None,
+    counted: Counted | None = None,
+) -> RunEnd:
+    """Send the due rows of the batch, or follow the workers that do, and return how that ended.
+
+    The event loop starts and ends here. `wait_for_room` is awaited before requests are prepared: while it waits, no
+    further row is signed, and nothing that is in flight is held up. `counted` takes the outcomes that workers had.
+
+    Raises what made going on impossible, after telling `progress` of every outcome that the journal could not take.
+    """
+    due = task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
+    if not due:
+        return RunEnd(0, None, interrupted=False)
+    require_sendable(task, {tally.country for tally in due})
+    if wrong := wrong_clock(task):
+        return RunEnd(0, wrong, interrupted=False)
+    due_rows = sum(tally.count for tally in due)
+    if lacking := lacking_room(task.settings, due_rows if task.first is None else min(task.first, due_rows)):
+        return RunEnd(0, lacking, interrupted=False)
+    if (gate := task.journal.gate()) is not None:
+        gate.open()
+        gate.close()
+    if task.sent_by is not SentBy.THIS_PROCESS and task.first is None:
+        waits = task.sent_by is SentBy.WORKERS_LATER
+        run = task.journal.hand_over(task.batch.number, waits=waits, is_urgent=task.is_urgent)
+        if run is not None and waits:
+            if not run.has_workers():
+                progress.note(say("No worker is alive: the rows wait for one (`paygw-batch work`)."))
+            return RunEnd(0, None, interrupted=False)
+        if run is not None:
+
+            def begun(followed: Drained) -> None:
+                watch(followed)
+                progress.started(due_rows)
+
+            return follow_run(run, task.journal, task.batch, begun, counted or _uncounted)
+    dates = DateWatch(utc_now)
+    end = send_rows(task, due_rows, progress, watch, dates, wait_for_room=wait_for_room)
+    dates.note_in(task.journal)
+    take_in_waiting(task.settings, task.journal, progress.note)
+    return end
+
+
+def require_sendable(task: Task, countries: set[str]) -> None:
+    """Raise `ConfigurationError` unless the configuration says all that rows of these countries need."""
+    if operation_of(task.rules).name != task.batch.operation:
+        raise InternalError(f"batch {task.batch.batch} was about to be sent as another operation than its own")
+    require_complete(task.settings, task.rules, countries)
+
+
+def wrong_clock(task: Task) -> str | None:
+    """Return why nothing may be sent by the clock of this machine, or None.
+
+    An attempt that is noted too early leaves its quarantine too early, once the clock is right again.
+    """
+    wrong = JournalClock.read(task.journal, utc_now()).behind_sentence(at_most_s=MAX_AHEAD_S)
+    return (
+        None if wrong is None else say("{wrong} Set the clock right. Nothing is sent while it is wrong.", wrong=wrong)
+    )
+
+
+def lacking_room(settings: Settings, rows: int) -> str | None:
+    """Return why the disk of the journal has no room for sending this number of rows, or None.
+
+    A disk that fills up in the middle of a run leaves the rows in flight in doubt.
+    """
+    if settings.journal.url is not None:
+        return None
+    needed = rows * _JOURNAL_BYTES_A_ROW + min(rows * _LOG_BYTES_A_ROW, _MAX_LOG_BYTES)
+    free = free_bytes(settings)
+    if free >= needed:
+        return None
+    return say(
+        "The disk of the journal has {free:.1f} MiB free, and these rows need about {needed:.1f} MiB. Nothing was "
+        "sent. Free some space, and run the command again.",
+        free=free / 2**20,
+        needed=needed / 2**20,
+    )
+
+
+def free_bytes(settings: Settings) -> int:
+    """Return the free bytes of the disk that a journal in a file is on, or would be on."""
+    folder = settings.journal_path().parent
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+
+
+def _uncounted(counts: Mapping[OutcomeKind, int]) -> None:
+    """Show no counts."""
+
+
+def send_rows(
+    task: Task,
+    due_rows: int,
+    progress: Progress,
+    watch: Watch,
+    dates: DateWatch,
+    *,
+    wait_for_room: WaitForRoom | None = None,
+) -> RunEnd:
+    """Send the due rows of the batch (there are `due_rows`) by an engine, and return how that ended; raises as `send`.
+
+    `dates` sees every reply.
+    """
+    sent_at_most = due_rows if task.first is None else min(task.first, due_rows)
+    progress.started(sent_at_most)
+    signing = task.connection.signing
+
+    async def run(journal: EngineJournal) -> RunEnd:
+        async with signers_at_work(signing.signer.key, sent_at_most, progress.note) as signers:
+            prepare = signing.preparer(signers)
+            paced = prepare if wait_for_room is None else _paced(prepare, wait_for_room)
+            return await _run(task, paced, journal, progress, watch, dates, gate)
+
+    gate = task.journal.gate()
+    with (
+        gc_paused(),
+        task.journal.for_engine() as given,
+        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+    ):
+        end = runner.run(run(given))
+    if end.failure is not None:
+        for order_id, kind in end.unrecorded:
+            progress.note(
+                say(
+                    "Not in the journal: {order_id} came to {outcome}.",
+                    order_id=order_id,
+                    outcome=state_words(kind.value),
+                )
+            )
+        raise end.failure
+    return end
+
+
+def _paced(prepare: Prepare, wait_for_room: WaitForRoom) -> Prepare:
+    async def paced(attempts: Sequence[Attempt]) -> Sequence[PreparedRequest]:
+        await wait_for_room()
+        return await prepare(attempts)
+
+    return paced
+
+
+async def _run(
+    task: Task,
+    prepare: Prepare,
+    journal: EngineJournal,
+    progress: Progress,
+    watch: Watch,
+    dates: DateWatch,
+    gate: Gate | None,
+) -> RunEnd:
+    gateway, submission = task.settings.gateway, task.settings.submission
+    pace = Pace(
+        submission.concurrency,
+        submission.rate_per_s,
+        submission.stop_after_in_doubt,
+        submission.stop_after_rejected,
+        task.first,
+    )
+    async with task.connection.transport as transport:
+        engine = Engine(
+            journal=journal,
+            gateway=transport,
+            prepare=prepare,
+            judge=_judge(task.settings, as_answered(task.settings, operation_of(task.rules)), dates),
+            pace=pace,
+            world=real_world(),
+            progress=progress,
+            departs_within_s=gateway.connect_timeout_s + gateway.total_timeout_s,
+            pacing=None if gate is None else SharedPacing(gate, pace),
+            signed_ahead=signed_ahead(task.connection.signing.signer.key),
+        )
+        watch(engine)
+        taking = asyncio.create_task(_take_in_at_intervals(journal, task.settings.words(), progress.note))
+        try:
+            return await engine.run(task.batch.number)
+        finally:
+            taking.cancel()
+
+
+async def _take_in_at_intervals(
+    journal: EngineJournal, words: Mapping[str, OutcomeKind], tell: Callable[[str], None]
+) -> None:
+    """Record notifications as long as the run lasts. If the journal cannot write, the engine fails as well."""
+    with suppress(JournalError):
+        while True:
+            await asyncio.sleep(TAKE_IN_EVERY_S)
+            try:
+                await journal.take_in_waiting(words, at=timestamp(utc_now()))
+            except InboxDamaged as error:
+                tell(say("Note: {sentence}", sentence=f"{error.message} {error.hint}"))
+
+
+def _judge(settings: Settings, operation: Operation, dates: DateWatch) -> Judge:
+    words = settings.words()
+
+    def judge(came_back: RawReply | TransportFault, expected: Expected) -> Verdict:
+        dates.see(came_back)
+        return dates.judged(classify(came_back, expected, words, operation, now=utc_now()))
+
+    return judge
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the faster event loop where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415 (an extra)
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

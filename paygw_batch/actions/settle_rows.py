@@ -1,0 +1,319 @@
+"""Settles rows of a batch: by a person's word, by a statement of the gateway's, or by an order of two people."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from paygw_batch.actions.approvals import needs_order
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.evidence import HOLDING
+from paygw_batch.core.lifecycle import Resolution
+from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.errors import ApprovalError, UsageError
+from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader, RowStanding
+from paygw_batch.language import say
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
+from paygw_batch.run.match_statement import Matched, StatementReader
+from paygw_batch.run.ordered_batch import order_in_force
+from paygw_batch.run.quarantine_clock import MAX_AHEAD_S, JournalClock
+from paygw_batch.run.resolve import Settlement, check_settlements, may_settle, needs_second_person, open_from, settle
+from paygw_batch.run.settlement_order import SettlementOrder, order_content, unsigned_order
+from paygw_batch.run.signed_document import signed
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.statement.read import WRITTEN, Statement, TimeSpan, read_time, statement_as_json, statement_of_json
+from paygw_batch.wiring.approvals import known_maker, policy_of, required_policy
+from paygw_batch.wiring.journal import find_batch
+from paygw_batch.wiring.statements import statement_in, statement_with_digest
+
+
+class OrderNeeded(ApprovalError):
+    """Two people have to settle these rows; nothing was settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedStatement:
+    """A statement to carry out, and how: `words` go before its own evidence, `by` is who decides.
+
+    `as_of` is when it was true, for lines without a time. `matching_only` settles the lines that fit though others do
+    not. `again` carries out a file that was carried out for the batch before.
+    """
+
+    statement: Statement
+    by: str
+    words: str | None = None
+    as_of: TimeSpan | None = None
+    matching_only: bool = False
+    again: bool = False
+
+    def is_refused(self, matched: Matched) -> bool:
+        """Whether nothing is settled, because a line does not fit."""
+        return bool(matched.differences) and not self.matching_only
+
+    def settlements(self, matched: Matched) -> Sequence[Settlement]:
+        """Return the settlements by the statement, the person's words before its own."""
+        found, words = matched.settlements, self.words
+        return [replace(one, words=words) for one in found] if words else found
+
+    def carried_out_before(self, journal: JournalReader, record: BatchRecord) -> str:
+        """Return the sentence that this very file was carried out for the batch before; empty if it was not."""
+        done = [one for one in journal.messages(record.number).carried_out if one.sha256 == self.statement.sha256]
+        if not done:
+            return ""
+        return say(
+            "{name} was carried out for this batch at {at} by {by}.",
+            name=self.statement.name,
+            at=done[-1].at,
+            by=done[-1].by,
+        )
+
+    def refuse_again(self, done: str) -> None:
+        """Raise `UsageError` for a file that was carried out for the batch before, unless it is meant."""
+        if done and not self.again:
+            raise UsageError(
+                f"{done} {say('Nothing was changed.')}",
+                hint=say(
+                    "Each file is carried out once. --again repeats it; each line must still be about the latest "
+                    "attempt."
+                ),
+                for_terminal=True,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOutStatement:
+    """The result of carrying a statement out: the rows settled, and how many orders it holds."""
+
+    matched: Matched
+    settled: Sequence[Settlement]
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettleChoice:
+    """A word by which a row may be settled. `opens` is the time from which on; empty: now. Two people may have to.
+
+    `again_from` is when the row could be sent again after it; empty: at once, or never.
+    """
+
+    resolution: Resolution
+    opens: str
+    needs_two: bool
+    again_from: str
+
+
+def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
+    """Return the time at which a statement was true, as a person wrote it in `field`. Raises `UsageError`."""
+    if (found := read_time(text)) is None:
+        raise UsageError(
+            say("{field} {text!r} cannot be read without guessing.", field=field, text=text),
+            hint=say("Write it as {written}.", written=WRITTEN),
+        )
+    if found.start > utc_now() + timedelta(seconds=MAX_AHEAD_S):
+        raise UsageError(
+            say("{field} {text} has not come yet.", field=field, text=text),
+            hint=say("A statement cannot be dated in the future."),
+        )
+    return found
+
+
+def read_for_later(settings: Settings, file: Path) -> str:
+    """Return the statement in a file as text that `statement_read` takes. Raises `SheetError`."""
+    return statement_as_json(statement_in(settings, file))
+
+
+def statement_read(text: str) -> Statement:
+    """Return the statement that `read_for_later` read."""
+    return statement_of_json(text)
+
+
+def settle_choices(
+    settings: Settings, journal: JournalReader, record: BatchRecord, row: RowStanding
+) -> Sequence[SettleChoice]:
+    """Return the words by which a person may settle a row, now or later; none for a row that needs no word."""
+    now, is_held = utc_now(), row.row in journal.holds(record.number)
+    opens = open_from(row, JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h))
+    later = timestamp(opens) if opens is not None and now < opens else ""
+    found = []
+    for one in Resolution:
+        if may_settle(row.state, one, is_held=is_held):
+            needs_two = policy_of(settings) is not None and needs_second_person(row.state, one)
+            shut_until = later if one is Resolution.NOT_RECEIVED else ""
+            found.append(SettleChoice(one, shut_until, needs_two, "" if one is Resolution.PAID else later))
+    return found
+
+
+def settle_by_word(
+    settings: Settings, journal: Journal, record: BatchRecord, settlements: Sequence[Settlement], by: str
+) -> None:
+    """Settle rows on the word of one person. Raises `OrderNeeded` if it takes two people."""
+    _check(settings, journal, record, settlements)
+    require_one_is_enough(settings, journal, record, settlements)
+    settle(journal, record, settlements, by=by, now=utc_now)
+
+
+def compare_statement(
+    settings: Settings, journal: JournalReader, record: BatchRecord, asked: AskedStatement
+) -> Matched:
+    """Compare a statement with a batch. Nothing is written."""
+    return _reader(settings, journal, record, asked).match(asked.statement)
+
+
+def carry_out_statement(
+    settings: Settings,
+    journal: Journal,
+    record: BatchRecord,
+    asked: AskedStatement,
+    show: Callable[[Matched, int], None],
+) -> CarriedOutStatement:
+    """Settle rows by a statement, and hold the orders that the gateway has according to it.
+
+    `show` is called with what was matched, and how many orders are held now, before rows are settled.
+    """
+    asked.refuse_again(asked.carried_out_before(journal, record))
+    matched = compare_statement(settings, journal, record, asked)
+    held = hold_contrary(settings, journal, record, asked, matched)
+    show(matched, held)
+    if asked.is_refused(matched):
+        return CarriedOutStatement(matched, (), held)
+    JournalClock.read(journal, utc_now()).require_sound()
+    settlements = asked.settlements(matched)
+    require_one_is_enough(settings, journal, record, settlements)
+    carried_out = CarriedOut(
+        record.batch,
+        asked.statement.name,
+        asked.statement.sha256,
+        asked.by,
+        attempts=tuple(sorted(matched.attempts.items())),
+    )
+    settle(journal, record, settlements, by=asked.by, now=utc_now, carried_out=carried_out)
+    return CarriedOutStatement(matched, settlements, held)
+
+
+def hold_contrary(
+    settings: Settings, journal: Journal, record: BatchRecord, asked: AskedStatement, matched: Matched
+) -> int:
+    """Hold the orders that the gateway has by a statement, and that could be sent from here; return how many."""
+    if not matched.contrary:
+        return 0
+    reader = _reader(settings, journal, record, asked)
+    evidence = reader.evidence(asked.statement, matched.contrary, asked.by)
+    taken = journal.take_in(evidence, reader.meanings(asked.statement), at=timestamp(utc_now()))
+    return sum(finding in HOLDING for finding in taken)
+
+
+def prepare_order(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    settlements: Sequence[Settlement],
+    maker: ApprovalKey,
+    *,
+    statement: Statement | None = None,
+) -> SettlementOrder:
+    """Return the order to make `settlements`, signed by its maker. It is written nowhere yet."""
+    return signed(draft_order(settings, journal, record, settlements, maker.public, statement=statement), maker)
+
+
+def draft_order(
+    settings: Settings,
+    journal: JournalReader,
+    record: BatchRecord,
+    settlements: Sequence[Settlement],
+    maker: PublicKey,
+    *,
+    statement: Statement | None = None,
+) -> SettlementOrder:
+    """Return the order to make `settlements`, as its maker has yet to sign it."""
+    known_maker(maker, required_policy(settings), say("No order was written."))
+    if not settlements:
+        raise UsageError(say("There is nothing to settle: no order was written."))
+    _check(settings, journal, record, settlements)
+    asked = None if statement is None else AskedStatement(statement, "")
+    content = order_content(
+        journal,
+        record,
+        settlements,
+        endpoint=settings.endpoint(),
+        minor_units=minor_units_by_currency(),
+        statement=statement,
+        attempts=None if asked is None else compare_statement(settings, journal, record, asked).attempts,
+    )
+    return unsigned_order(content, maker, utc_now())
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOutOrder:
+    """The result of carrying an order out: the batch, the rows settled, and who decided."""
+
+    batch: BatchRecord
+    settled: Sequence[Settlement]
+    by: str
+
+
+def carry_out_order(
+    settings: Settings,
+    journal: Journal,
+    order: SettlementOrder,
+    batch: str | None,
+    by: str,
+    *,
+    folders: Sequence[Path] = (),
+) -> CarriedOutOrder:
+    """Carry an order out, once. `batch` is the one that the person thinks it is about, if one was named.
+
+    Where it claims the gateway's word, its statement is read and proven again: from one of `folders`, or the transfer's
+    own.
+    """
+    policy, units = required_policy(settings), minor_units_by_currency()
+    if batch is not None and find_batch(journal, batch).batch != order.content.batch:
+        raise UsageError(
+            say("The order is about batch {batch}, and not about {other}.", batch=order.content.batch, other=batch)
+        )
+    found = order_in_force(order, journal, policy, utc_now(), endpoint=settings.endpoint(), minor_units=units)
+    if order.claims_the_gateways_word:
+        content = order.content
+        statement = statement_with_digest(settings, content.statement, content.statement_sha256, folders)
+        order.require_said_by(
+            statement, lambda one: compare_statement(settings, journal, found.batch, AskedStatement(one, by))
+        )
+    _check(settings, journal, found.batch, order.settlements)
+    by = f"{by}, {found.decided}"
+    carried_out = order.carried_out(by)
+    settle(journal, found.batch, order.settlements, by=by, now=utc_now, carried_out=carried_out, order=found.kept)
+    return CarriedOutOrder(found.batch, order.settlements, by)
+
+
+def require_one_is_enough(
+    settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]
+) -> None:
+    """Raise `OrderNeeded` when one person may not make `settlements` alone."""
+    if rows := needs_order(settings, journal, record, settlements):
+        raise OrderNeeded(f"{needs_order_sentence(rows)} {say('Nothing was settled.')}")
+
+
+def needs_order_sentence(rows: Sequence[int]) -> str:
+    """Return why settling `rows` needs two people."""
+    named = (
+        say("row {row}", row=rows[0])
+        if len(rows) == 1
+        else say("{rows:,} rows, the first of them row {first},", rows=len(rows), first=rows[0])
+    )
+    return say("This would allow {named} to be paid again, so two people must agree.", named=named)
+
+
+def _check(settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]) -> None:
+    quarantine_h = settings.submission.quarantine_h
+    check_settlements(journal, record, settlements, quarantine_h=quarantine_h, now=utc_now)
+
+
+def _reader(settings: Settings, journal: JournalReader, record: BatchRecord, asked: AskedStatement) -> StatementReader:
+    return StatementReader(
+        journal,
+        record,
+        words=settings.words(),
+        minor_units=minor_units_by_currency(),
+        quarantine_h=settings.submission.quarantine_h,
+        now=utc_now,
+        as_of=asked.as_of,
+    )

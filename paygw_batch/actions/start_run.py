@@ -1,0 +1,137 @@
+"""Starts runs as processes of their own, and looks whether they live. A run outlives the process that started it.
+
+What a run did is in the journal. Its record says only which process it is, so that it can be paused, and where it wrote
+its summary, for one that ended before it had written anything into the journal.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.errors import UsageError
+from paygw_batch.files import write_whole
+from paygw_batch.journal import make_directory
+from paygw_batch.language import say
+
+_MAX_SUMMARY_BYTES = 1024 * 1024
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """A run that was started for a batch. A later process can have the same `pid`, and not the same `started_ticks`."""
+
+    batch: str
+    pid: int
+    started_ticks: str
+    by: str
+    at: str
+    is_pausing: bool = False
+    """Whether it was asked to stop."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process still runs."""
+        return _ticks(self.pid) == self.started_ticks
+
+
+def start_run(
+    directory: Path, batch: str, command: Sequence[str], *, by: str, environ: Mapping[str, str]
+) -> StartedRun:
+    """Start a command for a batch, in a new session. Where one lives already, that one is returned."""
+    with _lock:
+        before = started_run(directory, batch)
+        if before is not None and before.is_alive:
+            return before
+        make_directory(directory)
+        summary = _summary_path(directory, batch)
+        with (
+            summary.open("wb") as out,
+            summary.with_suffix(".log").open("wb") as log,
+        ):
+            summary.chmod(0o600)
+            summary.with_suffix(".log").chmod(0o600)
+            process = subprocess.Popen(  # noqa: S603 (our own program)
+                command,
+                env=dict(environ),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                start_new_session=True,
+            )
+        started = StartedRun(batch, process.pid, _ticks(process.pid) or "", by, timestamp(utc_now()))
+        write_whole(directory / f"{batch}.json", json.dumps(asdict(started)).encode())
+        # Somebody has to record its end: until then the system keeps its number.
+        threading.Thread(target=process.wait, daemon=True).start()
+        return started
+
+
+def started_run(directory: Path, batch: str) -> StartedRun | None:
+    """Return the run that was started last for a batch; None if none was."""
+    try:
+        return StartedRun(**json.loads((directory / f"{batch}.json").read_bytes()))
+    except FileNotFoundError:
+        return None
+
+
+def run_shown(run: StartedRun | None) -> str:
+    """Return the name by which a page says which run it showed; empty for none."""
+    return "" if run is None else f"{run.pid}-{run.started_ticks}-{run.at}"
+
+
+def pause_run(directory: Path, batch: str, shown: str) -> StartedRun:
+    """Ask the run of a batch that a page showed to stop: it waits for rows on their way, and sends no other.
+
+    Asked again, or after its end, it does nothing more: a second signal would not wait. Returns the newest run, which
+    is another one where the page is out of date.
+    """
+    with _lock:
+        found = started_run(directory, batch)
+        if found is None:
+            raise UsageError(say("No run of this payout was started from these pages."), hint="")
+        if run_shown(found) == shown and found.is_alive and not found.is_pausing:
+            with suppress(ProcessLookupError):
+                os.kill(found.pid, signal.SIGINT)
+            write_whole(directory / f"{batch}.json", json.dumps(asdict(replace(found, is_pausing=True))).encode())
+        return found
+
+
+def last_summary(directory: Path, batch: str) -> Mapping[str, object] | None:
+    """Return the summary that the last run of a batch wrote at its end; None if it wrote none."""
+    try:
+        with _summary_path(directory, batch).open("rb") as file:
+            found = json.loads(file.read(_MAX_SUMMARY_BYTES))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _summary_path(directory: Path, batch: str) -> Path:
+    return directory / f"{batch}.out"
+
+
+def _ticks(pid: int) -> str | None:
+    """Return when a process started, in the system's own count; None if it does not run."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None if Path("/proc/self").exists() else _alive_without_proc(pid)
+    return None if fields[0] in {b"Z", b"X"} else fields[19].decode()
+
+
+def _alive_without_proc(pid: int) -> str | None:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return "alive"
+    return "alive"

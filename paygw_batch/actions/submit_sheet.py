@@ -1,0 +1,143 @@
+"""Submits a sheet, once for every surface: plan -> approve -> open -> send.
+
+How a surface sends (a progress bar, a queue of outcomes) is passed in as a function.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from paygw_batch.actions.approvals import named_plan, require_about, require_approval
+from paygw_batch.actions.plan_document import require_true_findings
+from paygw_batch.actions.plan_sheet import (
+    RefusedSheet,
+    Submission,
+    Surface,
+    plan_sheet,
+    refused_as_repeat,
+    refused_for_defects,
+)
+from paygw_batch.actions.send import Task
+from paygw_batch.clock import utc_now
+from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.recorded_words import recorded
+from paygw_batch.countries.load import load_operation
+from paygw_batch.countries.rules import Rules
+from paygw_batch.journal import Journal
+from paygw_batch.language import say, say_count
+from paygw_batch.report.summary import ExitCode, Summary
+from paygw_batch.run.approval import NOT_ASKED_FOR
+from paygw_batch.run.submit import Plan, open_planned_batch
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.findings import warnings_told
+from paygw_batch.wiring.gateway import GatewayAccess
+
+T = TypeVar("T")
+
+
+def require_named_plan(asked: Submission, settings: Settings) -> None:
+    """Raise `ApprovalError` if a person named a plan that cannot be read, or that no policy asks for."""
+    if asked.options.is_plan_named:
+        named_plan(settings, asked.plan)
+
+
+def submit_sheet(
+    asked: Submission,
+    settings: Settings,
+    rules: Rules,
+    gateway: GatewayAccess,
+    journal: Journal,
+    surface: Surface,
+    send: Callable[[Task, Plan], T],
+) -> T | RefusedSheet:
+    """Open the sheet's batch, or find it opened, and `send` the rows that are due in it.
+
+    Raises `ApprovalError` when a new batch is not approved: nothing has been written by then.
+    """
+    plan = plan_sheet(asked, settings, journal)
+    surface.show(plan)
+    require_named_plan(asked, settings)
+    if (refused := refused_for_defects(asked, plan, journal)) is not None:
+        return refused
+    approved = require_approval(
+        settings,
+        rules,
+        plan,
+        asked.plan,
+        journal,
+        utc_now,
+        partial(require_true_findings, asked=asked, settings=settings, rules=rules, journal=journal),
+    )
+    if approved is NOT_ASKED_FOR and asked.options.is_plan_named:
+        require_about(named_plan(settings, asked.plan), plan)
+    for approval in approved.approvals:
+        surface.say(say("The plan was {sentence}.", sentence=recorded(approval)))
+    if (refused := refused_as_repeat(asked, plan, journal, surface, approved=approved.repeats_meant)) is not None:
+        return refused
+    batch = open_planned_batch(
+        plan,
+        journal,
+        rules,
+        operation=asked.operation,
+        sheet_path=asked.sheet,
+        now=utc_now,
+        by=asked.by,
+        approvals=approved.approvals,
+        plan_sha256=approved.plan_sha256,
+        repeats_meant=True,
+    )
+    options = asked.options
+    task = Task(
+        *(settings, rules, gateway, journal, batch, plan.known_rows),
+        first=options.first,
+        sent_by=options.sent_by,
+        is_urgent=options.urgent,
+    )
+    return send(task, plan)
+
+
+def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
+    """Return the summary with the warnings of a planned sheet, if it has any."""
+    if plan.warnings_found.is_empty:
+        return summary
+    told = warnings_told(plan.warnings_found, plan.validated.sheet.headers)
+    return replace(summary, further={**summary.further, **told})
+
+
+def refused_summary(refused: RefusedSheet, *, strict: bool) -> Summary:
+    """Return the summary of a refused sheet; with `strict`, warnings are among its defects."""
+    plan, validated = refused.plan, refused.plan.validated
+    summary = Summary(
+        ExitCode.DEFECTS,
+        "",
+        batch=validated.batch,
+        sheet=validated.sheet.name,
+        rows=validated.height,
+        states=refused.states,
+        known=plan.known_rows,
+    )
+    if refused.repeat is not None:
+        message = f"{refused.repeat.message} {refused.repeat.hint}"
+        option = refused.repeat.option
+        summary = replace(summary, message=message, further={"code": refused.repeat.code}, option=option)
+    else:
+        bad = validated.defects_found.rows.len()
+        summary = replace(summary, message=_defects_sentence(plan, bad, strict=strict), defects=bad)
+    return with_warnings_told(summary, plan)
+
+
+def _defects_sentence(plan: Plan, bad: int, *, strict: bool) -> str:
+    operation = load_operation(plan.validated.sheet.operation)
+    options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if strict else ''}"
+    return say_count(
+        bad,
+        "{count:,} of {rows} has defects: nothing was sent. Correct it (`paygw-batch validate SHEET "
+        "{options}--rejects FILE` writes it out), or {command} with --skip-invalid to {verb} the others.",
+        "{count:,} of {rows} have defects: nothing was sent. Correct them (`paygw-batch validate SHEET "
+        "{options}--rejects FILE` writes them out), or {command} with --skip-invalid to {verb} the others.",
+        rows=say_count(plan.validated.height, "{count:,} row", "{count:,} rows"),
+        options=options,
+        command=operation.command,
+        verb=say(operation.verb),
+    )

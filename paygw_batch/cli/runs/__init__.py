@@ -1,1 +1,0 @@
-"""Runs a batch for several commands, and writes its reports."""

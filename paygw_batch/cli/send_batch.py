@@ -1,0 +1,219 @@
+"""Submits and continues batches from the command line: shows, sends, asks, writes the results, and reports the run."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from paygw_batch.actions.continue_batch import continued_batch, unfinished_batch
+from paygw_batch.actions.plan_sheet import SentBy, Submission, Surface
+from paygw_batch.actions.results import ResultFiles, default_out, handed_over, summary_after, write_results
+from paygw_batch.actions.run_report import RunReport, run_reported
+from paygw_batch.actions.send import Drained, Task, send
+from paygw_batch.actions.submit_sheet import refused_summary, submit_sheet, with_warnings_told
+from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.options import guard_of
+from paygw_batch.cli.screen.progress_bar import progress_on
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.sheet_tables import show_findings, show_totals
+from paygw_batch.cli.signals import AGAIN, interruption, leave
+from paygw_batch.countries.rules import Rules
+from paygw_batch.engine.engine import RunEnd
+from paygw_batch.engine.ports import Progress
+from paygw_batch.journal import BatchRecord, Journal, JournalReader
+from paygw_batch.language import say, say_count
+from paygw_batch.report.summary import ExitCode, Summary, worst
+from paygw_batch.run.submit import Plan
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.write.rejects import write_mendable
+from paygw_batch.wiring.gateway import GatewayAccess
+from paygw_batch.wiring.journal import find_batch
+from paygw_batch.wiring.operations import minor_units_of, require_gateway
+from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
+
+SHOW_CURSOR = "\x1b[?25h"
+
+
+@contextmanager
+def reported(settings: Settings, command: str, screen: Screen) -> Iterator[RunReport]:
+    """Report a run to log, metrics and hook: also the screen's sentences, and failures of reporting itself."""
+    with run_reported(settings, command, screen.note_aside, interruption.sentence) as report:
+        screen.listener = report.said
+        try:
+            yield report
+        finally:
+            screen.listener = None
+
+
+@dataclass(slots=True)
+class Continued:
+    """A batch that a command continues, where its reconciliation goes, and how that ended."""
+
+    task: Task
+    out: Path
+    report: RunReport
+
+
+@contextmanager
+def continued(
+    invocation: Invocation,
+    settings: Settings,
+    command: str,
+    screen: Screen,
+    batch: str | None,
+    out: Path | None,
+    *,
+    wait: bool,
+    force: bool,
+) -> Iterator[Continued]:
+    """Hold the journal and the gateway for a batch (None: the one that has rows to send), and report how that ended."""
+    guard = guard_of(invocation, settings, force=force)
+    guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION), reporting=True)
+    require_gateway(settings)
+
+    def find(journal: JournalReader) -> BatchRecord:
+        return unfinished_batch(journal) if batch is None else find_batch(journal, batch)
+
+    with (
+        reported(settings, command, screen) as report,
+        continued_batch(settings, command, find, os.environ, screen.say, wait=wait) as task,
+    ):
+        yield Continued(task, _checked_out(guard, out, task.batch), report)
+
+
+def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> Path:
+    """Return where the reconciliation of a batch goes: `out`, or beside its sheet. Raises `OutputError`."""
+    sheet = Path(record.sheet_path)
+    path = out or default_out(sheet, record.sheet_name)
+    named = say("The reconciliation") if out is None else "--out"
+    guard.check(
+        RequestedOutput(named, path, OutputKind.RECONCILIATION), inputs={say("the sheet"): sheet}, reporting=True
+    )
+    return path
+
+
+def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | None = None) -> Summary:
+    """Send the due rows of the batch, write the reconciliation file, and return the summary.
+
+    Raises what made the run impossible to go on.
+    """
+    with progress_on(screen.err) as progress:
+        try:
+            end = send(task, progress, lambda run: drain_on_signals(run, progress), counted=progress.counted)
+        finally:
+            interruption.raise_on_second_signal()
+    if task.sent_by is SentBy.WORKERS_LATER:
+        return handed_over(task)
+    quarantine_h = task.settings.submission.quarantine_h
+    summary = reconcile(
+        *(task.journal, task.batch, task.rules, out, screen),
+        end=end,
+        known=task.known,
+        report=report,
+        quarantine_h=quarantine_h,
+    )
+    if interruption.came:  # kept while the results were written
+        return replace(summary, exit_code=worst({summary.exit_code, ExitCode.INTERRUPTED}))
+    return summary
+
+
+def drain_on_signals(run: Drained, progress: Progress) -> None:
+    """First signal: start no new row and wait for those in flight. Second: leave at once."""
+    signals = 0
+    interruption.has_sent = True
+
+    def heed() -> None:
+        nonlocal signals
+        signals += 1
+        if signals > 1:
+            _leave()
+        progress.note(
+            say("Stopping: no new rows are started. Waiting for rows in flight. Press Ctrl-C again to stop at once.")
+        )
+        run.drain()
+
+    interruption.heed_within(asyncio.get_running_loop(), heed)
+    if interruption.came:
+        # It was lost on its way (in a callback of the interpreter): it counts, but not as the first of two.
+        run.drain()
+
+
+def _leave() -> NoReturn:
+    """End the process now: a row in flight has its intent in the journal, and will be in doubt on the next run."""
+    if sys.stderr.isatty():
+        os.write(2, f"{SHOW_CURSOR}\n".encode())
+    leave(say("Stopped at once. Rows in flight are now in doubt."), say(AGAIN))
+
+
+def reconcile(
+    journal: JournalReader,
+    batch: BatchRecord,
+    rules: Rules,
+    out: Path,
+    screen: Screen,
+    *,
+    end: RunEnd,
+    known: int = 0,
+    report: Path | None = None,
+    quarantine_h: float,
+) -> Summary:
+    """Write the reconciliation file of a batch, show its totals, and return its summary after a run's `end`."""
+    counted = write_results(journal, batch, minor_units_of(rules), out=out, report=report, quarantine_h=quarantine_h)
+    show_totals(screen, counted)
+    summary = summary_after(journal, batch, counted, end, known=known)
+    told = f"{summary.message} {say('The reconciliation is in {out}.', out=out)}"
+    return replace(summary, message=told, reconciliation=out)
+
+
+def submit_and_report(
+    asked: Submission,
+    files: ResultFiles,
+    settings: Settings,
+    rules: Rules,
+    gateway: GatewayAccess,
+    journal: Journal,
+    screen: Screen,
+    *,
+    may_ask: bool = True,
+) -> Summary:
+    """Submit a sheet, write its results, and return the summary. Raises `ApprovalError` for one that is not approved.
+
+    Where a question comes up, a person is asked only if one `may_ask`.
+    """
+
+    def send(task: Task, plan: Plan) -> Summary:
+        return with_warnings_told(send_and_reconcile(task, files.out, screen, report=files.report), plan)
+
+    surface = Surface(partial(show_planned, screen), screen.say, screen.confirm if may_ask else Surface().confirm)
+    result = submit_sheet(asked, settings, rules, gateway, journal, surface, send)
+    if isinstance(result, Summary):
+        return result
+    if files.rejects is not None and result.repeat is None:
+        given, validated = files.rejects, result.plan.validated
+        screen.notes(write_mendable(validated, given.source, given.options, given.path).notes)
+    return refused_summary(result, strict=asked.options.strict)
+
+
+def show_planned(screen: Screen, plan: Plan) -> None:
+    """Show defects and warnings of a planned sheet, and how much of it the journal knows."""
+    headings = plan.validated.sheet.headers
+    show_findings(screen, say("Defects"), plan.validated.defects_found, headings)
+    show_findings(screen, say("Warnings"), plan.warnings_found, headings)
+    show_known(screen, plan)
+
+
+def show_known(screen: Screen, plan: Plan) -> None:
+    """Say how many rows of a sheet the journal has already."""
+    if plan.known_rows:
+        screen.say(
+            say_count(
+                plan.known_rows,
+                "{count:,} row is known to the journal; it keeps its state.",
+                "{count:,} rows are known to the journal; they keep their state.",
+            )
+        )

@@ -1,0 +1,56 @@
+"""Asks a person at a terminal the open questions of a sheet, and reads it again with the answers."""
+
+import shlex
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+from paygw_batch.actions.suggestions import suggested_reference
+from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.clock import utc_now
+from paygw_batch.core.sheet_answers import SheetAnswers
+from paygw_batch.errors import Asked, SheetQuestion
+from paygw_batch.language import say
+
+T = TypeVar("T")
+
+
+def answered(
+    screen: Screen, read: Callable[[SheetAnswers], T], answers: SheetAnswers, operation: str
+) -> tuple[T, SheetAnswers]:
+    """Return what `read` makes of a sheet, and the answers with which it could be read.
+
+    Raises `SheetQuestion` if nobody can be asked, or the answer was no.
+    """
+    asked: dict[Asked, str] = {}
+    while True:
+        try:
+            found = read(answers)
+        except SheetQuestion as question:
+            answer = None if question.asks in asked else _ASKING[question.asks](screen, question, operation)
+            if not answer:
+                raise
+            asked[question.asks] = answer
+            answers = answers.to(question.asks, answer)
+        else:
+            if asked:
+                said = " ".join(f"--{asks} {shlex.quote(answer)}" for asks, answer in asked.items())
+                screen.say(say("The options that say the same: {said}", said=said))
+            return found, answers
+
+
+def _reference(screen: Screen, question: SheetQuestion, operation: str) -> str | None:
+    return screen.ask(question.question, suggested_reference(operation, utc_now()))
+
+
+def _worksheet(screen: Screen, question: SheetQuestion, _operation: str) -> str | None:
+    return screen.choose(question.question, question.choices)
+
+
+def _encoding(screen: Screen, question: SheetQuestion, _operation: str) -> str | None:
+    return question.choices[0] if screen.confirm(question.question) else None
+
+
+_ASKING: Mapping[Asked, Callable[[Screen, SheetQuestion, str], str | None]] = MappingProxyType(
+    {Asked.REFERENCE: _reference, Asked.WORKSHEET: _worksheet, Asked.ENCODING: _encoding}
+)

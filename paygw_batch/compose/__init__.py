@@ -1,1 +1,0 @@
-"""Builds from settings the parts of a run, for the commands and the Python API."""

@@ -1,1 +1,0 @@
-"""Follows the runs that workers send."""

@@ -1,0 +1,508 @@
+"""What people agree on, on the pages: one person signs a document, enough others approve it, and then it is started.
+
+A payout and an order about rows are two kinds of it. A kind says what its document is, when that is outdated and how it
+is started; how far it has come, and every act of two people, is here.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self
+
+from starlette.responses import Response
+
+from paygw_batch.actions.approvals import withdraw_document
+from paygw_batch.actions.follow_payout import running_now
+from paygw_batch.actions.payout_folder import NamedFolder
+from paygw_batch.actions.start_run import StartedRun, last_summary, run_shown, started_run
+from paygw_batch.clock import utc_now
+from paygw_batch.console.access.passkey_access import signature_in
+from paygw_batch.console.pages.preparing import RUNS, made_once, required_key
+from paygw_batch.console.permissions import Act
+from paygw_batch.console.visits import PageOutdated, Visit
+from paygw_batch.console.web_sessions import SignedInKey
+from paygw_batch.errors import ApprovalError, DocumentWithdrawn
+from paygw_batch.journal import JournalReader
+from paygw_batch.language import say
+from paygw_batch.report.summary import ExitCode
+from paygw_batch.run.approval_keys import PublicKey
+from paygw_batch.run.kept_documents import withdrawn_at_a_page, withdrawn_with
+from paygw_batch.run.passkey import challenge_of
+from paygw_batch.run.signed_document import (
+    Approval,
+    Document,
+    SignedDocument,
+    approval_text,
+    approve,
+    approve_by_passkey,
+    made_by_passkey,
+    require_not_withdrawn,
+    require_signatures,
+    signatures_of,
+    signed,
+    write_document,
+)
+from paygw_batch.wiring.approvals import required_line, required_policy
+from paygw_batch.wiring.journal import journal_for_planning
+
+_REFUSED = frozenset({ExitCode.UNEXPECTED, ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.JOURNAL, ExitCode.APPROVAL})
+"""The ends of a run that carried nothing out."""
+
+
+class Stage(StrEnum):
+    """How far people have come with a document."""
+
+    DRAFTING = "drafting"
+    """There is nothing to sign yet."""
+    TO_SIGN = "to_sign"
+    SENT_BACK = "sent_back"
+    TO_APPROVE = "to_approve"
+    VOID = "void"
+    """Its signature no longer counts: somebody withdrew it, or its maker is no maker any more."""
+    OUTDATED = "outdated"
+    """What it is about has changed: it can never be carried out."""
+    APPROVED = "approved"
+    """It can be started."""
+    FAILED = "failed"
+    """It was started, and that run ended before it did anything. It can be started again."""
+    STARTING = "starting"
+    """A run is on: the one that carries it out, or one that has to end first."""
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementProgress:
+    """How far people have come with a document.
+
+    `problem` is why it is void, outdated or failed. `approvers` are those whose approval counts now.
+    """
+
+    stage: Stage
+    problem: str = ""
+    approvers: Sequence[str] = ()
+
+
+class Agreement(ABC, Generic[Document]):
+    """A document that its maker signs, that enough others approve, and that is started then.
+
+    The next kind of it says these words and acts, and a page of its own on top of `agreement.html`.
+    """
+
+    own_act: ClassVar[Act]
+    approving_act: ClassVar[Act]
+    starting_act: ClassVar[Act]
+    approve_path: ClassVar[str]
+    """The last part of the addresses of two of its forms; the others are called alike for every kind."""
+    start_path: ClassVar[str]
+    gone: ClassVar[str]
+    """The sentences that there is no such thing, that only {name} may change it, and that another has to approve."""
+    only_maker: ClassVar[str]
+    other_person: ClassVar[str]
+    next_steps: ClassVar[Mapping[Stage, str]]
+    """The word in a list for what comes next, and what the person whose turn it is is asked: of {by}, to do {what}."""
+    asks: ClassVar[Mapping[Stage, str]]
+
+    visit: Visit
+    folder: NamedFolder
+    path: str
+    """The address below which its forms are; `page` is the address of its page."""
+    page: str
+    maker: str
+    """Who prepares it."""
+    batch: str
+    """The batch that it is about."""
+    what: str = ""
+    """The act that it asks for, in a few words."""
+    sent_back: str
+    """By whom and why it was sent back; empty: it was not."""
+    document: Document | None
+    """The document that its maker signed, with its approvals, kept in `signed_file`; None while it is not signed."""
+    signed_file: Path
+
+    @classmethod
+    @abstractmethod
+    def find(cls, visit: Visit) -> Self | None:
+        """Return what an address names; None if it is gone."""
+
+    @abstractmethod
+    def draft(self) -> Document | None:
+        """Return the document as its maker has yet to sign it; None if there is nothing to sign."""
+
+    @abstractmethod
+    def stage_by_itself(self, journal: JournalReader) -> Stage | None:
+        """Return the stage if no signature decides it; None if signatures do."""
+
+    @abstractmethod
+    def changed(self, stage: Stage | None = None) -> PageOutdated:
+        """Return the error that it has come further (to `stage`), or back, since its page was opened."""
+
+    @abstractmethod
+    def draft_again(self, sent_back: str = "") -> None:
+        """Put a new draft in the place of the signed document; `sent_back` says by whom and why."""
+
+    @abstractmethod
+    def start(self) -> StartedRun | None:
+        """Have it carried out: by a run, or (None) at once."""
+
+    def outdated(self, journal: JournalReader) -> str | None:  # noqa: ARG002 (for kinds that can be)
+        """Return why it can never be carried out; None if it can."""
+        return None
+
+    def write(self, document: Document) -> None:
+        """Keep the document that its maker signed, or that one more person approves of."""
+        write_document(document, self.signed_file)
+        self.document = document
+
+    @classmethod
+    def required(cls, visit: Visit) -> Self:
+        """Return what an address names. Raises as `Visit.gone` says if it is gone."""
+        if (found := cls.find(visit)) is None:
+            raise visit.gone(say(cls.gone))
+        return found
+
+    @classmethod
+    @contextmanager
+    def changing(cls, visit: Visit, act: Act) -> Iterator[Self]:
+        """Yield what an address names for an act, one at a time. Raises `ActRefused` unless the person may do it."""
+        it = cls.required(visit)
+        visit.require(act, it.maker, say(cls.only_maker if act is cls.own_act else cls.other_person, name=it.maker))
+        with made_once(it.folder.number):
+            yield cls.required(visit)
+
+    @property
+    def needed(self) -> int:
+        """How many other people have to approve."""
+        return required_policy(self.visit.console.settings).needed
+
+    @property
+    def run(self) -> StartedRun | None:
+        """The last run that was started for its batch; None if there was none, or no run carries it out."""
+        return started_run(self.visit.console.directory / RUNS, self.batch)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the person at the page prepares it."""
+        return self.visit.may(self.own_act, self.maker)
+
+    @property
+    def can_approve(self) -> bool:
+        """Whether the person at the page may approve it."""
+        return self.visit.may(self.approving_act, self.maker)
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementCard:
+    """The part of a page with which people sign, approve and start `document`, for the person at the page."""
+
+    it: Agreement[Any]
+    progress: AgreementProgress
+    document: SignedDocument
+    digest: str
+    """That of the document: it is made once, for it covers everybody who is paid."""
+    can_approve: bool
+    """Whether the person may approve it, and has not yet."""
+    can_start: bool
+    passkey: Mapping[str, str] | None
+    """The parts of the form that asks for a passkey; None if it asks for none."""
+    run: str
+    """The last run, by which a form says what its page showed."""
+    running_since: str
+    """Since when another run holds the journal; empty: none does."""
+
+    @property
+    def stage(self) -> Stage:
+        """How far people have come."""
+        return self.progress.stage
+
+
+def progress_of(journal: JournalReader, it: Agreement[Any]) -> AgreementProgress:
+    """Return how far people have come with a document."""
+    document = it.document
+    approvers, void = ((), "") if document is None else _approvers(journal, it, document)
+    if (stage := it.stage_by_itself(journal)) is not None:
+        return AgreementProgress(stage, "", approvers)
+    if (outdated := it.outdated(journal)) is not None:
+        return AgreementProgress(Stage.OUTDATED, outdated, approvers)
+    if document is None:
+        return AgreementProgress(Stage.TO_SIGN)
+    if void:
+        return AgreementProgress(Stage.VOID, void, approvers)
+    if len(approvers) < it.needed:
+        return AgreementProgress(Stage.TO_APPROVE, "", approvers)
+    run = it.run
+    if run is not None and run.is_alive:
+        return AgreementProgress(Stage.STARTING, "", approvers)
+    failure = "" if run is None else _failure(it, document, run)
+    return AgreementProgress(Stage.FAILED if failure else Stage.APPROVED, failure, approvers)
+
+
+def _approvers(journal: JournalReader, it: Agreement[Any], document: SignedDocument) -> tuple[Sequence[str], str]:
+    """Return who approves of a document now, and why its signature no longer counts; empty: it counts."""
+    try:
+        found = signatures_of(document, required_policy(it.visit.console.settings), utc_now())
+    except ApprovalError as error:
+        return (), error.message if it.needed else ""
+    approvers = [person.name for person in found.valid]
+    try:
+        require_not_withdrawn(document, journal.withdrawals())
+    except DocumentWithdrawn as error:
+        return approvers, error.message
+    return approvers, ""
+
+
+def _failure(it: Agreement[Any], document: SignedDocument, run: StartedRun) -> str:
+    """Return why the run that was to carry a document out did nothing; empty if it did, or was none of it."""
+    if run.at < max((one.approved_at for one in document.approvals), default=""):
+        return ""
+    told = last_summary(it.visit.console.directory / RUNS, it.batch)
+    if told is not None and told.get("exit_code") not in _REFUSED:
+        return ""
+    return str((told or {}).get("message") or say("The run ended before anything was sent."))
+
+
+def asked_of_person(it: Agreement[Any], progress: AgreementProgress) -> str:
+    """Return the request of a document to the person at the page; empty: none."""
+    stage = progress.stage
+    match stage:
+        case Stage.TO_APPROVE:
+            is_asked = it.can_approve and it.visit.member.name not in progress.approvers
+        case Stage.APPROVED | Stage.FAILED:
+            is_asked = it.visit.may(it.starting_act)
+        case _:
+            is_asked = it.is_own
+    if not is_asked:
+        return ""
+    if stage in {Stage.DRAFTING, Stage.TO_SIGN, Stage.SENT_BACK} and it.sent_back:
+        return say("Sent back by {who}", who=it.sent_back)
+    return progress.problem if stage is Stage.VOID else say(it.asks.get(stage, ""), by=it.maker, what=it.what)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAgreement:
+    """A document in a list. `needs` is what it asks the person who looks to do; empty: nothing."""
+
+    path: str
+    number: str
+    name: str
+    """That of the sheet."""
+    what: str
+    by: str
+    at: str
+    next: str
+    needs: str
+    rows: Sequence[int] = ()
+    """The rows that it is about, if it is not about a whole sheet."""
+
+
+def listed(
+    it: Agreement[Any], progress: AgreementProgress, name: str, at: str, rows: Sequence[int] = ()
+) -> ListedAgreement:
+    """Return a document as a list shows it, which was drafted at a time."""
+    path = it.path if progress.stage is Stage.DRAFTING else it.page
+    needs, then = asked_of_person(it, progress), say(it.next_steps[progress.stage])
+    return ListedAgreement(path, it.folder.number, name, it.what, it.maker, at, then, needs, rows)
+
+
+def shown_document(it: Agreement[Document], stage: Stage) -> Document | None:
+    """Return the document as its page shows it: one that is yet to be signed as the person at the page makes it."""
+    found = it.document or it.draft()
+    if found is not None and stage is Stage.TO_SIGN and it.is_own:
+        return found.model_copy(update={"maker": signing_key(it.visit).text})
+    return found
+
+
+def agreement_card(it: Agreement[Any], document: SignedDocument, progress: AgreementProgress) -> AgreementCard:
+    """Return the part of a page on which people sign, approve and start `document`."""
+    visit, running = it.visit, running_now(it.visit.console.settings)
+    can_approve = it.can_approve and visit.member.name not in progress.approvers
+    asks_maker = progress.stage is Stage.TO_SIGN and it.is_own
+    asks_approver = progress.stage is Stage.TO_APPROVE and can_approve
+    return AgreementCard(
+        it=it,
+        progress=progress,
+        document=document,
+        digest=document.digest(),
+        can_approve=can_approve,
+        can_start=visit.may(it.starting_act),
+        passkey=_passkey_form(visit, document, is_maker=asks_maker) if asks_maker or asks_approver else None,
+        run=run_shown(it.run),
+        running_since="" if running is None else running.since,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementForms:
+    """The acts on the documents of one kind. Each is done once, and only by a form of the page as it is now."""
+
+    kind: type[Agreement[Any]]
+
+    def sign(self, visit: Visit) -> Response:
+        """Sign a document as its maker."""
+        with self.kind.changing(visit, self.kind.own_act) as it:
+            if it.document is not None:
+                _same_document(it)
+            else:
+                progress = _progress(it, {Stage.TO_SIGN})
+                document = shown_document(it, progress.stage)
+                if document is None or document.digest() != visit.form.get("digest"):
+                    raise it.changed()
+                it.write(_signed_by_maker(visit, document))
+        return visit.go_to(it.page)
+
+    def approve(self, visit: Visit) -> Response:
+        """Approve a document as another person."""
+        with self.kind.changing(visit, self.kind.approving_act) as it:
+            document = _same_document(it)
+            progress = _progress(it, {Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage.STARTING, Stage.DONE})
+            if not _has_approved_so(visit, document, progress):
+                if progress.stage is not Stage.TO_APPROVE:
+                    raise PageOutdated(say("Enough people have approved it since this page was opened."))
+                it.write(_approved_by(visit, document))
+        return visit.go_to(it.page)
+
+    def send_back(self, visit: Visit) -> Response:
+        """Send a document back to its maker, with a reason: its signatures count for nothing any more."""
+        with self.kind.changing(visit, self.kind.approving_act) as it:
+            reason = required_line(visit.form.get("reason", ""), say("The reason"))
+            told = f"{visit.member.name}: {reason}"
+            if it.document is not None or it.sent_back != told:
+                document = _same_document(it)
+                _progress(it, {Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage.VOID})
+                withdraw(visit, document)
+                it.draft_again(told)
+        return visit.go_to("/")
+
+    def sign_again(self, visit: Visit) -> Response:
+        """Draft a document again whose signature no longer counts: its maker signs that one. Asked twice, it is one."""
+        with self.kind.changing(visit, self.kind.own_act) as it:
+            if it.document is not None:
+                _same_document(it)
+                _progress(it, {Stage.VOID})
+                it.draft_again()
+        return visit.go_to(it.page)
+
+    def take_back(self, visit: Visit) -> Response:
+        """Remove a document that was not carried out, as its maker. A second click finds it gone."""
+        if self.kind.find(visit) is None:
+            return visit.go_to("/")
+        with self.kind.changing(visit, self.kind.own_act) as it:
+            stage = _progress(it, set(Stage) - {Stage.DONE, Stage.STARTING}).stage
+            document = shown_document(it, stage)
+            if document is None or (document.digest(), stage) != (visit.form.get("digest"), visit.form.get("stage")):
+                raise it.changed()
+            if it.document is not None:
+                withdraw(visit, document)
+            it.folder.remove()
+        return visit.go_to("/")
+
+    def start(self, visit: Visit) -> Response:
+        """Have a document carried out that enough people approved. Asked twice, that is done once."""
+        with self.kind.changing(visit, self.kind.starting_act) as it:
+            _same_document(it)
+            progress = _progress(it, {Stage.APPROVED, Stage.FAILED, Stage.STARTING, Stage.DONE})
+            is_as_shown = run_shown(it.run) == visit.form.get("run", "")
+            if progress.stage in {Stage.APPROVED, Stage.FAILED} and is_as_shown:
+                it.start()
+        return visit.go_to(it.page)
+
+
+def _same_document(it: Agreement[Document]) -> Document:
+    """Return the signed document. Raises `PageOutdated` if it is not the one that the page showed."""
+    document = it.document
+    if document is None or document.digest() != it.visit.form.get("digest"):
+        raise it.changed()
+    return document
+
+
+def _progress(it: Agreement[Any], allowed: set[Stage]) -> AgreementProgress:
+    """Return how far people have come. Raises `PageOutdated`, or `ApprovalError`, if that is not one of `allowed`."""
+    settings, document = it.visit.console.settings, it.document
+    with journal_for_planning(settings) as journal:
+        progress = progress_of(journal, it)
+    if progress.stage in allowed:
+        return progress
+    if progress.stage in {Stage.OUTDATED, Stage.VOID}:
+        raise PageOutdated(progress.problem)
+    if progress.stage is Stage.TO_APPROVE and document is not None:
+        require_signatures(document, required_policy(settings), utc_now())
+    raise it.changed(progress.stage)
+
+
+# Signatures of the person at a page: with the passkey of the sign-in, or in the sandbox with the person's own key.
+
+
+def signing_key(visit: Visit) -> PublicKey:
+    """Return the key with which the person at the page signs."""
+    return required_key(visit.console, visit.member).public if visit.passkey is None else visit.passkey.key
+
+
+def _signed_by_maker(visit: Visit, draft: Document) -> Document:
+    """Return a draft with the signature of the person at the page."""
+    passkey = visit.passkey
+    if passkey is None:
+        return signed(draft, required_key(visit.console, visit.member))
+    own = _by_passkey(draft, passkey)
+    return made_by_passkey(own, signature_in(visit.form), required_policy(visit.console.settings))
+
+
+def _approved_by(visit: Visit, document: Document) -> Document:
+    """Return a document with the approval of the person at the page."""
+    policy, now, passkey = required_policy(visit.console.settings), utc_now(), visit.passkey
+    if passkey is None:
+        return approve(document, required_key(visit.console, visit.member), policy, now)
+    approval = Approval(
+        key=passkey.key.text,
+        approved_at=visit.form.get("approved_at", ""),
+        signature=signature_in(visit.form),
+    )
+    return approve_by_passkey(document, approval, policy, now)
+
+
+def withdraw(visit: Visit, document: SignedDocument | None) -> None:
+    """Withdraw a signed document in the journal, so that no copy of it counts any more.
+
+    One of another journal opens nothing here, and one that was withdrawn before needs no second withdrawal.
+    """
+    if document is None:
+        return
+    settings, now, policy = visit.console.settings, utc_now(), required_policy(visit.console.settings)
+    with journal_for_planning(settings) as journal:
+        is_of_journal = document.content.journal == journal.head().journal_id
+        is_withdrawn = any(one.sha256 == document.digest() for one in journal.withdrawals())
+    if is_of_journal and not is_withdrawn:
+        withdrawal = (
+            withdrawn_with(document, required_key(visit.console, visit.member), policy.people, now)
+            if visit.passkey is None
+            else withdrawn_at_a_page(document, visit.member.name, now)
+        )
+        withdraw_document(settings, document, withdrawal)
+
+
+def _has_approved_so(visit: Visit, document: SignedDocument, progress: AgreementProgress) -> bool:
+    """Whether the very approval that the form carries is in a document, and counts: a second click finds it there."""
+    if visit.member.name not in progress.approvers:
+        return False
+    given = (visit.form.get("approved_at", ""), signature_in(visit.form))
+    return visit.passkey is None or any((one.approved_at, one.signature) == given for one in document.approvals)
+
+
+def _passkey_form(visit: Visit, document: SignedDocument, *, is_maker: bool) -> Mapping[str, str] | None:
+    """Return the parts of the form that asks for the passkey; None if no passkey signs."""
+    passkey, party = visit.passkey, visit.console.access.party
+    if passkey is None or party is None:
+        return None
+    form = {"kind": "get", "rp_id": party.rp_id, "credential": passkey.credential}
+    if is_maker:
+        return {**form, "challenge": challenge_of(_by_passkey(document, passkey).signed_text())}
+    with suppress(ApprovalError):  # whoever may not approve it is shown why, and no form
+        asked = approval_text(document, passkey.key, required_policy(visit.console.settings), utc_now())
+        return {**form, "challenge": asked.challenge, "approved_at": asked.approved_at}
+    return None
+
+
+def _by_passkey(draft: Document, passkey: SignedInKey) -> Document:
+    """Return a draft as the owner of this passkey makes it. A maker may have several keys."""
+    return draft.model_copy(update={"maker": passkey.key.text})

@@ -1,0 +1,392 @@
+"""Shows a payout before it is sent: its maker signs it, another person approves it, and it is started."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from starlette.responses import Response
+
+from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder, UploadedSheet, folder_of
+from paygw_batch.actions.start_run import StartedRun, start_run
+from paygw_batch.console.pages.agreement import (
+    Agreement,
+    AgreementCard,
+    Stage,
+    agreement_card,
+    progress_of,
+    shown_document,
+)
+from paygw_batch.console.pages.check_page import reading_page
+from paygw_batch.console.pages.preparing import NO_SUCH_SHEET, ONLY_MAKER, RUNS, STARTED, checked_or_reading, folder
+from paygw_batch.console.permissions import Act
+from paygw_batch.console.rendering import Page, PageLink, masked, page_links, when
+from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, account_filter, file_to_take_away
+from paygw_batch.journal import JournalReader
+from paygw_batch.language import mark, say
+from paygw_batch.report.changes import CHANGED_ACCOUNT
+from paygw_batch.report.plan_page import (
+    MEANT,
+    MENDED,
+    READ_AS,
+    KindOfDifference,
+    KindOfWarning,
+    ListedPayee,
+    Piece,
+    comparison,
+    difference_word,
+    differences,
+    differing,
+    earlier,
+    first_paid,
+    kinds_of_warnings,
+    left_out,
+    left_out_sums,
+    masked_pieces,
+    payees,
+    people_table,
+    sentence_of,
+    shared_with,
+    warning_line,
+)
+from paygw_batch.run.approval import Content, PlanDocument, PlanFinding, needs_approval
+from paygw_batch.run.approval_keys import plain_name
+from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
+from paygw_batch.sheet.columns import label_of
+from paygw_batch.sheet.write.table import write_frame
+from paygw_batch.wiring.approvals import required_policy
+from paygw_batch.wiring.journal import journal_for_planning
+
+SHOWN_FINDINGS = 200
+"""How many changes of one kind a page shows; the most dangerous are first."""
+PEOPLE_A_PAGE = 50
+"""How many people a page shows."""
+_OPEN_AT_FIRST = 3
+
+
+class PlanAgreement(Agreement[PlanDocument]):
+    """The plan of a payout in preparation."""
+
+    folder: PayoutFolder
+
+    own_act, approving_act, starting_act = Act.MEND, Act.APPROVE, Act.START
+    approve_path, start_path = "approve", "start"
+    gone, only_maker = NO_SUCH_SHEET, ONLY_MAKER
+    other_person = mark("You prepared this payout, so another person must approve it.")
+    next_steps: ClassVar[Mapping[Stage, str]] = {
+        Stage.DRAFTING: mark("Check the sheet"),
+        Stage.TO_SIGN: mark("Check what will be paid"),
+        Stage.TO_APPROVE: mark("A second person approves"),
+        Stage.VOID: mark("Sign it again"),
+        Stage.APPROVED: mark("Start the payout"),
+        Stage.FAILED: mark("Start the payout again"),
+        Stage.STARTING: mark("Starting"),
+    }
+    asks: ClassVar[Mapping[Stage, str]] = {
+        Stage.TO_APPROVE: mark("{by} asks for your approval."),
+        **dict.fromkeys((Stage.APPROVED, Stage.FAILED), mark("Approved: it can be started.")),
+    }
+
+    def __init__(self, visit: Visit, found: PayoutFolder) -> None:
+        uploaded, result = found.uploaded, found.checked
+        self.visit, self.folder, self.signed_file = visit, found, found.plan_file
+        self.checked = result if isinstance(result, CheckedSheet) else None
+        self.path = f"/sheets/{found.number}"
+        self.page = f"{self.path}/plan"
+        self.maker, self.sent_back = uploaded.by, uploaded.sent_back
+        self.batch = "" if self.checked is None else self.checked.batch
+        self.document = found.plan
+
+    @classmethod
+    def find(cls, visit: Visit) -> Self | None:
+        """Return the plan of a sheet, which is checked first; None if there is no such sheet."""
+        found = folder_of(visit.console.directory, visit.path("sheet"))
+        if found is None:
+            return None
+        checked_or_reading(visit, found, to_sign=True)
+        return cls(visit, found)
+
+    def draft(self) -> PlanDocument | None:
+        """Return the plan as its maker has yet to sign it; None while the sheet cannot be paid."""
+        return self.folder.draft
+
+    @property
+    def needed(self) -> int:
+        """How many other people have to approve: nobody, for small sums."""
+        policy, document = required_policy(self.visit.console.settings), self.document or self.draft()
+        return policy.needed if document is not None and needs_approval(document.content, policy) else 0
+
+    def stage_by_itself(self, journal: JournalReader) -> Stage | None:
+        """Return that a payout is started, or that there is nothing to sign yet."""
+        if self.document is not None and any(one.batch == self.batch for one in journal.batches()):
+            return Stage.DONE
+        if self.checked is None or not self.checked.is_ready:
+            return Stage.DRAFTING
+        is_starting = self.document is not None and (run := self.run) is not None and run.is_alive
+        return Stage.STARTING if is_starting else None
+
+    def changed(self, stage: Stage | None = None) -> PageOutdated:
+        """Return the error about a form of another plan than the present one, with what has changed."""
+        if stage in {Stage.STARTING, Stage.DONE}:
+            return PageOutdated(say(STARTED))
+        if self.sent_back:
+            return PageOutdated(say("This payout was sent back since this page was opened: {who}", who=self.sent_back))
+        if self.document is None:
+            return PageOutdated(say("This payout was changed since this page was opened. It isn't signed."))
+        return PageOutdated(say("This payout was changed and signed again since this page was opened."))
+
+    def write(self, document: PlanDocument) -> None:
+        """Keep the signed plan."""
+        super().write(document)
+        self.folder.note(replace(self.folder.uploaded, sent_back=""))
+
+    def draft_again(self, sent_back: str = "") -> None:
+        """Take the plan away, and have the sheet checked again: that drafts a new one."""
+        self.folder.forget_plan(sent_back)
+        self.folder.forget_check()
+        checked_or_reading(self.visit, self.folder)
+
+    def start(self) -> StartedRun:
+        """Start the run that opens the payout and sends it, in another process."""
+        console, found, uploaded = self.visit.console, self.folder, self.folder.uploaded
+        command = [*console.program, "--json", "submit", str(found.sheet), "--wait", "--skip-invalid", "--force"]
+        command += ["--plan", str(found.plan_file), "--mended", str(found.mending_file)]
+        command += ["--expect-rows", str(uploaded.stated_rows)] if uploaded.stated_rows is not None else []
+        for currency, amount in uploaded.stated_sums.items():
+            command += ["--expect-total", f"{currency}={amount}"]
+        command += ["--out", str(found.path / f"{found.sheet.stem}.reconciliation.csv"), "--by", self.visit.member.name]
+        for option, value in (
+            ("--worksheet", uploaded.worksheet),
+            ("--reference", uploaded.reference),
+            ("--encoding", uploaded.encoding),
+        ):
+            command += [option, value] if value else []
+        if self.document is not None and self.document.repeats_meant:
+            command.append("--repeats-meant")
+        runs, by = console.directory / RUNS, self.visit.member.name
+        return start_run(runs, self.batch, command, by=by, environ=self.visit.environ)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDifference:
+    """A difference as the page shows it: a changed account as the old one and the new one, in pieces."""
+
+    finding: PlanFinding
+    accounts: Sequence[Sequence[Piece]]
+    told: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownChanges:
+    """The differences of one kind: how many there are, and the most dangerous of them."""
+
+    kind: KindOfDifference
+    differences: Sequence[ShownDifference]
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownWarnings:
+    """The warnings of one kind, with the advice about them."""
+
+    label: str
+    advice: str
+    kind: KindOfWarning
+
+
+def page_sentence(one: PlanFinding) -> str:
+    """Return a finding as a sentence of the pages: times in their zone, columns in words."""
+    column = label_of(one.column) if one.code == MEANT and one.column else one.column
+    return sentence_of(one.model_copy(update={"at": when(one.at), "column": column}))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPage(Page):
+    """A payout as it would be paid."""
+
+    template: ClassVar[str] = "plan.html"
+
+    card: AgreementCard
+    uploaded: UploadedSheet
+    number: str
+    content: Content
+    sums: Sequence[tuple[str, int, str]]
+    """Currency, people and sum."""
+    payable: int
+    known: int
+    """Rows that an earlier payout has: they are not sent again."""
+    repeats_meant: str
+    comparison: str
+    """How many people were paid before."""
+    changes: Sequence[ShownChanges]
+    corrections: Sequence[PlanFinding]
+    left_out: Sequence[PlanFinding]
+    left_out_sums: Sequence[tuple[str, int, str]]
+    people: Sequence[ListedPayee]
+    """The first page of everybody who is paid."""
+    meant: Sequence[PlanFinding]
+    """The columns that were given another meaning."""
+    warnings: Sequence[ShownWarnings]
+    account: Callable[[str], str]
+    """How this person sees an account."""
+    difference: Callable[[str], str] = difference_word
+    sentence: Callable[[PlanFinding], str] = page_sentence
+    warning_line: Callable[[PlanFinding], str] = warning_line
+
+
+def payout_plan(visit: Visit) -> Response:
+    """Show the payout to the person who prepared it and to the one who approves it."""
+    found = folder(visit)
+    if checked_or_reading(visit, found, to_sign=True) is None:
+        return reading_page(visit, found)
+    it = PlanAgreement.required(visit)
+    with journal_for_planning(visit.console.settings) as journal:
+        progress = progress_of(journal, it)
+    document = shown_document(it, progress.stage)
+    if progress.stage is Stage.DONE:
+        return visit.go_to(f"/payouts/{it.batch}")
+    if it.checked is None or document is None or progress.stage is Stage.DRAFTING:
+        return visit.go_to(it.path)
+    content, people = document.content, {currency: rows for currency, rows, _ in it.checked.totals}
+    return visit.page(
+        PlanPage(
+            card=agreement_card(it, document, progress),
+            uploaded=it.folder.uploaded,
+            number=it.folder.number,
+            content=content,
+            sums=[(currency, people.get(currency, 0), amount) for currency, amount in content.totals.items()],
+            payable=content.rows - content.invalid,
+            known=it.checked.known,
+            repeats_meant=document.repeats_meant,
+            comparison=comparison(document),
+            changes=_changes(visit, document),
+            corrections=_of(document, MENDED),
+            left_out=left_out(document),
+            left_out_sums=left_out_sums(document),
+            people=payees(document)[:PEOPLE_A_PAGE],
+            meant=_of(document, MEANT, READ_AS),
+            warnings=[ShownWarnings(*_meaning(kind.code), kind) for kind in kinds_of_warnings(document)],
+            account=account_filter(visit),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PeoplePage(Page):
+    """Everybody whom a payout pays: those that fit what was typed, a page of them."""
+
+    template: ClassVar[str] = "plan_people.html"
+
+    uploaded: UploadedSheet
+    number: str
+    typed: str
+    order: str
+    count: int
+    fitting: int
+    pages: Sequence[PageLink]
+    people: Sequence[ListedPayee]
+    account: Callable[[str], str]
+    difference: Callable[[str], str] = difference_word
+
+
+def payout_people(visit: Visit) -> Response:
+    """Show everybody whom a payout pays, a page at a time: searched by name or account, sorted as the person wants."""
+    found, document = _plan_to_look_at(visit)
+    typed, order = visit.query("text").strip(), visit.query("order")
+    wanted = plain_name(typed)
+    everybody = payees(document)
+    fitting = [one for one in everybody if _fits(one, wanted, is_masked=visit.member.is_masked)]
+    if order in _ORDERS:
+        fitting.sort(key=_ORDERS[order])
+    start = min(visit.query_number("after"), max(len(fitting) - 1, 0))
+    return visit.page(
+        PeoplePage(
+            uploaded=found.uploaded,
+            number=found.number,
+            typed=typed,
+            order=order if order in _ORDERS else "",
+            count=len(everybody),
+            fitting=len(fitting),
+            pages=page_links(
+                "after",
+                {
+                    say("Previous page"): max(start - PEOPLE_A_PAGE, 0) if start else None,
+                    say("Next page"): start + PEOPLE_A_PAGE if start + PEOPLE_A_PAGE < len(fitting) else None,
+                },
+                "people",
+                text=typed,
+                order=order,
+            ),
+            people=fitting[start : start + PEOPLE_A_PAGE],
+            difference=difference_word,
+            account=account_filter(visit),
+        )
+    )
+
+
+def download_people(visit: Visit) -> Response:
+    """Return everybody whom a payout pays as a CSV file."""
+    found, document = _plan_to_look_at(visit)
+
+    def write(path: Path) -> str:
+        write_frame(people_table(document), path)
+        return f"{Path(found.uploaded.name).stem}.people.csv"
+
+    return file_to_take_away(visit, "csv", write)
+
+
+_ORDERS: Mapping[str, Callable[[ListedPayee], Any]] = {
+    "amount": lambda one: (-Decimal(one.amount), one.row),
+    "smallest": lambda one: (Decimal(one.amount), one.row),
+    "name": lambda one: (plain_name(one.name), one.row),
+    "row": lambda one: one.row,
+}
+"""The orders in which people are shown; without one, those with a difference come first."""
+
+
+def _fits(one: ListedPayee, wanted: str, *, is_masked: bool) -> bool:
+    # Whoever sees masked accounts must not find out the other digits by searching for them.
+    account = masked(one.account).lstrip(".") if is_masked else one.account
+    return wanted in plain_name(one.name) or wanted in account.casefold()
+
+
+def _plan_to_look_at(visit: Visit) -> tuple[PayoutFolder, PlanDocument]:
+    """Return the plan of a payout as it is signed, or drafted. Raises `PageNotFound` if the sheet has none."""
+    it = PlanAgreement.required(visit)
+    document = it.document or it.draft()
+    if document is None:
+        raise PageNotFound(say("This sheet cannot be paid yet: it has no list of payments."))
+    return it.folder, document
+
+
+def _of(document: PlanDocument, *codes: str) -> Sequence[PlanFinding]:
+    return [one for one in document.findings if one.code in codes]
+
+
+def _changes(visit: Visit, document: PlanDocument) -> Sequence[ShownChanges]:
+    return [
+        ShownChanges(
+            kind, [_shown_difference(visit, one) for one in kind.findings[:SHOWN_FINDINGS]], place < _OPEN_AT_FIRST
+        )
+        for place, kind in enumerate(differences(document))
+    ]
+
+
+def _shown_difference(visit: Visit, one: PlanFinding) -> ShownDifference:
+    if one.code == CHANGED_ACCOUNT:
+        pieces: Sequence[Sequence[Piece]] = differing(one.old_account, one.account)
+        if visit.member.is_masked:
+            pieces = [masked_pieces(some) for some in pieces]
+        told = [earlier(one), first_paid(one), shared_with(one)]
+    else:
+        pieces, told = [[(account_filter(visit)(one.account), False)]], [page_sentence(one)]
+    return ShownDifference(one, pieces, [f"{part[:1].upper()}{part[1:]}" for part in told if part])
+
+
+def _meaning(code: str) -> tuple[str, str]:
+    try:
+        meaning = meaning_of(code, WARNINGS)
+    except KeyError:
+        return code, ""
+    return meaning.label[:1].upper() + meaning.label[1:].replace("_", " "), meaning.suggestion

@@ -1,0 +1,296 @@
+"""The orders about rows of a payout: each in a folder of its own, drafted by one person, agreed to by others.
+
+No file says how far an order has come: that is read from the files, and from the journal, which keeps every order that
+was carried out.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import ClassVar, Self
+
+from paygw_batch.actions.approvals import order_problem
+from paygw_batch.actions.payout_folder import NamedFolder, is_folder_name, new_named_folder
+from paygw_batch.actions.settle_rows import carry_out_order
+from paygw_batch.actions.start_run import StartedRun, start_run
+from paygw_batch.clock import timestamp
+from paygw_batch.console.pages.agreement import (
+    Agreement,
+    ListedAgreement,
+    Stage,
+    listed,
+    progress_of,
+)
+from paygw_batch.console.pages.preparing import RUNS
+from paygw_batch.console.pages.settling.statement_folder import statement_folders
+from paygw_batch.console.permissions import Act
+from paygw_batch.console.visits import PageOutdated, Visit
+from paygw_batch.errors import ApprovalError, JournalHeld
+from paygw_batch.files import write_whole
+from paygw_batch.journal import JournalReader, make_directory
+from paygw_batch.language import mark, say, say_count
+from paygw_batch.run.kept_documents import is_kept
+from paygw_batch.run.release import ReleaseOrder
+from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.signed_document import read_document, write_document
+from paygw_batch.wiring.approvals import person
+from paygw_batch.wiring.journal import journal_for_planning, run_journal
+
+AnyOrder = SettlementOrder | ReleaseOrder
+_KINDS: tuple[type[AnyOrder], ...] = (SettlementOrder, ReleaseOrder)
+_DONE = "done"
+_drafting = Lock()
+ORDERS_SHOWN = "orders"
+"""The field of a form that says which open orders its page showed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedOrder:
+    """Who drafted an order, and when. `sent_back` says by whom and why it was sent back; empty for one that was not."""
+
+    by: str
+    at: str
+    sent_back: str = ""
+
+
+class OrderFolder(NamedFolder):
+    """The folder of one order."""
+
+    @property
+    def drafted(self) -> DraftedOrder:
+        """Who drafted the order, and when."""
+        return DraftedOrder(**json.loads((self.path / "drafted.json").read_bytes()))
+
+    @property
+    def draft(self) -> AnyOrder:
+        """The order as its maker has yet to sign it."""
+        return _order(self.path / "draft.json")
+
+    @property
+    def order_file(self) -> Path:
+        """The path of the order that its maker signed."""
+        return self.path / "order.json"
+
+    @property
+    def order(self) -> AnyOrder | None:
+        """The order that its maker signed, with its approvals; None if there is none."""
+        return _order(self.order_file) if self.order_file.exists() else None
+
+    @property
+    def document(self) -> AnyOrder:
+        """The order that its maker signed; the draft if there is none."""
+        return self.order or self.draft
+
+    def draft_again(self, at: str, sent_back: str) -> None:
+        """Take the signatures away; `sent_back` says by whom and why. The draft is another one by its time."""
+        write_document(self.draft.model_copy(update={"made_at": at}), self.path / "draft.json")
+        write_whole(self.path / "drafted.json", _as_json(replace(self.drafted, sent_back=sent_back)))
+        self.order_file.unlink(missing_ok=True)
+
+    def put_away(self) -> None:
+        """Move the folder to those of orders that were carried out. It is found there by its name."""
+        done = self.path.parent / _DONE
+        if self.path.parent.name != _DONE:
+            make_directory(done)
+            with suppress(FileNotFoundError):
+                os.replace(self.path, done / self.number)  # noqa: PTH105 (as written)
+            self.path = done / self.number
+
+
+def new_order_folder(directory: Path, draft: AnyOrder, *, by: str, at: str) -> OrderFolder:
+    """Make a folder for an order that was drafted."""
+    path = new_named_folder(directory)
+    write_document(draft, path / "draft.json")
+    write_whole(path / "drafted.json", _as_json(DraftedOrder(by, at)))
+    return OrderFolder(path)
+
+
+def order_folder_of(directory: Path, number: str) -> OrderFolder | None:
+    """Return the folder with this name, of an open order or of one that was carried out; None if there is none."""
+    found = (OrderFolder(place / number) for place in (directory, directory / _DONE))
+    return next((one for one in found if is_folder_name(number) and _is_whole(one.path)), None)
+
+
+def open_order_folders(directory: Path) -> Iterator[OrderFolder]:
+    """Yield the orders that are not put away, the newest first."""
+    found: list[tuple[str, OrderFolder]] = []
+    for path in directory.iterdir() if directory.exists() else ():
+        with suppress(FileNotFoundError):  # it is no order, or one that is put away just now
+            found.append((OrderFolder(path).drafted.at, OrderFolder(path)))
+    yield from (one for _, one in sorted(found, key=lambda one: one[0], reverse=True))
+
+
+def _is_whole(path: Path) -> bool:
+    return (path / "drafted.json").exists()
+
+
+def _order(path: Path) -> AnyOrder:
+    return read_document(path, *_KINDS)
+
+
+def _as_json(drafted: DraftedOrder) -> bytes:
+    return json.dumps(asdict(drafted), ensure_ascii=False).encode()
+
+
+class OrderAgreement(Agreement[AnyOrder]):
+    """An order about rows of a payout."""
+
+    folder: OrderFolder
+
+    own_act, approving_act, starting_act = Act.ORDER, Act.AGREE, Act.SETTLE
+    approve_path, start_path = "agree", "carry-out"
+    gone = mark("There is no such order. It may have been taken back.")
+    only_maker = mark("Only {name}, who drafted this, can change it.")
+    other_person = mark("You asked for this, so another person must agree.")
+    next_steps: ClassVar[Mapping[Stage, str]] = {
+        Stage.TO_SIGN: mark("Not signed yet"),
+        Stage.SENT_BACK: mark("Sent back"),
+        Stage.TO_APPROVE: mark("A second person agrees"),
+        Stage.VOID: mark("Sign it again"),
+        **dict.fromkeys((Stage.APPROVED, Stage.FAILED), mark("Agreed: it can be carried out")),
+        Stage.STARTING: mark("Starting"),
+        Stage.OUTDATED: mark("A row has changed since: withdraw it"),
+    }
+    asks: ClassVar[Mapping[Stage, str]] = {
+        Stage.TO_SIGN: mark("You have not signed it yet: {what}."),
+        Stage.TO_APPROVE: mark("{by} asks you to agree: {what}."),
+        **dict.fromkeys((Stage.APPROVED, Stage.FAILED), mark("Agreed: it can be carried out. {what}.")),
+        Stage.OUTDATED: mark("A row has changed since you signed. Withdraw it: {what}."),
+    }
+
+    def __init__(self, visit: Visit, found: OrderFolder) -> None:
+        drafted = found.drafted
+        self.visit, self.folder, self.drafted, self.signed_file = visit, found, drafted, found.order_file
+        self.path = self.page = f"/orders/{found.number}"
+        self.maker, self.sent_back = drafted.by, drafted.sent_back
+        self.document = found.order
+        self.shown: AnyOrder = self.document or found.draft
+        """The order, signed or not."""
+        self.batch, self.what = self.shown.content.batch, what_is_asked(self.shown)
+
+    @classmethod
+    def find(cls, visit: Visit) -> Self | None:
+        """Return the order of an address, open or carried out; None if it is gone."""
+        found = order_folder_of(orders_directory(visit), visit.path("order"))
+        return None if found is None else cls(visit, found)
+
+    def draft(self) -> AnyOrder:
+        """Return the order as its maker has yet to sign it."""
+        return self.folder.draft
+
+    @property
+    def run(self) -> StartedRun | None:
+        """The last run of the payout, if the order has rows sent again."""
+        return super().run if isinstance(self.shown, ReleaseOrder) else None
+
+    def stage_by_itself(self, journal: JournalReader) -> Stage | None:
+        """Return that an order was sent back, or carried out: one that the journal keeps is put away."""
+        if self.document is not None and is_kept(journal, self.document):
+            self.folder.put_away()
+            return Stage.DONE
+        return Stage.SENT_BACK if self.sent_back else None
+
+    def outdated(self, journal: JournalReader) -> str | None:
+        """Return why the rows are not any more as the order names them; None if they are."""
+        return order_problem(self.visit.console.settings, journal, self.shown) or None
+
+    def changed(self, _stage: Stage | None = None) -> PageOutdated:
+        """Return the error that the order has come further, or back, since its page was opened."""
+        if self.sent_back:
+            return PageOutdated(say("This order was sent back since this page was opened: {who}", who=self.sent_back))
+        return PageOutdated(say("This order has changed since this page was opened."))
+
+    def write(self, document: AnyOrder) -> None:
+        """Keep the signed order. One to settle rows is carried out with the last approval, unless a run is on."""
+        super().write(document)
+        with journal_for_planning(self.visit.console.settings) as journal:
+            is_approved = progress_of(journal, self).stage is Stage.APPROVED
+        if is_approved and isinstance(document, SettlementOrder):
+            with suppress(JournalHeld):  # somebody carries it out later
+                self.start()
+
+    def draft_again(self, sent_back: str = "") -> None:
+        """Put the order back to what it was before its maker signed it, with another time."""
+        self.folder.draft_again(timestamp(self.visit.console.now()), sent_back)
+
+    def start(self) -> StartedRun | None:
+        """Settle the rows, or start the run that releases them and sends them, in another process."""
+        visit, console, order = self.visit, self.visit.console, self.document
+        runs, by = console.directory / RUNS, visit.member.name
+        if isinstance(order, ReleaseOrder):
+            command = [*console.program, "--json", "retry", self.batch, "--order", str(self.folder.order_file)]
+            command += ["--wait", "--force", "--out", str(runs / f"{self.batch}.reconciliation.csv"), "--by", by]
+            return start_run(runs, self.batch, command, by=by, environ=visit.environ)
+        if order is not None:
+            with run_journal(console.settings, "console", lambda _sentence: None) as journal:
+                folders = _statement_folders(visit, order)
+                carry_out_order(console.settings, journal, order, None, person(by), folders=folders)
+            self.folder.put_away()
+        return None
+
+
+def _statement_folders(visit: Visit, order: SettlementOrder) -> Sequence[Path]:
+    """Return where the uploads are that may be the statement whose word an order gives: they are read once more."""
+    if not order.claims_the_gateways_word:
+        return []
+    uploads = statement_folders(visit.console.directory / "statements", order.content.batch)
+    return [one.file.parent for one in uploads]
+
+
+def orders_directory(visit: Visit) -> Path:
+    """Return where orders are kept."""
+    return visit.console.directory / "orders"
+
+
+def drafted_order(visit: Visit, draft: AnyOrder) -> OrderFolder:
+    """Keep an order that the person at the page drafted. The same one again, of a second click, is kept once.
+
+    Raises `PageOutdated` if another order about one of its rows was drafted since the page was opened.
+    """
+    shown = visit.form.get(ORDERS_SHOWN, "").split()
+    with _drafting:
+        found = list(open_order_folders(orders_directory(visit)))
+        for one in found:
+            is_own = one.drafted.by == visit.member.name and not one.drafted.sent_back
+            if is_own and one.document.content == draft.content:
+                return one
+        for one in found:
+            content = one.document.content
+            is_about = content.batch == draft.content.batch and set(one.document.numbers) & set(draft.numbers)
+            if is_about and one.number not in shown:
+                raise PageOutdated(
+                    say("{name} asked for an order about these rows since this page was opened.", name=one.drafted.by)
+                )
+        at = timestamp(visit.console.now())
+        return new_order_folder(orders_directory(visit), draft, by=visit.member.name, at=at)
+
+
+def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
+    """Return the orders that are not carried out yet: of one payout, or all."""
+    folders = list(open_order_folders(orders_directory(visit)))
+    if not folders:
+        return []
+    shown = []
+    with journal_for_planning(visit.console.settings) as journal:
+        for found in folders:
+            try:
+                it = OrderAgreement(visit, found)
+                if batch in {"", it.batch} and (progress := progress_of(journal, it)).stage is not Stage.DONE:
+                    content, numbers = it.shown.content, it.shown.numbers
+                    shown.append(listed(it, progress, content.sheet, it.drafted.at, numbers))
+            except (FileNotFoundError, ApprovalError):
+                if found.path.exists():  # else it was carried out or taken back while this looked
+                    raise
+    return shown
+
+
+def what_is_asked(order: AnyOrder) -> str:
+    """Return the act that an order asks for, in a few words."""
+    rows = len(order.numbers)
+    if isinstance(order, ReleaseOrder):
+        return say_count(rows, "Try {count:,} rejected row again", "Try {count:,} rejected rows again")
+    return say_count(rows, "Settle {count:,} row", "Settle {count:,} rows")

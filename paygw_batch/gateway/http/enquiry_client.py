@@ -1,0 +1,133 @@
+"""Sends status enquiries to the gateway with httpx, and reads the answers as strictly as those to payouts.
+
+No payout goes this way, and no command that sends payouts imports it: httpx takes as long to import as polars.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Iterator
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from paygw_batch.errors import InternalError
+from paygw_batch.gateway.address import TransportSettings, gateway_origin, proxy_origin
+from paygw_batch.gateway.http.http1 import MAX_BODY_BYTES, Broken, framing_fault
+from paygw_batch.gateway.http.tls import client_context
+from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
+
+_FAULTS: tuple[tuple[type[BaseException], FaultKind, bool], ...] = (
+    (httpx.ProxyError, FaultKind.PROXY_FAILED, False),
+    (httpx.ConnectTimeout, FaultKind.CONNECT_TIMEOUT, False),
+    (httpx.WriteTimeout, FaultKind.WRITE_TIMEOUT, True),
+    (httpx.ReadTimeout, FaultKind.READ_TIMEOUT, True),
+    (httpx.WriteError, FaultKind.WRITE_FAILED, True),
+    (httpx.ReadError, FaultKind.CONNECTION_LOST, True),
+    (httpx.RemoteProtocolError, FaultKind.PROTOCOL_ERROR, True),
+)
+_CONNECT_FAULTS: tuple[tuple[type[BaseException], FaultKind], ...] = (
+    (ssl.SSLCertVerificationError, FaultKind.TLS_UNTRUSTED),
+    (ssl.SSLError, FaultKind.TLS_FAILED),
+    (socket.gaierror, FaultKind.NAME_NOT_RESOLVED),
+    (ConnectionRefusedError, FaultKind.CONNECT_REFUSED),
+    (BaseException, FaultKind.CONNECT_FAILED),
+)
+"""Why there is no connection, by its causes: the first line that fits counts."""
+
+
+class EnquiryClient:
+    """Asks one gateway for the state of orders, each time over a connection of its own. Use it with `async with`.
+
+    Redirects, cookies and the environment are ignored. Raises `ConfigurationError` when it is made with settings that
+    cannot be used or are not safe.
+    """
+
+    def __init__(self, settings: TransportSettings) -> None:
+        origin, _ = gateway_origin(settings.base_url)
+        proxy = proxy_origin(settings.proxy, gateway=origin) if settings.proxy is not None else None
+        self._origin = str(origin)
+        self._has_proxy = proxy is not None
+        self._total_timeout_s = settings.total_timeout_s
+        self._client = httpx.AsyncClient(
+            verify=client_context(settings.ca_bundle),
+            proxy=str(proxy) if proxy is not None else None,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            trust_env=False,
+            timeout=httpx.Timeout(settings.read_timeout_s, connect=settings.connect_timeout_s, pool=None),
+            headers={"User-Agent": "paygw-batch", "Accept-Encoding": "identity", "Connection": "close"},
+        )
+
+    async def ask(self, request: PreparedRequest) -> RawReply | TransportFault:
+        """Send an enquiry and wait for its reply. Never raises for a reason of the network.
+
+        Raises `InternalError` for a request to another place than the settings name, or that would not be sent to the
+        very address that was signed.
+        """
+        url = httpx.URL(request.url)
+        if f"{url.scheme}://{url.netloc.decode('ascii')}" != self._origin or str(url) != request.url:
+            raise InternalError("an enquiry was signed for another place than the one it would be sent to")
+        headers = {
+            "Authorization": request.authorization,
+            "Content-Type": "application/json",
+            "Accept": "application/json",
+        }
+        sending = self._client.stream("POST", url, content=request.body, headers=headers)
+        try:
+            async with asyncio.timeout(self._total_timeout_s), sending as response:
+                return await _read(response)
+        except TimeoutError:
+            return TransportFault(FaultKind.TOTAL_TIMEOUT, first_byte_left=True, detail="the enquiry took too long")
+        except httpx.HTTPError as error:
+            return _fault(error, has_proxy=self._has_proxy)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+
+async def _read(response: httpx.Response) -> RawReply | TransportFault:
+    """Return the reply as it came, up to the longest body."""
+    headers = tuple((name.lower(), value.strip(" \t")) for name, value in response.headers.multi_items())
+    broken = framing_fault(response.http_version.removeprefix("HTTP/"), headers)
+    body = b""
+    if broken is None:
+        async for piece in response.aiter_raw():
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
+                broken = Broken(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+                break
+    if broken is not None:
+        return TransportFault(broken.kind, first_byte_left=True, detail=broken.detail)
+    # httpx cannot tell whether a reply began before its request had left, nor whether another one came behind it. So it
+    # counts only if it names the order, as a reply over a reused connection does.
+    return RawReply(response.status_code, headers, body, reused_connection=True)
+
+
+def _fault(error: httpx.HTTPError, *, has_proxy: bool) -> TransportFault:
+    causes = list(_causes(error))
+    detail = type(causes[-1]).__name__
+    if isinstance(error, httpx.ConnectError):
+        kind = next(kind for sort, kind in _CONNECT_FAULTS if any(isinstance(cause, sort) for cause in causes))
+        if has_proxy and kind not in {FaultKind.TLS_UNTRUSTED, FaultKind.TLS_FAILED}:
+            kind = FaultKind.PROXY_FAILED
+        return TransportFault(kind, first_byte_left=False, detail=detail)
+    for sort, kind, has_left in _FAULTS:
+        if isinstance(error, sort):
+            return TransportFault(kind, has_left, detail=detail)
+    return TransportFault(FaultKind.CONNECTION_LOST, first_byte_left=True, detail=detail)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and what it was raised for."""
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            yield from error.exceptions
+        error = error.__cause__ or error.__context__

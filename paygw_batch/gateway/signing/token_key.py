@@ -1,0 +1,245 @@
+"""Signs with a key in a token, by the PKCS#11 module of its vendor (the extra `pkcs11`).
+
+python-pkcs11 tells the module that one thread alone calls it. So each process has one session, and a run that signs in
+several sessions has several processes.
+"""
+
+import base64
+import json
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pkcs11
+from pkcs11 import Attribute, KeyType, Mechanism, MechanismFlag, ObjectClass, TokenFlag
+from pkcs11 import exceptions as refused
+
+from paygw_batch.gateway.signing.key import (
+    MIN_KEY_BITS,
+    NEW_KEY_BITS,
+    Custody,
+    KeyKind,
+    PublicHalf,
+    SigningKey,
+    Staff,
+    public_half_from,
+)
+from paygw_batch.gateway.signing.key_address import TokenAddress, token_address
+from paygw_batch.gateway.signing.key_trouble import KeyTrouble, KeyUnusable
+
+_TROUBLES: dict[KeyTrouble, tuple[type[pkcs11.PKCS11Error], ...]] = {
+    KeyTrouble.PIN_WRONG: (refused.PinIncorrect, refused.PinInvalid, refused.PinLenRange),
+    KeyTrouble.PIN_LOCKED: (refused.PinLocked, refused.PinExpired, refused.UserPinNotInitialized),
+    KeyTrouble.PIN_MISSING: (refused.UserNotLoggedIn,),
+    KeyTrouble.TOKEN_GONE: (
+        refused.TokenNotPresent,
+        refused.TokenNotRecognised,
+        refused.DeviceRemoved,
+        refused.SlotIDInvalid,
+        refused.SessionHandleInvalid,
+        refused.SessionClosed,
+        refused.KeyHandleInvalid,
+        refused.ObjectHandleInvalid,
+    ),
+    KeyTrouble.WRONG_KIND: (refused.KeyTypeInconsistent, refused.MechanismInvalid, refused.KeySizeRange),
+}
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPlace:
+    """A private key in a token, and the way to it. `pin` is None where the token asks for none."""
+
+    address: TokenAddress
+    module: Path
+    pin: str | None = field(repr=False)
+    sessions: int = 1
+    """How many sessions sign at once during a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenKey(SigningKey):
+    """A key that never leaves its token. Each `sign` by itself opens a session; `at_work` keeps one open."""
+
+    place: TokenPlace
+    public_half: PublicHalf
+    found: Custody
+
+    @property
+    def public(self) -> PublicHalf:
+        """The public half."""
+        return self.public_half
+
+    @property
+    def custody(self) -> Custody:
+        """The token."""
+        return self.found
+
+    def sign(self, text: str) -> str:
+        """Return the signature of `text`. Raises `KeyUnusable`."""
+        with self.at_work() as sign:
+            return sign(text)
+
+    @contextmanager
+    def at_work(self) -> Iterator[Callable[[str], str]]:
+        """Yield what signs in one session. Raises `KeyUnusable`."""
+        with _session(self.place) as session:
+            key = _private_key(self.place.address, session)
+
+            def sign(text: str) -> str:
+                with _told(self.place.address):
+                    signature: bytes = key.sign(text.encode(), mechanism=Mechanism.SHA256_RSA_PKCS)
+                if not self.public_half.has_signed(text, signature):
+                    raise KeyUnusable(self.place.address.uri, KeyTrouble.WRONG_SIGNATURE)
+                return base64.b64encode(signature).decode("ascii")
+
+            yield sign
+
+    def hand_over(self) -> bytes:
+        """Return where the key is, and the PIN."""
+        place = self.place
+        told = {"kind": KeyKind.PKCS11, "uri": place.address.uri, "module": str(place.module), "pin": place.pin}
+        return json.dumps(told).encode("ascii")
+
+    def staff(self, cores: int) -> Staff:  # noqa: ARG002 (the token computes)
+        """Return one process for each session."""
+        return Staff(self.place.sessions, is_slow=True)
+
+
+def token_key_handed_over(told: dict[str, str]) -> TokenKey:
+    """Return the key that `TokenKey.hand_over` told this process about. Raises `KeyUnusable`."""
+    return load_token_key(TokenPlace(token_address(told["uri"]), Path(told["module"]), told["pin"]))
+
+
+def load_token_key(place: TokenPlace) -> TokenKey:
+    """Return the RSA key in the token. Raises `KeyUnusable` where it is not there, or may not sign."""
+    address = place.address
+    with _session(place) as session, _told(address):
+        key = _private_key(address, session)
+        if key.key_type is not KeyType.RSA or not _attribute(key, Attribute.SIGN, default=True):
+            raise KeyUnusable(address.uri, KeyTrouble.WRONG_KIND)
+        public = _public_half(address, session, key)
+        was_outside = not _attribute(key, Attribute.NEVER_EXTRACTABLE, default=False)
+        is_exportable = bool(_attribute(key, Attribute.EXTRACTABLE, default=False))
+        expires = _attribute(key, Attribute.END_DATE, default=None)
+        label = session.token.label
+    if public.bits < MIN_KEY_BITS:
+        raise KeyUnusable(address.uri, KeyTrouble.TOO_SHORT, str(public.bits))
+    until = expires if isinstance(expires, date) else None
+    custody = Custody(KeyKind.PKCS11, f"{address.uri} ({label})", is_exportable, was_outside, until)
+    return TokenKey(place, public, custody)
+
+
+def has_token_key(place: TokenPlace) -> bool:
+    """Whether the token has a key of that name. Raises `KeyUnusable` where it cannot be asked."""
+    with _session(place) as session, _told(place.address):
+        return bool(_private_keys(place.address, session))
+
+
+def make_token_key(place: TokenPlace) -> None:
+    """Make a new RSA key in the token, which cannot be exported. Raises `KeyUnusable`."""
+    address = place.address
+    with _session(place, writes=True) as session, _told(address):
+        session.generate_keypair(
+            KeyType.RSA,
+            NEW_KEY_BITS,
+            store=True,
+            label=address.label,
+            id=address.key_id or secrets.token_bytes(8),
+            capabilities=MechanismFlag.SIGN | MechanismFlag.VERIFY,
+            private_template={Attribute.SENSITIVE: True, Attribute.EXTRACTABLE: False},
+        )
+
+
+@contextmanager
+def _session(place: TokenPlace, *, writes: bool = False) -> Iterator[Any]:
+    """Yield a session at the token, logged in; afterwards the module forgets all of it, the PIN included."""
+    address = place.address
+    with _ONE_AT_A_TIME:
+        try:
+            module = pkcs11.lib(str(place.module))
+        except pkcs11.PKCS11Error:
+            raise KeyUnusable(address.uri, KeyTrouble.MODULE, str(place.module)) from None
+        try:
+            with _told(address):
+                token = _token(address, module)
+                if TokenFlag.USER_PIN_LOCKED in token.flags:
+                    raise KeyUnusable(address.uri, KeyTrouble.PIN_LOCKED)
+                if place.pin is None and TokenFlag.LOGIN_REQUIRED in token.flags:
+                    raise KeyUnusable(address.uri, KeyTrouble.PIN_MISSING)
+                session = token.open(rw=writes, user_pin=place.pin)
+            try:
+                yield session
+            finally:
+                with suppress(pkcs11.PKCS11Error):
+                    session.close()
+        finally:
+            with suppress(pkcs11.PKCS11Error):
+                module.finalize()
+
+
+def _token(address: TokenAddress, module: Any) -> Any:
+    tokens = [slot.get_token() for slot in module.get_slots(token_present=True)]
+    fitting = [token for token in tokens if _fits(address, token)]
+    if len(fitting) != 1:
+        raise KeyUnusable(address.uri, KeyTrouble.SEVERAL_TOKENS if fitting else KeyTrouble.TOKEN_GONE)
+    return fitting[0]
+
+
+def _fits(address: TokenAddress, token: Any) -> bool:
+    serial = token.serial.decode("ascii", "replace").strip()
+    found = (token.label, serial, token.manufacturer_id, token.model, token.slot.slot_id)
+    wanted = (address.token, address.serial, address.manufacturer, address.model, address.slot)
+    return TokenFlag.TOKEN_INITIALIZED in token.flags and all(
+        want is None or want == there for want, there in zip(wanted, found, strict=True)
+    )
+
+
+def _private_keys(address: TokenAddress, session: Any) -> list[Any]:
+    wanted: dict[Attribute, object] = {Attribute.CLASS: ObjectClass.PRIVATE_KEY}
+    if address.label is not None:
+        wanted[Attribute.LABEL] = address.label
+    if address.key_id is not None:
+        wanted[Attribute.ID] = address.key_id
+    return list(session.get_objects(wanted))
+
+
+def _private_key(address: TokenAddress, session: Any) -> Any:
+    with _told(address):
+        keys = _private_keys(address, session)
+    if len(keys) != 1:
+        raise KeyUnusable(address.uri, KeyTrouble.SEVERAL_KEYS if keys else KeyTrouble.KEY_MISSING)
+    return keys[0]
+
+
+def _public_half(address: TokenAddress, session: Any, key: Any) -> PublicHalf:
+    """Return the public half, by the private key's own attributes or, where it has none, of the object beside it."""
+    sources = [key, *session.get_objects({Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id})]
+    for source in sources:
+        modulus = _attribute(source, Attribute.MODULUS, default=None)
+        exponent = _attribute(source, Attribute.PUBLIC_EXPONENT, default=None)
+        if modulus and exponent:
+            return public_half_from(modulus, exponent)
+    raise KeyUnusable(address.uri, KeyTrouble.BROKEN, "no public half")
+
+
+def _attribute(found: Any, attribute: Attribute, *, default: Any) -> Any:
+    try:
+        return found[attribute]
+    except (pkcs11.PKCS11Error, ValueError, NotImplementedError):
+        return default
+
+
+@contextmanager
+def _told(address: TokenAddress) -> Iterator[None]:
+    """Say what an error of the module means."""
+    try:
+        yield
+    except pkcs11.PKCS11Error as error:
+        trouble = next((one for one, errors in _TROUBLES.items() if isinstance(error, errors)), KeyTrouble.BROKEN)
+        raise KeyUnusable(address.uri, trouble, type(error).__name__) from None

@@ -1,0 +1,56 @@
+"""Forgets the people of a batch: the removal, the rest, and how a later change to the rest is found.
+
+Names, numbers and texts about people go. The hash of a line that they were part of stays, and with it the chain. A fact
+in that chain says who forgot whom, and digests all that is left. Pure.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from paygw_batch.core.evidence import EvidenceSource
+from paygw_batch.journal.facts.codec import canonical
+
+MARK = "\x1e"
+"""A control character, which no content and no payee has: it marks a fingerprint."""
+NO_FIELDS = "{}"
+_LEFT_OF_A_STATEMENT = ("attempts", "batch", "sha256")
+"""Says when a file was first read, and of which attempts it can speak: without it an old file could settle a row."""
+
+
+def fingerprint(key: bytes | None, kind: str, value: str) -> str:
+    """Return the substitute by which the same value is recognised later; empty without a key."""
+    return "" if key is None else MARK + hmac.digest(key, f"{kind}\0{value}".encode(), "sha256").hex()
+
+
+def evidence_left(source: str, content: str) -> str:
+    """Return the content of evidence without people."""
+    if source != EvidenceSource.STATEMENT:
+        return ""
+    try:
+        said = json.loads(content)
+    except ValueError:
+        return ""
+    return canonical({name: said[name] for name in _LEFT_OF_A_STATEMENT if name in said})
+
+
+class Remains:
+    """Digests the lines that are left of what one fact forgot, in their order."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+
+    def add(self, lines: Iterable[Sequence[Any]]) -> int:
+        """Take lines in; return how many they are."""
+        count = 0
+        for count, line in enumerate(lines, start=1):  # noqa: B007 (the last one is wanted)
+            texts = [value.hex() if isinstance(value, bytes) else value for value in line]
+            self._sha256.update(canonical(texts).encode() + b"\n")
+        self._sha256.update(b"\n")
+        return count
+
+    def hexdigest(self) -> str:
+        """Return the digest, in hex."""
+        return self._sha256.hexdigest()

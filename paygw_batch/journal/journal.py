@@ -1,0 +1,662 @@
+"""The journal of one endpoint: its queries, and the writes of people and commands; once for every store.
+
+Two stores implement the rest: a file, or memory (`sqlite`), and PostgreSQL (`postgres`). One set of conformance tests
+runs on all three. A journal has one writer, and is called from one thread at a time.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Protocol
+
+from paygw_batch.core.evidence import Candidate, Evidence, Finding, SignedOrder
+from paygw_batch.core.lifecycle import Released, Replaced, Standing, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.text import spelled_alike
+from paygw_batch.errors import InternalError, JournalError
+from paygw_batch.journal.batch_part import BatchPart, record_of
+from paygw_batch.journal.evidence_log import EvidenceLog
+from paygw_batch.journal.facts.codec import BatchOpened
+from paygw_batch.journal.facts.digest import OpeningDigests
+from paygw_batch.journal.facts.history import history_of
+from paygw_batch.journal.facts.inbox_chain import InboxEntry
+from paygw_batch.journal.facts.progress import (
+    STATES,
+    RowProgress,
+    amendable,
+    is_in_quarantine,
+    next_order_id,
+    storable,
+    succeed,
+    waits_for_quarantine,
+)
+from paygw_batch.journal.gate_port import Gate
+from paygw_batch.journal.kept_notification import evidence_of
+from paygw_batch.journal.port import EngineJournal, VerifyProgress, unwatched
+from paygw_batch.journal.shared_run import RowBeingSent, RunOfWorkers
+from paygw_batch.journal.tables import Tables
+from paygw_batch.journal.values import (
+    Amendment,
+    AttemptReply,
+    BatchRecord,
+    CarriedOut,
+    Clash,
+    ClockSeen,
+    Due,
+    Entry,
+    FirstReading,
+    Forgettable,
+    FoundPayment,
+    Head,
+    HistoryEntry,
+    Hold,
+    InboxEnd,
+    KeptReply,
+    Known,
+    LookAlike,
+    Messages,
+    NewBatch,
+    PaymentSearch,
+    RepeatedBatch,
+    RowStanding,
+    StateTally,
+    TallyKind,
+    UsedSpelling,
+    WantedRows,
+    Withdrawal,
+)
+from paygw_batch.language import say
+
+_AT_ONCE = 10_000
+"""How many instructions a release moves at a time."""
+_NOTIFICATIONS_AT_ONCE = 200
+"""How many notifications one transaction takes in."""
+
+
+class WaitingInbox(Protocol):
+    """The inbox of this host: the notifications that the journal has not taken in."""
+
+    def after(self, taken: InboxEnd, *, limit: int) -> Sequence[InboxEntry]:
+        """Return up to `limit` notifications that follow `taken`."""
+        ...
+
+    def verify(self, taken: InboxEnd) -> int:
+        """Check all of it; return how many notifications follow `taken`."""
+        ...
+
+    def close(self) -> None:
+        """Close it. It is opened again when it is needed."""
+        ...
+
+
+class JournalReader(ABC):
+    """The journal of one endpoint, opened for reading: one snapshot of it, also while a run writes it.
+
+    Every method raises `JournalCorrupt` for what is found damaged, and `JournalError` for what cannot be read.
+    """
+
+    def __init__(self, tables: Tables, inbox: WaitingInbox, notes: tuple[str, ...] = ()) -> None:
+        self.notes = notes
+        """Sentences about the journal as a whole that a person should read and that stop nothing."""
+        self._tables, self._inbox = tables, inbox
+        self._evidence = EvidenceLog(tables)
+
+    def head(self) -> Head:
+        """Return which journal it is, and how far it has come."""
+        with self._snapshot():
+            facts, digest = self._chain_end()
+            return Head(self._tables.identity.journal_id, facts, digest, *self._evidence.marks())
+
+    def batches(self, *, plan_sha256: str = "") -> Sequence[BatchRecord]:
+        """Return all batches, or the one that the plan with this digest opened, oldest first."""
+        found = self._run("batches_of_plan", plan_sha256=plan_sha256) if plan_sha256 else self._run("batches")
+        return [BatchRecord(*line) for line in found]
+
+    def batch(self, batch: str, *, operation: str | None = None) -> BatchRecord | None:
+        """Return the batch with this id, of one operation where one is named; None if there is none."""
+        return next((BatchRecord(*line) for line in self._run("batch", batch=batch, operation=operation)), None)
+
+    def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
+        """Hold (row, client_orderid, content) of a sheet against every order id ever used."""
+        known, clashes = [], []
+        with self._snapshot():
+            asked = self._tables.each("compare", ("row", "order_id", "content"), rows, operation=operation)
+            for row, order_id, number, is_its_own, is_equal, left, content, *about in asked:
+                word, attempt, mark, code, intended_at, batch, sheet_row, opened_at = about
+                state = STATES[word]
+                standing = Standing(state, attempt, possible_duplicate_of=mark)
+                # What is left of a forgotten payee can be sent to nobody: a rejected row needs an amendment.
+                is_known_again = not amendable(standing) and self._fingerprint("content", content) == left
+                if is_its_own and (is_equal if left is None else is_known_again):
+                    known.append(Known(row, number, state))
+                    continue
+                # An id that an instruction was sent under after a release is no one else's to amend.
+                may_amend = bool(is_its_own) and amendable(standing)
+                since = intended_at if waits_for_quarantine(standing, code) else None
+                clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend, since))
+            held = self._evidence.contested(clash.instruction for clash in clashes if clash.amendable)
+        return known, [replace(one, amendable=False) if one.instruction in held else one for one in clashes]
+
+    def look_alikes(
+        self, operation: str, rows: Iterable[tuple[int, str, str, str, int]], *, since: str
+    ) -> Sequence[LookAlike]:
+        """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`.
+
+        For each row the newest such instruction is named, by its own order id, batch and opening time.
+        """
+        columns = ("row", "order_id", "payee", "currency", "minor")
+        with self._snapshot():
+            if not self._tables.run("opened_since", operation=operation, since=since):
+                return []
+            asked = self._with_fingerprints(rows, columns.index("payee"))
+            newest: dict[int, LookAlike] = {}
+            for line in self._tables.each("look_alikes", columns, asked, operation=operation, since=since):
+                one = LookAlike(*line)
+                if one.row not in newest or newest[one.row].opened_at < one.opened_at:
+                    newest[one.row] = one
+            return list(newest.values())
+
+    def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
+        """Find (row, client_orderid, the id in one spelling) whose id was used in another spelling, and never as it is.
+
+        The third is `core.spelling.spelled_alike` of the second. The newest such id is named.
+        """
+        columns = ("row", "order_id", "spelling")
+        with self._snapshot():
+            if not self._tables.run("any_order_id", operation=operation):
+                return []
+            # For most rows there is none, and that is cheaper to ask.
+            used = list(self._tables.each("has_spelling", columns, rows, operation=operation))
+            found = self._tables.each("used_spellings", columns, used, operation=operation)
+            return [UsedSpelling(*line) for line in found]
+
+    def repeated_batches(
+        self, operation: str, rows: Iterable[tuple[str, str, str, int]], *, since: str
+    ) -> Sequence[RepeatedBatch]:
+        """Count (client_orderid, payee, currency, minor) paid under other ids, by batch opened after `since`.
+
+        A row is counted once for each batch that pays the same payee the same amount. Newest batch first.
+        """
+        columns, repeated = ("order_id", "payee", "currency", "minor"), Counter[int]()
+        with self._snapshot():
+            asked = self._with_fingerprints(rows, columns.index("payee"))
+            for batch, count in self._tables.each("repeated", columns, asked, operation=operation, since=since):
+                repeated[batch] += count
+            return [
+                RepeatedBatch(batch, sheet_name, opened_at, repeated[number])
+                for number in sorted(repeated, reverse=True)
+                for batch, sheet_name, opened_at in self._tables.run("batch_title", batch=number)
+            ]
+
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
+
+        One that evidence speaks against, and no person has answered, is held: it is left out. Raises `JournalCorrupt`
+        for one that is not where its newest fact leads.
+        """
+        with self._plainly():
+            return self._due(batch, after_row, limit)
+
+    def rows(
+        self,
+        batch: int,
+        *,
+        states: Collection[State] | None = None,
+        numbers: Collection[int] | None = None,
+        accepted_until: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> Iterator[RowStanding]:
+        """Yield the first `limit` rows (None: all) of a batch after row `after`, in the sheet's order.
+
+        Of those, `states` and `numbers` (rows of the sheet) name the ones that are wanted; None: all. It costs what is
+        yielded, not what the batch has. With `accepted_until`, of the accepted rows only those whose latest intent is
+        not after that time. Rows that are ready are asked for alone, without another state: raises `InternalError`.
+        """
+        with self._plainly():
+            yield from self._rows(batch, WantedRows(states, numbers, accepted_until, after, limit))
+
+    def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
+        """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, many at a time: a fraction of the cost of `rows`.
+
+        For what needs the whole batch: its reconciliation, and a statement of the gateway's.
+        """
+        row = -1
+        with self._plainly():
+            while lines := self._tables.run("standing_lines", batch=batch, after=row, limit=_AT_ONCE):
+                for word in {line[1] for line in lines}:
+                    STATES[word]  # raises for one that there is not
+                row = lines[-1][0]
+                yield lines
+
+    def pages(self, batch: int) -> Iterator[bytes]:
+        """Yield the sheet as it was received, piece by piece."""
+        for (number,) in self._run("page_numbers", batch=batch):
+            ((content,),) = self._run("page", batch=batch, number=number)
+            yield bytes(content)
+
+    def customer_urls(self, batch: int) -> Mapping[int, str]:
+        """Return the URLs where customers of a batch pay, by row, as the gateway named them for the latest attempt."""
+        return {row: json.loads(details)["customer_url"] for row, details in self._run("customer_urls", batch=batch)}
+
+    def tallies(
+        self, batch: int, *, kind: TallyKind = TallyKind.ALL, accepted_until: str | None = None
+    ) -> Sequence[StateTally]:
+        """Return counts and sums of a batch, ordered by country, currency and state.
+
+        With `accepted_until`, of the accepted rows only those whose latest intent is not after that time.
+        """
+        with self._snapshot():
+            return self._tallies(batch, kind, accepted_until)
+
+    def being_sent(self, batch: int) -> Sequence[RowBeingSent]:  # noqa: ARG002 (a file has no leases)
+        """Return the rows of a batch that living processes have in flight, as far as their leases say so."""
+        return ()
+
+    def messages(self, batch: int | None = None) -> Messages:
+        """Return the messages of the gateway about the rows of one batch, or of all."""
+        with self._snapshot():
+            return self._evidence.messages(batch)
+
+    def holds(self, batch: int) -> Mapping[int, Hold]:
+        """Return the evidence that holds ready rows of a batch, by row: no run sends them."""
+        with self._plainly():
+            return self._evidence.holds(batch)
+
+    def first_reading(self, sha256: str) -> FirstReading:
+        """Return when the file of a statement with this digest was first read, for whichever batch."""
+        with self._plainly():
+            return self._evidence.first_reading(sha256)
+
+    def withdrawals(self) -> Sequence[Withdrawal]:
+        """Return the signed plans and orders that were withdrawn, oldest first."""
+        with self._plainly():
+            return self._evidence.withdrawals()
+
+    def orders(self, order_id: str) -> Sequence[Candidate]:
+        """Return the instructions of every operation that go, or went, by an order id.
+
+        An id that the journal does not know may be written as that of a later attempt: then the instructions that go,
+        or went, by the id of the first, each with `is_attempt_unknown`.
+        """
+        with self._plainly():
+            return self._evidence.candidates(order_id)
+
+    def history(self, batch: int) -> Sequence[HistoryEntry]:
+        """Return the acts of people on a batch and on the rows it covers, oldest first."""
+        return [
+            entry
+            for seq, at, kind, details, row, attempt in self._run("history", batch=batch)
+            for entry in history_of(seq, at, kind, details, row=row, attempt=attempt)
+        ]
+
+    def find_payments(self, search: PaymentSearch, *, limit: int) -> Sequence[FoundPayment]:
+        """Return up to `limit` payments of all batches that a search fits, the newest first."""
+        numbers = set[int]()
+        with self._snapshot():
+            if "\0" not in search.order_id and storable(search.order_id) == search.order_id:
+                spelling = spelled_alike(search.order_id)
+                for (operation,) in self._tables.run("operations"):
+                    found = self._tables.run("same_spelling", operation=operation, spelling=spelling)
+                    numbers.update(number for _, number in found)
+            if expression := self._search_expression(search):
+                fitting = self._tables.run("payments_fitting", expression=expression, limit=limit)
+                numbers.update(number for (number,) in fitting)
+            newest = sorted(numbers, reverse=True)[:limit]
+            return [_payment(line) for line in self._tables.run("payments", numbers=newest)] if newest else []
+
+    def payments(self, batch: int, rows: Collection[int]) -> Mapping[int, FoundPayment]:
+        """Return the payments of those of `rows` that a batch has, by row: a page of a batch with its payees."""
+        with self._snapshot():
+            instructions = dict(self._tables.run("numbered", batch=batch, rows=sorted(rows), after=0)) if rows else {}
+            numbers = sorted(set(instructions.values()), reverse=True)
+            lines = self._tables.run("payments", numbers=numbers) if numbers else []
+        payments = {number: _payment(line) for number, line in zip(numbers, lines, strict=True)}
+        return {row: payments[number] for row, number in instructions.items()}
+
+    def forgettable(self, numbers: Sequence[int] | None = None, *, before: str = "", left_until: str) -> Forgettable:  # noqa: ARG002
+        """Return the payments whose payees may be forgotten: all from before a date, or those of `numbers`.
+
+        A batch is forgotten when it is over: each of its rows is paid, returned, replaced, or rejected for good (one
+        that a person called rejected left no later than `left_until`), and no message about it waits for a person.
+        """
+        raise _forgets_nobody()
+
+    def forgotten(self, batch: int) -> HistoryEntry | None:
+        """Return when and by whom people of a batch were forgotten first; None where nobody was."""
+        return next((one for one in self.history(batch) if one.kind == "forgotten"), None)
+
+    def orders_to_forget(self) -> Sequence[str]:
+        """Return the documents of the signed orders by which people were forgotten, oldest first."""
+        with self._plainly():
+            return self._evidence.orders_of("")
+
+    def replies(self, number: int) -> Sequence[AttemptReply]:
+        """Return the raw replies that are kept about instruction `number`, oldest first."""
+        found = self._run("replies", instruction=number)
+        return [AttemptReply(attempt, at, KeptReply(head.decode(), body)) for attempt, at, head, body in found]
+
+    def verify(self, progress: VerifyProgress = unwatched) -> Mapping[str, int]:
+        """Replay the whole journal, and check its inbox; return the counts by name.
+
+        Raises `JournalCorrupt` or `InboxDamaged`, naming the first wrong place.
+        """
+        with self._snapshot():
+            counts, taken = self._verify(progress), self._evidence.inbox_end()
+        return {**counts, "notifications_waiting": self._inbox.verify(taken)}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the journal. It can be reopened."""
+
+    def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+        with self._plainly():
+            return self._tables.run(name, **values)
+
+    @abstractmethod
+    def _plainly(self) -> AbstractContextManager[object]:
+        """Turn errors of the store within the block into errors of the journal."""
+
+    @abstractmethod
+    def _snapshot(self) -> AbstractContextManager[object]:
+        """Let many statements see one state of the journal, with errors as `_plainly` has them."""
+
+    def _fingerprint(self, kind: str, value: str) -> str:  # noqa: ARG002 (a store that forgets nobody has none)
+        """Return the fingerprint of a value of a payee who was forgotten; empty where no key is."""
+        return ""
+
+    def _with_fingerprints(self, rows: Iterable[tuple[Any, ...]], place: int) -> Iterable[tuple[Any, ...]]:  # noqa: ARG002
+        """Return rows, each a second time with the fingerprint in place of the payee where somebody was forgotten."""
+        return rows
+
+    @abstractmethod
+    def _chain_end(self) -> tuple[int, str]:
+        """Return how many facts there are, and the hash of all of them, in hex."""
+
+    @abstractmethod
+    def _due(self, batch: int, after_row: int, limit: int) -> Sequence[Due]: ...
+
+    @abstractmethod
+    def _rows(self, batch: int, wanted: WantedRows) -> Iterator[RowStanding]: ...
+
+    @abstractmethod
+    def _tallies(self, batch: int, kind: TallyKind, accepted_until: str | None) -> Sequence[StateTally]: ...
+
+    @abstractmethod
+    def _search_expression(self, search: PaymentSearch) -> str:
+        """Return the words of a search as the store's text index is asked; empty if there are none."""
+
+    @abstractmethod
+    def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
+        """Replay the journal inside the open snapshot, and return the counts."""
+
+
+class Journal(JournalReader):
+    """The journal of one endpoint, held for writing, with the operations of people and commands."""
+
+    def open_batch(
+        self,
+        batch: NewBatch,
+        *,
+        parts: Iterable[BatchPart],
+        known: Iterable[Known],
+        amendments: Iterable[Amendment],
+        at: str,
+    ) -> BatchRecord:
+        """Make a whole batch durable in one transaction, or nothing of it.
+
+        `parts` are its pages and the rows that are new, in the sheet's order, `known` those that another batch already
+        has (the batch then also covers them), `amendments` say which of the new ones replace an old instruction. Raises
+        `InternalError` when an order id is already taken and not amended: `compare` comes first; and when the plan has
+        opened a batch before. Raises `DocumentWithdrawn` when the plan was withdrawn, up to this very moment.
+        """
+        batch = replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
+        if batch.plan_sha256 and self.batches(plan_sha256=batch.plan_sha256):
+            raise InternalError("a plan that has opened a batch was about to open another")
+        amended = {amendment.row: amendment for amendment in amendments}
+        replaced = {row: amendment.instruction for row, amendment in amended.items()}
+        with self._writing():
+            ((newest, highest_batch, highest),) = self._tables.run("highest_numbers")
+            at = max(at, newest or "")
+            digests = OpeningDigests(batch, (highest or 0) + 1)
+            record = record_of(batch, (highest_batch or 0) + 1, at)
+            record = self._store_batch(record, batch.plan_sha256, digests, parts, known, replaced)
+            self._evidence.require_plan_in_force(batch.plan_sha256)
+            self._record_opening(record.number, at, digests.opened(), digests)
+            self._amend(record, amended, at)
+            self._opened(digests.first_instruction)
+        return record
+
+    def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Make the withdrawal of a signed plan or order durable. It does not wait for a run, nor a run for it."""
+        with self._writing():
+            self._evidence.keep(withdrawal)
+
+    @abstractmethod
+    def conclude_dead(self, at: str) -> int:
+        """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
+
+    def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
+        """Keep evidence in order and apply the facts it proves, all in one transaction; return the findings.
+
+        Ends before the first that speaks of a row in flight: what it says can only be judged later. `words` is the
+        operator's `[outcomes]`.
+        """
+        with self._writing():
+            return self._evidence.take_in(evidence, words, self._record, at)
+
+    def take_in_waiting(
+        self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
+    ) -> Counter[Finding]:
+        """Record the notifications that wait in the inbox (all, or about `at_most`), each once; count the findings.
+
+        Ends before the first about a row in flight. Raises `InboxDamaged`; what was taken in by then is in the journal.
+        """
+        findings: Counter[Finding] = Counter()
+        while at_most is None or findings.total() < at_most:
+            with self._plainly():
+                taken = self._evidence.inbox_end()
+            waiting = self._inbox.after(taken, limit=_NOTIFICATIONS_AT_ONCE)
+            if not waiting:
+                break
+            found = self.take_in([evidence_of(one) for one in waiting], words, at=at)
+            findings.update(found)
+            if len(found) < len(waiting):
+                break
+        return findings
+
+    def hand_over(
+        self,
+        batch: int,  # noqa: ARG002 (without workers)
+        *,
+        waits: bool = False,  # noqa: ARG002
+        is_urgent: bool = False,  # noqa: ARG002
+    ) -> RunOfWorkers | None:
+        """Offer the batch to workers and release the write lock. Return None if no worker is alive.
+
+        With `waits`, also if none lives: the batch waits for one. Workers leave other batches for one that
+        `is_urgent`. A journal in a file has no workers. Raises `JournalHeld` while workers still end a run of the batch
+        that was stopped.
+        """
+        return None
+
+    @abstractmethod
+    def for_engine(self) -> AbstractContextManager[EngineJournal]:
+        """Give the journal to an engine: until the block ends, only the engine uses it."""
+
+    def gate(self) -> Gate | None:
+        """Return the limits that all workers of the endpoint share; None if there is one process that sends."""
+        return None
+
+    def settle(
+        self,
+        entries: Sequence[Entry],
+        *,
+        note: CarriedOut | ClockSeen | None = None,
+        order: SignedOrder | None = None,
+    ) -> None:
+        """Make people's words about rows durable in one transaction, or none of them; on a held row they lift its hold.
+
+        `note` is kept in the same transaction: the statement that they come from was carried out, or how far our clock
+        is from the gateway's. So is the signed `order` that asks for it (`DocumentWithdrawn` if it was withdrawn).
+        Raises `RowsMoved` when one would not move its row, or settles a row that is ready and not held: another process
+        moved it since it was read.
+        """
+        with self._writing():
+            self._evidence.settle(entries, self._record)
+            self._evidence.keep(note, order)
+
+    def release(
+        self,
+        batch: int,
+        rows: Sequence[int] | None,
+        *,
+        suffix: bool,
+        by: str,
+        at: str,
+        left_until: str = "",
+        order: SignedOrder | None = None,
+    ) -> int:
+        """Release the rejected rows of a batch (all, or those named) for another attempt; return how many.
+
+        One that is rejected on a person's word alone is only released if its attempt left no later than `left_until`.
+        The signed `order` that asks for it is kept in the same transaction (`DocumentWithdrawn` if it was withdrawn).
+        """
+        released, digest = 0, "" if order is None else order.sha256
+        with self._writing():
+            ((operation,),) = self._tables.run("operation_of", batch=batch)
+            found = self._rows(batch, WantedRows({State.REJECTED}, rows))
+            rejected = iter(array("q", (row.instruction for row in found)))
+            while group := list(islice(rejected, _AT_ONCE)):
+                entries = [
+                    self._release_entry(
+                        number, operation, order_id, progress, suffix=suffix, fact=Released("", by, digest), at=at
+                    )
+                    for number, (order_id, progress) in self._loaded(group).items()
+                    if not is_in_quarantine(progress, left_until)
+                ]
+                self._record(entries)
+                released += len(entries)
+            self._evidence.keep(order)
+        return released
+
+    def forget(self, chosen: Forgettable, *, by: str, at: str, order: SignedOrder | None = None) -> bool:  # noqa: ARG002
+        """Forget the payees of payments in one transaction; ids, sums, states and times stay, and the chain.
+
+        The signed `order` that asks for it is kept in the same transaction (`DocumentWithdrawn` if it was withdrawn).
+        Return False where another program reads the journal, and keeps its log from being emptied: call it again then.
+        """
+        raise _forgets_nobody()
+
+    def _amend(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
+        """Let new instructions take over from those they replace: order ids, numbering and, if rejected, a release."""
+        new_numbers = dict(self._tables.run("replacing", batch=record.number)) if amended else {}
+        if len(new_numbers) != len(amended):
+            raise InternalError("an amendment is of no row of its batch")
+        if not amended:
+            return
+        loaded = self._loaded([*(one.instruction for one in amended.values()), *new_numbers.values()])
+        entries, succeeded = [], {}
+        for row, amendment in amended.items():
+            old, new = amendment.instruction, new_numbers[row]
+            order_id, progress = loaded[old]
+            if (
+                not amendable(progress.standing)
+                or is_in_quarantine(progress, amendment.left_until)
+                or self._evidence.contested((old,))
+                or loaded[new][0] != order_id
+            ):
+                raise InternalError("an amendment replaces what may not be replaced")
+            after = succeeded[new] = succeed(progress)
+            ids = {"order_id": order_id, "next_order_id": progress.order_id}
+            self._tables.run("move_order_ids", operation=record.operation, instruction=new, **ids)
+            entries.append(Entry(old, progress.standing.attempt, Replaced(record.batch, row), at))
+            if progress.standing.state is State.REJECTED:
+                entries.append(
+                    self._release_entry(
+                        new,
+                        record.operation,
+                        order_id,
+                        after,
+                        suffix=True,
+                        fact=Released("", "an amended sheet"),
+                        at=at,
+                    )
+                )
+        self._record(entries, succeeded)
+
+    def _release_entry(
+        self,
+        number: int,
+        operation: str,
+        client_orderid: str,
+        progress: RowProgress,
+        *,
+        suffix: bool,
+        fact: Released,
+        at: str,
+    ) -> Entry:
+        """Return the fact that releases a rejected instruction, with its next order id, which it claims."""
+
+        def is_used(order_id: str) -> bool:
+            return bool(self._tables.run("is_spelling_used", operation=operation, spelling=spelled_alike(order_id)))
+
+        order_id = next_order_id(client_orderid, progress, suffix=suffix, is_used=is_used)
+        if suffix:
+            self._tables.add_order_id(operation, order_id, number)
+        return Entry(number, progress.standing.attempt, replace(fact, order_id=order_id), at)
+
+    @abstractmethod
+    def _writing(self) -> AbstractContextManager[object]:
+        """One transaction: durable, and known to the witness, when the block is left; or nothing of it."""
+
+    @abstractmethod
+    def _store_batch(
+        self,
+        record: BatchRecord,
+        plan_sha256: str,
+        digests: OpeningDigests,
+        parts: Iterable[BatchPart],
+        known: Iterable[Known],
+        replaced: Mapping[int, int],
+    ) -> BatchRecord:
+        """Write all of a batch but the fact that opens it; return the batch, with its reference if the store has it."""
+
+    @abstractmethod
+    def _record_opening(self, number: int, at: str, opened: BatchOpened, digests: OpeningDigests) -> None:
+        """Add the fact that opens a batch to the chain."""
+
+    def _opened(self, first: int) -> None:
+        """Do what else there is to do for a batch whose instructions, from `first` on, are all written."""
+
+    @abstractmethod
+    def _loaded(self, numbers: Sequence[int]) -> Mapping[int, tuple[str, RowProgress]]:
+        """Read instructions that are about to move: their first order ids and progress, by number."""
+
+    @abstractmethod
+    def _record(
+        self, entries: Sequence[Entry], succeeded: Mapping[int, RowProgress] | None = None
+    ) -> Sequence[tuple[int, str, bool]]:
+        """Add facts to the chain and save the progress of their instructions, inside the open transaction.
+
+        Returns of each its number, its time, and whether it moved its row. `succeeded` is the progress that some
+        instructions took over before; it is saved as well.
+        """
+
+
+def _forgets_nobody() -> JournalError:
+    return JournalError(
+        say("A journal in PostgreSQL can't forget anybody yet."), hint=say("Nothing was changed: nobody was forgotten.")
+    )
+
+
+def _payment(line: Sequence[Any]) -> FoundPayment:
+    columns = list(line)
+    columns[10] = json.loads(columns[10])
+    columns[12] = STATES[columns[12]]
+    return FoundPayment(*columns)

@@ -1,0 +1,391 @@
+"""The place of a journal in PostgreSQL, which several hosts share: it is made, opened and looked into here."""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from paygw_batch.errors import (
+    ConfigurationError,
+    HolderKind,
+    JournalError,
+    JournalOutdated,
+    JournalWentBack,
+    UsageError,
+    WitnessDamaged,
+)
+from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.gate_port import GateState, LimitChange
+from paygw_batch.journal.guards.location import check_directory, make_directory
+from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.opening.place import JournalPlace
+from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside
+from paygw_batch.journal.shared_run import WorkerLife
+from paygw_batch.journal.sqlite.inbox import InboxReader
+from paygw_batch.journal.values import KeptPlan, Withdrawal
+from paygw_batch.language import say
+
+__all__ = ["DatabaseCopies", "MissingHost", "Server", "WorkerJournal"]
+
+try:
+    import psycopg
+
+    from paygw_batch.journal.postgres.kept_plans import keep_plan, newest_plan, plans_of_payments
+    from paygw_batch.journal.postgres.leasing import leases
+    from paygw_batch.journal.postgres.leasing.accepted_loss import (
+        AcceptedRows,
+        LossWriter,
+        NoWitness,
+        find_loss,
+        put_undone_in_doubt,
+        write_accepted,
+        write_retired,
+    )
+    from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
+    from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
+    from paygw_batch.journal.postgres.leasing.host_witness import (
+        HostWitness,
+        check_witnesses,
+        hold_witness,
+        host_id_in,
+        set_aside,
+        witness_files,
+    )
+    from paygw_batch.journal.postgres.leasing.intent_log import log_key
+    from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases
+    from paygw_batch.journal.postgres.leasing.postgres_gate import read_gate, set_limits
+    from paygw_batch.journal.postgres.leasing.roll_call import MissingHost, RollCall, missing_hosts
+    from paygw_batch.journal.postgres.migrations import (
+        check_endpoint,
+        check_version,
+        identity_in,
+        make_tables,
+        newest_version,
+        upgrade_tables,
+    )
+    from paygw_batch.journal.postgres.moved_copy import check_moved
+    from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
+    from paygw_batch.journal.postgres.postgres_reader import PostgresReader
+    from paygw_batch.journal.postgres.roles import JournalRole, give_rights, has_rights, role_of
+    from paygw_batch.journal.postgres.session import DatabaseCopies, Server, Session, copies_of, limited, plainly
+    from paygw_batch.journal.postgres.tables import evidence_in
+    from paygw_batch.journal.postgres.worker_journal import WorkerJournal
+except ModuleNotFoundError as error:
+    if error.name != "psycopg":
+        raise
+    raise ConfigurationError(
+        "journal.url is set, and the part of this program that speaks with PostgreSQL is not installed.",
+        hint="Install it: pip install 'paygw-batch[cluster]'. Or leave journal.url out: the journal is then a file.",
+    ) from None
+
+J = TypeVar("J", bound=PostgresJournal)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """The loss that this host accepted: its commits that the database lacks, and the rows that it was about.
+
+    `is_guess`: the witness does not know all of them, so every row that is not done came in doubt.
+    """
+
+    commits: int
+    rows: AcceptedRows
+    is_guess: bool
+    missing: Sequence[MissingHost]
+
+
+@dataclass(frozen=True, slots=True)
+class DatabasePlace(JournalPlace):
+    """The place of a journal on `server`. Notifications for this host wait in the file `inbox`."""
+
+    server: Server
+    inbox: Path
+    lease_s: float = 30.0
+    chunk_rows: int = 1_000
+
+    def may_exist(self) -> bool:
+        """Whether there can be a journal: only opening it shows."""
+        return True
+
+    def make(self, command: str, *, beside: str | None = None) -> Identity | None:  # noqa: ARG002 - nobody waits for it
+        """Make the journal in its database (see the place)."""
+        registry, now = self.registry, self.now()
+        with ExitStack() as held:
+            if registry is not None:
+                held.enter_context(registry.held(now))
+                check_beside(self._others(registry), beside, command="journal new")
+            session = held.enter_context(self._session(write=True))
+            identity = Identity(secrets.token_hex(16), self.endpoint.name, now, self.server.place)
+            if not make_tables(session.connection, identity, self.endpoint):
+                check_version(session.connection, self.server)
+                check_endpoint(session.connection, self.server, self.endpoint)
+                return None
+            if registry is not None:
+                for entry in registry.entries():
+                    if entry.path == identity.home:  # a person said that it is lost: it is told apart from the new one
+                        registry.write(replace(entry, path=f"{entry.path} (before {now})"))
+                registry.write(Registered(identity.journal_id, (self.endpoint,), identity.home, now))
+        return identity
+
+    def upgrade(self) -> tuple[int, int]:
+        """Bring the tables up to the version of this program; return the versions that they were and are of.
+
+        The roles get the rights on what is new. Raises `JournalError` for anybody but the owner of the tables.
+        """
+        with self._session(write=True) as session:
+            with suppress(JournalOutdated):
+                check_version(session.connection, self.server)
+            check_endpoint(session.connection, self.server, self.endpoint)
+            if role_of(session.connection) is not JournalRole.OWNER:
+                raise JournalError(
+                    f"The role of [journal] url does not own the tables in {self.server.place}: it cannot bring them "
+                    "up.",
+                    hint="Nothing was changed. Name the owner in [journal] url for this one command, for example by a "
+                    "configuration of its own (--config).",
+                )
+            before = upgrade_tables(session.connection, self.server, self.now())
+            if has_rights(session.connection):
+                give_rights(session.connection)
+            return before, newest_version()
+
+    def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> PostgresJournal:
+        """Open the journal and hold its desk (see the place)."""
+        return self._opened(PostgresJournal, command, kind)
+
+    def open_to_work(self, command: str, kind: HolderKind = HolderKind.WORKER) -> WorkerJournal:
+        """Open the journal for a worker: it holds no desk, and takes chunks that are offered."""
+        return self._opened(WorkerJournal, command, kind)
+
+    def open_to_read(self, *, must_be_known: bool = False) -> PostgresReader:  # noqa: ARG002 - a database is known
+        """Open the journal to look into it (see the place). Who has its address may."""
+        session = Session(self.server, write=False)
+        try:
+            with plainly(self.server):
+                identity = self._checked(session)
+                session.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        except BaseException:
+            session.close()
+            raise
+        return PostgresReader(session, identity, InboxReader(self.inbox))
+
+    def holder(self) -> LockHolder | None:
+        """Return the process that has the desk, or else a chunk."""
+        with self._session(write=False) as session:
+            check_version(session.connection, self.server)
+            return leases.holder_of(session.connection, DESK, living=True) or leases.sender_now(session.connection)
+
+    def workers(self) -> Sequence[WorkerLife]:
+        """Return the workers of all hosts that have not said their end."""
+        with closing(self.open_to_read()) as journal:
+            return journal.workers()
+
+    def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Make a withdrawal durable (see the place)."""
+        with self._known(write=True) as (session, identity), session.connection.transaction():
+            evidence_in(session.connection, identity).keep(withdrawal)
+
+    def limits(self) -> GateState:
+        """Return the limits over all workers, and who has which part of them."""
+        with self._known(write=False) as (session, _):
+            return read_gate(session.connection)
+
+    def change_limits(self, change: LimitChange) -> GateState:
+        """Set the limits of all workers, also while they send, and return them."""
+        with self._known(write=True) as (session, _):
+            set_limits(session.connection, change)
+            return read_gate(session.connection)
+
+    def give_rights(self) -> list[str]:
+        """Make the roles of the journal, and give them their rights; return their names. The owner's business."""
+        with self._known(write=True) as (session, _):
+            return give_rights(session.connection)
+
+    def role(self) -> JournalRole | None:
+        """Return the program's role that the address signs in with; None: none of them.
+
+        Raises `JournalError` if no run could use the database: a standby, clocks that differ, commits that may be
+        lost. A reader needs none of that.
+        """
+        with self._session(write=False) as session:
+            role = role_of(session.connection)
+        if role is not JournalRole.READER:
+            Session(self.server, write=True).close()
+        return role
+
+    def copies(self) -> DatabaseCopies:
+        """Return how the server of the journal copies it."""
+        with self._session(write=False) as session:
+            return copies_of(session.connection)
+
+    def newest_plan(self, code: str) -> KeptPlan | None:
+        """Return the newest plan with this code that is kept in the database; None if there is none."""
+        with self._known(write=False) as (session, _):
+            return newest_plan(session.connection, code)
+
+    def plans_of(self, payments: str) -> list[KeptPlan]:
+        """Return the plans of payments with this digest that are kept in the database, the newest first."""
+        with self._known(write=False) as (session, _):
+            return plans_of_payments(session.connection, payments)
+
+    def keep_plan(self, code: str, content: str, before: KeptPlan | None = None, *, payments: str = "") -> bool:
+        """Keep a new plan, or the next version of the one `before`; False if somebody was faster."""
+        with self._known(write=True) as (session, _):
+            return keep_plan(session.connection, code, content, before, payments=payments)
+
+    def roll_call(self) -> Sequence[MissingHost]:
+        """Show the witness of this host, and return the hosts that have not shown theirs. Raises `JournalWentBack`."""
+        with self._session(write=True) as session:
+            return self._roll(self._identified(session)).missing(session.connection)
+
+    def retire(self, named: str, *, by: str) -> tuple[MissingHost, int]:
+        """Retire a host that is missing in the roll-call, by its name or id; return it, and how many rows are in doubt.
+
+        Raises `UsageError` if no such host is missing, if several are, and for a host that lives: it accepts its loss.
+        """
+        with self._session(write=True) as session, ExitStack() as undo:
+            identity = self._identified(session)
+            roll = self._roll(identity)
+            with suppress(JournalWentBack):  # it may be this host itself, which is then refused
+                roll.missing(session.connection)
+            host = _one_missing(missing_hosts(session.connection), named)
+            if host.lives or host.host_id == roll.host_id:
+                raise UsageError(
+                    say("The host {name} lives: it knows itself which of its rows left.", name=host.name),
+                    hint=say(
+                        "Nothing was changed. Run `paygw-batch journal roll-call --accept-loss` on that host. If it "
+                        "is gone for good since, retire it 10 minutes after its last sign of life."
+                    ),
+                )
+            writer = self._writer_of_loss(session, identity, "journal retire", undo)
+            rows = put_undone_in_doubt(session.connection, writer, self.now())
+            write_retired(session.connection, host.host_id, by)
+        return host, rows
+
+    def accept_loss(self, *, by: str) -> AcceptedLoss:
+        """Put the rows in doubt that left by lost commits of this host, and answer the roll-call. It can be made again.
+
+        Raises `JournalHeld` while a process of this host still has its witness, or another one has rows leased.
+        """
+        now = self.now()
+        with self._session(write=True) as session, ExitStack() as undo:
+            identity = self._identified(session)
+            roll = self._roll(identity)
+            if roll.is_retired(session.connection):
+                raise roll.retired()
+            with suppress(JournalWentBack, WitnessDamaged):
+                return AcceptedLoss(0, AcceptedRows(), is_guess=False, missing=roll.missing(session.connection))
+            for path in witness_files(self.witness_dir, identity.journal_id):
+                undo.callback(hold_witness(path, now=now, command="journal roll-call").close)
+            key = log_key(identity.journal_id, host_id_in(self.witness_dir, identity.journal_id))
+            loss = find_loss(session.connection, self.witness_dir, identity.journal_id, key)
+            is_guess = not loss.is_whole or roll.is_older(session.connection)
+            writer = self._writer_of_loss(session, identity, "journal roll-call", undo)
+            accepting = LossWriter(session.connection, identity, writer, loss)
+            rows = accepting.write_guess(by, now) if is_guess else accepting.write(by, now)
+            write_accepted(session.connection, roll.host_id, by)
+            set_aside(self.witness_dir, identity.journal_id)
+            return AcceptedLoss(loss.commits, rows, is_guess, roll.missing(session.connection))
+
+    def _opened(self, journal: type[J], command: str, kind: HolderKind) -> J:
+        now = self.now()
+        with ExitStack() as undo:
+            session = Session(self.server, write=True)
+            undo.callback(session.close)
+            with plainly(self.server), limited(session.connection, self.server.commit_limit_s):
+                identity = self._identified(session)
+                roll = self._roll(identity)
+                roll.answer(session.connection)
+                witness = HostWitness(self.witness_dir, identity.journal_id, now=now, command=command)
+                undo.callback(witness.close)
+                worker = leases.enrol(session.connection, command=command, kind=kind, lease_s=self.lease_s)
+                held = HeldLeases(worker, None)
+                guarded = GuardedSession(session, identity, witness, roll)
+                if not issubclass(journal, WorkerJournal):
+                    with session.connection.transaction():
+                        held.desk = leases.take(session.connection, DESK, worker)
+                    if held.desk is None:
+                        leases.give_back(session.connection, [], worker)
+                        raise leases.held_by(session.connection, DESK)
+            self._remember(identity, now)
+            heartbeat = Heartbeat(self.server, worker, self.lease_s)
+            undo.callback(heartbeat.close)
+            writer = ChainWriter(guarded, held, heartbeat)
+            undo.pop_all()
+        return journal(session, identity, writer, InboxReader(self.inbox), chunk_rows=self.chunk_rows)
+
+    def _writer_of_loss(self, session: Session, identity: Identity, command: str, undo: ExitStack) -> ChainWriter:
+        """Return a writer of the facts of a loss: it sends nothing, and notes nothing in a witness."""
+        worker = leases.enrol(session.connection, command=command, kind=HolderKind.RUN, lease_s=self.lease_s)
+        guarded = GuardedSession(session, identity, NoWitness())
+        writer = ChainWriter(guarded, HeldLeases(worker, None), Heartbeat(self.server, worker, self.lease_s))
+        undo.callback(writer.close)
+        return writer
+
+    @contextmanager
+    def _session(self, *, write: bool) -> Iterator[Session]:
+        with closing(Session(self.server, write=write)) as session, plainly(self.server):
+            yield session
+
+    @contextmanager
+    def _known(self, *, write: bool) -> Iterator[tuple[Session, Identity]]:
+        """Open a session on a journal against which nothing speaks."""
+        with self._session(write=write) as session:
+            yield session, self._checked(session)
+
+    def _checked(self, session: Session) -> Identity:
+        """Return which journal it is, once nothing speaks against looking into it."""
+        identity = self._identified(session)
+        check_witnesses(session.connection, self.server, self.witness_dir, identity.journal_id)
+        return identity
+
+    def _identified(self, session: Session) -> Identity:
+        """Return which journal it is, once it is known to be the right one."""
+        check_version(session.connection, self.server)
+        identity = identity_in(session.connection, self.server)
+        check_endpoint(session.connection, self.server, self.endpoint)
+        check_moved(session.connection)
+        for entry in [] if self.registry is None else self.registry.entries():
+            if entry.path == identity.home and entry.journal_id != identity.journal_id and entry.pays((self.endpoint,)):
+                raise JournalWentBack(
+                    say("This is not the journal that this machine last sent rows from."),
+                    hint="Nothing was sent. Bring the database back, or name the right one in [journal] url.",
+                )
+        return identity
+
+    def _roll(self, identity: Identity) -> RollCall:
+        make_directory(self.witness_dir)
+        check_directory(self.witness_dir)
+        return RollCall(self.server, self.witness_dir, identity.journal_id)
+
+    def _others(self, registry: JournalRegistry) -> list[Registered]:
+        """Return the journals of the endpoint that are remembered, except the one in this database."""
+        try:
+            with closing(Session(self.server, write=False)) as session:
+                check_version(session.connection, self.server)
+                ours = identity_in(session.connection, self.server).journal_id
+        except (JournalError, psycopg.Error):
+            ours = ""
+        return list(registry.paying((self.endpoint,), but=ours))
+
+    def _remember(self, identity: Identity, now: str) -> None:
+        """Register the journal with this user, so that no second one of its endpoint is made by mistake."""
+        registry = self.registry
+        wanted = Registered(identity.journal_id, (self.endpoint,), identity.home, identity.created_at)
+        if registry is None or registry.entry(identity.journal_id) == wanted:
+            return
+        with registry.held(now):
+            registry.write(wanted)
+
+
+def _one_missing(missing: Sequence[MissingHost], named: str) -> MissingHost:
+    found = [one for one in missing if named in {one.host_id, one.name}]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{one.name} ({one.host_id}, last seen {one.seen_at})" for one in missing) or "none"
+    if found:
+        raise UsageError(f"Several hosts of the name {named} are missing: {known}.", hint="Name one by its id.")
+    raise UsageError(
+        f"The roll-call does not miss a host {named}: nothing was changed.", hint=f"Hosts that are missing: {known}."
+    )

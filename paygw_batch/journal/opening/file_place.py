@@ -1,0 +1,359 @@
+"""The place of a journal in a file: it is made, opened and looked into here, one run at a time.
+
+The order in which it is made is what makes it safe to be killed at any moment (docs/decisions/0091): an intention in
+the registry, the witness, the journal under another name, its own name, and the registry's word that it is there.
+"""
+
+import secrets
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import apsw
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.errors import (
+    HolderKind,
+    JournalError,
+    JournalHeld,
+    JournalMissing,
+    JournalNotAdopted,
+    JournalUnwritable,
+)
+from paygw_batch.files import sync_directory, unfinished
+from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.guards.location import canonical_path, check_directory, make_directory
+from paygw_batch.journal.guards.lock import LockHolder, RunLock, journal_holder, lock_path
+from paygw_batch.journal.guards.witness import (
+    Seen,
+    Witness,
+    make_witness,
+    missing_journal,
+    read_witness,
+    retire,
+    witness_path,
+)
+from paygw_batch.journal.opening.examine import Found, check_home, check_place, journal_exists, look_at
+from paygw_batch.journal.opening.place import JournalPlace
+from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside, journal_list_sentence
+from paygw_batch.journal.sqlite.about import names_of, note_name
+from paygw_batch.journal.sqlite.connect import connect, leave_untouched, reason_of, unwritable
+from paygw_batch.journal.sqlite.reader import SqliteReader
+from paygw_batch.journal.sqlite.schema import migrate, migrations
+from paygw_batch.journal.sqlite.tables import evidence_in
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import Withdrawal
+from paygw_batch.language import say
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace(JournalPlace):
+    """The place of a journal in the file at `path`, which belongs to one machine."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        """Give each path its one absolute name. Raises `JournalError` for a name that is no text."""
+        JournalPlace.__post_init__(self)
+        object.__setattr__(self, "path", canonical_path(self.path))
+
+    @property
+    def witness(self) -> Path:
+        """The path of the witness of the journal here."""
+        return witness_path(self.witness_dir, self.path)
+
+    def may_exist(self) -> bool:
+        """Whether a file is there."""
+        return self.path.exists()
+
+    def holder(self) -> LockHolder | None:
+        """Return the process that has the lock."""
+        return journal_holder(self.path)
+
+    def make(self, command: str, *, beside: str | None = None) -> Identity | None:
+        """Create the journal (see the place). Also raises `JournalHeld` for the new journal."""
+        for directory in (self.path.parent, self.witness_dir):
+            make_directory(directory)
+            check_directory(directory)
+        now = self.now()
+        with ExitStack() as held:
+            held.callback(RunLock(lock_path(self.path), now=now, command=command).close)
+            if self.registry is not None:
+                held.enter_context(self.registry.held(now))
+                _settle_intentions(self.registry, self.witness_dir)
+            if check_place(self.path) and self.path.stat().st_size > 0:
+                return None
+            seen = read_witness(self.witness)
+            self._check_alone(seen, beside)
+            _check_no_log(self.path)
+            identity = Identity(secrets.token_hex(16), self.endpoint.name, now, str(self.path))
+            try:
+                self._make(identity, seen)
+            except (apsw.Error, OSError) as error:
+                raise JournalError(f"The journal {self.path} cannot be made: {error}.") from None
+        return identity
+
+    def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> SqliteJournal:
+        """Open the journal and hold its lock (see the place). Its witness must know it.
+
+        Raises `JournalNotAdopted` when this machine knows nothing of it, and `JournalCorrupt` when it is damaged.
+        Nothing but the lock file is written before all that is known.
+        """
+        if not self._is_there():
+            raise self._missing(read_witness(self.witness))
+        now = self.now()
+        with ExitStack() as undo:
+            lock = RunLock(lock_path(self.path), now=now, command=command, kind=kind)
+            undo.callback(lock.close)
+            journal = self._open_locked(lock, undo, now)
+            undo.pop_all()
+        return journal
+
+    def open_to_read(self, *, must_be_known: bool = False) -> SqliteReader:
+        """Open the journal to look into it (see the place): no lock, and nothing written."""
+        seen = read_witness(self.witness)  # before the snapshot, so that a run's next commit cannot look like a relapse
+        if not self._is_there():
+            raise self._missing(seen)
+        connection = connect(self.path, write=False)
+        try:
+            connection.execute("BEGIN")
+            found = self._look_at(connection, seen)
+            notes = self._notes_of_reader(found, seen, must_be_known=must_be_known)
+        except BaseException:
+            connection.close()
+            raise
+        return SqliteReader(connection, self.path, notes)
+
+    def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Make a withdrawal durable (see the place).
+
+        It is the one thing that is written beside the process with the lock. It adds a line of evidence and touches no
+        fact and no row, and SQLite lets it in before the run's transaction that opens a batch, or after it. Raises
+        `JournalHeld` if the run's transaction takes too long, and `JournalUnwritable`.
+        """
+        self.open_to_read(must_be_known=True).close()
+        with closing(connect(self.path, write=True)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                evidence_in(connection).keep(withdrawal)
+                connection.execute("COMMIT")
+            except apsw.BusyError:
+                raise JournalHeld(
+                    say("A run is writing to the journal {path}.", path=self.path),
+                    hint=say("Run the same command again."),
+                ) from None
+            except apsw.Error as error:
+                raise JournalUnwritable(unwritable(self.path, reason_of(error))) from None
+
+    def _is_there(self) -> bool:
+        return self.path.parent.exists() and check_place(self.path)
+
+    def _missing(self, seen: Seen | None) -> JournalError:
+        """Return the error for a journal that is not there, with the other journals of its endpoint."""
+        if seen is not None and seen.seq > 0:
+            return missing_journal(self.path, seen)
+        remembered = [] if self.registry is None else self.registry.paying((self.endpoint,))
+        others = [entry for entry in remembered if not entry.is_intended or Path(entry.path).exists()]
+        message = say("There is no journal at {path}.{others}", path=self.path, others=journal_list_sentence(others))
+        if not others:
+            return JournalMissing(message)
+        return JournalMissing(
+            message,
+            hint=say(
+                "Use that one: --journal, or [journal] path. A journal is made by `paygw-batch journal new`, once for "
+                "an endpoint: a second one does not know what the first one has sent."
+            ),
+        )
+
+    def _look_at(self, connection: apsw.Connection, seen: Seen | None) -> Found:
+        """Examine the journal without changing it. Raises `JournalMissing` for an empty file."""
+        found = look_at(connection, self.path, endpoint=self.endpoint, seen=seen, witness=self.witness)
+        if found is None:
+            raise self._missing(seen)
+        return found
+
+    def _notes_of_reader(self, found: Found, seen: Seen | None, *, must_be_known: bool) -> tuple[str, ...]:
+        if found.version < len(migrations()):
+            raise JournalError(
+                say(
+                    "The journal {path} was written by an older version. The next `submit` or `resume` upgrades it.",
+                    path=self.path,
+                )
+            )
+        if _is_known(found, seen, self.witness_dir):
+            return ()
+        unknown = _not_adopted(self.path, found)
+        if must_be_known:
+            raise unknown
+        return (f"{unknown.message} {unknown.hint}",)
+
+    def _open_locked(self, lock: RunLock, undo: ExitStack, now: str) -> SqliteJournal:
+        path, seen = self.path, read_witness(self.witness)
+        with closing(connect(path, write=False)) as connection:
+            found = self._look_at(connection, seen)
+            former = check_home(connection, path, found, self.witness_dir)
+            if not _is_known(found, seen, self.witness_dir):
+                raise _not_adopted(path, found)
+        check_directory(self.witness_dir)
+        connection = connect(path, write=True)
+        undo.callback(connection.close)
+        home, notes = found.identity.home, list[str]()
+        if home != str(path):
+            notes.append(say("The journal was moved here from {home}.", home=home))
+        try:
+            witness = Witness(self.witness, found.seen)
+            undo.callback(witness.close)
+            self._bring_up(connection, found, now)
+            if self.registry is not None:
+                found = replace(found, names=names_of(connection))
+                notes += _remember(self.registry, path, found, now)
+            if former is not None:
+                former.unlink(missing_ok=True)
+        except (apsw.Error, OSError) as error:
+            leave_untouched(connection)
+            raise JournalError(say("The journal {path} cannot be written: {error}.", path=path, error=error)) from None
+        journal_id, end = found.identity.journal_id, found.end
+        return SqliteJournal(
+            connection, path, journal_id=journal_id, end=end, witness=witness, lock=lock, notes=tuple(notes)
+        )
+
+    def _bring_up(self, connection: apsw.Connection, found: Found, now: str) -> None:
+        """Give the journal the newest tables, its present place and the name it is opened under, in one transaction."""
+        is_name_noted = self.endpoint in found.names or not self.endpoint.consumer_key_sha256
+        if found.version == len(migrations()) and found.identity.home == str(self.path) and is_name_noted:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        migrate(connection, found.version, now=now)
+        connection.execute("UPDATE identity SET home = ?", (str(self.path),))
+        if not is_name_noted:
+            note_name(connection, self.endpoint, at=now, by="")
+        connection.execute("COMMIT")
+
+    def _make(self, identity: Identity, seen: Seen | None) -> None:
+        """Make the file, its witness and its entry; `seen` is the witness of the journal that was here before."""
+        registry = self.registry
+        entry = Registered(identity.journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
+        if registry is not None:
+            registry.write(entry)
+        if seen is not None and seen.seq > 0:
+            if registry is not None and registry.entry(seen.journal_id) is None:
+                registry.write(self._lost(seen))
+            retire(self.witness, seen)
+        make_witness(self.witness, Seen(identity.journal_id, 0, identity.start.hash.hex()))
+        _make_file(self.path, identity, self.endpoint)
+        if registry is not None:
+            registry.write(replace(entry, is_intended=False))
+
+    def _check_alone(self, seen: Seen | None, beside: str | None) -> None:
+        """Raise `JournalError` unless no other journal is known, or `beside` is the newest of them."""
+        others = list(self.registry.paying((self.endpoint,))) if self.registry is not None else []
+        if seen is not None and seen.seq > 0 and seen.journal_id not in {entry.journal_id for entry in others}:
+            if not others and beside is None:
+                raise missing_journal(self.path, seen)
+            others.insert(0, self._lost(seen))
+        check_beside(others, beside, command="journal new")
+
+    def _lost(self, seen: Seen) -> Registered:
+        """Return a registry entry for a journal that is not registered, but whose witness is still at its place."""
+        return Registered(seen.journal_id, (self.endpoint,), str(self.path), "")
+
+
+def _not_adopted(path: Path, found: Found) -> JournalNotAdopted:
+    return JournalNotAdopted(
+        say(
+            "This user's state directory has never seen the journal {path} ({journal_id}). It could be an older "
+            "copy, and rows paid since then could be paid again.",
+            path=path,
+            journal_id=found.identity.journal_id,
+        )
+    )
+
+
+def _is_known(found: Found, seen: Seen | None, witness_dir: Path) -> bool:
+    """Whether this machine has a witness of the journal, for its place or for the one it was moved from."""
+    if seen is not None and seen.journal_id == found.identity.journal_id:
+        return True
+    former = read_witness(witness_path(witness_dir, Path(found.identity.home)))
+    return former is not None and former.journal_id == found.identity.journal_id
+
+
+def _remember(registry: JournalRegistry, path: Path, found: Found, now: str) -> list[str]:
+    """Register this journal as it is now; return the sentences that a person should read about it."""
+    identity = found.identity
+    before = registry.entry(identity.journal_id)
+    # What an entry knew is kept: the journal may be an older copy that a person adopted.
+    names = tuple(dict.fromkeys((*found.names, *(() if before is None else before.names))))
+    wanted = Registered(identity.journal_id, names, str(path), identity.created_at)
+    if before == wanted:
+        return []
+    with registry.held(now):
+        registry.write(wanted)
+    others = registry.paying(found.names, but=identity.journal_id) if before is None else []
+    if not others:
+        return []
+    return [
+        say(
+            "This endpoint has more than one journal, and each knows only what it sent itself.{others}",
+            others=journal_list_sentence(others),
+        )
+    ]
+
+
+def _settle_intentions(registry: JournalRegistry, witness_dir: Path) -> None:
+    """Complete or remove the entries of journals whose making was broken off.
+
+    The registry is held, so that no making is under way.
+    """
+    for entry in registry.entries():
+        if not entry.is_intended:
+            continue
+        path = Path(entry.path)
+        if journal_exists(path, entry.journal_id):
+            registry.write(replace(entry, is_intended=False))
+            continue
+        # It never had its name, so that no run had it open. Its witness goes as well: should a file of that id turn up
+        # all the same, a person has to say first what it is.
+        witness = witness_path(witness_dir, path)
+        seen = read_witness(witness)
+        if seen is not None and (seen.journal_id, seen.seq) == (entry.journal_id, 0):
+            witness.unlink()
+            sync_directory(witness_dir)
+        registry.forget(entry)
+
+
+def _make_file(path: Path, identity: Identity, endpoint: EndpointIdentity) -> None:
+    """Make a journal without a fact at `path`, for its owner alone.
+
+    It is made under another name and then given its own, so that no crash leaves half of one.
+    """
+    temporary = unfinished(path)
+    try:
+        _fill(temporary, identity, endpoint)
+        temporary.rename(path)
+        sync_directory(path.parent)
+    finally:
+        for ending in ("", "-wal", "-shm", "-journal"):
+            temporary.with_name(temporary.name + ending).unlink(missing_ok=True)
+
+
+def _fill(path: Path, identity: Identity, endpoint: EndpointIdentity) -> None:
+    with closing(connect(path, write=True)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        migrate(connection, 0, now=identity.created_at)
+        columns = (identity.journal_id, identity.endpoint, identity.created_at, identity.home)
+        connection.execute("INSERT INTO identity VALUES (1, ?, ?, ?, ?)", columns)
+        note_name(connection, endpoint, at=identity.created_at, by="")
+        connection.execute("COMMIT")
+        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+        if busy:
+            raise JournalError(f"The journal {identity.home} cannot be made: its log is in use.")
+
+
+def _check_no_log(path: Path) -> None:
+    """Refuse to put a new journal beside the log of a lost one, which SQLite would play into it."""
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size > 0:
+        raise JournalError(
+            f"The journal {path} is gone, but its log {log} still stands and holds what was written last.",
+            hint="Put the journal file back beside its log.",
+        )

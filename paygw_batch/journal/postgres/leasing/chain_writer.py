@@ -1,0 +1,484 @@
+"""Writes facts to the chains that this process has leased, and finds the fate of a commit that got no answer.
+
+The facts of a run go to the chains of its chunks, one call a group. People's deeds and evidence go to the chain of the
+desk, in whole transactions of several statements.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
+from enum import Enum
+from functools import partial
+from typing import TypeVar
+
+import psycopg
+from psycopg import Connection
+from psycopg.pq import TransactionStatus
+
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.lifecycle import Concluded, Intended, Interrupted
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.errors import InternalError, JournalError, JournalWentBack, RowsMoved
+from paygw_batch.journal.facts.chain import Line, Link
+from paygw_batch.journal.postgres.batch_rows import chunks_of, due_rows
+from paygw_batch.journal.postgres.leasing import leases
+from paygw_batch.journal.postgres.leasing.fact_commit import (
+    CALL,
+    DEADLOCK,
+    FENCED,
+    HELD,
+    MOVED,
+    RUN_OVER,
+    STOPPED,
+    StagedFacts,
+    stage_facts,
+    stage_opening,
+)
+from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
+from paygw_batch.journal.postgres.leasing.intent_log import Noted
+from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases, Lease
+from paygw_batch.journal.postgres.session import Row, fetch, limited, reason_of_failure
+from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW, LOADED, Loaded, load_instructions, loaded_from
+from paygw_batch.journal.values import Due, Entry, MoveResult
+from paygw_batch.language import say
+
+T = TypeVar("T")
+CloseChunk = Callable[..., None]
+"""Closes a lease on a connection, in one transaction: `chunk`, `segment` and `worker` are given by name."""
+
+_MAX_TRIES = 5
+_MINE = "SELECT hold_segment(%s, %s, %s)"
+
+
+class _Fate(Enum):
+    COMMITTED = "committed"
+    NOT_COMMITTED = "not_committed"
+    FENCED = "fenced"
+
+
+class ChainWriter:
+    """The chains of one process: the desk, the chunks that it has leased, its own. Called from one thread at a time."""
+
+    def __init__(self, guarded: GuardedSession, held: HeldLeases, heartbeat: Heartbeat) -> None:
+        self._guarded, self._held, self._heartbeat = guarded, held, heartbeat
+        self._known: dict[int, Loaded] = {}
+        self.has_lost = False
+        """Whether another process took over any lease of this one."""
+        self.is_stopped = False
+        """Whether the run of this process is over: nothing of it may be sent any more."""
+        self.known_unsent: AbstractSet[tuple[int, int]] = frozenset()
+        """Attempts, by instruction and number, of which the witness of this host knows that nothing left."""
+
+    @property
+    def worker(self) -> int:
+        """The number of this process as a worker."""
+        return self._held.worker
+
+    def hurry(self) -> None:
+        """Wait no longer than a moment for a server that is away, from now on."""
+        self._guarded.hurry()
+
+    def ask(self, call: Callable[[Connection[Row]], T]) -> T:
+        """Make a call that may be made twice; on a new connection where the old one is lost."""
+        with self._guarded.failing():
+            return self._guarded.again(lambda: call(self._guarded.connection))
+
+    def ask_at_length(self, call: Callable[[Connection[Row]], T]) -> T:
+        """Make a call as `ask` does that may take as long as a batch is large."""
+        with self._guarded.failing():
+            try:
+                return call(self._guarded.connection)
+            except psycopg.Error as error:
+                if not self._guarded.is_lost(error):
+                    raise
+                self._guarded.reconnect()
+                return call(self._guarded.connection)
+
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return up to `limit` rows of a batch above `after_row` that may be sent by the process that leases them."""
+        return self.ask(lambda connection: due_rows(connection, batch, after_row, limit))
+
+    def chunks_of(self, numbers: Sequence[int]) -> Mapping[int, int]:
+        """Return the chunk of each instruction."""
+        return self.ask(lambda connection: chunks_of(connection, numbers))
+
+    def learn(self, numbers: Iterable[int]) -> None:
+        """Read instructions that are about to be sent, so that their intents need no further look."""
+        wanted = list(numbers)
+        self._known.update(self.ask(lambda connection: load_instructions(connection, wanted)))
+
+    def lease_chunks(self, chunks: Iterable[int]) -> frozenset[int]:
+        """Take the leases of chunks, as far as no other process has them; return all that this one has."""
+        self._guarded.require_writable()
+        with self._guarded.failing():
+            for chunk in sorted(set(chunks) - self._held.chunks.keys()):
+                if (lease := self._taken(chunk, timestamp(utc_now()))) is not None:
+                    self._held.chunks[chunk] = lease
+        return frozenset(self._held.chunks)
+
+    def conclude(self, at: str) -> int:
+        """Put in doubt the rows that dead processes and this one left in flight; count them. All leases are given up.
+
+        The rows of a process that lives are its own.
+        """
+        self._guarded.require_writable()
+        self._held.chunks.clear()
+        self._known.clear()
+        interrupted = 0
+        with self._guarded.failing():
+            query = "SELECT chain FROM segment WHERE sealed_at IS NULL AND chain > 0 ORDER BY chain"
+            for (chunk,) in self._guarded.again(lambda: fetch(self._guarded.connection, query)):
+                if (lease := self._taken(chunk, at)) is not None:
+                    interrupted += lease.end.seq
+                    self.ask(partial(leases.seal, segment=lease.segment))
+        return interrupted
+
+    def finish(self, chunk: int, numbers: Iterable[int], close: CloseChunk) -> None:
+        """Give a chunk back by `close`, unless something is in flight there; its rows get no other fact from here."""
+        lease = self._held.chunks[chunk]
+        self._forget(numbers)
+        if self.ask(lambda _: self._clear([lease])):
+            del self._held.chunks[chunk]
+            self.ask(partial(close, chunk=chunk, segment=lease.segment, worker=self._held.worker))
+
+    def give_back(self) -> bool:
+        """Give the chunks back in which nothing is in flight, and forget all; return whether those were all.
+
+        Where this process may not send any more, a row can be in flight that no answer will come for. The next process
+        that takes its chunk puts it in doubt, once this one has said its end.
+        """
+        held = list(self._held.chunks.values())
+        clear = self.ask(lambda _: self._clear(held))
+        for segment in clear:
+            self.ask(partial(leases.seal, segment=segment))
+        self._held.chunks.clear()
+        self._known.clear()
+        return len(clear) == len(held)
+
+    def close(self) -> None:
+        """Give all leases back. Rows in flight are left to the next process that takes their chunk."""
+        try:
+            self._heartbeat.close()
+            if self._guarded.connection.closed:  # the leases would end by themselves, but later
+                self._guarded.session.reconnect()
+            with limited(self._guarded.connection, self._guarded.session.server.commit_limit_s):
+                clear = [] if self._guarded.has_failed else self._clear(self._held.all())
+                leases.give_back(self._guarded.connection, clear, self._held.worker)
+        except (psycopg.Error, JournalError):
+            return  # nothing is lost: the leases end by themselves
+        finally:
+            self._guarded.close()
+
+    def take_desk(self) -> None:
+        """Take the desk. Raises `JournalHeld` if another process has it."""
+        with self._guarded.failing():
+            self._held.desk = self._taken(DESK)
+        if self._held.desk is None:
+            raise leases.held_by(self._guarded.connection, DESK)
+
+    def leave_desk(self) -> None:
+        """Let another process have the desk; nothing can be written there until it is taken again."""
+        if (desk := self._held.desk) is not None:
+            self._held.desk = None
+            self.ask(partial(leases.seal, segment=desk.segment))
+
+    @contextmanager
+    def at_desk(self) -> Iterator[Connection[Row]]:
+        """One transaction at the desk: durable, and known to the witness, when the block is left; or nothing of it."""
+        self._guarded.require_writable()
+        desk, connection = self._desk(), self._guarded.connection
+        before = desk.end
+        try:
+            fetch(connection, "BEGIN")
+            if fetch(connection, _MINE, (desk.segment, before.seq, before.hash)) != [(True,)]:
+                raise _taken_over()  # noqa: TRY301 - the transaction is rolled back on the way out
+            yield connection
+            self._commit_desk(desk, before)
+        except BaseException as error:
+            self._roll_back()
+            desk.end = before
+            if isinstance(error, psycopg.Error):
+                raise self._failed_at_desk(error) from None
+            raise
+        finally:
+            self._known.clear()
+        if desk.end.seq != before.seq:
+            self._guarded.tell_witness({desk.segment: desk.end})
+
+    def not_before(self, at: str) -> None:
+        """Let no fact of the desk be earlier than `at`."""
+        desk = self._desk()
+        desk.end = desk.end._replace(at=max(desk.end.at, at))
+
+    def record(
+        self, entries: Sequence[Entry], loaded: Mapping[int, Loaded] | None = None
+    ) -> Sequence[tuple[int, str, bool]]:
+        """Add facts to the chain of the desk, inside `at_desk`; return of each number, time, and whether it moved.
+
+        `loaded` has the rows that they are about, if they are not to be read.
+        """
+        if not entries:
+            return []
+        desk, connection = self._desk(), self._guarded.connection
+        rows = loaded or load_instructions(connection, (entry.instruction for entry in entries))
+        staged = stage_facts(entries, lambda _: desk, rows)
+        self._call(staged)
+        before, desk.end = desk.end.seq, staged.ends[desk.segment]
+        query = "SELECT number FROM fact WHERE segment = %s AND seq > %s ORDER BY seq"
+        found = fetch(connection, query, (desk.segment, before))
+        return [
+            (number, line.at, line.contradicts is None) for (number,), line in zip(found, staged.lines, strict=True)
+        ]
+
+    def record_opening(self, make: Callable[[Link], Line]) -> None:
+        """Add the fact that opens a batch, inside `at_desk`; `make` links it to the end of the chain."""
+        desk = self._desk()
+        staged = stage_opening(desk, make(desk.end))
+        self._call(staged)
+        desk.end = staged.ends[desk.segment]
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable in one call, and move their instructions; return the effect of each.
+
+        An intent is HELD as well where this process may no longer send: a lease was taken over, or is too old, or the
+        run is over, or a worker stopped all of them.
+        """
+        if not entries:
+            return []
+        self._guarded.require_writable()
+        results: dict[int, MoveResult] = {}
+        for _ in range(_MAX_TRIES):
+            if self.has_lost or self.is_stopped:
+                results |= {at: MoveResult.HELD for at, one in enumerate(entries) if isinstance(one.fact, Intended)}
+            places = [at for at in range(len(entries)) if at not in results]
+            if not places:
+                break
+            try:
+                with self._guarded.failing():
+                    held = self._try([entries[at] for at in places])
+            except JournalError:
+                self._note_unsent([one for one in entries if _is_unsent(one)])
+                raise
+            if isinstance(held, StagedFacts):
+                moves = (MoveResult.MOVED if line.contradicts is None else MoveResult.NOT_MOVED for line in held.lines)
+                results |= dict(zip(places, moves, strict=True))
+                break
+            results |= {
+                at: MoveResult.HELD
+                for at in places
+                if entries[at].instruction in held and isinstance(entries[at].fact, Intended)
+            }
+        else:
+            raise self._guarded.give_up("rows were moved by another process again and again")
+        # Between the commit and here this process was frozen or cut off, or its lease was taken over.
+        if self.has_lost or not self._heartbeat.is_good():
+            results |= {at: MoveResult.HELD for at, one in enumerate(entries) if isinstance(one.fact, Intended)}
+            self._note_unsent([one for one in entries if isinstance(one.fact, Intended)])
+        return [results[at] for at in range(len(entries))]
+
+    def may_leave(self, age_s: float) -> bool:
+        """Whether no other process can have taken the row of an intent that was handed in `age_s` seconds ago.
+
+        Its commit showed the database that this process lives: nobody takes the lease within its length from then on.
+        """
+        is_ours = not self.has_lost and not self._guarded.has_failed and self._heartbeat.is_good()
+        return is_ours and age_s < self._heartbeat.margin_s
+
+    def _try(self, entries: Sequence[Entry]) -> StagedFacts | frozenset[int]:
+        """Commit facts; return them as committed, or the instructions that evidence holds. None held: try again."""
+        numbers = {entry.instruction for entry in entries}
+        unknown = numbers - self._known.keys()
+        self._known.update(self._guarded.again(lambda: load_instructions(self._guarded.connection, unknown)))
+        staged = stage_facts(entries, self._lease_of, {number: self._known[number] for number in numbers})
+        while True:
+            since_s = self._heartbeat.now_s()
+            try:
+                fate = self._called(staged)
+            except psycopg.errors.Error as error:
+                if error.sqlstate == DEADLOCK:  # all of it was undone
+                    continue
+                if error.sqlstate != FENCED:
+                    return self._refused(error, entries)
+                fate = self._fate_of(staged.before, staged.ends)
+                if fate is _Fate.NOT_COMMITTED:
+                    raise InternalError("a commit was refused although its lease is as it was left") from None
+            if fate is _Fate.COMMITTED:
+                self._done(staged, entries, since_s)
+                return staged
+            if fate is _Fate.FENCED:
+                self._forget(numbers)
+                return frozenset()
+
+    def _refused(self, error: psycopg.Error, entries: Sequence[Entry]) -> frozenset[int]:
+        """Record why a call was refused; return the instructions that may not be sent."""
+        if error.sqlstate == HELD:
+            return frozenset(map(int, (error.diag.message_detail or "").split()))
+        if error.sqlstate == MOVED:
+            self._forget(entry.instruction for entry in entries)
+            return frozenset()
+        if error.sqlstate not in {RUN_OVER, STOPPED}:
+            raise error
+        self.is_stopped |= error.sqlstate == RUN_OVER
+        return frozenset(entry.instruction for entry in entries if isinstance(entry.fact, Intended))
+
+    def _called(self, staged: StagedFacts) -> _Fate:
+        """Make the call that commits. Where no answer comes, find its fate."""
+        guarded = self._guarded
+        with guarded.confirmed():
+            try:
+                with limited(guarded.connection, guarded.session.server.commit_limit_s):
+                    self._call(staged)
+            except psycopg.Error as error:
+                if not guarded.is_lost(error):
+                    raise
+                guarded.reconnect()
+                return self._fate_of(staged.before, staged.ends)
+        return _Fate.COMMITTED
+
+    def _commit_desk(self, desk: Lease, before: Link) -> None:
+        """Commit the transaction at the desk. Where no answer comes, find its fate."""
+        guarded = self._guarded
+        with guarded.confirmed():
+            try:
+                fetch(guarded.connection, "COMMIT")
+            except psycopg.Error as error:
+                if not guarded.is_lost(error):
+                    raise
+                guarded.reconnect()
+                # A transaction without a fact leaves no trace in the chain: nobody knows whether it was made.
+                if desk.end.seq == before.seq:
+                    raise
+                if self._fate_of({desk.segment: before}, {desk.segment: desk.end}) is not _Fate.COMMITTED:
+                    raise
+
+    def _call(self, staged: StagedFacts) -> None:
+        """Give facts to the database: a commit by itself, or a part of the open transaction."""
+        fetch(self._guarded.connection, CALL, (self._held.worker, *staged.values))
+
+    def _fate_of(self, before: Mapping[int, Link], after: Mapping[int, Link]) -> _Fate:
+        """Find the fate of a commit by the ends of the chains. Raises `JournalWentBack` when they were never there."""
+        query = "SELECT number, head_seq, head_hash, sealed_at IS NOT NULL FROM segment WHERE number = ANY (%s)"
+        found = {line[0]: line[1:] for line in fetch(self._guarded.connection, query, (list(after),))}
+        self._guarded.flush()
+        lost = [one for one in after if found.get(one, (0, b"", False))[2]]
+        self.has_lost |= bool(lost)
+        self._held.lose(lost)
+        if all(found.get(one, ())[:2] == (end.seq, end.hash) for one, end in after.items()):
+            return _Fate.COMMITTED
+        if not all(found.get(one, ())[:2] == (end.seq, end.hash) for one, end in before.items()):
+            self._guarded.give_up("the database is an older copy")
+            raise JournalWentBack(
+                "The database no longer has what this process wrote to it: it is an older copy.",
+                hint="Nothing more was sent. Bring the newest data of the database back before anything else.",
+            )
+        return _Fate.FENCED if lost else _Fate.NOT_COMMITTED
+
+    def _done(self, staged: StagedFacts, entries: Sequence[Entry], since_s: float) -> None:
+        """Apply a commit to our state: the ends of the chains, the rows, the witness."""
+        for lease in self._held.all():
+            lease.end = staged.ends.get(lease.segment, lease.end)
+        self._known.update(staged.loaded)
+        self._heartbeat.seen(since_s)
+        # Before anything of it leaves: after a failover these attempts, and no others, may have left from this host.
+        noted = [
+            Noted(one.instruction, one.attempt, one.fact.order_id if isinstance(one.fact, Intended) else None)
+            for one, line in zip(entries, staged.lines, strict=True)
+            if line.contradicts is None and (isinstance(one.fact, Intended) or _is_unsent(one))
+        ]
+        self._guarded.tell_witness(staged.ends, noted)
+
+    def _note_unsent(self, entries: Sequence[Entry]) -> None:
+        """Tell the witness of attempts of which nothing left, though the database may never learn of that."""
+        if entries:
+            with suppress(JournalError):  # they are in doubt, as they would be without it
+                self._guarded.tell_unsent([Noted(one.instruction, one.attempt, None) for one in entries])
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._known.pop(number, None)
+
+    def _lease_of(self, entry: Entry) -> Lease:
+        lease = self._held.chunks.get(self._known[entry.instruction].chunk)
+        if lease is not None:
+            return lease
+        if isinstance(entry.fact, Intended):
+            raise InternalError("a row of a chunk that this process has not leased was about to be sent")
+        return self._held.desk or self._own_lease()
+
+    def _own_lease(self) -> Lease:
+        """Return the chain for late answers, after the leases of this process were taken over."""
+        if self._held.own is None:
+            self._held.own = self._taken(-self._held.worker)
+        if self._held.own is None:
+            raise InternalError("the chain of a worker was taken by another")
+        return self._held.own
+
+    def _desk(self) -> Lease:
+        if self._held.desk is None:
+            raise _taken_over()
+        return self._held.desk
+
+    def _taken(self, chain: int, at: str = "") -> Lease | None:
+        """Take a lease, and put in doubt the rows that the one before left in flight in its chunk: one transaction."""
+        return self._guarded.again(lambda: self._taken_once(chain, at))
+
+    def _taken_once(self, chain: int, at: str) -> Lease | None:
+        connection = self._guarded.connection
+        staged = None
+        with connection.transaction():
+            lease = leases.take(connection, chain, self._held.worker)
+            if lease is None:
+                return None
+            if not lease.is_clear:
+                query = f"""SELECT {LOADED} FROM progress p {CHUNK_OF_ROW}
+                    WHERE c.number = %s AND p.state = 'in_flight' ORDER BY p.number"""  # noqa: S608 - constants of ours
+                loaded = {line[0]: loaded_from(line) for line in fetch(connection, query, (chain,))}
+                entries = [self._ending(one, at) for one in loaded.values()]
+                staged = stage_facts(entries, lambda _: lease, loaded)
+                self._call(staged)
+        if staged is not None:
+            lease.end = staged.ends[lease.segment]
+            lease.is_clear = True
+            self._guarded.tell_witness(staged.ends)
+        return lease
+
+    def _ending(self, one: Loaded, at: str) -> Entry:
+        """Return the fact that ends an attempt which a dead process left in flight."""
+        attempt = one.progress.standing.attempt
+        if (one.number, attempt) in self.known_unsent:
+            return Entry(one.number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT, "run.stopped")), at)
+        return Entry(one.number, attempt, Interrupted(), at)
+
+    def _clear(self, held: Iterable[Lease]) -> list[int]:
+        """Return the segments of leases under which nothing is in flight."""
+        in_flight = """SELECT FROM chunk c JOIN standing t ON t.instruction BETWEEN c.first AND c.last
+            WHERE c.number = %s AND t.state = 'in_flight' LIMIT 1"""
+        return [lease.segment for lease in held if not fetch(self._guarded.connection, in_flight, (lease.chain,))]
+
+    def _failed_at_desk(self, error: psycopg.Error) -> JournalError | InternalError:
+        if error.sqlstate in {MOVED, DEADLOCK}:
+            return RowsMoved()
+        if error.sqlstate == FENCED:
+            return _taken_over()
+        return self._guarded.give_up(reason_of_failure(error))
+
+    def _roll_back(self) -> None:
+        """Forget the open transaction. Where the connection is gone, the server does so."""
+        connection = self._guarded.connection
+        if connection.info.transaction_status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}:
+            try:
+                connection.rollback()
+            except psycopg.Error as error:
+                self._guarded.give_up(reason_of_failure(error))
+
+
+def _is_unsent(entry: Entry) -> bool:
+    """Whether a fact says that nothing of its attempt left."""
+    return isinstance(entry.fact, Concluded) and entry.fact.outcome.kind is OutcomeKind.NOT_SENT
+
+
+def _taken_over() -> JournalError:
+    return JournalError(
+        say("Another process has taken over the journal, because this one was silent for too long."),
+        hint=say("Run the same command again: what was committed by then is kept."),
+    )

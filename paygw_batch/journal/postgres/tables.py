@@ -1,0 +1,68 @@
+"""Gives the parts of the journal that every store shares the tables of PostgreSQL."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from psycopg import Connection
+
+from paygw_batch.core.text import spelled_alike
+from paygw_batch.journal.evidence_log import EVIDENCE_PARTS, EvidenceLog
+from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.named_sql import named_sql
+from paygw_batch.journal.postgres.session import Row, fetch, streamed
+from paygw_batch.journal.postgres.standing_lines import arrays, pieces, text_of
+
+QUERIES = {
+    name: text
+    for file in ("evidence.sql", "journal.sql", "replay.sql")
+    for name, text in named_sql(__package__, file, EVIDENCE_PARTS, is_psycopg=True).items()
+}
+_ROWS_AT_ONCE = 10_000
+
+
+class PostgresTables:
+    """The tables of a journal, on the connection that is open when they are asked."""
+
+    def __init__(self, connection: Callable[[], Connection[Row]], identity: Identity) -> None:
+        self._connection, self.identity = connection, identity
+
+    def run(self, name: str, **values: Any) -> list[Row]:
+        """Run a statement, and return all it finds."""
+        return fetch(self._connection(), QUERIES[name], values)
+
+    def stream(self, name: str, **values: Any) -> Iterator[Row]:
+        """Run a statement inside the open transaction, and yield what it finds."""
+        return streamed(self._connection(), QUERIES[name], values)
+
+    def each(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any) -> Iterator[Row]:
+        """Run a statement for many rows at once."""
+        for group in pieces(rows, _ROWS_AT_ONCE):
+            yield from self.run(name, **dict(zip(columns, arrays(group, len(columns)), strict=True)), **values)
+
+    def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
+        """Write an order id, and its spelling."""
+        line = {"operation": operation, "order_id": order_id, "instruction": instruction}
+        self.run("add_order_id", **line, spelling=spelled_alike(order_id))
+
+    def storable(self, columns: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return values without NUL, which a text cannot hold here."""
+        return tuple(text_of(one) if isinstance(one, str) else one for one in columns)
+
+    def lock_rows(self, numbers: Sequence[int]) -> bool:
+        """Let no worker move these instructions until the open transaction ends: one may just have done so."""
+        self.run("lock_rows", numbers=list(numbers))
+        return True
+
+    def write_evidence_in_turn(self) -> None:
+        """Let no other transaction write evidence until the open one ends; asked before the chain is read."""
+        self.run("evidence_in_turn")
+
+
+def tables_on(connection: Connection[Row], identity: Identity) -> PostgresTables:
+    """Return the tables of a journal on one connection."""
+    return PostgresTables(lambda: connection, identity)
+
+
+def evidence_in(connection: Connection[Row], identity: Identity) -> EvidenceLog:
+    """Return the evidence of a journal."""
+    return EvidenceLog(tables_on(connection, identity))

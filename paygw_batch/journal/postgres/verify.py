@@ -1,0 +1,192 @@
+"""Checks the journal in PostgreSQL: follows every chain and replays every fact, a group of lines at a time."""
+
+import hashlib
+from collections.abc import Mapping
+from itertools import groupby
+from operator import itemgetter
+
+from psycopg import Connection
+
+from paygw_batch.core.text import spelled_alike
+from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.evidence_log import EvidenceLog
+from paygw_batch.journal.facts.chain import Identity, Line, Link, follow
+from paygw_batch.journal.facts.codec import BATCH_OPENED, decode_batch
+from paygw_batch.journal.port import VerifyProgress
+from paygw_batch.journal.postgres.batch_copy import payee_words_of
+from paygw_batch.journal.postgres.leasing.leases import DESK
+from paygw_batch.journal.postgres.session import Row, fetch, streamed
+from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW
+from paygw_batch.journal.postgres.tables import tables_on
+from paygw_batch.journal.replay import Opening, RowReplay, check_batches
+
+_CHANGED, _EMPTIED = "never_changed", "never_emptied"
+_GUARDED = (
+    *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "seal", "fact", "evidence"),
+    *("limit_change", "move", "plan_document", "reply", "order_id", "standing", "chunk", "segment", "worker", "run"),
+    *("chunk_tally", "host", "roll_call", "roll_answer"),
+)
+_GUARDS = {
+    *((table, trigger) for table in _GUARDED for trigger in (_CHANGED, _EMPTIED)),
+    *(("segment", "sealed_is_final"), ("segment", "roll_is_complete"), ("chunk", "range_is_final")),
+    ("run", "stop_is_final"),
+}
+"""The triggers that refuse changes, by table."""
+_SWITCHED_ON = """SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+    WHERE c.relnamespace = 'paygw'::regnamespace AND NOT t.tgisinternal AND t.tgenabled = 'A'"""
+_UNIQUE = """SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+    WHERE c.relnamespace = 'paygw'::regnamespace AND i.indisunique AND i.indisvalid
+        AND c.relname IN ('fact_one_intent', 'fact_nth', 'segment_unsealed', 'order_id_pkey', 'run_unfinished')
+    ORDER BY 1"""
+_UNIQUE_WANTED = [("fact_nth",), ("fact_one_intent",), ("order_id_pkey",), ("run_unfinished",), ("segment_unsealed",)]
+
+
+def verify_journal(connection: Connection[Row], identity: Identity, progress: VerifyProgress) -> Mapping[str, int]:
+    """Replay the whole journal, inside the open transaction, and return the counts.
+
+    Raises `JournalCorrupt`, naming the first wrong place.
+    """
+    if set(fetch(connection, _SWITCHED_ON)) != _GUARDS or fetch(connection, _UNIQUE) != _UNIQUE_WANTED:
+        raise JournalCorrupt("The journal is not as it was made: the guards of its tables differ.")
+    batches = _follow_chains(connection, identity)
+    _check_seals(connection)
+    tables = tables_on(connection, identity)
+    check_batches(tables, batches)
+    _check_chunks(connection)
+    _check_limits(connection)
+    _check_facts(connection)
+    counts = RowReplay(tables, progress).run()
+    _check_indexes(connection)
+    _check_tallies(connection)
+    ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
+    totals = {"batches": len(batches), "pages": sum(one.opened.pages for one in batches.values()), "facts": facts}
+    return {**counts, **totals, "evidence": EvidenceLog(tables).check()}
+
+
+def _start_of(identity: Identity, chain: int) -> bytes:
+    text = "\n".join(("paygw chain", identity.journal_id, identity.endpoint, identity.created_at, str(chain)))
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int, Opening]:
+    """Follow the chain of every lease from its start to its end; return the openings of batches by their numbers."""
+    query = (
+        "SELECT segment, seq, at, kind, batch, instruction, attempt, contradicts, details, hash FROM fact ORDER BY 1, 2"
+    )
+    moved = fetch(connection, "SELECT facts, hash FROM move")
+    segments = fetch(
+        connection,
+        """SELECT number, chain, epoch, before, start, head_seq, head_hash, sealed_at IS NOT NULL
+        FROM segment ORDER BY number""",
+    )
+    ends: dict[int, tuple[int, int, bytes]] = {}
+    batches: dict[int, Opening] = {}
+    groups = groupby(streamed(connection, query), key=itemgetter(0))
+    current = next(groups, None)
+    for number, chain, epoch, before, start, head_seq, head_hash, _ in segments:
+        is_moved = bool(moved) and chain == DESK and before is None
+        first = identity.start.hash if is_moved else _start_of(identity, chain)
+        wanted = first if before is None else ends.get(before, (0, 0, b""))[2]
+        goes_on = (chain, epoch - 1) == (ends[before][:2] if before in ends else (chain, 0))
+        if start != wanted or not goes_on:
+            raise JournalCorrupt(f"Lease {number} does not go on from the one before it.")
+        end = Link(0, start)
+        if current is not None and current[0] == number:
+            for _, *columns in current[1]:
+                line = Line(*columns)
+                end = _followed(end, line, number)
+                if line.kind == BATCH_OPENED:
+                    if chain != DESK:
+                        raise JournalCorrupt(f"Lease {number} of a chunk opens a batch.")
+                    batches[line.batch] = Opening(decode_batch(line.details), line.at)
+            current = next(groups, None)
+        if (end.seq, end.hash) != (head_seq, head_hash):
+            raise JournalCorrupt(f"The chain of lease {number} does not end where the lease says.")
+        if is_moved and set(moved) != {(end.seq, end.hash)}:
+            raise JournalCorrupt("The first lease is not the chain of the file that was moved here.")
+        ends[number] = (chain, epoch, end.hash)
+    if current is not None:
+        raise JournalCorrupt(f"There are facts of lease {current[0]}, which the journal does not have.")
+    return batches
+
+
+def _followed(end: Link, line: Line, segment: int) -> Link:
+    try:
+        return follow(end, line)
+    except JournalCorrupt as error:
+        raise JournalCorrupt(f"Lease {segment}: {error.message}") from None
+
+
+def _check_seals(connection: Connection[Row]) -> None:
+    """Follow the chain over finished leases."""
+    before, facts = hashlib.sha256(b"paygw seal").digest(), 0
+    query = """SELECT s.number, s.segment, s.facts, s.hash, g.head_seq, g.head_hash, g.sealed_at IS NULL
+        FROM seal s JOIN segment g ON g.number = s.segment ORDER BY s.number"""
+    sealed = 0
+    for number, segment, counted, digest, seq, head, is_open in fetch(connection, query):
+        facts += seq
+        before = hashlib.sha256(before + f"{segment}\n{seq}\n".encode() + head).digest()
+        sealed += 1
+        if (number, counted, digest, is_open) != (sealed, facts, before, False):
+            raise JournalCorrupt(f"Seal {number}, of lease {segment}, was changed, or one before it is missing.")
+    if fetch(connection, "SELECT count(*) FROM segment WHERE sealed_at IS NOT NULL") != [(sealed,)]:
+        raise JournalCorrupt("A finished lease is not among the seals.")
+
+
+def _check_chunks(connection: Connection[Row]) -> None:
+    """Raise `JournalCorrupt` unless each instruction is in one chunk, which is of its batch."""
+    wrong = """SELECT i.number FROM instruction i WHERE NOT EXISTS (
+        SELECT FROM chunk c WHERE c.batch = i.batch AND i.number BETWEEN c.first AND c.last) LIMIT 1"""
+    if found := fetch(connection, wrong):
+        raise JournalCorrupt(f"Instruction {found[0][0]} is in no chunk of its batch.")
+    query = "SELECT FROM (SELECT first, lag(last) OVER (ORDER BY first) AS before FROM chunk) c WHERE first <= before"
+    if fetch(connection, query):
+        raise JournalCorrupt("Two chunks overlap.")
+
+
+def _check_tallies(connection: Connection[Row]) -> None:
+    """Raise `JournalCorrupt` unless the tallies of each chunk are those of its rows."""
+    query = f"""WITH counted AS (
+            SELECT c.number, p.country, p.currency, p.state, count(*), sum(p.minor) FROM progress p {CHUNK_OF_ROW}
+            GROUP BY 1, 2, 3, 4
+        ), kept AS (
+            SELECT chunk, country, currency, state, sum(rows), sum(minor) FROM chunk_tally GROUP BY 1, 2, 3, 4
+            HAVING sum(rows) <> 0 OR sum(minor) <> 0
+        ) (TABLE counted EXCEPT ALL TABLE kept) UNION ALL (TABLE kept EXCEPT ALL TABLE counted) LIMIT 1"""  # noqa: S608
+    if found := fetch(connection, query):
+        raise JournalCorrupt(f"Chunk {found[0][0]} is not counted as its rows are.")
+
+
+def _check_limits(connection: Connection[Row]) -> None:
+    """Raise `JournalCorrupt` unless the limits are those that a person set last."""
+    query = """SELECT FROM gate g LEFT JOIN (SELECT * FROM limit_change ORDER BY number DESC LIMIT 1) c ON true
+        WHERE (g.rate_per_s, g.concurrency) IS DISTINCT FROM (c.rate_per_s, c.concurrency)"""
+    if fetch(connection, query):
+        raise JournalCorrupt("The limits over all workers are not those that a person set last.")
+
+
+def _check_facts(connection: Connection[Row]) -> None:
+    """Raise `JournalCorrupt` unless the facts of each instruction are numbered without a gap, and counted."""
+    query = """SELECT instruction, number FROM (
+            SELECT instruction, number, nth, row_number() OVER (PARTITION BY instruction ORDER BY nth) AS place
+            FROM fact WHERE instruction IS NOT NULL
+        ) f WHERE nth <> place ORDER BY instruction, nth LIMIT 1"""
+    if found := fetch(connection, query):
+        raise JournalCorrupt(f"A fact of instruction {found[0][0]} is missing before fact {found[0][1]}.")
+    query = """SELECT instruction FROM standing s FULL JOIN (
+            SELECT instruction, count(*) AS told FROM fact WHERE instruction IS NOT NULL GROUP BY 1
+        ) f USING (instruction) WHERE coalesce(s.facts, 0) <> coalesce(f.told, 0) ORDER BY 1 LIMIT 1"""
+    if found := fetch(connection, query):
+        raise JournalCorrupt(f"Instruction {found[0][0]} is not as its facts say: another number of them is noted.")
+
+
+def _check_indexes(connection: Connection[Row]) -> None:
+    """Raise `JournalCorrupt` unless spellings and the words of payees are those of order ids and instructions."""
+    for instruction, order_id, spelling in streamed(connection, "SELECT instruction, order_id, spelling FROM order_id"):
+        if spelled_alike(order_id) != spelling:
+            raise JournalCorrupt(f"The order ids of instruction {instruction} are not those its facts used.")
+    query = """SELECT i.fields, tsvector_to_array(w.words) FROM instruction i
+        LEFT JOIN payee_words w ON w.instruction = i.number"""
+    for fields, words in streamed(connection, query):
+        if sorted(words or ()) != payee_words_of(fields):
+            raise JournalCorrupt("The index of payees is not that of the instructions.")

@@ -1,0 +1,121 @@
+"""Replays the journal and holds the tables against what its facts say: once for every store.
+
+Lines are read side by side in the order of instructions (what they are, their facts, their order ids), so that memory
+does not grow with the journal. What only one store has, its own `verify` checks.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.facts.codec import BatchOpened
+from paygw_batch.journal.facts.digest import OpeningDigests
+from paygw_batch.journal.facts.fact_replay import InstructionReplay, LinesByInstruction, NamedReply
+from paygw_batch.journal.facts.progress import columns_of
+from paygw_batch.journal.port import VerifyProgress
+from paygw_batch.journal.tables import Tables
+from paygw_batch.journal.values import Known, NewBatch, reply_sha256
+
+_ROWS_A_STEP = 1_000
+"""How often the progress of a replay is told."""
+
+
+class Opening(NamedTuple):
+    """A batch as the fact that opened it says, and the time of that fact."""
+
+    opened: BatchOpened
+    at: str
+
+
+def check_batches(tables: Tables, openings: Mapping[int, Opening], forgotten: Collection[int] = ()) -> None:
+    """Hold every batch, with its pages, instructions and known rows, against the fact that opened it.
+
+    Of `forgotten` ones the sheet is gone.
+    """
+    if [number for number, *_ in tables.run("batch_ids")] != sorted(openings):
+        raise JournalCorrupt("The batches of the journal are not those that its facts opened.")
+    for number, (opened, at) in openings.items():
+        ((opened_at, plan_sha256, *about),) = tables.run("opened_batch", batch=number)
+        if opened_at != at or plan_sha256 not in {None, opened.plan_sha256}:
+            raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: opened_at differs.")
+        # Who opened and approved it stands in the fact alone.
+        batch = replace(NewBatch(*about), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
+        found = _digested(tables, number, OpeningDigests(batch, opened.first_instruction))
+        if number in forgotten and found.pages == 0:
+            found = replace(found, pages=opened.pages, pages_sha256=opened.pages_sha256)
+        for part in BatchOpened.__dataclass_fields__:
+            if getattr(found, part) != getattr(opened, part):
+                raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: {part} differs.")
+
+
+def _digested(tables: Tables, number: int, digests: OpeningDigests) -> BatchOpened:
+    for place, content in tables.stream("pages", batch=number):
+        if place != digests.pages:
+            raise JournalCorrupt(f"A page of batch number {number} is missing.")
+        digests.page(content)
+    for row, instruction in tables.stream("known_rows", batch=number):
+        digests.known(Known(row, instruction, State.READY))
+    try:
+        digests.stored(tables.stream("instructions", batch=number))
+        return digests.opened()
+    except InternalError:
+        raise JournalCorrupt(f"An instruction of batch number {number} was changed.") from None
+
+
+def no_counts() -> Counter[str]:
+    """Return the counts of a journal before anything of it is counted."""
+    return Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
+
+
+@dataclass(slots=True)
+class RowReplay:
+    """Replays every instruction's facts, in the order of their numbers, and compares the result with the stored one."""
+
+    tables: Tables
+    progress: VerifyProgress
+    counts: Counter[str] = field(default_factory=no_counts)
+    replies: int = 0
+
+    def run(self) -> Counter[str]:
+        """Return the counts. Raises `JournalCorrupt` at the first instruction that is not where its facts lead."""
+        run, stream, counts = self.tables.run, self.tables.stream, self.counts
+        batches = {number: (batch, operation) for number, batch, operation in run("batch_ids")}
+        ((rows,),) = run("count_instructions")
+        facts = LinesByInstruction(stream("facts_by_instruction"), "A fact")
+        order_ids = LinesByInstruction(stream("order_ids_by_instruction"), "An order id")
+        replay = InstructionReplay(counts)
+        for line in stream("all_progress"):
+            number, batch, row, client_orderid, replaces = line[:5]
+            if batch not in batches:
+                raise JournalCorrupt(f"Instruction {number} is of a batch that the journal does not have.")
+            batch_id, operation = batches[batch]
+            found = replay.replay(number, row, batch_id, client_orderid, replaces, facts.of(number))
+            for reply in found.replies:
+                self._check_reply(number, reply)
+            progress = columns_of(found.progress)
+            if progress != line[5:] and self.tables.storable(progress) != line[5:]:
+                raise JournalCorrupt(f"Instruction {number} (row {row} of batch {batch_id}) is not as its facts say.")
+            if set(order_ids.of(number)) != {(operation, order_id) for order_id in found.order_ids}:
+                raise JournalCorrupt(f"The order ids of instruction {number} are not those its facts used.")
+            counts["instructions"] += 1
+            counts["order_ids"] += len(found.order_ids)
+            counts[found.progress.standing.state] += 1
+            if counts["instructions"] % _ROWS_A_STEP == 0:
+                self.progress(counts["instructions"], rows)
+        facts.end()
+        order_ids.end()
+        if run("count_replies") != [(self.replies,)]:
+            raise JournalCorrupt("A reply is kept that no fact names.")
+        return counts
+
+    def _check_reply(self, number: int, named: NamedReply) -> None:
+        """Raise `JournalCorrupt` unless the reply that a fact names is the one that is kept."""
+        kept = self.tables.run("reply_of", fact=named.seq, instruction=number, nth=named.place + 1)
+        if [(instruction, reply_sha256(head.decode(), body)) for instruction, head, body in kept] != [
+            (number, named.sha256)
+        ]:
+            raise JournalCorrupt(f"The reply that is kept for fact {named.seq} is not the one that came.")
+        self.replies += 1

@@ -1,0 +1,128 @@
+-- The statements of `evidence_log.py` for SQLite.
+
+-- part: unanswered
+-- Of a line `e` of evidence: it says that the gateway has its row, and no person has answered it since.
+e.finding IN ('contradicting', 'ambiguous')
+    AND (e.finding = 'contradicting' OR (e.finding = 'ambiguous' AND e.said IN ({has_it})))
+    AND NOT EXISTS (
+        SELECT 1 FROM evidence answer
+        WHERE answer.instruction = e.instruction AND answer.finding = 'resolved' AND answer.number > e.number
+    )
+
+-- part: is_contested
+-- Evidence speaks against sending an instruction `p`. One that is ready is held.
+EXISTS (SELECT 1 FROM evidence e WHERE e.instruction = p.number AND {unanswered})
+
+-- name: add_evidence
+-- Writes one line.
+INSERT INTO evidence ({columns}) VALUES ({values})
+
+-- name: evidence_end
+-- The end of the chain.
+SELECT number, hash FROM evidence ORDER BY number DESC LIMIT 1
+
+-- name: newest_times
+-- The newest time of the facts, and that of the evidence.
+SELECT (SELECT at FROM fact ORDER BY seq DESC LIMIT 1), (SELECT taken_at FROM evidence ORDER BY number DESC LIMIT 1)
+
+-- name: marks
+-- The newest times, as `newest_times` has them, how far the inbox was taken in, and the newest note of the clock.
+SELECT (SELECT at FROM fact ORDER BY seq DESC LIMIT 1), (SELECT taken_at FROM evidence ORDER BY number DESC LIMIT 1),
+    taken.spooled, taken.spool_hash,
+    (SELECT content FROM evidence INDEXED BY evidence_by_finding WHERE finding = :clock AND instruction IS NULL
+    ORDER BY number DESC LIMIT 1)
+FROM (SELECT 1) LEFT JOIN (
+    SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spooled DESC LIMIT 1
+) taken
+
+-- name: inbox_end
+-- How far the inbox was taken in.
+SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spooled DESC LIMIT 1
+
+-- name: notes
+-- The journal's own notes of one kind, oldest first.
+SELECT content, taken_at FROM evidence INDEXED BY evidence_by_finding
+WHERE finding = :finding AND forgotten IS NULL ORDER BY number
+
+-- name: evidence_naming
+-- The evidence of one source whose content holds a text, oldest first.
+SELECT content, taken_at FROM evidence WHERE source = :source AND instr(content, :text) ORDER BY number
+
+-- name: batch_name
+-- The id of a batch.
+SELECT batch FROM batch WHERE number = :batch
+
+-- name: all_evidence
+-- The whole chain, oldest first.
+SELECT {columns}, forgotten FROM evidence ORDER BY number
+
+-- name: fact_of_evidence
+-- The fact that a line of evidence names.
+SELECT instruction, attempt, contradicts IS NULL, kind FROM fact WHERE seq = :fact
+
+-- name: ready_and_held
+-- Those of some instructions that are ready, and whether evidence holds them.
+SELECT p.number, {is_contested} FROM carray(:numbers) wanted JOIN progress p ON p.number = wanted.value
+WHERE p.state = 'ready'
+
+-- name: contested
+-- Those of some instructions that evidence speaks against.
+SELECT p.value FROM (SELECT value, value AS number FROM carray(:numbers)) p WHERE {is_contested}
+
+-- name: holds
+-- The ready rows of a batch that evidence holds, each with the latest of it. From the evidence to its rows: through
+-- `covered`, one held row would have all rows of the batch read.
+SELECT row, max(number), source, said, taken_at FROM (
+    SELECT p.row, e.number, e.source, e.said, e.taken_at FROM evidence e INDEXED BY evidence_by_finding
+    CROSS JOIN progress p ON p.number = e.instruction
+    WHERE p.batch = :batch AND p.state = 'ready' AND {unanswered}
+    UNION ALL
+    SELECT k.row, e.number, e.source, e.said, e.taken_at FROM evidence e INDEXED BY evidence_by_finding
+    CROSS JOIN known k ON k.batch = :batch AND k.instruction = e.instruction
+    CROSS JOIN progress p ON p.number = e.instruction
+    WHERE p.state = 'ready' AND {unanswered}
+) GROUP BY row ORDER BY row
+
+-- name: known_as
+-- The instructions of every operation that go, or went, by an order id.
+SELECT p.number, p.client_orderid, p.amount, p.currency, {progress}
+FROM progress p WHERE p.number IN (
+    SELECT instruction FROM order_id WHERE operation IN (SELECT operation FROM batch) AND order_id = :order_id
+) ORDER BY p.number
+
+-- name: contradictions
+-- The facts that changed nothing, of one batch or of all, except those that a person has answered since.
+SELECT f.seq, b.batch, c.row, i.client_orderid, f.contradicts, f.kind, f.attempt, f.at
+FROM fact f JOIN instruction i ON i.number = f.instruction
+JOIN covered c ON c.instruction = i.number AND c.batch = coalesce(:batch, i.batch)
+JOIN batch b ON b.number = c.batch
+WHERE f.contradicts IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM evidence answer WHERE answer.instruction = f.instruction
+        AND answer.finding = 'resolved' AND answer.fact > f.seq
+) ORDER BY f.seq
+
+-- name: waiting
+-- The evidence that waits for a person, of one batch or of all: the row has not moved since it came. In the same
+-- instant times do not tell, and numbers do.
+SELECT e.number, b.batch, c.row, p.client_orderid, p.state, e.finding, e.said, e.source, e.taken_at
+FROM evidence e INDEXED BY evidence_by_finding JOIN progress p ON p.number = e.instruction
+JOIN covered c ON c.instruction = p.number AND c.batch = coalesce(:batch, p.batch)
+JOIN batch b ON b.number = c.batch
+WHERE e.finding IN ({for_a_person}) AND coalesce(p.updated_at, '') <= e.taken_at AND NOT EXISTS (
+    SELECT 1 FROM evidence later WHERE later.instruction = e.instruction
+        AND later.finding = 'moved' AND later.number > e.number
+) ORDER BY e.number
+
+-- name: counts
+-- How much evidence there is of each finding; no person's word.
+SELECT finding, count(*) FROM evidence WHERE finding NOT IN ({notes}) GROUP BY 1 ORDER BY 1
+
+-- name: counts_of_batch
+-- From the evidence to its rows: where it is rare, no row of the batch has to be looked at.
+SELECT finding, count(*) FROM (
+    SELECT e.finding FROM evidence e INDEXED BY evidence_by_finding
+    CROSS JOIN instruction i ON i.number = e.instruction WHERE i.batch = :batch
+    UNION ALL
+    SELECT e.finding FROM evidence e INDEXED BY evidence_by_finding
+    CROSS JOIN known k ON k.batch = :batch AND k.instruction = e.instruction
+) WHERE finding NOT IN ({notes}) GROUP BY 1 ORDER BY 1

@@ -1,0 +1,185 @@
+-- The statements of `journal.py` for SQLite.
+
+-- part: batches_as_recorded
+-- Batches as `BatchRecord` has them.
+SELECT b.number, b.batch, b.operation, b.sheet_name, b.sheet_sha256, b.rows, b.defects, b.opened_at, b.sheet_path,
+    coalesce(r.reference, '')
+FROM batch b LEFT JOIN batch_reference r ON r.batch = b.number
+
+-- part: of_people
+-- The condition of the index in `schema-4.sql`, word for word: for no other condition SQLite uses a partial index.
+(f.instruction IS NULL OR (f.kind >= 'rel' AND f.kind < 's'))
+
+-- part: spelled
+-- The order ids of an operation in one spelling. Without the index's name SQLite takes the table's key instead, of
+-- which the operation alone is known: it reads all ids then.
+SELECT order_id, instruction FROM order_id INDEXED BY order_id_in_one_case
+WHERE operation = :operation AND lower(order_id) = :spelling
+UNION ALL
+SELECT o.order_id, o.instruction FROM order_id_spelling s JOIN order_id o USING (operation, order_id)
+WHERE s.operation = :operation AND s.spelling = :spelling
+
+-- name: batches
+-- All batches, oldest first.
+{batches_as_recorded} ORDER BY 1
+
+-- name: batches_of_plan
+-- The batch that a plan opened.
+{batches_as_recorded} WHERE b.number IN (
+    SELECT batch FROM fact WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') = :plan_sha256
+) ORDER BY 1
+
+-- name: batch
+-- The batch with this id.
+{batches_as_recorded} WHERE b.batch = :batch AND b.operation = coalesce(:operation, b.operation) ORDER BY 1 LIMIT 1
+
+-- name: batch_title
+-- What people call a batch by.
+SELECT batch, sheet_name, opened_at FROM batch WHERE number = :batch
+
+-- name: operation_of
+-- The operation of a batch.
+SELECT operation FROM batch WHERE number = :batch
+
+-- name: operations
+-- The operations that batches were opened for.
+SELECT DISTINCT operation FROM batch
+
+-- name: opened_since
+-- Whether a batch of an operation was opened after a time.
+SELECT 1 FROM batch WHERE operation = :operation AND opened_at > :since LIMIT 1
+
+-- name: any_order_id
+-- Whether any order id of an operation was used at all.
+SELECT 1 FROM order_id WHERE operation = :operation LIMIT 1
+
+-- name: compare
+-- The instruction that has the order id of a row, and whether that is the id and the content that it began with.
+-- Of a payee who was forgotten there is a fingerprint, which the row's own content is held against.
+SELECT :row, :order_id, p.number, p.client_orderid = :order_id, {content} = :content,
+    iif(p.forgotten IS NULL, NULL, p.content), iif(p.forgotten IS NULL, NULL, :content), p.state, p.attempt,
+    p.possible_duplicate_of, p.error_code, p.intended_at, b.batch, p.row, b.opened_at
+FROM order_id o JOIN progress p ON p.number = o.instruction JOIN batch b ON b.number = p.batch
+WHERE o.operation = :operation AND o.order_id = :order_id
+
+-- name: look_alikes
+-- The newest instruction of a batch opened after `since` that pays what a row pays, under another id.
+SELECT :row, i.client_orderid, b.batch, b.opened_at
+FROM instruction i JOIN batch b ON b.number = i.batch
+WHERE i.payee = :payee AND i.minor = :minor AND i.currency = :currency AND i.client_orderid <> :order_id
+    AND b.operation = :operation AND b.opened_at > :since
+ORDER BY i.number DESC LIMIT 1
+
+-- name: has_spelling
+-- The row, if its order id was used in any spelling.
+SELECT :row, :order_id, :spelling WHERE EXISTS (
+    SELECT 1 FROM order_id INDEXED BY order_id_in_one_case WHERE operation = :operation AND lower(order_id) = :spelling
+) OR EXISTS (SELECT 1 FROM order_id_spelling WHERE operation = :operation AND spelling = :spelling)
+
+-- name: used_spellings
+-- The newest order id that differs from that of a row in its spelling alone, where the row's own was never used.
+SELECT :row, o.order_id, b.batch, b.opened_at
+FROM ({spelled}) o JOIN instruction i ON i.number = o.instruction JOIN batch b ON b.number = i.batch
+WHERE NOT EXISTS (SELECT 1 FROM order_id WHERE operation = :operation AND order_id = :order_id)
+ORDER BY o.instruction DESC LIMIT 1
+
+-- name: repeated
+-- The batches opened after `since` that pay what a row pays, under another id; each counts for one.
+SELECT DISTINCT i.batch, 1 FROM instruction i JOIN batch b ON b.number = i.batch
+WHERE i.payee = :payee AND i.minor = :minor AND i.currency = :currency AND i.client_orderid <> :order_id
+    AND b.operation = :operation AND b.opened_at > :since
+
+-- name: same_spelling
+-- The order ids of an operation in one spelling, with their instructions.
+{spelled}
+
+-- name: is_spelling_used
+-- Whether an order id was ever used, in any spelling.
+{spelled} LIMIT 1
+
+-- name: standing_lines
+-- The next rows of a batch, as `LINE_COLUMNS` names them and `row_standing` has them.
+SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.attempt - s.inherited_attempts, 0), s.sent_orderid, s.purpose,
+    s.gateway_status, s.gateway_reference, s.http_status, s.error_code,
+    iif(s.possible_duplicate_of IS NULL, s.message,
+        '["duplicate", ' || json_quote(s.message) || ', ' || s.possible_duplicate_of || ']'),
+    coalesce(s.first_sent_at, iif(s.state = 'in_flight', s.intended_at, NULL)), s.updated_at, i.minor
+FROM covered c CROSS JOIN instruction i ON i.number = c.instruction
+    LEFT JOIN standing s ON s.instruction = c.instruction
+WHERE c.batch = :batch AND c.row > :after ORDER BY c.row LIMIT :limit
+
+-- name: numbered
+-- Those of some rows that a batch has, with their instructions.
+SELECT row, instruction FROM (
+    SELECT i.row, i.number AS instruction FROM carray(:rows) wanted
+        CROSS JOIN instruction i ON i.batch = :batch AND i.row = wanted.value
+    UNION ALL
+    SELECT k.row, k.instruction FROM carray(:rows) wanted CROSS JOIN known k ON k.batch = :batch AND k.row = wanted.value
+) ORDER BY row
+
+-- name: page_numbers
+-- The pages of a sheet.
+SELECT number FROM page WHERE batch = :batch ORDER BY number
+
+-- name: page
+-- One page of a sheet.
+SELECT content FROM page WHERE batch = :batch AND number = :number
+
+-- name: customer_urls
+-- The facts of a batch that name where a customer pays, of latest attempts.
+SELECT c.row, f.details FROM covered c
+CROSS JOIN fact f INDEXED BY fact_of_customer_page ON f.instruction = c.instruction
+JOIN standing s ON s.instruction = f.instruction AND s.attempt = f.attempt
+WHERE c.batch = :batch AND instr(f.details, '"customer_url"') > 0 AND f.contradicts IS NULL
+ORDER BY f.seq
+
+-- name: history
+-- What people did about a batch. A fact belongs to the batch that brought its instruction; a batch also covers rows
+-- that another one brought.
+SELECT f.seq, f.at, f.kind, f.details, i.row, f.attempt
+FROM fact f INDEXED BY fact_of_people LEFT JOIN instruction i ON i.number = f.instruction
+WHERE f.batch = :batch AND {of_people}
+UNION ALL
+SELECT f.seq, f.at, f.kind, f.details, k.row, f.attempt
+FROM fact f INDEXED BY fact_of_people CROSS JOIN known k ON k.batch = :batch AND k.instruction = f.instruction
+WHERE {of_people}
+ORDER BY 1
+
+-- name: payments_fitting
+-- The newest payments whose payee's words fit.
+SELECT rowid FROM payment_words WHERE payment_words MATCH :expression ORDER BY rowid DESC LIMIT :limit
+
+-- name: payments
+-- Some payments as `FoundPayment` has them, newest first.
+SELECT b.batch, b.sheet_name, b.operation, b.opened_at, p.row, p.client_orderid, p.country, p.currency, p.amount, p.form,
+    p.fields, iif(p.forgotten IS NULL, p.payee, ''), p.state, p.attempt - p.inherited_attempts, p.sent_orderid, p.gateway_status, p.gateway_reference,
+    p.error_code, p.message, p.possible_duplicate_of,
+    coalesce(p.first_sent_at, iif(p.state = 'in_flight', p.intended_at, NULL)), p.updated_at
+FROM carray(:numbers) wanted CROSS JOIN progress p ON p.number = wanted.value JOIN batch b ON b.number = p.batch
+ORDER BY p.number DESC
+
+-- name: replies
+-- The raw replies that are kept about an instruction, oldest first.
+SELECT f.attempt, f.at, CAST(r.head AS BLOB), r.body FROM reply r JOIN fact f ON f.seq = r.fact
+WHERE r.instruction = :instruction ORDER BY r.fact
+
+-- name: highest_numbers
+-- The newest time of the facts, and the highest numbers of a batch and of an instruction.
+SELECT (SELECT at FROM fact ORDER BY seq DESC LIMIT 1), (SELECT max(number) FROM batch),
+    (SELECT max(number) FROM instruction)
+
+-- name: replacing
+-- The rows of a batch that replace an instruction, with their numbers.
+SELECT row, number FROM instruction WHERE batch = :batch AND replaces IS NOT NULL
+
+-- name: move_order_ids
+-- Gives order ids of an instruction to the one that replaces it.
+UPDATE order_id SET instruction = :instruction WHERE operation = :operation AND order_id IN (:order_id, :next_order_id)
+
+-- name: add_spelling
+-- Writes the spelling of an order id that holds anything but ASCII.
+INSERT INTO order_id_spelling VALUES (:operation, :spelling, :order_id)
+
+-- name: add_order_id
+-- Writes an order id.
+INSERT INTO order_id VALUES (:operation, :order_id, :instruction)

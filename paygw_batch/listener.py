@@ -1,0 +1,267 @@
+"""Handles the requests of the listener as an ASGI callable: counts, reads, keeps, and only then answers.
+
+A notification is answered with 200 once it is durable, with any content: an unknown order, a word that is not listed, a
+hash that is wrong. It is kept, and what comes of it is the journal's to decide; the one who sent it learns nothing.
+"""
+
+import asyncio
+import hmac
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from paygw_batch.core.evidence import Claim, Proof
+from paygw_batch.errors import InboxUnwritable
+from paygw_batch.gateway.message import Received
+from paygw_batch.gateway.notification import headers_that_matter
+from paygw_batch.journal import Notification, encode_notification
+from paygw_batch.journal.sqlite.inbox import Inbox
+from paygw_batch.web_server import LocalServer, bounded, listen_on_loopback
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+MAX_DISCARDED_BYTES = 32 * 1024 * 1024
+"""How much of a body that is too long is read and thrown away, so that its sender hears why it was refused."""
+KEPT_UNREADABLE_BYTES = 4096
+"""The most bytes that are kept of the query, and of the body, of a notification that cannot be read."""
+MAX_UNREADABLE = 1000
+"""How many that cannot be read are kept in the life of a listener; later ones are counted."""
+BURST_S = 10
+"""How many seconds' worth of notifications may come at once."""
+
+_log = logging.getLogger(__name__)
+_METHODS = frozenset({"GET", "POST"})
+_ANSWERS = {
+    200: b"OK",
+    400: b"This cannot be read.",
+    404: b"There is nothing here.",
+    405: b"GET or POST.",
+    413: b"The body is too long.",
+    429: b"Too many at once.",
+    503: b"This cannot be kept now.",
+}
+
+
+def _no_follow_up(_claim: Claim) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one listener. `rate_per_s` holds on average; ten seconds' worth may come at once."""
+
+    max_body_bytes: int
+    rate_per_s: float
+
+
+class ListenerApp:
+    """The ASGI callable. `path` is the one path that is listened on, its secret token included.
+
+    `read` returns what a notification says, or why it cannot be read; `keep` makes a line durable, and raises
+    `InboxUnwritable`. `counts` says what happened so far, by words of ours. `header` is the one that could prove a
+    notification; `follow_up` is given what one says that nothing proves, once it is kept.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        read: Callable[[Received], Claim | str],
+        keep: Callable[[str], Awaitable[None]],
+        limits: Limits,
+        now: Callable[[], str],
+        monotonic_s: Callable[[], float],
+        header: str | None = None,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self.follow_up: Callable[[Claim], None] = _no_follow_up
+        self._path = path.encode()
+        self._read = read
+        self._keep = keep
+        self._limits = limits
+        self._now = now
+        self._header = header
+        self._monotonic_s = monotonic_s
+        self._allowance = limits.rate_per_s * BURST_S
+        self._counted_at_s = monotonic_s()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request. A body that did not arrive whole is not looked at."""
+        try:
+            status = await self._serve(scope, receive)
+        except Exception as error:  # noqa: BLE001 (after any error it was not kept: the sender must hear that)
+            # Without the error's own text, which could quote the request.
+            _log.error("The listener failed on a request: %s.", type(error).__name__)
+            status = 503
+        if status is not None:
+            self.counts[str(status)] += 1
+            await _answer(send, status)
+
+    async def _serve(self, scope: Scope, receive: Receive) -> int | None:
+        if not hmac.compare_digest(scope["raw_path"], self._path):
+            return 404
+        if scope["method"] not in _METHODS:
+            return 405
+        body, length = await _read_body(receive, self._limits.max_body_bytes)
+        if body is None:
+            return None
+        if length > self._limits.max_body_bytes:
+            return 413
+        if not self._is_allowed():
+            return 429
+        headers = tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"])
+        content_type = dict(headers).get("content-type", "")
+        received = Received(scope["method"], content_type, scope["query_string"].decode("latin-1"), body, headers)
+        return await self._kept(received)
+
+    async def _kept(self, received: Received) -> int:
+        """Make a notification durable; return the HTTP status of the answer."""
+        said = self._read(received)
+        if isinstance(said, str):
+            self.counts["unreadable"] += 1
+            if self.counts["unreadable"] > MAX_UNREADABLE:
+                return 400
+        try:
+            await self._keep(encode_notification(self._notice(received, said)))
+        except InboxUnwritable:
+            return 503
+        self.counts["kept"] += 1
+        if isinstance(said, Claim) and said.proof is not Proof.PROVEN:
+            self.follow_up(said)
+        return 400 if isinstance(said, str) else 200
+
+    def _notice(self, received: Received, said: Claim | str) -> Notification:
+        is_read = isinstance(said, Claim)
+        shown = self._limits.max_body_bytes if is_read else KEPT_UNREADABLE_BYTES
+        return Notification(
+            received_at=self._now(),
+            method=received.method,
+            content_type=received.content_type[:KEPT_UNREADABLE_BYTES],
+            query=received.query[:shown],
+            body=received.body[:shown],
+            length=len(received.body),
+            problem="" if isinstance(said, Claim) else said,
+            claim=said if isinstance(said, Claim) else Claim(None),
+            headers=headers_that_matter(received, self._header),
+        )
+
+    def _is_allowed(self) -> bool:
+        """Take one from the allowance, which grows with time up to its bound."""
+        now_s = self._monotonic_s()
+        rate = self._limits.rate_per_s
+        self._allowance = min(self._allowance + (now_s - self._counted_at_s) * rate, rate * BURST_S)
+        self._counted_at_s = now_s
+        if self._allowance < 1:
+            return False
+        self._allowance -= 1
+        return True
+
+
+async def _read_body(receive: Receive, limit: int) -> tuple[bytes | None, int]:
+    """Return the body and its length, None when the client left before it was whole.
+
+    Of one that is longer than `limit` the rest is read and thrown away, up to a bound.
+    """
+    body, length = b"", 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None, length
+        piece = bytes(message.get("body", b""))
+        length += len(piece)
+        if length <= limit:
+            body += piece
+        if not message.get("more_body", False) or length > MAX_DISCARDED_BYTES:
+            return body, length
+
+
+async def _answer(send: Send, status: int) -> None:
+    body = _ANSWERS[status]
+    headers = [
+        (b"content-type", b"text/plain"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+        *({405: [(b"allow", b"GET, POST")], 429: [(b"retry-after", b"1")], 503: [(b"retry-after", b"30")]}).get(
+            status, []
+        ),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class InboxWriter:
+    """Appends to the inbox off the event loop. Every notification that waits shares the next write."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="inbox")
+        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def keep(self, content: str) -> None:
+        """Return once `content` is durable. Raises `InboxUnwritable`."""
+        loop = asyncio.get_running_loop()
+        durable: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((content, durable))
+        if self._writing is None:
+            self._writing = loop.create_task(self._write_all())
+        await durable
+
+    def close(self) -> None:
+        """Wait for the write that is under way."""
+        self._thread.shutdown()
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting, []
+                await self._write(group)
+        finally:
+            self._writing = None
+
+    async def _write(self, group: Sequence[tuple[str, "asyncio.Future[None]"]]) -> None:
+        contents = [content for content, _ in group]
+        failure: Exception | None = None
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._inbox.append, contents)
+        except Exception as error:  # noqa: BLE001 (everyone who waits must hear of any error)
+            failure = error
+        for _, durable in group:
+            if durable.done():
+                continue
+            if failure is None:
+                durable.set_result(None)
+            else:
+                durable.set_exception(failure)
+
+
+MAX_CONNECTIONS = 512
+MAX_HEAD_BYTES = 16 * 1024
+_BACKLOG = 2048
+
+
+async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, ready: Callable[[int], None]) -> None:
+    """Serve until SIGINT or SIGTERM, both of which end it in order from before it can be connected to.
+
+    `ready` is called with the port once it listens; 0 asks for any free one. A connection carries one request and ends
+    within `client_timeout_s`. Raises `ConfigurationError` when the port cannot be had.
+    """
+    server = LocalServer(
+        app,
+        http=bounded(client_timeout_s),
+        date_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        grace_s=int(client_timeout_s) + 1,
+    )
+    hint = "Choose another [notifications] port."
+    with server.stopped_by_signals(), closing(listen_on_loopback(port, backlog=_BACKLOG, hint=hint)) as listener:
+        ready(listener.getsockname()[1])
+        await server.serve(sockets=[listener])

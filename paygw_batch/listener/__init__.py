@@ -1,1 +1,0 @@
-"""Receives the gateway's notifications over HTTP and writes them to the inbox."""

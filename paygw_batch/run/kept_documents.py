@@ -1,0 +1,230 @@
+"""Checks the signed orders that a journal keeps: their signatures, and the facts that they brought about.
+
+Withdraws signed plans and orders: a person says that one counts no more, and signs that.
+
+The journal keeps the withdrawal under the digest of what the document's maker signed. So it holds for every copy of it,
+with whichever approvals. A document that was used already cannot be withdrawn.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Literal, assert_never
+
+from pydantic import ValidationError
+
+from paygw_batch.clock import timestamp
+from paygw_batch.core.lifecycle import FactKind, Resolved, kind_of
+from paygw_batch.core.recorded_words import kept_text
+from paygw_batch.errors import ApprovalError, JournalCorrupt
+from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, Withdrawal
+from paygw_batch.language import say
+from paygw_batch.run.approval_keys import ApprovalKey, People, read_own_spelling
+from paygw_batch.run.forget_order import ForgetOrder, check_kept_forget_order, read_forget_order, was_carried_out
+from paygw_batch.run.ordered_batch import RowOrder
+from paygw_batch.run.passkey import party_named_by
+from paygw_batch.run.release import ReleaseOrder
+from paygw_batch.run.resolve import said_by
+from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.signed_document import SignedDocument, SignedPart, has_signed_by
+
+KINDS = (SettlementOrder, ReleaseOrder)
+
+
+_Deed = tuple[int | None, int | None, str, str]
+"""Row, attempt, kind of fact, and the evidence of a settlement; a release has none in its fact."""
+
+
+def check_kept_orders(journal: JournalReader) -> int:
+    """Return how many signed orders the journal keeps. Raises `JournalCorrupt` for one that is not true.
+
+    Each must be signed by the keys that it names, be about this journal and its batch, and have brought about the facts
+    that it asks for. Whether these keys are in the configuration today decides nothing about an order of then.
+    """
+    journal_id, count = journal.head().journal_id, 0
+    for batch in journal.batches():
+        orders = journal.messages(batch.number).orders
+        if not orders:
+            continue
+        history = journal.history(batch.number)
+        for text in orders:
+            _check(_order_of(text, batch), batch, journal_id, history)
+            count += 1
+    for text in journal.orders_to_forget():
+        order = read_forget_order(text)
+        if not _is_signed_by_its_keys(order):
+            raise JournalCorrupt(f"The signed order {order.digest()[:16]} to forget people is not signed by its keys.")
+        check_kept_forget_order(order, journal)
+        count += 1
+    return count
+
+
+def is_kept(journal: JournalReader, order: RowOrder) -> bool:
+    """Whether the journal keeps an order, under whichever approvals: it was carried out."""
+    content, digest = order.content, order.digest()
+    batch = journal.batch(content.batch)
+    kept = [] if batch is None else journal.messages(batch.number).orders
+    return batch is not None and any(_order_of(text, batch).digest() == digest for text in kept)
+
+
+def _order_of(text: str, batch: BatchRecord) -> SettlementOrder | ReleaseOrder:
+    for kind in KINDS:
+        try:
+            return kind.model_validate_json(text)
+        except ValidationError:
+            continue
+    raise JournalCorrupt(f"A signed order of batch {batch.batch} does not read as one.")
+
+
+def _check(
+    order: SettlementOrder | ReleaseOrder, batch: BatchRecord, journal_id: str, history: Sequence[HistoryEntry]
+) -> None:
+    digest, content = order.digest(), order.content
+    named = f"The signed order {digest[:16]} of batch {batch.batch}"
+    if not _is_signed_by_its_keys(order):
+        raise JournalCorrupt(f"{named} is not signed by the keys that it names.")
+    if (content.journal, content.batch, content.operation) != (journal_id, batch.batch, batch.operation):
+        raise JournalCorrupt(f"{named} is about another journal or another batch.")
+    done = {_deed_of(one) for one in history if one.order == digest}
+    missing = [deed for deed in _deeds(order) if deed not in done]
+    if missing or len(done) != len(content.rows):
+        raise JournalCorrupt(f"{named} is not what its facts say: {len(done)} of {len(content.rows)} rows have one.")
+
+
+def _is_signed_by_its_keys(document: SignedDocument) -> bool:
+    """Whether the maker and every approver signed a document, each with another key: with those that it names.
+
+    Whose keys they are is not asked: for the documents of then, which were judged when they were carried out.
+    """
+    signed_by = {document.maker: (document.signature, "")}
+    signed_by |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
+    for text, (signature, approved_at) in signed_by.items():
+        key = read_own_spelling(text)
+        if key is None:
+            return False
+        signed_text = document.approval_text(key, approved_at) if approved_at else document.signed_text()
+        party = None if isinstance(signature, str) else party_named_by(signature)
+        if not has_signed_by(key, signed_text, signature, party):
+            return False
+    return len(signed_by) == 1 + len(document.approvals) > 1
+
+
+def _deeds(order: SettlementOrder | ReleaseOrder) -> Iterator[_Deed]:
+    match order:
+        case SettlementOrder():
+            for one in order.content.rows:
+                yield (
+                    one.row,
+                    one.attempt,
+                    kind_of(Resolved(one.resolution, "", "")).value,
+                    kept_text(said_by(one.evidence, one.words)),
+                )
+        case ReleaseOrder():
+            for row in order.content.rows:
+                yield row.row, row.attempt, FactKind.RELEASED.value, ""
+        case _:
+            assert_never(order)
+
+
+def _deed_of(entry: HistoryEntry) -> _Deed:
+    return entry.row, entry.attempt, entry.kind, "" if entry.kind == FactKind.RELEASED else entry.said
+
+
+class WithdrawalDocument(SignedPart):
+    """A withdrawal as the journal keeps it. `key` and `signature` are empty if a person did it at a page."""
+
+    document: Literal["paygw-batch withdrawal 1"] = "paygw-batch withdrawal 1"
+    journal: str
+    sha256: str
+    """The digest of the text that the maker of the withdrawn document signed."""
+    by: str
+    at: str
+    key: str
+    signature: str
+
+    def signed_text(self) -> bytes:
+        """Return the text that the signature covers: everything but itself."""
+        body = self.model_dump(exclude={"signature"})
+        return f"{self.document}\n{json.dumps(body, sort_keys=True, separators=(',', ':'))}".encode()
+
+
+def withdrawn_with(document: SignedDocument, key: ApprovalKey, people: People, now: datetime) -> Withdrawal:
+    """Return the withdrawal of a document, signed by its maker or by anyone who may approve.
+
+    Raises `ApprovalError` for everybody else's key.
+    """
+    owner = people.owner_of(key.public)
+    maker = read_own_spelling(document.maker)
+    is_maker = owner is not None and maker is not None and people.owner_of(maker) == owner
+    if owner is None or not (is_maker or owner.approver_keys):
+        raise ApprovalError(
+            say("This key may not withdraw: it belongs neither to the maker nor to a listed approver."),
+            hint=say("Nothing was withdrawn."),
+            for_terminal=False,
+        )
+    unsigned = _unsigned(document, owner.name, now, key.public.text)
+    return _kept(unsigned.model_copy(update={"signature": key.sign(unsigned.signed_text())}))
+
+
+def withdrawn_at_a_page(document: SignedDocument, name: str, now: datetime) -> Withdrawal:
+    """Return the withdrawal of a document by a person who is signed in. It pays nothing, so no key is asked for."""
+    return _kept(_unsigned(document, name, now, ""))
+
+
+def require_unused(document: SignedDocument, journal: JournalReader) -> None:
+    """Raise `ApprovalError` for a plan that has opened a batch, and for an order that was carried out."""
+    if isinstance(document, RowOrder):
+        if is_kept(journal, document):
+            raise ApprovalError(
+                say("The {noun} was carried out already: it can't be withdrawn.", noun=say(document.noun)),
+                hint=say("`paygw-batch status {batch} --history` shows what it did.", batch=document.content.batch),
+            )
+        return
+    if isinstance(document, ForgetOrder):
+        if was_carried_out(document, journal):
+            raise ApprovalError(
+                say("The {noun} was carried out already: it can't be withdrawn.", noun=say(document.noun)),
+                hint=say("Nobody can be remembered again."),
+            )
+        return
+    for opened in journal.batches(plan_sha256=document.digest()):
+        raise ApprovalError(
+            say(
+                "The payout has started: the plan opened batch {batch} at {opened_at}, and can't be withdrawn.",
+                batch=opened.batch,
+                opened_at=opened.opened_at,
+            ),
+            hint=say(
+                "To stop it, press Ctrl-C in its terminal, or run `paygw-batch workers --stop {batch}`. What was sent "
+                "stays sent: `paygw-batch status {batch}` shows it.",
+                batch=opened.batch,
+            ),
+        )
+
+
+def check_kept_withdrawals(journal: JournalReader) -> int:
+    """Return how many withdrawals the journal keeps. Raises `JournalCorrupt` for one that is not true.
+
+    Whether its key is in the configuration today decides nothing about a withdrawal of then.
+    """
+    journal_id, kept = journal.head().journal_id, journal.withdrawals()
+    for one in kept:
+        try:
+            said = WithdrawalDocument.model_validate_json(one.document)
+        except ValueError:
+            raise JournalCorrupt("A withdrawal does not read as one.") from None
+        key = read_own_spelling(said.key)
+        is_signed = key.has_signed(said.signed_text(), said.signature) if key is not None else not said.key
+        if not is_signed or (said.sha256, said.by, said.journal) != (one.sha256, one.by, journal_id):
+            raise JournalCorrupt(f"The withdrawal of {one.sha256[:16]} is not what was signed.")
+    return len(kept)
+
+
+def _unsigned(document: SignedDocument, name: str, now: datetime, key: str) -> WithdrawalDocument:
+    return WithdrawalDocument(
+        journal=document.content.journal, sha256=document.digest(), by=name, at=timestamp(now), key=key, signature=""
+    )
+
+
+def _kept(said: WithdrawalDocument) -> Withdrawal:
+    return Withdrawal(said.sha256, said.by, said.model_dump_json(), said.at)

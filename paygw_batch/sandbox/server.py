@@ -1,0 +1,327 @@
+"""The sandbox as a server on a loopback port: an ASGI callable that verifies, chooses, records and answers.
+
+It is served in a thread during a run, or in the foreground for its own command.
+"""
+
+import asyncio
+import logging
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, assert_never
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from paygw_batch.countries.rules import Operation, Rules
+from paygw_batch.errors import ConfigurationError, InternalError, OutputError
+from paygw_batch.sandbox.behaviour import Answer, AnswerChoice, Behaviour, Fault
+from paygw_batch.sandbox.callback import CallbackProof, Callbacks
+from paygw_batch.sandbox.form import Expects
+from paygw_batch.sandbox.record import Record, RecordLine
+from paygw_batch.sandbox.reply import BARE_500, GARBAGE, EnquiryDesk, Headers, Reply, answer_reply, refusal_reply
+from paygw_batch.sandbox.request import Order, Refusal, Request
+from paygw_batch.sandbox.verifier import MAX_BODY_BYTES, Authenticator, VerifiedProfile, Verifier
+from paygw_batch.web_server import LOOPBACK, LocalServer, listen_on_loopback
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An operation that the sandbox serves. `rules` carry the operator's purposes; accepted orders are written down."""
+
+    operation: Operation
+    rules: Rules
+    record_path: Path
+    expects: Expects = Expects()  # noqa: RUF009 (frozen)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxConfig:
+    """All that the sandbox has to know. `profile` is a `signature_profile`; `served` has at least one operation."""
+
+    endpoint_id: str
+    consumer_key: str
+    public_key_pem: bytes = field(repr=False)
+    profile: str
+    served: tuple[Served, ...]
+    behaviour: Behaviour
+    callback_proof: CallbackProof | None = None
+    """The proof of its notifications, if there is one."""
+    enquiry: Operation | None = None
+    """The operation that enquires about orders, if there is one."""
+
+    @property
+    def callback_record_path(self) -> Path:
+        """The file with the merchant's answer to each notification."""
+        return self.served[0].record_path.with_name("sandbox-callbacks.csv")
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """Verifies and records the orders of one operation."""
+
+    operation: Operation
+    record: Record
+    verifier: Verifier
+
+
+class SandboxApp:
+    """The ASGI callable. Its scope's `state` must hold `transport`, so that a connection can be dropped.
+
+    Raises `ConfigurationError` when `config` cannot be used. One event loop only.
+    """
+
+    def __init__(
+        self, config: SandboxConfig, records: Mapping[str, Record], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`records` are open, by the name of the operation whose orders they hold."""
+        try:
+            profile = VerifiedProfile(config.profile)
+        except ValueError:
+            known = ", ".join(VerifiedProfile)
+            raise ConfigurationError(f"The sandbox knows no signature_profile {config.profile}: {known}.") from None
+        self._clock = clock
+        self._choice = AnswerChoice(config.behaviour)
+        self._callbacks = Callbacks(config.callback_record_path, config.callback_proof)
+        authenticator = Authenticator(
+            consumer_key=config.consumer_key, public_key_pem=config.public_key_pem, profile=profile
+        )
+        self._desks = [
+            _Desk(
+                served.operation,
+                records[served.operation.name],
+                Verifier(
+                    endpoint_id=config.endpoint_id,
+                    operation=served.operation,
+                    rules=served.rules,
+                    authenticator=authenticator,
+                    clock=clock,
+                    expects=served.expects,
+                ),
+            )
+            for served in config.served
+        ]
+        self._enquiries = self._enquiry_desk(config, authenticator)
+
+    def _enquiry_desk(self, config: SandboxConfig, authenticator: Authenticator) -> EnquiryDesk | None:
+        if config.enquiry is None:
+            return None
+        verifier = Verifier(
+            endpoint_id=config.endpoint_id,
+            operation=config.enquiry,
+            rules={},
+            authenticator=authenticator,
+            clock=self._clock,
+        )
+        records = [served.record_path for served in config.served]
+        return EnquiryDesk(config.enquiry, verifier, records, config.behaviour.enquiry, self._clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request. A request that did not arrive whole is ignored."""
+        try:
+            await self._serve(scope, receive, send)
+        except Exception:
+            _log.exception("The sandbox failed on a request.")
+            raise
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _read_body(receive)
+        if body is None:
+            return
+        request = _request(scope, body)
+        desk = next((each for each in self._desks if each.verifier.is_asked(request)), self._desks[0])
+        if len(body) > MAX_BODY_BYTES:
+            refusal = Refusal(413, "body", f"The body is longer than {MAX_BODY_BYTES} bytes.")
+            await _send(send, refusal_reply(desk.operation, refusal), extra=(("Connection", "close"),))
+            return
+        if self._enquiries is not None and self._enquiries.is_asked(request):
+            await _send(send, self._enquiries.reply(request))
+            return
+        verdict = desk.verifier.verify(request)
+        if isinstance(verdict, Refusal):
+            await _send(send, refusal_reply(desk.operation, verdict))
+            return
+        await self._answer(desk, verdict, scope, receive, send)
+
+    async def _answer(self, desk: "_Desk", order: Order, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._choice.choose(order)
+        reference = secrets.token_hex(8)
+        try:
+            # Before a byte of the answer leaves: an order that is not in the record was never accepted.
+            desk.record.append(self._line(order, answer, reference))
+        except OutputError as problem:
+            _log.error("%s", problem.message)
+            await _send(send, BARE_500)
+            return
+        for callback in self._choice.callbacks(order):
+            self._callbacks.schedule(order, callback, reference)
+        if answer.delay_s:
+            await asyncio.sleep(answer.delay_s)
+        order_id = f"{order.order_id}-other" if answer.fault is Fault.WRONG_ECHO else order.order_id
+        reply = answer_reply(desk.operation, order, answer, order_id=order_id, reference=reference)
+        await self._reply(reply, answer, scope, receive, send)
+
+    async def _reply(self, reply: Reply, answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
+        match answer.fault:
+            case None | Fault.WRONG_ECHO:
+                await _send(send, reply)
+            case Fault.SILENCE:
+                await _wait_for_disconnect(receive)
+            case Fault.GARBAGE:
+                await _send(send, GARBAGE)
+            case Fault.DROP_BEFORE | Fault.DROP_AFTER:
+                scope["state"]["transport"].abort()
+                await _wait_for_disconnect(receive)
+            case Fault.HTTP_500:
+                await _send(send, BARE_500)
+            case Fault.SLOW_DRIP:
+                await _drip(send, reply, answer.drip_interval_s)
+            case _:
+                assert_never(answer.fault)
+
+    def _line(self, order: Order, answer: Answer, reference: str) -> RecordLine:
+        now = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
+        return RecordLine(
+            received_at=now.replace("+00:00", "Z"),
+            client_orderid=order.order_id,
+            country=order.country,
+            currency=order.currency,
+            amount=order.amount,
+            account_number=order.payee,
+            purpose=order.purpose or "",
+            answer=answer.fault or answer.status,
+            committed="yes" if answer.commits else "no",
+            reference=reference,
+        )
+
+
+def _request(scope: Scope, body: bytes) -> Request:
+    return Request(
+        http_version=scope["http_version"],
+        method=scope["method"],
+        path=scope["raw_path"].decode("latin-1"),
+        query=scope["query_string"].decode("latin-1"),
+        headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]),
+        body=body,
+    )
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """Return the body (cut short soon after the limit), or None when the client left before it was whole."""
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += bytes(message["body"])
+        if not message["more_body"] or len(body) > MAX_BODY_BYTES:
+            return body
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _start(send: Send, reply: Reply, extra: Headers = ()) -> None:
+    headers = (*reply.headers, *extra, ("Content-Length", str(len(reply.body))))
+    encoded = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    await send({"type": "http.response.start", "status": reply.http_status, "headers": encoded})
+
+
+async def _send(send: Send, reply: Reply, extra: Headers = ()) -> None:
+    await _start(send, reply, extra)
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+async def _drip(send: Send, reply: Reply, interval_s: float) -> None:
+    await _start(send, reply)
+    for position in range(len(reply.body)):
+        await asyncio.sleep(interval_s)
+        last = position + 1 == len(reply.body)
+        await send({"type": "http.response.body", "body": reply.body[position : position + 1], "more_body": not last})
+
+
+_BACKLOG = 2048
+_START_LIMIT_S = 30
+_STOP_LIMIT_S = 10
+
+
+class _DroppableProtocol(HttpToolsProtocol):
+    """Hands every request its transport, in the scope's `state`, so that the application can drop the connection."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
+        self.app_state = {**self.app_state, "transport": transport}
+        super().connection_made(transport)
+
+
+@contextmanager
+def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
+    """Run the sandbox in a thread of this process while the context lasts, and yield its base URL.
+
+    It listens on loopback only, on a free port unless `port` names one; it installs no signal handler and prints
+    nothing. At the end every connection that is still open is cut. Raises `ConfigurationError` (a port in use, a record
+    or key that cannot be used).
+    """
+    with ExitStack() as stack:
+        records = {each.operation.name: stack.enter_context(Record(each.record_path)) for each in config.served}
+        app = SandboxApp(config, records)
+        listener = listen_on_loopback(port, backlog=_BACKLOG, who="The sandbox")
+        server = _SandboxServer(app, http=_DroppableProtocol, grace_s=0)
+        thread = threading.Thread(target=server.run, args=([listener],), name="paygw-sandbox", daemon=True)
+        thread.start()
+        try:
+            _wait_until_started(server, thread)
+            yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(_STOP_LIMIT_S)
+            listener.close()
+
+
+def serve(config: SandboxConfig, port: int, *, ready: Callable[[str], None]) -> None:
+    """Run the sandbox until SIGINT or SIGTERM, and return. `ready` is called with the base URL once it answers."""
+    stop = threading.Event()
+
+    def leave(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {each: signal.signal(each, leave) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with running_sandbox(config, port=port) as base_url:
+            ready(base_url)
+            stop.wait()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+class _SandboxServer(LocalServer):
+    """Cuts the open connections when it stops: a silent or dripping answer would otherwise delay the stop."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await super().shutdown(sockets)
+
+
+def _wait_until_started(server: LocalServer, thread: threading.Thread) -> None:
+    give_up_at_s = time.monotonic() + _START_LIMIT_S
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > give_up_at_s:
+            raise InternalError("The sandbox did not start.")
+        time.sleep(0.002)

@@ -1,0 +1,409 @@
+"""Makes instructions of valid rows: the fields of a request, order ids, the batch id, and columns for the journal.
+
+No Python object is made for a row before it is stored.
+"""
+
+import hashlib
+import io
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, cast
+
+import polars as pl
+
+from paygw_batch.core.batch import content_digest
+from paygw_batch.countries.form_columns import sheet_columns
+from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, Checking
+from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
+from paygw_batch.errors import InternalError, UsageError
+from paygw_batch.language import say
+from paygw_batch.sheet.amounts import minor_value
+from paygw_batch.sheet.clean import bare, chosen_purpose
+from paygw_batch.sheet.columns import columns_of_operation
+from paygw_batch.sheet.model import LINE_COLUMNS
+from paygw_batch.sheet.phones import PhoneColumn
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from paygw_batch.core.batch import BILLION, NAMES_A_PAYEE, InstructionTotals
+
+INSTRUCTION_COLUMNS = (
+    "row",
+    "client_orderid",
+    "country",
+    "currency",
+    "amount",
+    "minor",
+    "form",
+    "fields",
+    "payee",
+    "content",
+)
+"""The columns of `journal.port.NewInstruction`, in its order."""
+SHOWN_COLUMNS = ("account_name", "account_number", "phone")
+"""Columns that the reconciliation shows in another form, or from other columns, than the sheet's."""
+WIRE_COLUMNS = ("minor", "form", "content", "own_fields")
+"""Columns that the country makes of a valid row, beside `SHOWN_COLUMNS`."""
+
+_MINOR_DIGITS = 19
+"""The most that 64 bits hold."""
+_FORM_LETTERS = 12
+_MINOR_AT = len("KE KES ")
+_HEAD_LETTERS = len("KE KES  ") + _MINOR_DIGITS + _FORM_LETTERS
+"""The head of every content has the same length, so that the fields always start at the same place."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownColumn:
+    """One of `SHOWN_COLUMNS` of valid, prepared rows.
+
+    `text` is made for all rows; where `is_plain` does not hold, `other` takes its place (None: everywhere plain).
+    """
+
+    name: str
+    text: pl.Expr
+    is_plain: pl.Expr | None = None
+    other: pl.Expr | None = None
+
+
+def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
+    """Return `SHOWN_COLUMNS` of valid, prepared rows of one country: as they are sent."""
+    fields = {field.name: field for field in _own_fields(rule, form)}
+    shown = []
+    for name, sources in _sources(form).items():
+        values = [_value(rule, fields[source]) for source in sources if source in fields]
+        # A field of that very name tells it better, where the country has one.
+        field = fields.get(name)
+        if field is not None and field.kind in NUMBER_KINDS:
+            number = PhoneColumn.of(rule, name, field.kind)
+            shown.append(ShownColumn(name, pl.col(bare(number.source)), number.is_as_sent, number.wire))
+        else:
+            shown.append(ShownColumn(name, _value(rule, field) if field is not None else _joined(values)))
+    return shown
+
+
+def wire_columns(rule: CountryRule, form: Form) -> list[pl.Expr]:
+    """Return the expressions that turn valid, prepared rows of one country into the fields of a request.
+
+    Result: `row` (UInt32) and `WIRE_COLUMNS` (`minor` Int64, the rest String).
+    """
+    minor = minor_value("amount", rule.minor_units)
+    return [
+        pl.col("row"),
+        minor.alias("minor"),
+        pl.lit(form.name).alias("form"),
+        *_fields_and_content(rule, form, _own_fields(rule, form), minor),
+    ]
+
+
+def _own_fields(rule: CountryRule, form: Form) -> list[FormField]:
+    """Return the fields that an instruction holds: a purpose only where a row may choose one."""
+    return [
+        field
+        for field in form.fields
+        if field.name not in rule.omitted and (not KINDS[field.kind].is_instructed or _is_chosen(rule, field))
+    ]
+
+
+def _is_chosen(rule: CountryRule, field: FormField) -> bool:
+    return field.kind is FieldKind.PURPOSE and bool(rule.purposes)
+
+
+def _value(rule: CountryRule, field: FormField) -> pl.Expr:
+    if field.kind in NUMBER_KINDS:
+        return PhoneColumn.of(rule, field.name, field.kind).wire
+    if field.kind is FieldKind.COUNTRY:
+        return pl.lit(rule.code)
+    if field.kind is FieldKind.PURPOSE:
+        return chosen_purpose(rule)
+    return pl.col(field.name)
+
+
+def _fields_and_content(rule: CountryRule, form: Form, fields: list[FormField], minor: pl.Expr) -> list[pl.Expr]:
+    """Return each decision of a person (country, currency, amount, form, its fields), and the fields of the request.
+
+    A value that the configuration fills in is no decision about the payment: the content of an order does not depend on
+    today's configuration. `own_fields` is null where the same fields are sent: `_fields` cuts them out of it.
+    """
+    head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_LETTERS}}")
+    if len("".join(head)) + _MINOR_DIGITS != _HEAD_LETTERS:
+        raise InternalError(f"{rule.code}, {rule.currency} and {form.name} do not fit the head of a content")
+    order = (pl.lit(head[0]), minor.cast(pl.String).str.zfill(_MINOR_DIGITS), pl.lit(head[1]))
+    filled_in = any(field.name in rule.defaults for field in fields)
+    own = pl.concat_str(_json_object(rule, fields, with_defaults=True)) if filled_in else pl.lit(None, pl.String)
+    content = pl.concat_str(*order, *_json_object(rule, fields, with_defaults=False))
+    return [content.alias("content"), own.alias("own_fields")]
+
+
+def _fields(wire: pl.DataFrame) -> pl.Series:
+    """Return the fields that are sent. As slices of the content they share its memory, which is most of a batch's."""
+    fields, own = wire["content"].str.slice(_HEAD_LETTERS), wire["own_fields"]
+    at = own.is_not_null().arg_true()
+    return (fields.scatter(at, own.gather(at)) if at.len() else fields).alias("fields")
+
+
+def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: bool) -> list[pl.Expr]:
+    """Return the pieces of a JSON object of strings, with the fields that have a value, or a default."""
+    members = [_json_member(rule, field, with_default=with_defaults) for field in fields]
+    if all(always for _, always in members):  # one concatenation, and no copy of a copy
+        pieces_and_commas = [piece for pieces, _ in members for piece in (pl.lit(","), *pieces)]
+        return [pl.lit("{"), *pieces_and_commas[1:], pl.lit("}")]
+    joined = pl.concat_str(*(pl.concat_str(pieces) for pieces, _ in members), separator=",", ignore_nulls=True)
+    return [pl.lit("{"), joined, pl.lit("}")]
+
+
+def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> tuple[list[pl.Expr], bool]:
+    """Return the pieces of one member of a JSON object, and whether every row has it; null where a row does not."""
+    value = _value(rule, field)
+    is_needed = field.name in rule.required and field.name not in rule.defaults
+    always = field.kind is FieldKind.COUNTRY or (is_needed and field.kind is not FieldKind.PURPOSE)
+    if with_default and field.name in rule.defaults:
+        value, always = value.fill_null(pl.lit(rule.defaults[field.name])), True
+    if KINDS[field.kind].checking is Checking.TEXT:  # all others have neither quotation marks nor backslashes
+        value = value.str.replace_all(r'(["\\])', r"\${1}")
+    return [pl.lit(f'"{field.name}":"'), value, pl.lit('"')], always
+
+
+def _sources(form: Form | None) -> Mapping[str, tuple[str, ...]]:
+    """Return from which fields each of `SHOWN_COLUMNS` is filled: as the form says, else from the one of its name."""
+    if form is None:
+        return {name: (name,) for name in SHOWN_COLUMNS}
+    own = {field.name for field in form.fields}
+    return {name: (name,) if name in own else () for name in SHOWN_COLUMNS} | dict(form.shown)
+
+
+def _joined(values: list[pl.Expr]) -> pl.Expr:
+    if len(values) > 1:
+        return pl.concat_str(values, separator=" ", ignore_nulls=True)
+    return values[0] if values else pl.lit(None, pl.String)
+
+
+def shown_as_written(rule: CountryRule | None) -> list[pl.Expr]:
+    """Return the expressions for `SHOWN_COLUMNS` of rows that are not valid: the sheet's own text."""
+    shown = []
+    for name, sources in _sources(rule.form if rule is not None else None).items():
+        text = _joined([pl.col(source) for source in sources])
+        shown.append(pl.when(text != "").then(text).alias(name) if len(sources) > 1 else text.alias(name))
+    return shown
+
+
+def instructions_of(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
+    """Return the instructions of the valid `lines` (as in `Validated.rows`), whose `WIRE_COLUMNS` are `wire`'s rows.
+
+    The payee is the account, or the phone of a form that has no account.
+    """
+    valid = lines.filter("valid") if not lines["valid"].all() else lines
+    if not valid["row"].equals(wire["row"]):
+        raise InternalError("the rows on the wire are not the valid rows")
+    account = valid["account_number"]
+    payee = account.zip_with(account.is_not_null(), valid["phone"]) if account.null_count() else account
+    further = [*wire.select("minor", "form", "content"), _fields(wire), payee.alias("payee")]
+    instructions = valid.hstack(further).select(INSTRUCTION_COLUMNS)
+    agree = instructions.select(
+        (pl.col("fields").str.contains(pl.concat_str(pl.lit('"'), "payee", pl.lit('"')), literal=True)).all(),
+        (pl.col("content").str.slice(_MINOR_AT, _MINOR_DIGITS).cast(pl.Int64) == pl.col("minor")).all(),
+    )
+    if payee.null_count() or not all(agree.row(0)):
+        raise InternalError("what is sent for a row does not name the payee and the amount that are shown for it")
+    return instructions
+
+
+_REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
+
+
+def content_digests(content: pl.Series) -> pl.Series:
+    """Return the `digest` of each row's content.
+
+    SHA-256, because polars' own hashes are not the same in every version.
+    """
+    return pl.Series("digest", [content_digest(text) for text in content], pl.String)
+
+
+def derived_ids(digests: pl.Series, reference: str) -> pl.Series:
+    """Return an order id for every valid row, by the digest of its content: `REFERENCE-HASH-N`.
+
+    HASH digests the row's own content, N counts equal rows from 1 in the sheet's order: editing, adding or moving
+    other rows changes no id. Raises `UsageError` for a reference that is not 1 to 90 printable ASCII characters.
+    """
+    if not pl.Series([reference]).str.contains(_REFERENCE).item():
+        raise UsageError(
+            say("The reference of a payment run has 1 to 90 printable ASCII characters."),
+            hint=say("Such as payroll-2026-11."),
+        )
+    occurrence = pl.int_range(1, pl.len() + 1).over("digest")
+    return digests.to_frame("digest").select(pl.format("{}-{}-{}", pl.lit(reference), "digest", occurrence)).to_series()
+
+
+_NOT_SAID = "purpose"
+_DIGITS = 16
+
+
+class _HashedText(io.RawIOBase):
+    """Hashes the bytes that are written to it, and keeps none of them."""
+
+    def __init__(self, digest: "hashlib._Hash") -> None:
+        self._digest = digest
+
+    def writable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def write(self, text: "ReadableBuffer", /) -> int:
+        """Hash the next bytes."""
+        self._digest.update(text)
+        return memoryview(text).nbytes
+
+
+class BatchDigest:
+    """Computes 16 hex digits from a sheet's content and its operation.
+
+    Counted in: row numbers, validity, order ids, every text and the names of `unknown` columns, and the operation, so
+    that a batch of collections never has the id of one of payouts. Not counted: a purpose that the configuration fills
+    in, our own sentences, the file's name and format, the order of known columns, and those that hold nothing (`held`:
+    the columns of which some row has a value).
+    """
+
+    def __init__(self, operation: str, unknown: Collection[str], held: Collection[str]) -> None:
+        self._lines = [name for name in LINE_COLUMNS if name != _NOT_SAID]
+        shown = sheet_columns().shown_otherwise.union(self._lines)
+        further = [name for name in columns_of_operation(operation) if name not in shown and name in held]
+        self._raw = [*map(pl.col, unknown), *(pl.col(name).alias(f"sheet:{name}") for name in further)]
+        self._digest = hashlib.sha256(b"" if operation == "payout" else f"{operation}:".encode())
+        columns = [*self._lines, *unknown, *(f"sheet:{name}" for name in further)]
+        self._digest.update(repr(columns).encode())
+        self._text = cast("IO[bytes]", _HashedText(self._digest))
+
+    def add(self, lines: pl.DataFrame, raw: pl.DataFrame) -> None:
+        """Count in the next rows: `lines` (`LINE_COLUMNS`), and the same rows as the sheet has them."""
+        content = lines.select(self._lines).hstack(raw.select(self._raw).get_columns())
+        content.write_csv(self._text, include_header=False, separator="\x1f", quote_style="never")
+
+    @property
+    def batch(self) -> str:
+        """The id of the batch, when all rows are counted in."""
+        return self._digest.hexdigest()[:_DIGITS]
+
+
+_CANONICAL = (
+    *("number", "row", "client_orderid", "country", "currency", "minor", "replaces", "amount", "form", "fields"),
+    *("payee", "content"),
+)
+"""The values of an instruction's canonical text, in its order (`journal/batch_part.py`)."""
+
+_FIELD = "[a-z0-9_]"
+_TO_A_PAYEE = rf'"{_FIELD}*(?:{"|".join(NAMES_A_PAYEE)})":"'
+_OTHER_FIELD = rf'"{_FIELD}+":"(?:[^"\\]|\\.)*"'
+"""In the JSON of fields: the name of one that names a payee, and then one of the others, whole. No quotation mark in a
+value is followed by a colon and another one: each of them has a backslash before it."""
+_ROWS_AT_ONCE = 10_000
+"""How many texts are in memory at a time."""
+
+
+_END = "\0\n\0"
+"""Ends a text. A value that is a line break alone would look the same: the digest counts texts and values."""
+
+
+class InstructionColumns:
+    """Some rows of `Validated.instructions`, as the journal's `NewInstructions`."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self._frame = frame
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+        return self._frame.height
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield each as a tuple of the values of a `NewInstruction`."""
+        return self._frame.iter_rows()
+
+    def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
+        """Yield their canonical texts one by one, NUL between the values; they are numbered from `first`."""
+        replaces = pl.col("row").replace_strict(replaced, default=None, return_dtype=pl.Int64).cast(pl.String)
+        for some in self._frame.iter_slices(_ROWS_AT_ONCE):
+            texts = some.with_columns(
+                # Not `pl.len()`: polars counts in 32 bits, and a sum with it wraps at 4,294,967,296.
+                number=pl.int_range(first, first + some.height, dtype=pl.Int64),
+                replaces=(replaces if replaced else pl.lit(None, pl.String)).fill_null("None"),
+            )
+            written = io.BytesIO()
+            # Quotation marks are never written: what a value holds is told apart by the NUL that no value holds.
+            texts.select(_CANONICAL).write_csv(
+                written, include_header=False, separator="\0", line_terminator=_END, quote_style="never"
+            )
+            yield from written.getvalue().split(_END.encode())[:-1]
+            first += some.height
+
+    def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
+        """Return the totals of each country and currency, with places among these instructions."""
+        place, minor = pl.col("place"), pl.col("minor")
+        placed = self._frame.select("country", "currency", "minor").with_row_index("place")
+        counted = placed.group_by("country", "currency").agg(
+            rows=pl.len(),
+            billions=(minor // BILLION).sum(),
+            rest=(minor % BILLION).sum(),
+            first=place.min(),
+            last=place.max(),
+        )
+        return {(country, currency): InstructionTotals(*total) for country, currency, *total in counted.iter_rows()}
+
+    def payee_words(self) -> Iterable[str]:
+        """Return for each the texts that name its payee, with anything but letters and digits between them."""
+        return self._frame["fields"].str.replace_all(_TO_A_PAYEE, " ").str.replace_all(_OTHER_FIELD, "")
+
+    def have_ascii_ids(self) -> bool:
+        """Whether no order id holds anything but ASCII."""
+        ids = self._frame["client_orderid"]
+        return bool((ids.str.len_bytes() == ids.str.len_chars()).all())
+
+    def shortened(self, mark: str) -> Iterable[tuple[Any, ...]]:
+        """Return the values of each; a content that ends with the fields is cut before them, and `mark` put before it.
+
+        In place of a content that begins with the mark there is None.
+        """
+        content, fields = pl.col("content"), pl.col("fields")
+        # A content that ends with no fields at all loses nothing: it gets the mark as well.
+        cut = pl.concat_str(pl.lit(mark), content.str.strip_suffix(fields))
+        stored = pl.when(content.str.ends_with(fields)).then(cut).otherwise(content)
+        return self._frame.with_columns(content=pl.when(~content.str.starts_with(mark)).then(stored)).iter_rows()
+
+
+ROWS_A_PAGE = 20_000
+
+
+def to_pages(frame: pl.DataFrame) -> Iterator[bytes]:
+    """Yield the frame as compressed Arrow IPC files of at most `ROWS_A_PAGE` rows; one page when it has no row."""
+    parts = frame.iter_slices(ROWS_A_PAGE) if frame.height else [frame]
+    for part in parts:
+        page = io.BytesIO()
+        part.write_ipc(page, compression="zstd")
+        yield page.getvalue()
+
+
+class Pager:
+    """Makes pages of a frame that comes part by part: the same as of the whole."""
+
+    def __init__(self) -> None:
+        self._rest: pl.DataFrame | None = None
+
+    def take(self, part: pl.DataFrame) -> list[bytes]:
+        """Return the pages that are full with the next rows."""
+        rows = part if self._rest is None else pl.concat([self._rest, part])
+        full = rows.height - rows.height % ROWS_A_PAGE
+        self._rest = rows.slice(full).rechunk()
+        return list(to_pages(rows.head(full))) if full else []
+
+    def last(self) -> list[bytes]:
+        """Return the page of the rows that are left, if there are any."""
+        return list(to_pages(self._rest)) if self._rest is not None and self._rest.height else []
+
+
+def from_pages(pages: Iterable[bytes]) -> pl.DataFrame:
+    """Return the frame that `to_pages` was given. Raises `InternalError` when there is no page."""
+    parts = [pl.read_ipc(io.BytesIO(page)) for page in pages]
+    if not parts:
+        raise InternalError("a batch of the journal has no page of its sheet")
+    return pl.concat(parts)

@@ -1,1 +1,0 @@
-"""Makes instructions, order ids and the batch id from valid rows."""

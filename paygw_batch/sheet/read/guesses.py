@@ -1,0 +1,183 @@
+"""Guesses the columns of a sheet: by the profiles, by words of headings, by the cells.
+
+A guess is for a person to look at: none of them decides what is paid.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from paygw_batch.core import generator_marks
+from paygw_batch.countries.data import read_countries, read_numbers
+from paygw_batch.countries.form_columns import COUNTRY_COLUMN
+from paygw_batch.countries.load import config_dir
+from paygw_batch.files import write_whole
+from paygw_batch.language import say
+from paygw_batch.sheet.read.headings import NOT_OURS, SAMPLES, SeenHeading, fold
+from paygw_batch.sheet.read.profiles import profile_names, read_profile
+
+_NEAR = 0.85
+_NEVER = frozenset(
+    re.findall(
+        r"\w+",
+        """
+    gross basic base brut bank banque branch agence department departement employer employeur tax impot deduction
+    deductions retenue retenues date birth naissance manager project projet hours heures days jours rate taux
+    overtime allowance prime id matricule number no numero n code bonus advance avance
+    """,
+    )
+)
+"""Words of headings that make it a column of another kind than the word beside them says."""
+_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("country", "pays"), "country"),
+        **dict.fromkeys(("currency", "devise", "monnaie"), "currency"),
+        **dict.fromkeys(("net", "salary", "salaire", "wage", "wages", "amount", "montant", "pay", "paie"), "amount"),
+        **dict.fromkeys(("wallet", "account", "compte", "portefeuille"), "account_number"),
+        **dict.fromkeys(
+            ("phone", "mobile", "cell", "cellphone", "msisdn", "tel", "telephone", "portable", "gsm"), "phone"
+        ),
+        **dict.fromkeys(("operator", "operateur", "network", "reseau", "channel"), "purpose"),
+        **dict.fromkeys(
+            ("name", "nom", "noms", "employee", "employe", "payee", "beneficiary", "beneficiaire", "staff"),
+            "account_name",
+        ),
+    }
+)
+"""A word of a heading, without accents -> the column that it speaks of; of several, the first one here counts."""
+_MOSTLY_DIGITS = frozenset({"phone", "account_number"})
+"""Columns of numbers: of these, "number" and "no." are part of the name."""
+_NUMBER_WORDS = frozenset({"number", "no", "numero", "n"})
+
+
+@dataclass(frozen=True, slots=True)
+class GuessedHeading:
+    """A heading of a sheet and the column that it may mean. `is_known` says that it is read so.
+
+    A `column` that is not known is a guess for a person to look at; `NOT_OURS`: there is none. `other` is the column
+    that would have been guessed, had another heading not taken it. `samples` are the first texts below the heading.
+    """
+
+    heading: str
+    column: str
+    is_known: bool
+    other: str = ""
+    samples: Sequence[str] = ()
+
+
+def guessed(headings: Sequence[SeenHeading], columns: Sequence[str]) -> Sequence[GuessedHeading]:
+    """Return for each heading of a sheet the column that it is read as, or else a guess. No column is guessed twice."""
+    certain = {one.column for one in headings if one.column is not None}
+    taken = {NOT_OURS}
+    found = []
+    for one in headings:
+        near = one.column or suggested(one.heading, columns, one.samples) or NOT_OURS
+        meant = NOT_OURS if near in taken or (one.column is None and near in certain) else near
+        taken.add(meant)
+        other = near if near != meant else ""
+        found.append(GuessedHeading(one.heading, meant, one.column is not None, other, one.samples[:SAMPLES]))
+    return found
+
+
+def suggested(heading: str, columns: Sequence[str], samples: Sequence[str] = ()) -> str | None:
+    """Return the one of `columns` that a heading may mean.
+
+    A profile's heading is the best guess; then the cells, where all of them are of one kind; then a spelling that is
+    almost a known one, and last the words of the heading.
+    """
+    said = {column for known, column in _known_headings() if known == fold(heading)}
+    if said:
+        meant = said.intersection(columns)
+        return meant.pop() if len(meant) == 1 else None
+    guesses = (_by_cells(samples), _by_spelling(heading, columns), _by_words(heading))
+    return next((guess for guess in guesses if guess in columns), None)
+
+
+@cache
+def _known_headings() -> tuple[tuple[str, str], ...]:
+    """Return the headings of all profiles, folded, and the columns that they mean."""
+    profiles = [read_profile(name) for name in profile_names()]
+    return tuple((fold(known), column) for profile in profiles for known, column in profile.items())
+
+
+def _by_spelling(heading: str, columns: Sequence[str]) -> str | None:
+    by_name = {fold(column): column for column in columns} | dict(_known_headings())
+    near = get_close_matches(fold(re.sub(r"\(.*?\)", "", heading)), by_name, n=1, cutoff=_NEAR)
+    return by_name[near[0]] if near else None
+
+
+def _by_words(heading: str) -> str | None:
+    bare = "".join(c for c in unicodedata.normalize("NFKD", heading.casefold()) if not unicodedata.combining(c))
+    words = re.findall(r"[^\W\d_]+", bare)
+    for word, column in _WORDS.items():
+        others = _NEVER - _NUMBER_WORDS if column in _MOSTLY_DIGITS else _NEVER
+        if word in words and others.isdisjoint(words):
+            return column
+    return None
+
+
+def _by_cells(samples: Sequence[str]) -> str | None:
+    """Return the column that all cells fit, without its heading."""
+    cells = [cell.strip() for cell in samples if cell.strip()]
+    kinds = _kinds_of_cells()
+    return next((column for column, fits in kinds.items() if cells and all(map(fits, cells))), None)
+
+
+@cache
+def _kinds_of_cells() -> Mapping[str, Callable[[str], bool]]:
+    """Return the columns that cells reveal: country codes, currencies, phones with a dialling code."""
+    countries, numbers = read_countries(config_dir()), read_numbers(config_dir())
+    currencies = {country.currency for country in countries.values()}
+    ways = "|".join(f"{one.dialling_code}{one.pattern}" for one in numbers.values())
+    inside = "|".join(f"{one.trunk_prefix}{one.pattern}" for one in numbers.values() if one.trunk_prefix)
+    phone = re.compile(rf"(?:\+|00)?(?:{ways})|(?:{inside})")
+    return {
+        COUNTRY_COLUMN: lambda cell: cell.upper() in countries,
+        "currency": lambda cell: cell.upper() in currencies,
+        "phone": lambda cell: phone.fullmatch(re.sub(r"[ ().'-]", "", cell)) is not None,
+    }
+
+
+def write_heading_map(path: Path, file: str, headings: Sequence[SeenHeading], columns: Sequence[str]) -> None:
+    """Write the headings of `file`, each with its column or a suggestion; one that means nothing to us has none.
+
+    No column is suggested twice. Raises `OutputError`.
+    """
+    lines: dict[str, str] = {}
+    for one in guessed(headings, columns):
+        remark = "  # " + say("{near}, like another one?", near=one.other) if one.other else ""
+        lines.setdefault(fold(one.heading), f"{_quoted(one.heading)} = {_quoted(one.column)}{remark}")
+    text = "\n".join(
+        [
+            generator_marks.HEADINGS,
+            say(
+                "# The headings of {file}, and the column that each stands for. Look at every line, change",
+                file=_one_line(file),
+            ),
+            say("# what is wrong, and name this file: --column-profile {name}", name=_one_line(path.name)),
+            say(
+                '# "" is a column that is not used; it comes back in the reconciliation. No column may be there twice.'
+            ),
+            say("# The columns: {columns}.", columns=", ".join(columns)),
+            "",
+            "[columns]",
+            *lines.values(),
+            "",
+        ]
+    )
+    write_whole(path, text.encode())
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a basic string of TOML, which is written as in JSON."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)

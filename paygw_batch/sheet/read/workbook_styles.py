@@ -1,0 +1,266 @@
+"""How a workbook shows its cells: dates, numbers that look like others, struck or invisible text.
+
+What a person saw in the spreadsheet is what that person meant to pay. The styles say how a value was shown (ECMA-376
+part 1, 18.8); number formats are evaluated only as far as it takes to know which number they show (18.8.31).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
+from functools import lru_cache
+from types import MappingProxyType
+
+GENERAL = "General"
+_BUILT_IN: Mapping[int, str] = MappingProxyType(
+    {
+        0: GENERAL,
+        1: "0",
+        2: "0.00",
+        3: "#,##0",
+        4: "#,##0.00",
+        9: "0%",
+        10: "0.00%",
+        11: "0.00E+00",
+        12: "# ?/?",
+        13: "# ??/??",
+        48: "##0.0E+0",
+        49: "@",
+        **dict.fromkeys((5, 6, 37, 38, 41, 42), "#,##0"),
+        **dict.fromkeys((7, 8, 39, 40, 43, 44), "#,##0.00"),
+    }
+)
+"""The formats that a workbook names by number alone; of money, without the currency's sign."""
+_DATE_FORMATS = frozenset({*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)})
+_NOT_DATE_LETTERS = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
+_PIECE = re.compile(r'"(?P<quoted>[^"]*)"?|\\(?P<escaped>.?)|[_*].?|\[(?P<bracket>[^\]]*)\]?|(?P<plain>.)', re.DOTALL)
+_CONDITION = re.compile(r"(?P<sign>[<>=]{1,2})(?P<bound>-?[0-9.]+)")
+_PLACEHOLDERS = re.compile(r"[0#?]")
+_SCALE = re.compile(r"[0#?](,+)(?![,0#?])")
+_EXPONENT = re.compile(r"[eE][+-]")
+_MIN_CONTRAST = 1.3
+"""Black on white has 21, the least that can be read about 1.5 (WCAG 2.2, contrast ratio)."""
+_MIN_POINTS = 3.0
+_MAX_DIGITS = 18
+_WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
+_THEME = (_WHITE, _BLACK)
+"""The first two colours of a theme: light and dark. The others are visible on both."""
+_INDEXED: Mapping[int, tuple[int, int, int]] = MappingProxyType(
+    {0: _BLACK, 1: _WHITE, 8: _BLACK, 9: _WHITE, 64: _BLACK, 65: _WHITE}
+)
+_Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CellStyle:
+    """How the cells of one style are shown. `code` is the number format."""
+
+    code: str = GENERAL
+    is_date: bool = False
+    is_struck: bool = False
+    is_invisible: bool = False
+
+    def shows(self, text: str, *, is_number: bool) -> str | None:
+        """Return the text that a person sees in place of `text` (empty: nothing), or None if they are the same."""
+        if self.is_invisible:
+            return ""
+        if self.code == GENERAL or self.is_date:
+            return None
+        if not is_number:
+            return "" if _hides_text(self.code) else None
+        number = shown_number(self.code, text)
+        if number is None:
+            return ""
+        return None if number == Decimal(text) else format(number, "f")
+
+
+PLAIN = CellStyle()
+
+
+@dataclass(slots=True)
+class _Font:
+    is_struck: bool = False
+    colour: _Colour | None = _BLACK
+    points: float = 11.0
+
+
+@dataclass(slots=True)
+class StyleReader:
+    """Collects the cell styles of `xl/styles.xml` from its tags."""
+
+    styles: list[CellStyle] = field(default_factory=list)
+    _formats: dict[int, str] = field(default_factory=dict)
+    _fonts: list[_Font] = field(default_factory=list)
+    _fills: list[_Colour | None] = field(default_factory=list)
+    _inside: list[str] = field(default_factory=list)
+
+    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        """Take a start tag."""
+        self._inside.append(name)
+        parents = self._inside
+        match name:
+            case "numFmt" if "numFmts" in parents:
+                self._formats[int(attributes.get("numFmtId", "0"))] = attributes.get("formatCode", "")
+            case "font" if "fonts" in parents:
+                self._fonts.append(_Font())
+            case "strike" | "color" | "sz" if "fonts" in parents and self._fonts:
+                _describe(self._fonts[-1], name, attributes)
+            case "patternFill" if "fills" in parents:
+                self._fills.append(_WHITE if attributes.get("patternType", "none") == "none" else None)
+            case "gradientFill" if "fills" in parents:
+                self._fills.append(None)
+            case "fgColor" if "fills" in parents and self._fills and self._fills[-1] is None:
+                self._fills[-1] = _colour(attributes)
+            case "xf" if "cellXfs" in parents:
+                self.styles.append(self._style(attributes))
+
+    def end(self, _name: str) -> None:
+        """Take an end tag."""
+        self._inside.pop()
+
+    def _style(self, attributes: Mapping[str, str]) -> CellStyle:
+        number, font_at, fill_at = (int(attributes.get(name, "0")) for name in ("numFmtId", "fontId", "fillId"))
+        code = self._formats.get(number, _BUILT_IN.get(number, GENERAL))
+        font = self._fonts[font_at] if font_at < len(self._fonts) else _Font()
+        fill = self._fills[fill_at] if fill_at < len(self._fills) else _WHITE
+        return CellStyle(
+            code,
+            is_date=_is_date_format(number, self._formats.get(number, "")),
+            is_struck=font.is_struck,
+            is_invisible=font.points < _MIN_POINTS or _is_lost_on(font.colour, fill),
+        )
+
+
+def _describe(font: _Font, name: str, attributes: Mapping[str, str]) -> None:
+    if name == "strike":
+        font.is_struck = is_true(attributes.get("val", "1"))
+    elif name == "sz":
+        font.points = float(attributes.get("val", "11"))
+    else:
+        font.colour = _colour(attributes)
+
+
+def is_true(text: str | None) -> bool:
+    """Whether an attribute of a workbook says yes."""
+    return text in {"1", "true", "on"}
+
+
+def _colour(attributes: Mapping[str, str]) -> _Colour | None:
+    """Return a colour's red, green and blue, or None if only the spreadsheet knows them."""
+    if (rgb := attributes.get("rgb")) is not None:
+        found: _Colour | None = (int(rgb[-6:-4], 16), int(rgb[-4:-2], 16), int(rgb[-2:], 16))
+    elif (theme := attributes.get("theme")) is not None:
+        found = _THEME[int(theme)] if int(theme) < len(_THEME) else None
+    else:
+        found = _INDEXED.get(int(attributes.get("indexed", "64")))
+    tint = float(attributes.get("tint", "0"))
+    if found is None or not tint:
+        return found
+    red, green, blue = (round(part * (1 + tint) if tint < 0 else part * (1 - tint) + 255 * tint) for part in found)
+    return red, green, blue
+
+
+def _is_lost_on(text: _Colour | None, ground: _Colour | None) -> bool:
+    """Whether nobody can read a text of this colour on that ground."""
+    if text is None or ground is None:
+        return False
+    darker, lighter = sorted((_luminance(text), _luminance(ground)))
+    return (lighter + 0.05) / (darker + 0.05) < _MIN_CONTRAST
+
+
+def _luminance(colour: _Colour) -> float:
+    """Return the relative luminance of a colour (WCAG 2.2)."""
+    red, green, blue = (
+        part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4  # noqa: PLR2004 (of sRGB)
+        for part in colour
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _is_date_format(number: int, code: str) -> bool:
+    return number in _DATE_FORMATS or any(letter in "ymdhs" for letter in _NOT_DATE_LETTERS.sub("", code).lower())
+
+
+def _hides_text(code: str) -> bool:
+    """Whether a format shows nothing of a text: its fourth section has no place for it."""
+    sections = _sections(code)
+    return len(sections) > 3 and "@" not in sections[3].pattern  # noqa: PLR2004 (the fourth section is for text)
+
+
+@lru_cache(maxsize=1 << 16)
+def shown_number(code: str, number: str) -> Decimal | None:
+    """Return the number that a format shows in place of `number`, or None if it shows none, or no decimal one."""
+    value = Decimal(number)
+    if value.adjusted() > _MAX_DIGITS:
+        return value  # no amount; the digits of such a number are doubted anyway
+    section = _section_for(value, code)
+    pattern = section.pattern
+    if pattern.strip().lower() == GENERAL.lower() or "@" in pattern:
+        return value if not section.has_digits else None
+    decimals = pattern.partition(".")[2]
+    places = len(_PLACEHOLDERS.findall(_EXPONENT.split(decimals)[0]))
+    if not _PLACEHOLDERS.search(pattern) or section.has_digits:
+        return None
+    if _EXPONENT.search(pattern):
+        exponent = value.adjusted() if value else 0
+        return value.quantize(Decimal(1).scaleb(exponent - places), ROUND_HALF_UP)
+    if "/" in pattern:
+        return value if value == value.to_integral_value() else None
+    thousands = sum(len(commas) for commas in _SCALE.findall(pattern))
+    shown = value.scaleb(2 * pattern.count("%") - 3 * thousands)
+    return shown.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A section of a format: its placeholders and signs, its condition, and whether it adds digits."""
+
+    pattern: str
+    condition: tuple[str, Decimal] | None
+    has_digits: bool
+
+    def holds_for(self, value: Decimal) -> bool:
+        """Whether the section's condition holds."""
+        if self.condition is None:
+            return False
+        sign, bound = self.condition
+        return {
+            "<": value < bound,
+            "<=": value <= bound,
+            ">": value > bound,
+            ">=": value >= bound,
+            "=": value == bound,
+            "<>": value != bound,
+        }.get(sign, False)
+
+
+def _section_for(value: Decimal, code: str) -> _Section:
+    """Return the section of a format by which a number is shown."""
+    sections = _sections(code)[:3]
+    if any(section.condition for section in sections):
+        others = [section for section in sections if section.condition is None]
+        return next((section for section in sections if section.holds_for(value)), (others or sections)[-1])
+    if value < 0 and len(sections) > 1:
+        return sections[1]
+    return sections[2] if not value and len(sections) > 2 else sections[0]  # noqa: PLR2004 (the third one is for zero)
+
+
+@lru_cache(maxsize=1 << 10)
+def _sections(code: str) -> tuple[_Section, ...]:
+    """Return the sections of a number format; a literal text is left out of their patterns."""
+    found: list[_Section] = []
+    pattern, condition, has_digits = "", None, False
+    for piece in _PIECE.finditer(code):
+        literal = piece["quoted"] or piece["escaped"] or ""
+        if piece["bracket"] is not None:
+            compared = _CONDITION.fullmatch(piece["bracket"])
+            condition = (compared["sign"], Decimal(compared["bound"])) if compared else condition
+            literal = piece["bracket"].removeprefix("$").partition("-")[0] if piece["bracket"].startswith("$") else ""
+        has_digits = has_digits or any(letter.isdigit() for letter in literal)
+        if piece["plain"] == ";":
+            found.append(_Section(pattern, condition, has_digits))
+            pattern, condition, has_digits = "", None, False
+        elif piece["plain"] is not None:
+            pattern += piece["plain"]
+            has_digits = has_digits or piece["plain"] in "123456789"
+    return (*found, _Section(pattern, condition, has_digits))

@@ -1,0 +1,1 @@
+"""Opens the journal, gateway, signing, sheet and outputs that the settings name."""

@@ -1,0 +1,248 @@
+"""Guards the files that a command writes: they may replace an older output of the same kind, and nothing else."""
+
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from paygw_batch.core import generator_marks
+from paygw_batch.core.generator_marks import PageKind
+from paygw_batch.files import Output, ProtectedFile, check_outputs, head_of
+from paygw_batch.language import say
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.settings.sections import Section
+from paygw_batch.settings.user_directories import state_directory
+from paygw_batch.sheet.columns import QUESTION_COLUMNS, RECONCILIATION_COLUMNS, REJECTS_COLUMNS
+from paygw_batch.sheet.write.file_ending import table_ending
+
+_HEAD_BYTES = 64 * 1024
+_MAX_STRINGS_BYTES = 64 * 1024 * 1024
+"""How much of a workbook's strings is looked through for ours."""
+_LONGEST_TEXT_BYTES = 200
+_FOOTER_BYTES = 8
+"""The length of the end of a Parquet file: the size of its metadata, and a mark."""
+
+
+class OutputKind(StrEnum):
+    """The kinds of files that a command writes. Without --force, a file is replaced only by one of its kind."""
+
+    RECONCILIATION = "reconciliation"
+    REJECTS = "rejects"
+    QUESTIONS = "question list"
+    REPORT = "report"
+    PLAN_PAGE = "page of a plan"
+    PLAN = "plan"
+    ORDER = "settlement order"
+    MAP = "list of headings"
+    REMITTANCE = "remittance advice"
+    LOG = "log"
+    METRICS = "metrics"
+    CONFIGURATION = "configuration"
+    """It takes the place of a file that is there only with force, also of one that this program wrote."""
+    NEW = "new file"
+    """It never replaces a file that is there, of any kind."""
+
+
+NOTHING_READ: Mapping[str, Path | None] = MappingProxyType({})
+_NOT_NEEDED = frozenset({OutputKind.LOG, OutputKind.METRICS})
+"""The outputs that a run goes on without: docs/decisions/0044."""
+_COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
+    {
+        OutputKind.RECONCILIATION: RECONCILIATION_COLUMNS,
+        OutputKind.REJECTS: REJECTS_COLUMNS,
+        OutputKind.QUESTIONS: QUESTION_COLUMNS,
+    }
+)
+"""The first columns of the tables that this program writes, in earlier versions too."""
+
+
+def _page(kind: PageKind) -> re.Pattern[bytes]:
+    return re.compile(f"<!doctype html>.*{re.escape(kind.generator)}".encode(), re.DOTALL)
+
+
+_MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
+    {
+        # Plans of the first format began with their content.
+        OutputKind.PLAN: re.compile(
+            rb'\{\s*(?:"document": "paygw-batch plan |"content": \{.*"instructions_sha256")', re.DOTALL
+        ),
+        OutputKind.ORDER: re.compile(rb'\{\s*"document": "paygw-batch (?:settlement|release|forget) order '),
+        OutputKind.LOG: re.compile(rb'\{"at": "[^"]*", "run": "[0-9a-f]+", "command": '),
+        OutputKind.METRICS: re.compile(rb"# HELP paygw_"),
+        OutputKind.MAP: re.compile(re.escape(generator_marks.HEADINGS).encode()),
+        OutputKind.REPORT: _page(PageKind.REPORT),
+        OutputKind.PLAN_PAGE: _page(PageKind.PLAN),
+        OutputKind.REMITTANCE: _page(PageKind.REMITTANCE),
+    }
+)
+"""How the other files begin, in any language."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedOutput:
+    """A file that was asked for as `named` (`--out`), or None if it was not."""
+
+    named: str
+    path: Path | None
+    kind: OutputKind
+
+
+@dataclass(frozen=True, slots=True)
+class OutputGuard:
+    """Keeps the outputs of a command off everything that they must not replace. `config` is the configuration file."""
+
+    settings: Settings
+    config: Path | None
+    force: bool = False
+
+    def check(
+        self, *wanted: RequestedOutput, inputs: Mapping[str, Path | None] = NOTHING_READ, reporting: bool = False
+    ) -> None:
+        """Raise `OutputError` unless every wanted file may be written. To be asked before anything is read or sent.
+
+        `inputs`: what the command reads, in words (`the sheet`), and where. With `reporting`, the log and the metrics
+        of the configuration are among the outputs.
+        """
+        section = self.settings.reporting
+        every = [*wanted]
+        if reporting:
+            every.append(RequestedOutput("reporting.log", section.log, OutputKind.LOG))
+            every.append(RequestedOutput("reporting.metrics", section.metrics, OutputKind.METRICS))
+        outputs = []
+        for one in every:
+            if one.path is not None:
+                if one.kind in _COLUMNS:
+                    table_ending(one.path)
+                needed = one.kind not in _NOT_NEEDED
+                outputs.append(Output(one.named, one.path, _recogniser(one.kind), needed))
+        read = [ProtectedFile(what, path) for what, path in inputs.items() if path is not None]
+        check_outputs(outputs, [*read, *self._kept()], force=self.force)
+
+    def is_own(self, path: Path) -> bool:
+        """Whether a file is one of the program's own: its configuration, a key, the journal, a log."""
+        return any(one.is_hit_by(path) for one in self._own())
+
+    def own_in(self, folder: Path) -> str | None:
+        """Name an own file or a home directory that a folder holds, at any depth; None if there is none."""
+        within = Path(os.path.realpath(folder))
+        for one in self._own():
+            its = Path(os.path.realpath(one.path))
+            if its.is_relative_to(within) or (one.is_directory and within.is_relative_to(its)):
+                return f"{one.what} ({its})"
+        home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 (Path.home raises if there is none)
+        return say("this user's home directory") if home.is_relative_to(within) else None
+
+    def _own(self) -> Iterator[ProtectedFile]:
+        section = self.settings.reporting
+        yield from self._kept()
+        for named, path in (("reporting.log", section.log), ("reporting.metrics", section.metrics)):
+            if path is not None:
+                yield ProtectedFile(named, path)
+
+    def _kept(self) -> Iterator[ProtectedFile]:
+        settings = self.settings
+        journal = settings.journal_path()
+        yield ProtectedFile(say("the journal or one of its files"), journal, has_neighbours=True)
+        yield ProtectedFile(say("a witness of the journal"), settings.witness_directory(), is_directory=True)
+        yield ProtectedFile(say("a file of the program's own directory"), state_directory(), is_directory=True)
+        yield ProtectedFile(say("the sandbox's key"), journal.with_name("sandbox-merchant.pem"))
+        yield ProtectedFile(say("a key of the sandbox"), journal.with_name("sandbox-gateway"), has_neighbours=True)
+        yield ProtectedFile(say("a record of the sandbox"), journal.with_name("sandbox-record"), has_neighbours=True)
+        yield ProtectedFile(say("a record of the sandbox"), journal.with_name("sandbox-callbacks.csv"))
+        if self.config is not None:
+            yield ProtectedFile(say("the configuration file"), self.config)
+        for name in Settings.model_fields:
+            section = getattr(settings, name)
+            if isinstance(section, Section) and name not in {"reporting", "journal"}:
+                for key, value in section:
+                    if isinstance(value, Path):
+                        yield ProtectedFile(say("the file of {name}.{key}", name=name, key=key), value)
+
+
+def _recogniser(kind: OutputKind) -> Callable[[Path], bool] | None:
+    if kind is OutputKind.CONFIGURATION:  # people write in it
+        return _is_never_ours
+    return None if kind is OutputKind.NEW else partial(_is_ours, kind)
+
+
+def _is_never_ours(_path: Path) -> bool:
+    return False
+
+
+def _is_ours(kind: OutputKind, path: Path) -> bool:
+    """Return whether the file at `path` is one of a kind that this program writes, by its content."""
+    if kind in _MARKS:
+        return _MARKS[kind].match(head_of(path, _HEAD_BYTES)) is not None
+    names = _COLUMNS[kind]
+    match path.suffix.lower():
+        case ".csv":
+            return _has_heading(path, names)
+        case ".parquet":
+            return _has_parquet_columns(path, names)
+        case _:
+            is_copy = kind is OutputKind.REJECTS and _has_strings(path, [f">{generator_marks.PROBLEMS}<"])
+            return is_copy or _has_strings(path, [f">{name}</t>" for name in names])
+
+
+def _has_heading(path: Path, names: Sequence[str]) -> bool:
+    """Return whether a table of text starts with these columns, also after a spreadsheet has saved it again."""
+    line = head_of(path, _HEAD_BYTES).decode("utf-8-sig", "replace").partition("\n")[0].rstrip("\r")
+    tables = ([cell.strip().strip('"') for cell in line.split(delimiter)] for delimiter in ",;\t")
+    return any(cells[: len(names)] == [*names] for cells in tables)
+
+
+def _has_parquet_columns(path: Path, names: Sequence[str]) -> bool:
+    """Return whether the metadata of a Parquet file names these columns, in this order. Nothing is decoded."""
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            file.seek(max(0, size - _FOOTER_BYTES))
+            end = file.read(_FOOTER_BYTES)
+            length = int.from_bytes(end[:4], "little")
+            if end[4:] != b"PAR1" or length > size - _FOOTER_BYTES:
+                return False
+            file.seek(size - _FOOTER_BYTES - length)
+            footer = file.read(min(length, _MAX_STRINGS_BYTES))
+    except OSError:
+        return False
+    at = 0
+    for name in names:
+        at = footer.find(name.encode(), at)
+        if at < 0:
+            return False
+        at += len(name)
+    return True
+
+
+def _has_strings(path: Path, texts: Sequence[str]) -> bool:
+    """Return whether the cells of a workbook hold all these texts, in the table of shared ones or in the cells."""
+    wanted = {text.encode() for text in texts}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for before, chunk in _chunks(archive):
+                wanted = {text for text in wanted if text not in before + chunk}
+                if not wanted:
+                    return True
+    except (OSError, ValueError, NotImplementedError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error):
+        return False
+    return False
+
+
+def _chunks(archive: zipfile.ZipFile) -> Iterator[tuple[bytes, bytes]]:
+    """Yield chunks of the texts of a workbook, up to a limit, each with the end of the chunk before."""
+    left = _MAX_STRINGS_BYTES
+    for name in sorted(archive.namelist()):  # the table of shared texts comes before the worksheets
+        if name != "xl/sharedStrings.xml" and not name.startswith("xl/worksheets/sheet"):
+            continue
+        before = b""
+        with archive.open(name) as part:
+            while left > 0 and (chunk := part.read(_HEAD_BYTES)):
+                left -= len(chunk)
+                yield before, chunk
+                before = chunk[-_LONGEST_TEXT_BYTES:]

@@ -1,0 +1,172 @@
+"""The desk of the API: validate, plan, approve, look, find, settle, release; frames of other libraries."""
+
+import json
+from collections.abc import Sequence
+
+import polars as pl
+import pytest
+
+from paygw_batch.api import (
+    ApprovalError,
+    BatchState,
+    Conclusion,
+    ConfigurationError,
+    Finished,
+    OutcomeKind,
+    PaygwError,
+    Payouts,
+    Planned,
+    Refused,
+    Resolution,
+    SheetError,
+    UsageError,
+)
+from tests.api.test_api import NAME, finished, people
+from tests.cli.approving import policy
+from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
+
+
+class OtherFrame:
+    """A frame of a library that we do not know: all that it has is Arrow's interface."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self._frame = frame
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self._frame.__arrow_c_stream__(requested_schema)
+
+
+def paid(payouts: Payouts, rows: int, **amount: str) -> Finished:
+    with payouts.submit(people(rows, **amount), name=NAME) as run:
+        return finished(run.wait())
+
+
+def test_a_sheet_is_validated_and_nothing_is_written(payouts: Payouts, program: Program) -> None:
+    bad = people(3).with_columns(amount=pl.Series(["1", "1e3", "2"]))
+    found = payouts.validate(bad, name=NAME)
+    assert (found.rows, found.payable, found.totals) == (3, 2, {"KES": "3.00"})
+    assert found.defects.select("row", "code").rows() == [(3, "amount.exponent")]
+    assert found.headings["amount"] == "amount"
+    assert not program.journal.exists()
+    assert found.batch == payouts.validate(bad, name="another.csv").batch
+
+
+def test_a_sheet_that_cannot_be_read_raises_and_its_answers_are_arguments(payouts: Payouts, program: Program) -> None:
+    heading = HEADING.replace("client_orderid,", "")
+    rows = [",".join([row.split(",")[0], *row.split(",")[2:]]).replace("Jane", "Aïcha") for row in kenyan_rows(2)]
+    path = program.home / "paie.csv"
+    path.write_bytes("\n".join([heading, *rows]).encode("cp1252"))
+    with pytest.raises(SheetError, match="Aïcha"):
+        payouts.validate(path)
+    with pytest.raises(SheetError, match="no order ids"):
+        payouts.validate(path, encoding="cp1252")
+    assert payouts.validate(path, encoding="cp1252", reference=NAME).payable == 2
+
+
+def test_a_frame_of_another_library_is_paid_as_one_of_ours(payouts: Payouts) -> None:
+    with payouts.submit(OtherFrame(people(4)), name=NAME) as run:
+        result = finished(run.wait())
+    assert result.states == {"paid": 4}
+    with payouts.submit(people(4), name=NAME) as again:
+        assert list(again) == []
+    assert finished(again.result).batch == result.batch
+
+
+def test_a_run_says_its_batch_and_how_far_it_is(payouts: Payouts) -> None:
+    with payouts.submit(people(5), name=NAME) as run:
+        assert (run.batch, run.total) == (payouts.batches()[0].batch, 5)
+        outcomes = list(run)
+        assert run.counts == {OutcomeKind.PAID: 5}
+    first = min(outcomes, key=lambda one: one.row)
+    assert (first.payee, first.account, first.amount, first.currency) == (
+        "Jane Wanjiku",
+        "254712345001",
+        "1500.50",
+        "KES",
+    )
+    assert "Jane" not in repr(first)
+    assert json.loads(json.dumps(first.to_dict()))["payee"] == "Jane Wanjiku"
+
+
+def test_status_and_find_tell_what_the_commands_tell(payouts: Payouts, program: Program) -> None:
+    batch = paid(payouts, 3).batch
+    state = payouts.status(batch[:8])
+    assert (state.conclusion, state.states, state.rows, state.needs_person) == (Conclusion.DONE, {"paid": 3}, 3, ())
+    assert state.totals == program.json("status", batch)["totals"]
+    assert [one.row for one in payouts.find("wanjiku")] == [4, 3, 2]
+    assert [one.row for one in payouts.find("0712345002", limit=1)] == [3]
+    with pytest.raises(UsageError):
+        payouts.find(" ")
+
+
+def test_rejected_rows_are_released_by_a_person(payouts: Payouts) -> None:
+    first = paid(payouts, 1, amount="9001")
+    assert first.conclusion is Conclusion.SOME_REJECTED
+    waiting = payouts.status(first.batch).needs_person
+    assert [(one.row, one.state, one.amount, one.currency) for one in waiting] == [(2, "rejected", "9001.00", "KES")]
+    with pytest.raises(UsageError), payouts.retry(first.batch, rows=[7]):
+        pass
+    with payouts.retry(first.batch, by="Ms Njeri") as run:
+        again = finished(run.wait())
+    assert (again.sent, again.reconciliation["sent_orderid"].to_list()) == (1, ["PAY-1-r2"])
+
+
+def test_a_row_in_doubt_is_settled_by_a_person(payouts: Payouts, program: Program) -> None:
+    first = paid(payouts, 1, amount="9007")
+    assert first.conclusion is Conclusion.PERSON_NEEDED
+    (row,) = payouts.status(first.batch).needs_person
+    assert (row.state, row.order_id, row.since is not None) == ("in_doubt", "PAY-1", True)
+    with pytest.raises(UsageError):
+        payouts.resolve(first.batch, [row.row], Resolution.NOT_RECEIVED, "ticket 4711")
+    state = payouts.resolve(first.batch, [row.row], Resolution.PAID, "ticket 4711", by="Ms Njeri")
+    assert (state.conclusion, state.states) == (Conclusion.DONE, {"paid": 1})
+    history = program.json("status", first.batch, "--history")["history"]
+    assert any("Ms Njeri" in deed["by"] for deed in history)
+
+
+def test_refresh_needs_to_be_configured(payouts: Payouts) -> None:
+    batch = paid(payouts, 1).batch
+    with pytest.raises(ConfigurationError, match="status_enquiry"):
+        payouts.refresh(batch)
+
+
+def test_a_plan_is_made_approved_and_paid(program: Program) -> None:
+    program.config.write_text(sandbox_toml() + policy(program.home))
+    payouts, plan = Payouts(program.config, environ=program.environ), program.home / "plan.json"
+    keys = {name: program.home / f"{name}.pem" for name in ("ada", "cleo", "stranger")}
+    paid_before = program.json("submit", program.sheet(kenyan_rows(1, amount="5", prefix="OLD"), "old.csv"))
+    assert paid_before["exit_code"] == 0
+    made = payouts.plan(people(3), plan, keys["ada"], name=NAME)
+    assert isinstance(made, Planned)
+    assert (made.rows, made.approvals, made.needed, made.totals) == (3, 0, 1, {"KES": "4501.50"})
+    for name in ("ada", "stranger"):
+        with pytest.raises(ApprovalError):
+            payouts.approve(plan, keys[name])
+    with pytest.raises(ApprovalError), payouts.submit(people(3), name=NAME, plan=plan):
+        pass
+    assert payouts.approve(plan, keys["cleo"]).approvals == 1
+    with payouts.submit(people(3), name=NAME, plan=plan) as run:
+        assert finished(run.wait()).states == {"paid": 3}
+    assert isinstance(payouts.plan(people(1, amount="1e3"), plan, keys["ada"], name=NAME), Refused)
+
+
+def test_a_run_waits_for_the_journal_where_it_is_told_to(payouts: Payouts) -> None:
+    with payouts.submit(people(2), name=NAME) as first, payouts.submit(people(2), name=NAME, wait=True) as second:
+        assert finished(second.wait()).known == 2
+        assert finished(first.wait()).states == {"paid": 2}
+
+
+def test_every_result_is_json(payouts: Payouts) -> None:
+    done = paid(payouts, 2)
+    results: Sequence[Finished | Refused | BatchState] = [done, payouts.status(done.batch)]
+    for result in results:
+        told = json.loads(json.dumps(result.to_dict()))
+        assert told["batch" if not isinstance(result, Refused) else "message"]
+    assert json.loads(json.dumps(done.to_dict()))["reconciliation"][0]["state"] == "paid"
+    checked = payouts.validate(people(1, amount="x"), name=NAME).to_dict()
+    assert json.loads(json.dumps(checked))["defects"][0]["code"] == "amount.format"
+
+
+def test_an_error_is_one_of_ours(payouts: Payouts) -> None:
+    with pytest.raises(PaygwError):
+        payouts.status("nosuch")

@@ -1,0 +1,388 @@
+"""What lies beside a payroll: notes that belong to no sheet, files that are no sheets, folders that are not ours."""
+
+import os
+import stat
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.actions.dropped_files import FolderEntry, sorted_files
+from tests.cli.approving import policy, prepared
+from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.cli.test_cover_notes import OLD
+from tests.cli.test_metrics import gauges
+
+WRONG = 'expect_rows = 99\n[expect_total]\nKES = "1.00"\n'
+
+
+@pytest.fixture
+def folder(program: Program) -> Path:
+    path = program.home / "drop"
+    path.mkdir()
+    return path
+
+
+def put(folder: Path, name: str, content: str = WRONG) -> Path:
+    """Put a file that was written long ago into the folder."""
+    path = folder / name
+    path.write_text(content)
+    os.utime(path, OLD)
+    return path
+
+
+def payroll(program: Program, name: str = "payroll.csv", **rows: str) -> Path:
+    path = program.sheet(kenyan_rows(3, **rows), f"drop/{name}")
+    os.utime(path, OLD)
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name.partition("-")[2] for path in folder.iterdir())
+
+
+# A note that belongs to no sheet
+
+MISSPELT = [
+    "payroll.toml",
+    "payroll.csv.TOML",
+    "payroll.csv.Toml",
+    "Payroll.csv.toml",
+    "payroll.CSV.toml",
+    "payroll.csv.toml.toml",
+    "payroll.csv.toml.txt",
+    "payroll.toml.csv",
+    "payroll.xlsx.toml",
+    "payroll.csv (1).toml",
+    "payroll (2).csv.toml",
+    "payroll.csv.toml (1)",
+    "payroll.csv .toml",
+    "payroll.csv.toml ",
+    "payroll\u200b.csv.toml",
+    "\uff50ayroll.csv.toml",
+]
+
+
+@pytest.mark.parametrize("note", MISSPELT)
+def test_a_note_that_almost_has_the_name_of_a_sheet_refuses_it(program: Program, folder: Path, note: str) -> None:
+    payroll(program)
+    put(folder, note)
+    other = payroll(program, "bonus.csv", prefix="BONUS", amount="20")
+    summary = program.json("run-folder", folder)
+    assert summary["exit_code"] == 3
+    assert {one["sheet"]: one["exit_code"] for one in summary["sheets"]} == {"payroll.csv": 3, other.name: 0}
+    assert {line["client_orderid"] for line in program.record()} == {"BONUS-1", "BONUS-2", "BONUS-3"}
+    assert names(folder / "refused") == sorted([note, "payroll.csv", "payroll.refused.txt", "payroll.summary.json"])
+    assert [path.name for path in folder.iterdir() if path.is_file()] == []
+
+
+def test_a_note_in_another_unicode_form_refuses_its_sheet(program: Program, folder: Path) -> None:
+    payroll(program, unicodedata.normalize("NFC", "l\u00f6hne.csv"))
+    put(folder, unicodedata.normalize("NFD", "l\u00f6hne.csv.toml"))
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    assert program.record() == []
+
+
+def test_a_second_note_refuses_a_sheet_that_has_one(program: Program, folder: Path) -> None:
+    payroll(program)
+    put(folder, "payroll.csv.toml", "expect_rows = 3\n")
+    put(folder, "payroll.toml")
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    assert program.record() == []
+    assert {"payroll.csv", "payroll.csv.toml", "payroll.toml"} <= set(names(folder / "refused"))
+
+
+def test_the_note_of_another_file_of_that_stem_refuses_nothing(program: Program, folder: Path) -> None:
+    payroll(program)
+    put(folder, "payroll.xls", "old")
+    put(folder, "payroll.xls.toml")
+    summary = program.json("run-folder", folder)
+    assert {one["sheet"]: one["exit_code"] for one in summary["sheets"]} == {"payroll.csv": 0, "payroll.xls": 3}
+    assert len(program.record()) == 3
+
+
+@pytest.mark.parametrize("name", ["november.csv.toml", "november.toml", "november.plan.json"])
+def test_a_note_or_plan_without_a_sheet_is_named_and_stays(program: Program, folder: Path, name: str) -> None:
+    path = put(folder, name)
+    payroll(program)
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], summary["states"]) == (4, {"paid": 3})
+    assert [one["file"] for one in summary["left"]] == [name]
+    assert path.exists()
+    assert name in program.run("-q", "run-folder", folder).stdout
+
+
+def test_a_note_may_come_before_its_sheet(program: Program, folder: Path) -> None:
+    (folder / "payroll.csv.toml").write_text(WRONG)  # now
+    (folder / "payroll.csv.part").write_text("country,")
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], summary["left"]) == (0, [])
+    os.utime(folder / "payroll.csv.toml", OLD)  # the sheet is still on its way
+    assert program.json("run-folder", folder)["exit_code"] == 0
+    (folder / "payroll.csv.part").unlink()
+    payroll(program)
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    assert program.record() == []
+
+
+def test_a_sheet_waits_for_a_misspelt_note_to_settle(program: Program, folder: Path) -> None:
+    sheet = payroll(program)
+    (folder / "payroll.toml").write_text(WRONG)  # now
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], summary["sheets"]) == (0, [])
+    assert sheet.exists()
+
+
+def test_a_note_for_a_sheet_that_was_refused_is_named(program: Program, folder: Path) -> None:
+    payroll(program)
+    put(folder, "payroll.toml")
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    put(folder, "payroll.csv.toml", "expect_rows = 3\n")
+    assert program.json("run-folder", folder)["exit_code"] == 4
+
+
+def test_a_folder_in_the_place_of_a_note_refuses_the_sheet_once(program: Program, folder: Path) -> None:
+    payroll(program)
+    (folder / "payroll.csv.toml").mkdir()
+    os.utime(folder / "payroll.csv.toml", OLD)
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    assert program.record() == []
+    assert program.json("run-folder", folder)["exit_code"] == 4
+
+
+def test_a_crash_before_the_note_is_put_away_pays_nothing(program: Program, folder: Path) -> None:
+    """Its sheet has gone to refused/, and the note is still there: it is named, and refuses the next of its stem."""
+    put(folder, "payroll.toml")
+    assert program.json("run-folder", folder)["exit_code"] == 4
+    payroll(program)
+    assert program.json("run-folder", folder)["exit_code"] == 3
+    assert program.record() == []
+
+
+def test_a_stray_plan_refuses_its_sheet_for_want_of_approval(program: Program, folder: Path) -> None:
+    payroll(program)
+    put(folder, "payroll.csv.plan.json", "{}")
+    assert program.json("run-folder", folder)["exit_code"] == 8
+    assert program.record() == []
+
+
+def test_a_plan_that_no_policy_asks_for_refuses_its_sheet(program: Program, folder: Path) -> None:
+    payroll(program)
+    put(folder, "payroll.plan.json", "{}")
+    assert program.json("run-folder", folder)["exit_code"] == 8
+    assert program.record() == []
+    assert {"payroll.csv", "payroll.plan.json"} <= set(names(folder / "refused"))
+
+
+def test_an_approved_sheet_is_paid_with_the_plan_beside_it(program: Program, folder: Path) -> None:
+    program.config.write_text(sandbox_toml() + policy(program.home))
+    sheet = prepared(program, "cleo")
+    for path in (sheet, sheet.with_name("payroll.plan.json")):
+        os.utime(path.rename(folder / path.name), OLD)
+    assert program.json("run-folder", folder)["states"] == {"paid": 3}
+    assert {"payroll.csv", "payroll.plan.json"} <= set(names(folder / "done"))
+
+
+# Files that are no sheets
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["payroll.xls", "payroll.ods", "payroll.xlsm", "payroll.csv.gz", "payroll.json", "payroll", "notes.pdf", "x.PDF"],
+)
+def test_a_file_that_is_no_sheet_is_refused_and_answered(program: Program, folder: Path, name: str) -> None:
+    put(folder, name, "not a sheet")
+    summary = program.json("run-folder", folder)
+    assert [(one["sheet"], one["exit_code"]) for one in summary["sheets"]] == [(name, 3)]
+    assert summary["exit_code"] == 3
+    stem = Path(name).stem
+    assert names(folder / "refused") == sorted([name, f"{stem}.refused.txt", f"{stem}.summary.json"])
+    assert program.json("run-folder", folder)["exit_code"] == 0
+
+
+def test_a_young_file_that_is_no_sheet_waits(program: Program, folder: Path) -> None:
+    (folder / "payroll.xls").write_text("not a sheet")
+    assert program.json("run-folder", folder)["sheets"] == []
+    assert (folder / "payroll.xls").exists()
+
+
+def test_an_empty_sheet_is_refused_once_it_has_settled(program: Program, folder: Path) -> None:
+    put(folder, "payroll.csv", "")
+    assert program.json("run-folder", folder)["exit_code"] == 3
+
+
+def test_a_sheet_with_a_time_still_to_come_is_taken_once_it_has_settled(program: Program, folder: Path) -> None:
+    sheet = payroll(program)
+    os.utime(sheet, (4_000_000_000, 4_000_000_000))
+    assert program.json("run-folder", folder)["sheets"] == []
+    assert program.json("run-folder", folder, "--settle-s", "0")["states"] == {"paid": 3}
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_what_is_no_file_is_named_and_left(program: Program, folder: Path, kind: str) -> None:
+    path = folder / "payroll.csv"
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "link":
+            path.symlink_to(program.home / "nowhere.csv")
+        case _:
+            os.mkfifo(path)
+    os.utime(path, OLD, follow_symlinks=False)
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], summary["sheets"]) == (4, [])
+    assert [one["file"] for one in summary["left"]] == ["payroll.csv"]
+    assert os.path.lexists(path)
+
+
+def test_a_sheet_beside_a_transfer_that_died_is_named(program: Program, folder: Path) -> None:
+    sheet = payroll(program)
+    put(folder, "payroll.csv.filepart", "country")
+    summary = program.json("run-folder", folder)
+    assert (summary["exit_code"], [one["file"] for one in summary["left"]]) == (4, ["payroll.csv"])
+    assert sheet.exists()
+    assert program.record() == []
+
+
+def test_mended_rejects_are_taken_as_a_sheet(program: Program, folder: Path) -> None:
+    put(folder, "payroll.rejects.csv", payroll(program).read_text())
+    (folder / "payroll.csv").unlink()
+    assert program.json("run-folder", folder)["states"] == {"paid": 3}
+
+
+def test_waiting_unfinished_and_refused_files_are_gauges(program: Program, folder: Path) -> None:
+    program.config.write_text(f'{sandbox_toml()}\n[reporting]\nmetrics = "paygw.prom"\n')
+    put(folder, "payroll.xls", "x")
+    put(folder, "november.toml")
+    put(folder, "payroll.csv.part", "x")
+    program.json("run-folder", folder)
+    found = gauges(program)
+    states = ("waiting", "unfinished", "refused")
+    assert [found[f'paygw_folder_files{{state="{state}"}}'] for state in states] == [1, 1, 1]
+    for path in (folder / "refused").iterdir():
+        path.unlink()
+    program.json("status")
+    (folder / "november.toml").unlink()
+    program.json("run-folder", folder)
+    assert [gauges(program)[f'paygw_folder_files{{state="{state}"}}'] for state in states] == [0, 1, 0]
+
+
+def test_names_that_differ_in_little_are_told_apart_by_what_they_are() -> None:
+    settled = FolderEntry(is_file=True, is_folder=False, is_settled=True)
+    young = FolderEntry(is_file=True, is_folder=False, is_settled=False)
+    found = sorted_files(
+        dict.fromkeys(("a.csv", "a.csv.toml", "a.plan.json", "b.xlsx", "b.csv", "b.csv.toml", "2026.11.csv"), settled)
+        | {
+            "2026.10.toml": settled,
+            "c.csv": settled,
+            "c.toml": young,
+            "e.csv": young,
+            "e.toml": settled,
+            "f.csv.toml": young,
+        }
+        | {"g.csv": settled, "g.csv.toml.part": young, "h_1.csv": settled, "H-1.toml": settled}
+    )
+    assert sorted(found.ready) == ["2026.11.csv", "a.csv", "b.csv", "b.xlsx"]
+    assert set(found.unfit) == {"h_1.csv"}
+    assert set(found.left) == {"2026.10.toml"}
+    assert {"c.csv", "e.csv", "g.csv", "f.csv.toml"} <= set(found.waiting)
+
+
+# The folder itself, and its subfolders
+
+
+def untouched(program: Program, folder: Path, *arguments: str | Path) -> str:
+    """Run the folder, which must be refused with everything left where it is; return why."""
+    before = sorted(path for path in program.home.rglob("*") if "state" not in path.parts)
+    paid = program.record()
+    result = program.run("run-folder", folder, *arguments)
+    assert result.exit_code == 2, result.output
+    assert program.record() == paid
+    assert sorted(path for path in program.home.rglob("*") if "state" not in path.parts) == before
+    return result.stderr
+
+
+def test_an_empty_folder_name_pays_nothing(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    payroll(program)
+    monkeypatch.chdir(folder)
+    for empty in ("", " "):
+        assert program.run("run-folder", empty).exit_code == 2
+        assert program.run("run-folder", "--adopt", empty).exit_code == 2
+    assert [path.name for path in folder.iterdir()] == ["payroll.csv"]
+
+
+@pytest.mark.parametrize("what", ["configuration", "own configuration", "key", "journal", "journal below", "home"])
+def test_a_folder_that_holds_the_programs_own_is_refused_until_it_is_adopted(
+    program: Program, folder: Path, what: str
+) -> None:
+    payroll(program)
+    match what:
+        case "configuration":
+            put(folder, "paygw.toml", sandbox_toml())
+        case "own configuration":
+            program.config = program.config.rename(folder / "paygw.toml")
+            program.config.write_text(sandbox_toml("../journal.sqlite3"))
+        case "key":
+            put(folder, "merchant.key", "-----BEGIN PRIVATE KEY-----\n")
+        case "journal":
+            (folder / "old.sqlite3").write_bytes(b"SQLite format 3\0")
+        case "journal below":
+            (folder / "state").mkdir()
+            program.config.write_text(sandbox_toml("drop/state/journal.sqlite3"))
+        case _:
+            folder = program.home
+            program.sheet(kenyan_rows(3))
+            os.utime(program.home / "payroll.csv", OLD)
+    assert "--adopt" in untouched(program, folder)
+    assert program.json("run-folder", "--adopt", folder)["exit_code"] == 0
+    assert program.record() == []
+    own = [path for path in folder.iterdir() if path.name not in {"payroll.csv", "drop", "state"}]
+    assert program.json("run-folder", folder)["states"]["paid"] == 3
+    assert all(path.exists() for path in own)
+
+
+def test_a_marker_that_others_can_write_adopts_nothing(program: Program, folder: Path) -> None:
+    put(folder, "paygw.toml", sandbox_toml())
+    marker = put(folder, ".paygw-adopted", "")
+    marker.chmod(0o666)
+    untouched(program, folder)
+    assert program.run("run-folder", "--adopt", folder).exit_code == 0
+    assert stat.S_IMODE(marker.stat().st_mode) == 0o600
+
+
+def test_the_subfolder_of_a_drop_folder_is_no_drop_folder(program: Program, folder: Path) -> None:
+    payroll(program)
+    assert program.json("run-folder", folder)["exit_code"] == 0
+    for name in ("done", "refused"):
+        untouched(program, folder / name)
+
+
+@pytest.mark.parametrize("place", ["done", "refused", "working"])
+@pytest.mark.parametrize("fault", ["link", "dangling", "file", "others write", "somebody else"])
+def test_a_subfolder_that_is_not_ours_is_never_written_to(
+    program: Program, folder: Path, place: str, fault: str
+) -> None:
+    assert program.json("run-folder", folder)["exit_code"] == 0
+    payroll(program)
+    (sub,) = folder.glob(f"{place}*")
+    sub.rmdir()
+    elsewhere = program.home / "elsewhere"
+    match fault:
+        case "link":
+            elsewhere.mkdir()
+            sub.symlink_to(elsewhere)
+        case "dangling":
+            sub.symlink_to(elsewhere)
+        case "file":
+            sub.write_text("")
+        case "others write":
+            sub.mkdir()
+            sub.chmod(0o777)
+        case _:
+            sub.mkdir()
+            if os.geteuid() != 0:
+                pytest.skip("only root can give a folder away")
+            os.chown(sub, 12345, 12345)
+    untouched(program, folder)
+    assert (folder / "payroll.csv").exists()
+    assert not elsewhere.exists() or not any(elsewhere.iterdir())

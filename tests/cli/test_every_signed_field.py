@@ -1,0 +1,205 @@
+"""Each field that a maker signs: changed and signed again, it is refused, or its approver sees the difference."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from paygw_batch.clock import timestamp
+from paygw_batch.run.approval import PlanDocument
+from paygw_batch.run.approval_keys import load_approval_key
+from paygw_batch.run.release import ReleaseOrder
+from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.signed_document import SignedDocument, signed, write_document
+from tests.cli.approving import plan_of, policy
+from tests.cli.program import Program, kenyan_rows, sandbox_toml
+
+UNSIGNED = frozenset({"signature", "approvals"})
+EVERY = "*"
+"""In a path: the last item of a list, or a key of a mapping."""
+KINDS: tuple[type[SignedDocument], ...] = (PlanDocument, SettlementOrder, ReleaseOrder)
+Where = tuple[str, ...]
+
+
+def fields_of(kind: Any, where: Where = ()) -> Iterator[tuple[Where, Any]]:
+    """Yield the path and the type of every value that a document of this kind holds."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        for name, field in kind.model_fields.items():
+            if where or name not in UNSIGNED:
+                yield from fields_of(field.annotation, (*where, name))
+    elif get_origin(kind) in {list, tuple, dict}:
+        yield from fields_of(next(one for one in reversed(get_args(kind)) if one is not Ellipsis), (*where, EVERY))
+    else:
+        yield where, kind
+
+
+CASES = [
+    pytest.param(
+        kind,
+        where,
+        shape,
+        id=f"{kind.__name__}-{'.'.join(where)}",
+    )
+    for kind in KINDS
+    for where, shape in fields_of(kind)
+]
+
+
+def other(value: Any, shape: Any) -> Any:
+    """Return another value of the same shape, as a maker would write it."""
+    if isinstance(shape, type) and issubclass(shape, Enum):
+        return next(one.value for one in shape if one.value != value)
+    if isinstance(value, int):
+        return value + 1
+    if value is None or shape is NoneType:
+        return "x"
+    try:
+        return timestamp(datetime.fromisoformat(value) - timedelta(hours=1))
+    except ValueError:
+        return f"{value}1"
+
+
+def changed(document: dict[str, Any], where: Where, shape: Any) -> dict[str, Any]:
+    """Return a document as JSON, in which one value is another one."""
+    copy: dict[str, Any] = json.loads(json.dumps(document))
+    inner: Any = copy
+    for step in where[:-1]:
+        key = _key(inner, step)
+        if isinstance(inner, list) and not inner:
+            inner.append([1])
+        inner = inner[key]
+    last = _key(inner, where[-1])
+    if isinstance(inner, list) and not inner:
+        inner.append(1)  # what the document says nothing of, its maker may say
+    elif isinstance(inner, dict) and last not in inner:
+        inner[last] = 1 if shape is int else "x"
+    else:
+        inner[last] = other(inner[last], shape)
+    return copy
+
+
+def _key(inner: Any, step: str) -> Any:
+    if step != EVERY:
+        return step
+    return list(inner)[-1] if isinstance(inner, dict) else -1
+
+
+@pytest.fixture
+def company(program: Program) -> Program:
+    """A company with a paid month, two rejected rows and one in doubt. From KES 10,000,000 on a payout needs a plan."""
+    people = policy(program.home).replace('KES = "1000"', 'KES = "10000000"')
+    text = sandbox_toml().replace("[submission]", "[submission]\nquarantine_h = 0")
+    program.config.write_text(text + people)
+    rows = [
+        *kenyan_rows(2, amount="9001", prefix="NO"),
+        *kenyan_rows(1, amount="9008", prefix="LOST"),
+        *kenyan_rows(1, prefix="GOOD"),
+    ]
+    assert program.json("submit", program.sheet(rows, "before.csv"))["states"]["in_doubt"] == 1
+    return program
+
+
+def key_of(program: Program, name: str) -> Path:
+    return program.home / f"{name}.pem"
+
+
+def made(program: Program, kind: type[SignedDocument]) -> Path:
+    """Let ada make a document of a kind, and return its file."""
+    path, before = plan_of(program), program.home / "before.csv"
+    by_ada = ("--key", key_of(program, "ada"))
+    if kind is PlanDocument:
+        program.config.write_text(program.config.read_text().replace('KES = "10000000"', 'KES = "1"'))
+        done = program.run("plan", program.sheet(kenyan_rows(3, amount="20", prefix="NEW")), "--out", path, *by_ada)
+    elif kind is SettlementOrder:
+        word = ("4", "--as", "not-received", "--evidence", "Ticket 4711")
+        done = program.run("resolve", "row", before, *word, "--out", path, *by_ada)
+    else:
+        assert kind is ReleaseOrder, "a new kind of signed document is made here too"
+        done = program.run("retry", before, "--row", "2", "--evidence", "Ticket 4712", "--order-out", path, *by_ada)
+    assert done.exit_code == 0, done.output
+    return path
+
+
+def carried_out(program: Program, kind: type[SignedDocument], path: Path) -> int:
+    if kind is PlanDocument:
+        return program.run("submit", program.home / "payroll.csv", "--plan", path).exit_code
+    if kind is SettlementOrder:
+        return program.run("resolve", "order", path).exit_code
+    return program.run("retry", program.home / "before.csv", "--order", path).exit_code
+
+
+def screen(program: Program, path: Path) -> str:
+    """Return what an approver sees of a document, but for its code: that is different for every other document."""
+    shown = program.run("approve", path)
+    assert shown.exit_code == 0, shown.output
+    return "\n".join(line for line in shown.stdout.splitlines() if "The code of this" not in line)
+
+
+def states(program: Program) -> object:
+    return program.json("status", program.home / "before.csv")["states"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_that_nobody_changed_is_carried_out(company: Program, kind: type[SignedDocument]) -> None:
+    path = made(company, kind)
+    assert company.run("approve", path, "--key", key_of(company, "cleo")).exit_code == 0
+    before = states(company)
+    assert carried_out(company, kind, path) in {0, 4, 5, 6}
+    assert len(company.json("status")["batches"]) == 2 or states(company) != before or len(company.record()) > 4
+
+
+@pytest.mark.parametrize(("kind", "where", "shape"), CASES)
+def test_a_changed_field_is_refused_or_seen(
+    company: Program, kind: type[SignedDocument], where: Where, shape: Any
+) -> None:
+    path = made(company, kind)
+    original = screen(company, path)
+    text = json.dumps(changed(json.loads(path.read_text()), where, shape))
+    try:
+        forged = kind.model_validate_json(text)
+    except ValidationError:
+        path.write_text(text)
+        assert company.run("approve", path, "--key", key_of(company, "cleo")).exit_code == 8
+        return
+    write_document(signed(forged, load_approval_key(key_of(company, "ada"), None)), path)
+    approved = company.run("approve", path, "--key", key_of(company, "cleo"))
+    if approved.exit_code != 0:
+        assert approved.exit_code == 8
+        return
+    seen = screen(company, path).replace(_approval(company, path), "")
+    before, sent = states(company), len(company.record())
+    is_refused = carried_out(company, kind, path) in {2, 7, 8}
+    if is_refused:
+        assert (states(company), len(company.record())) == (before, sent), "what is refused does nothing"
+    assert is_refused or seen.strip() != original.strip(), f"{where} decides something that nobody sees"
+
+
+def _approval(program: Program, path: Path) -> str:
+    """Return the line about the approval, which the screen has since."""
+    lines = program.run("approve", path).stdout.splitlines()
+    return next(line for line in lines if line.startswith("Approved by")) + "\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_is_under_the_digest_that_keys_and_passkeys_sign(
+    company: Program, kind: type[SignedDocument]
+) -> None:
+    path = made(company, kind)
+    document = json.loads(path.read_text())
+    digest = kind.model_validate_json(path.read_text()).digest()
+    find: Callable[[str], SignedDocument] = kind.model_validate_json
+    count = 0
+    for where, shape in fields_of(kind):
+        try:
+            forged = find(json.dumps(changed(document, where, shape)))
+        except ValidationError:
+            continue
+        assert forged.digest() != digest, where
+        count += 1
+    assert count > 8

@@ -1,0 +1,248 @@
+"""`forget`: people go, the books stay; by one person's word, or by an order of two."""
+
+import re
+import shlex
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checkout import ROOT
+from tests.cli.approving import policy
+from tests.cli.clocks import SetClock, clock_of
+from tests.cli.program import Program, kenyan_rows, sandbox_toml
+
+YEARS = timedelta(days=3000)
+JANE, NUMBER = "Jane Wanjiku", "254712345001"
+
+
+@pytest.fixture
+def set_ahead(monkeypatch: pytest.MonkeyPatch) -> SetClock:
+    return clock_of(monkeypatch)
+
+
+@pytest.fixture
+def paid(program: Program) -> Program:
+    """A batch of two people, both paid."""
+    assert program.json("submit", program.sheet(kenyan_rows(2)))["states"] == {"paid": 2}
+    return program
+
+
+def batch_of(program: Program) -> str:
+    (batch,) = program.json("status")["batches"]
+    return str(batch["batch"])
+
+
+def forget(program: Program, *arguments: str | Path) -> dict[str, Any]:
+    return program.json("forget", *arguments)
+
+
+def left_in(program: Program) -> bool:
+    """Whether a byte of the payees is in a file of the journal."""
+    content = b"".join(path.read_bytes() for path in program.home.glob("journal.sqlite3*"))
+    return any(text in content for text in (b"Wanjiku", b"wanjiku", NUMBER.encode(), b"254712345002"))
+
+
+def test_a_preview_changes_nothing_and_names_what_would_go(paid: Program, set_ahead: SetClock) -> None:
+    set_ahead(YEARS)
+    for named in ((), ("--dry-run",)):
+        told = forget(paid, "--before", "2029-01-01", *named)
+        assert (told["payments"], told["batches"], told["exit_code"]) == (2, [batch_of(paid)], 0)
+    assert left_in(paid)
+    assert sorted(Path(path).name for path in told["files"]) == ["payroll.csv", "payroll.reconciliation.csv"]
+
+
+def test_people_from_before_a_date_are_forgotten_and_the_books_stay(paid: Program, set_ahead: SetClock) -> None:
+    batch, before = batch_of(paid), paid.json("status", batch_of(paid))
+    set_ahead(YEARS)
+    told = forget(paid, "--before", "2029-01-01", "--yes", "--by", "Amina")
+    assert (told["payments"], told["exit_code"]) == (2, 0)
+    assert not left_in(paid)
+    after = paid.json("status", batch)
+    assert (after["states"], after["totals"]) == (before["states"], before["totals"])
+    assert paid.json("verify")["exit_code"] == 0
+    assert paid.json("find", JANE)["payments"] == []
+    assert paid.json("find", NUMBER)["payments"] == []
+    (found,) = paid.json("find", "PAY-1")["payments"]
+    assert (found["name"], found["state"], found["amount"]) == ("", "paid", "1500.50")
+    assert "Amina" in paid.run("status", batch, "--history").output
+    assert forget(paid, "--before", "2029-01-01")["payments"] == 0
+
+
+def test_the_same_payroll_again_pays_nobody(paid: Program) -> None:
+    forget(paid, "--person", NUMBER, "--yes", "--by", "Amina")
+    before = paid.record()
+    again = paid.json("submit", paid.home / "payroll.csv")
+    assert (again["exit_code"], "were forgotten" in again["message"]) == (2, True)
+    more = paid.json("submit", paid.sheet(kenyan_rows(3), "more.csv"))
+    assert (more["known"], more["sent_this_run"], more["states"]) == (2, 1, {"paid": 3})
+    assert paid.record()[: len(before)] == before
+    assert len(paid.record()) == len(before) + 1
+
+
+def test_a_rejected_row_that_was_forgotten_is_paid_by_an_amendment_alone(program: Program) -> None:
+    rows = kenyan_rows(1, amount="9001", prefix="NO")
+    assert program.json("submit", program.sheet(rows))["states"] == {"rejected": 1}
+    assert forget(program, "--person", NUMBER, "--yes", "--by", "Amina")["payments"] == 1
+    before = program.record()
+    sheet = program.sheet([*rows, *kenyan_rows(1)], "more.csv")
+    assert program.json("submit", sheet)["exit_code"] == 3
+    assert program.record() == before
+    corrected = program.sheet([*kenyan_rows(1, prefix="NO"), *kenyan_rows(1)], "corrected.csv")
+    assert program.json("submit", corrected, "--amend")["states"] == {"paid": 2}
+    assert len(program.record()) == len(before) + 2
+    assert program.json("verify")["exit_code"] == 0
+
+
+def test_without_the_key_the_same_rows_are_refused(paid: Program) -> None:
+    forget(paid, "--person", NUMBER, "--yes", "--by", "Amina")
+    (paid.home / "journal.sqlite3.fingerprint-key").unlink()
+    before = paid.record()
+    assert paid.json("submit", paid.sheet(kenyan_rows(3), "more.csv"))["exit_code"] == 3
+    assert paid.record() == before
+
+
+def test_one_person_is_forgotten_and_the_others_are_found(paid: Program) -> None:
+    told = forget(paid, "--person", "+254 712 345 001", "--yes", "--by", "Amina")
+    assert told["payments"] == 1
+    (found,) = paid.json("find", JANE)["payments"]
+    assert found["client_orderid"] == "PAY-2"
+    batch = batch_of(paid)
+    for command in (("reconcile", batch, "--out", paid.home / "again.csv"), ("resume", batch), ("retry", batch)):
+        refused = paid.json(*command)
+        assert (refused["exit_code"], "were forgotten" in refused["message"]) == (2, True)
+    assert not (paid.home / "again.csv").exists()
+    assert paid.json("verify")["exit_code"] == 0
+
+
+def test_a_name_that_several_people_have_forgets_nobody(paid: Program) -> None:
+    refused = forget(paid, "--person", JANE)
+    assert (refused["exit_code"], refused["message"]) == (2, "2 numbers go by the name 'Jane Wanjiku'.")
+    refused = forget(paid, "--person", "Jane")
+    assert (refused["exit_code"], "exactly 'Jane'" in refused["message"]) == (2, True)
+
+
+def test_a_batch_with_a_row_in_doubt_waits(program: Program) -> None:
+    rows = [*kenyan_rows(1), *kenyan_rows(1, amount="9008", prefix="LOST")]
+    assert program.json("submit", program.sheet(rows))["states"] == {"paid": 1, "in_doubt": 1}
+    told = forget(program, "--person", NUMBER, "--yes", "--by", "Amina")
+    assert (told["payments"], told["waiting"]) == (0, [batch_of(program)])
+    assert left_in(program)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--before", "2029-01-01"),
+        ("--before", "yesterday"),
+        ("--before", "2020-01-01", "--person", "x"),
+        ("--before", "2020-01-01", "--yes"),
+        ("--before", "2020-01-01", "--yes", "--dry-run"),
+        ("--before", "2020-01-01", "--out", "order.json"),
+        ("--order", "order.json", "--before", "2020-01-01"),
+        ("--person", "nobody at all"),
+    ],
+)
+def test_options_that_say_nothing_clear_are_refused(paid: Program, arguments: tuple[str, ...]) -> None:
+    before = paid.journal.read_bytes()
+    assert forget(paid, *arguments)["exit_code"] == 2
+    assert paid.journal.read_bytes() == before
+
+
+def test_the_configuration_says_after_how_many_years(paid: Program, set_ahead: SetClock) -> None:
+    paid.config.write_text(paid.config.read_text() + "\n[retention]\nyears = 7\n")
+    set_ahead(timedelta(days=6 * 366))
+    assert forget(paid)["payments"] == 0
+    set_ahead(YEARS)
+    assert forget(paid)["payments"] == 2
+    assert left_in(paid)
+
+
+DOCUMENT = (ROOT / "docs" / "retention.md").read_text()
+ALONE, TOGETHER = DOCUMENT.split("## With two people")
+
+
+def shown_commands(text: str) -> list[list[str]]:
+    """Return the commands of a part of the document, a date in it that the batches here are older than."""
+    lines = re.findall(
+        r"^paygw-batch (.*)$", "\n".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)), flags=re.MULTILINE
+    )
+    return [shlex.split(line.replace("2019-12-31", "2029-01-01"), comments=True) for line in lines]
+
+
+def test_the_commands_of_the_document_do_what_it_says(paid: Program, set_ahead: SetClock) -> None:
+    by_date, by_person = shown_commands(ALONE)[:2], shown_commands(ALONE)[2:]
+    told = [paid.json(*command) for command in by_person]
+    assert [one["exit_code"] for one in told] == [0, 0, 0]
+    assert [one.get("payments") for one in told] == [1, 1, None]
+    set_ahead(YEARS)
+    told = [paid.json(*command) for command in by_date]
+    assert [(one["exit_code"], one["payments"]) for one in told] == [(0, 1), (0, 1)]
+    assert not left_in(paid)
+
+
+@pytest.fixture
+def people(program: Program) -> Program:
+    """A paid batch, and a configuration by which two people decide."""
+    program.config.write_text(f"{sandbox_toml()}\n{policy(program.home).replace('1000', '1000000')}")
+    assert program.json("submit", program.sheet(kenyan_rows(2)))["states"] == {"paid": 2}
+    return program
+
+
+def ordered(program: Program, *approvers: str) -> Path:
+    order = program.home / "order.json"
+    told = forget(program, "--person", NUMBER, "--out", order, "--key", program.home / "ada.pem")
+    assert (told["exit_code"], told["payments"], told["maker"]) == (0, 1, "ada")
+    for name in approvers:
+        assert program.json("approve", order, "--key", program.home / f"{name}.pem")["exit_code"] == 0
+    return order
+
+
+def test_with_approval_one_word_is_not_enough(people: Program) -> None:
+    assert forget(people, "--person", NUMBER, "--yes", "--by", "Amina")["exit_code"] == 8
+    assert forget(people, "--order", ordered(people))["exit_code"] == 8
+    assert left_in(people)
+
+
+def test_an_order_of_two_people_forgets_once_and_is_kept(people: Program) -> None:
+    order = ordered(people, "cleo")
+    assert NUMBER not in order.read_text()
+    told = forget(people, "--order", order, "--by", "Amina")
+    assert (told["exit_code"], told["payments"]) == (0, 1)
+    checked = people.json("verify")
+    assert (checked["exit_code"], checked["checked"]["signed_orders"]) == (0, 1)
+    assert forget(people, "--order", order)["payments"] == 0
+    withdrawn = people.json("approve", order, "--withdraw", "--key", people.home / "ada.pem")
+    assert (withdrawn["exit_code"], "carried out already" in withdrawn["message"]) == (8, True)
+
+
+def test_two_people_forget_as_the_document_says(
+    people: Program, set_ahead: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(people.home)
+    set_ahead(YEARS)
+    told = [people.json(*command) for command in shown_commands(TOGETHER)]
+    assert [one["exit_code"] for one in told] == [0, 0, 0]
+    assert not left_in(people)
+
+
+def test_an_order_that_was_withdrawn_forgets_nobody(people: Program) -> None:
+    order = ordered(people, "cleo")
+    assert people.json("approve", order, "--withdraw", "--key", people.home / "cleo.pem")["exit_code"] == 0
+    assert forget(people, "--order", order)["exit_code"] == 8
+    assert left_in(people)
+
+
+def test_an_order_holds_only_while_the_same_payments_would_be_forgotten(people: Program) -> None:
+    order = ordered(people, "cleo")
+    second = ordered(people, "ben")
+    assert forget(people, "--order", order)["payments"] == 1
+    assert forget(people, "--order", second)["payments"] == 0
+    other = people.home / "other.json"
+    written = ("--out", other, "--key", people.home / "ada.pem")
+    assert forget(people, "--person", "254712345002", *written)["exit_code"] == 0
+    text = other.read_text()
+    other.write_text(text.replace('"rows": 1', '"rows": 2'))
+    assert people.json("approve", other, "--key", people.home / "cleo.pem")["exit_code"] == 8

@@ -1,0 +1,33 @@
+"""A fork of the program is a process like any other: it says, answers signals and ends as a cold start does."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.program import Program, kenyan_rows, kill
+from tests.cli.stopped import stopped, wait_for_first_payment
+
+
+@pytest.mark.parametrize("words", [("status",), ("validate", "none.csv"), ("frobnicate",)])
+def test_it_says_and_ends_with_what_a_cold_start_does(program: Program, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "paygw_batch", "--config", str(program.config), *words]
+    environ = {**os.environ, **program.environ}
+    cold = subprocess.run(command, env=environ, cwd=program.home, capture_output=True, text=True, check=False)
+    forked = program.start(*words)
+    said = forked.communicate()
+    assert (forked.returncode, *said) == (cold.returncode, cold.stdout, cold.stderr)
+
+
+def test_it_is_stopped_waited_for_and_killed(program: Program) -> None:
+    process = program.start("submit", program.sheet(kenyan_rows(200)), "--concurrency", "1")
+    wait_for_first_payment(program, process)
+    with stopped(process):
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.1)
+        assert process.poll() is None
+    kill(process)
+    assert process.returncode == -signal.SIGKILL
+    assert process.wait(0) == -signal.SIGKILL

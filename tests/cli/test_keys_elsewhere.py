@@ -1,0 +1,186 @@
+"""A payroll paid with a key in a token or in AWS KMS: set up, looked at, paid, and stopped in order when it fails."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from paygw_batch.gateway.signing.key_address import token_address
+from paygw_batch.gateway.signing.token_key import TokenPlace, make_token_key
+from tests.cli.program import ROOT, Program, kenyan_rows
+from tests.kms import SIGN, Kms, running_kms
+from tests.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, softhsm
+
+URI = f"pkcs11:token={LABEL};object=payouts"
+DOCUMENT = (ROOT / "docs" / "keys.md").read_text()
+
+
+@pytest.fixture
+def kms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kms]:
+    with running_kms() as running:
+        for name, value in running.environ.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def token(program: Program, monkeypatch: pytest.MonkeyPatch) -> Token:
+    """Return a token with a key, which the program is set up to sign with."""
+    if softhsm() is None:
+        pytest.skip(HOW_TO_GET_IT)
+    made = Token.made_in(program.home / "token")
+    for name, value in made.environ.items():
+        monkeypatch.setenv(name, value)
+    make_token_key(TokenPlace(token_address(URI), made.module, PIN))
+    pin = program.home / "pin"
+    pin.write_text(f"{PIN}\n")
+    pin.chmod(0o600)
+    with_key(program, URI, f'pkcs11_module = "{made.module}"\nprivate_key_passphrase_file = "pin"')
+    return made
+
+
+def with_key(program: Program, place: str, more: str = "") -> None:
+    lines = f'[gateway]\nprivate_key = "{place}"\nsigning_concurrency = 2\n{more}\n'
+    program.config.write_text(program.config.read_text().replace("[gateway]\n", lines))
+
+
+def test_a_sheet_is_paid_with_a_key_in_a_token(program: Program, token: Token) -> None:
+    sheet = program.sheet(kenyan_rows(5))
+    assert program.json("submit", sheet)["states"] == {"paid": 5}
+    assert len(program.record()) == 5
+    looked = program.json("doctor")
+    key = looked["key"]
+    assert (key["kind"], key["bits"], key["exportable"], key["was_outside"]) == ("pkcs11", 3072, False, False)
+    assert looked["exit_code"] == 0
+    explained = program.json("sign", sheet, "--explain")
+    assert explained["signed"]["key_fingerprint"] == key["fingerprint"]
+    assert PIN not in json.dumps([looked, explained])
+    token.slots.rename(token.folder / "pulled out")
+    token.slots.mkdir()
+    refused = program.run("submit", program.sheet(kenyan_rows(2, prefix="NEXT"), "next.csv"))
+    assert refused.exit_code == 2
+    assert "The token of pkcs11:token=paygw;object=payouts is not there. Plug it in" in " ".join(refused.stderr.split())
+    assert len(program.record()) == 5
+
+
+def test_a_wrong_pin_is_told_before_anything_is_sent(program: Program, token: Token) -> None:
+    (program.home / "pin").write_text("000000\n")
+    looked = program.json("doctor")
+    (told,) = [check for check in looked["checks"] if check["check"] == "private key"]
+    assert told["state"] == "wrong"
+    assert told["found"].startswith("The token refuses the PIN")
+    assert looked["key"] is None
+    assert looked["exit_code"] == 2
+    assert program.run("submit", program.sheet(kenyan_rows(2))).exit_code == 2
+    assert program.record() == []
+    assert token.slots.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("ExpiredTokenException", "The AWS credentials for awskms:alias/payouts have expired."),
+        ("AccessDeniedException", "These AWS credentials may not use awskms:alias/payouts"),
+    ],
+)
+def test_a_run_whose_key_fails_stops_in_order_and_goes_on_later(
+    program: Program, kms: Kms, code: str, sentence: str
+) -> None:
+    kms.key("payouts")
+    with_key(program, "awskms:alias/payouts")
+    sheet = program.sheet(kenyan_rows(30))
+    kms.for_good, kms.for_good_after = {SIGN: code}, {SIGN: 12}
+    stopped = program.run("submit", sheet)
+    assert stopped.exit_code == 6, stopped.stderr
+    assert sentence in " ".join(stopped.stderr.split())
+    states = program.json("status", sheet)["states"]
+    assert set(states) <= {"paid", "ready"}
+    assert states["ready"] >= 18
+    kms.for_good = {}
+    assert program.json("submit", sheet)["states"] == {"paid": 30}
+    orders = [line["client_orderid"] for line in program.record()]
+    assert len(orders) == len(set(orders)) == 30
+
+
+def test_a_key_that_fails_before_the_first_row_sends_nothing(program: Program, kms: Kms) -> None:
+    kms.key("payouts")
+    with_key(program, "awskms:alias/payouts")
+    sheet = program.sheet(kenyan_rows(3))
+    kms.for_good = {SIGN: "AccessDeniedException"}
+    refused = program.run("submit", sheet)
+    assert refused.exit_code == 6
+    assert program.record() == []
+    assert program.run("doctor").exit_code == 2
+    kms.for_good = {}
+    assert program.json("submit", sheet)["states"] == {"paid": 3}
+
+
+def test_an_extra_that_is_missing_is_named(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_key(program, "awskms:alias/payouts")
+    monkeypatch.delitem(sys.modules, "paygw_batch.gateway.signing.kms_key", raising=False)
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    refused = program.run("submit", program.sheet(kenyan_rows(1)))
+    assert refused.exit_code == 2
+    assert "pip install 'paygw-batch[aws]'" in refused.stderr
+
+
+def blocks() -> list[str]:
+    return re.findall(r"```sh\n(.*?)```", DOCUMENT, flags=re.DOTALL)
+
+
+def test_the_documents_commands_for_a_token_run(tmp_path: Path) -> None:
+    if (module := softhsm()) is None:
+        pytest.skip(HOW_TO_GET_IT)
+    script = blocks()[0].replace("/usr/lib/softhsm/libsofthsm2.so", str(module))
+    shown = shell(tmp_path, script)
+    assert "-----BEGIN PUBLIC KEY-----" in shown
+    assert URI in shown
+    assert "271828" not in shown
+    assert 'pkcs11_module = "' in (tmp_path / "paygw.toml").read_text()
+
+
+def test_the_documents_commands_for_aws_run(tmp_path: Path, kms: Kms) -> None:
+    create, alias, setup = blocks()[1].splitlines()
+    key_id = aws(kms, create)["KeyMetadata"]["KeyId"]
+    aws(kms, alias.replace("$KEY_ID", key_id))
+    shown = shell(tmp_path, setup)
+    (pem,) = re.findall(r"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", shown, flags=re.DOTALL)
+    public = load_pem_public_key("\n".join(line.strip() for line in pem.splitlines()).encode())
+    assert getattr(public, "key_size", 0) == 3072
+
+
+def aws(kms: Kms, line: str) -> dict[str, dict[str, str]]:
+    """Make the call that a command of the AWS command line makes."""
+    program, service, action, *options = shlex.split(line)
+    assert (program, service) == ("aws", "kms")
+    named = {
+        name.removeprefix("--").title().replace("-", ""): value
+        for name, value in zip(options[::2], options[1::2], strict=True)
+    }
+    answer: dict[str, dict[str, str]] = getattr(kms.client, action.replace("-", "_"))(**named)
+    return answer
+
+
+def shell(folder: Path, script: str) -> str:
+    folder.chmod(0o700)
+    program = folder / "bin" / "paygw-batch"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m paygw_batch "$@"\n')
+    program.chmod(0o755)
+    environ = {
+        **os.environ,
+        "HOME": str(folder),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(["bash", "-ec", script], cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,0 +1,135 @@
+"""Payrolls as HR systems export them: one number a person, the operator in a column, headings of their own."""
+
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import OperatorTerms, PurposeTerms
+from paygw_batch.errors import ConfigurationError, SheetError
+from paygw_batch.sheet.check.validate import validate
+from tests.cli.program import Program, sandbox_toml
+from tests.sheet.sheet_values import codes, of_rows
+
+ONE_NUMBER = "Employee Name,Country,Mobile Number,Net Pay,Currency"
+PEOPLE = ["Jane Wanjiku,KE,0712345678,1500.50,KES", "Ali Otieno,KE,254722345679,800,KES"]
+WORDS = """
+[countries.KE.payout.purposes]
+"M-Pesa" = { purpose = "TEST-MPESA", operator = "Safaricom" }
+"Airtel Money" = "TEST-AIRTEL"
+"""
+BASE = {"country": "KE", "amount": "10", "account_name": "Jane Wanjiku", "phone": "+254712345678"}
+
+
+def as_exported(program: Program, *rows: str, heading: str = ONE_NUMBER) -> Path:
+    return program.sheet(list(rows or PEOPLE), heading=heading)
+
+
+def test_the_commonest_payroll_is_paid_without_configuration(program: Program) -> None:
+    sheet = as_exported(program)
+    options = ("--column-profile", "payroll-english", "--reference", "payroll-2026-11")
+    result = program.run("submit", sheet, *options)
+    assert result.exit_code == 0, result.stderr
+    assert "the phone is the account (a wallet) for Kenya" in result.stdout
+    paid = program.record()
+    assert [one["account_number"] for one in paid] == ["254712345678", "254722345679"]
+    assert program.json("submit", sheet, *options)["sent_this_run"] == 0
+
+
+def test_the_phone_is_the_account_only_in_a_sheet_without_accounts() -> None:
+    rules = load_rules("payout", {"KE": OperatorTerms(purpose="A")})
+    alone = validate(of_rows(BASE), rules, reference="r")
+    assert alone.instructions["payee"].to_list() == ["254712345678"]
+    sheet = of_rows({**BASE, "account_number": "0722345678"}, {**BASE, "account_number": None})
+    beside = validate(sheet, rules, reference="r")
+    assert (beside.instructions["payee"].to_list(), codes(beside.defects)) == (
+        ["254722345678"],
+        [(3, "account_number.missing")],
+    )
+
+
+def test_the_phone_is_checked_once_and_is_needed_even_where_it_is_optional() -> None:
+    rules = load_rules("payout", {"KE": OperatorTerms(purpose="A", optional=("phone",))})
+    phones = ("0712", None, "+255712345678")
+    found = validate(of_rows(*({**BASE, "phone": phone} for phone in phones)), rules, reference="r")
+    assert codes(found.defects) == [(2, "phone.format"), (3, "phone.missing"), (4, "phone.country")]
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [OperatorTerms(purpose="A", phone_is_account=False), OperatorTerms(purpose="A", bank_account_pattern="[0-9]{10}")],
+    ids=["switched off", "banks as well"],
+)
+def test_where_the_phone_is_no_account_the_column_is_missing(terms: OperatorTerms) -> None:
+    with pytest.raises(SheetError, match="missing columns: account_number"):
+        validate(of_rows(BASE), load_rules("payout", {"KE": terms}), reference="r")
+
+
+def test_a_country_may_say_that_the_phone_is_the_account_although_banks_are_paid() -> None:
+    terms = OperatorTerms(purpose="A", bank_account_pattern="[0-9]{14}", phone_is_account=True)
+    found = validate(of_rows(BASE), load_rules("payout", {"KE": terms}), reference="r")
+    assert found.instructions["payee"].to_list() == ["254712345678"]
+
+
+def test_the_operator_is_taken_from_each_row(program: Program) -> None:
+    program.config.write_text(sandbox_toml() + WORDS)
+    rows = [f"{row},{word}" for row, word in zip(PEOPLE, ("m-pesa", "AIRTEL MONEY"), strict=True)]
+    sheet = as_exported(program, *rows, "Jo Ng,KE,0733345678,5,KES,", heading=f"{ONE_NUMBER},purpose")
+    options = ("--column-profile", "payroll-english", "--reference", "payroll-2026-11")
+    result = program.json("submit", sheet, *options)
+    assert result["states"] == {"paid": 3}
+    default = next(one for one in program.record() if one["account_number"].startswith("25473"))["purpose"]
+    assert {one["purpose"] for one in program.record()} == {"TEST-MPESA", "TEST-AIRTEL", default}
+    moved = as_exported(
+        program, *(row.replace("m-pesa", "airtel money") for row in rows), heading=f"{ONE_NUMBER},purpose"
+    )
+    again = program.json("submit", moved, *options, "--dry-run")
+    assert again["batch"] != result["batch"]
+
+
+def test_a_word_that_nobody_knows_is_a_defect_and_none_is_one_where_no_purpose_is_usual() -> None:
+    purposes = {"M-Pesa": PurposeTerms("MP", "Safaricom"), "Airtel": PurposeTerms("AI")}
+    rules = load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
+    words = ("M pesa", "Orange", None, "AI")
+    found = validate(
+        of_rows(*({**BASE, "amount": str(n), "purpose": word} for n, word in enumerate(words, 1))), rules, reference="r"
+    )
+    assert codes(found.defects) == [(3, "purpose.mismatch"), (4, "purpose.missing")]
+    assert found.rows["purpose"].to_list() == ["MP", "Orange", None, "AI"]
+
+
+def test_the_number_plan_warns_where_a_word_and_a_number_disagree() -> None:
+    purposes = {"M-Pesa": PurposeTerms("MP", "Safaricom"), "Airtel": PurposeTerms("AI", "Airtel")}
+    rules = load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
+    rows = [{**BASE, "purpose": "airtel"}, {**BASE, "purpose": "m-pesa", "amount": "11"}]
+    found = validate(of_rows(*rows), rules, reference="r")
+    assert codes(found.warnings) == [(2, "phone.operator")]
+    assert "Safaricom" in found.warnings["message"][0]
+    assert "AI pays to Airtel" in found.warnings["message"][0]
+
+
+@pytest.mark.parametrize(
+    ("purposes", "said"),
+    [
+        ({"M-Pesa": PurposeTerms("A"), "mpesa": PurposeTerms("B")}, "is the same word"),
+        ({"M-Pesa": PurposeTerms("A", "Safricom")}, "did you mean Safaricom"),
+        ({" ": PurposeTerms("A")}, "texts of one line"),
+        ({"M-Pesa": PurposeTerms("")}, "texts of one line"),
+    ],
+)
+def test_words_that_cannot_be_meant_are_refused(purposes: dict[str, PurposeTerms], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        load_rules("payout", {"KE": OperatorTerms(purposes=purposes)})
+
+
+def test_a_defect_names_the_senders_own_heading(program: Program) -> None:
+    sheet = as_exported(program, "Jane Wanjiku,KE,0712345678,,KES", ",KE,0712345679,5,KES")
+    options = ("--column-profile", "payroll-english", "--reference", "r")
+    shown = program.run("validate", sheet, *options).stdout
+    assert "Row 2, Net Pay: Net Pay is missing." in shown
+    assert "Row 3, Employee Name: Employee Name is missing." in shown
+    listed = program.json("validate", sheet, *options)["defect_list"]
+    assert [(one["column"], one["heading"]) for one in listed] == [
+        ("amount", "Net Pay"),
+        ("account_name", "Employee Name"),
+    ]

@@ -1,0 +1,140 @@
+"""No code reads a sentence that was made for people: where all are worded otherwise, the program does the same."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pytest
+
+from paygw_batch.language import say
+from paygw_batch.wiring.outputs import OutputKind, _is_ours
+from tests.cli.approving import plan_of, policy
+from tests.cli.program import SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
+from tests.cli.test_cover_notes import noted
+from tests.cli.test_worksheets import workbook
+from tests.planted_words import in_other_words, reworded
+
+ROWS = [
+    *kenyan_rows(2),
+    *kenyan_rows(1, amount="9001", prefix="NO"),
+    *kenyan_rows(2, amount="9007", prefix="LOST"),
+]
+OF_A_ROW = ("row", "client_orderid", "state", "attempts", "sent_orderid", "http_status", "error_code")
+Day = Callable[[Program], object]
+Words = Callable[[], AbstractContextManager[None]]
+
+
+def a_check(program: Program) -> object:
+    """Check sheets with every defect, and twice mark a workbook: the second copy replaces the first."""
+    mended, headings = program.home / "mended.xlsx", program.home / "headings.toml"
+    checks = [
+        program.json("validate", SAMPLES / "every-defect.csv"),
+        program.json("validate", SAMPLES / "to-mend.xlsx", "--rejects", mended),
+        program.json("validate", SAMPLES / "to-mend.xlsx", "--rejects", mended),
+        program.json("validate", mended),
+        program.json("validate", SAMPLES / "payroll-mixed.csv", "--map", headings),
+        program.json("validate", SAMPLES / "payroll-mixed.csv", "--map", headings),
+    ]
+    return [
+        (
+            *(check["exit_code"], check["defects"]),
+            *((one["row"], one["column"], one["value"], one["code"]) for one in check.get("defect_list", ())),
+        )
+        for check in checks
+    ]
+
+
+def a_payout(program: Program) -> object:
+    """Pay a sheet with a plan; settle, retry and reconcile. Each file is written twice."""
+    home, codes = program.home, list[object]()
+    sheet, plan = program.sheet(ROWS), plan_of(program)
+
+    def run(*arguments: str | Path) -> dict[str, Any]:
+        found = program.json(*arguments)
+        codes.append((arguments[0], found["exit_code"], found["states"], found["totals"]))
+        return found
+
+    for _ in range(2):
+        run("plan", sheet, "--out", plan, "--key", home / "ada.pem", "--report", home / "plan.html")
+    run("approve", plan, "--key", home / "ben.pem")
+    batch = run("submit", sheet)["batch"]
+    run("resolve", "row", batch, "5", "--as", "paid", "--evidence", "ticket 7")
+    run("resolve", "row", batch, "6", "--as", "not-received", "--evidence", "ticket 8")
+    run("retry", batch, "--row", "4")
+    for _ in range(2):
+        run("reconcile", batch, "--out", home / "of.csv", "--report", home / "of.html")
+        codes.append(program.run("find", "254712345001", "--advice", home / "advice.html").exit_code)
+        codes.append(program.run("status", batch, "--in-doubt", "--out", home / "questions.csv").exit_code)
+    deeds = [(deed["what"], deed["row"], deed["attempt"]) for deed in run("status", batch, "--history")["history"]]
+    rows = [[line[name] for name in OF_A_ROW] for line in read_csv(home / "of.csv")]
+    return codes, deeds, rows, len(program.record())
+
+
+def a_folder(program: Program) -> object:
+    """Take a good sheet, one that nobody approved, one that needs the name of a worksheet, and one that is none."""
+    folder = program.home / "drop"
+    folder.mkdir()
+    noted(workbook(folder / "two.xlsx", October=kenyan_rows(2), November=kenyan_rows(3)), None)
+    noted(program.sheet(kenyan_rows(1, amount="10.00", prefix="A"), "drop/good.csv"), None)
+    noted(program.sheet(kenyan_rows(1, prefix="B"), "drop/unapproved.csv"), None)
+    noted(program.sheet(["1,2"], "drop/none.csv", "what,ever"), "expect_rows = 1\n")
+    found = program.json("run-folder", folder)
+    answers = sorted((folder / "refused").glob("*.refused.txt"), key=lambda path: path.name.partition("-")[2])
+    return (
+        found["exit_code"],
+        found["states"],
+        [(one["sheet"], one["exit_code"]) for one in found["sheets"]],
+        [(path.name.partition("-")[2], len(path.read_text().split("\n\n"))) for path in answers],
+        sorted(path.name.partition("-")[2] for path in folder.glob("*/*")),
+    )
+
+
+@pytest.fixture
+def offices(tmp_path: Path) -> list[Program]:
+    """Two machines that are set up alike."""
+    found = []
+    for name in ("plain", "planted"):
+        home = tmp_path / name
+        home.mkdir(mode=0o700)
+        found.append(Program(home, home / "paygw.toml"))
+        found[-1].config.write_text(sandbox_toml() + policy(home))
+    return found
+
+
+@pytest.mark.parametrize("day", [a_check, a_payout, a_folder])
+def test_a_day_is_the_same_where_everything_is_worded_otherwise(offices: list[Program], day: Day) -> None:
+    plain = day(offices[0])
+    with in_other_words():
+        assert say("Nothing was sent.") == reworded("Nothing was sent.")
+        assert day(offices[1]) == plain
+
+
+@pytest.mark.parametrize("first", [nullcontext, in_other_words])
+def test_files_are_known_again_whatever_words_they_have(offices: list[Program], first: Words) -> None:
+    """What a person wrote in one language is replaced in another one; a copy that is marked again is marked once."""
+    program = offices[0]
+    home, sheet = program.home, program.sheet(kenyan_rows(1))
+    writers: list[list[str | Path]] = [
+        ["validate", SAMPLES / "to-mend.xlsx", "--rejects", home / "mended.xlsx"],
+        ["validate", home / "mended.xlsx", "--rejects", home / "again.xlsx"],
+        ["validate", sheet, "--map", home / "headings.toml"],
+        ["plan", sheet, "--out", plan_of(program), "--key", home / "ada.pem", "--report", home / "plan.html"],
+        ["approve", plan_of(program), "--key", home / "ben.pem"],
+        ["submit", sheet],
+        ["reconcile", sheet, "--out", home / "of.csv", "--report", home / "of.html"],
+        ["find", "254712345001", "--advice", home / "advice.html"],
+    ]
+    second = in_other_words if first is nullcontext else nullcontext
+    with first():
+        codes = [program.run(*writer).exit_code for writer in writers]
+    assert codes == [3, 3, 0, 0, 0, 0, 0, 0]
+    with second():
+        for writer in (*writers[:3], *writers[6:]):
+            result = program.run(*writer)
+            assert result.exit_code == codes[writers.index(writer)], result.stderr
+        # A plan that opened its batch is not written again.
+        assert _is_ours(OutputKind.PLAN_PAGE, home / "plan.html")
+    book = openpyxl.load_workbook(home / "again.xlsx")
+    assert len(book.sheetnames) == 1 + len(openpyxl.load_workbook(SAMPLES / "to-mend.xlsx").sheetnames)

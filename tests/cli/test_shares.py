@@ -1,0 +1,254 @@
+"""A share of a run, `work --once BATCH`: started any number of times, killed anywhere, asked to end at any moment."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from paygw_batch.cli.main import cli
+from paygw_batch.cli.signals import _TAKE_A_VALUE, command_in
+from tests.cli.clusters import Host, Hosts, has_ended, hosts_on
+from tests.cli.program import Program, kenyan_rows, kill, read_csv
+from tests.cli.test_early_signals import IMPORTS, START
+from tests.journal.postgres_server import PostgresServer, own_server
+from tests.long_part import share
+from tests.patience import PATIENCE_S, until
+
+ROWS = 60
+WINDOW = 4
+"""Requests in flight of one worker, by the hosts' configuration."""
+SLOWLY = "[default]\ndelay_s = 0.2\n"
+"""A gateway that takes three seconds for a batch."""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
+    tmp_path.chmod(0o700)
+    name = postgres_server.new_database()
+    with hosts_on(tmp_path, postgres_server.url(name)) as found:
+        yield found
+    postgres_server.drop_database(name)
+
+
+def handed_over(hosts: Hosts, name: str = "staff", *, prefix: str = "PAY", amount: str = "1500.50") -> str:
+    """Hand a batch over to workers, and return its id."""
+    sheet = hosts.office.sheet(kenyan_rows(ROWS, prefix=prefix, amount=amount), f"{name}.csv")
+    summary = hosts.office.json("submit", sheet, "--detach")
+    assert summary["exit_code"] == 0, summary
+    return str(summary["batch"])
+
+
+def test_a_share_is_of_one_batch_and_can_be_asked_for_again(hosts: Hosts) -> None:
+    staff, others = handed_over(hosts), handed_over(hosts, "others", prefix="OTHER", amount="80")
+    one = hosts.host("one")
+    assert one.json("work", "--once", others)["exit_code"] == 0
+    assert {order.partition("-")[0] for order in hosts.record()} == {"OTHER"}
+    assert (one.json("work", "--once", others)["sent_this_run"], hosts.record().total()) == (0, ROWS)
+    assert one.json("work", "--once", staff)["sent_this_run"] == ROWS
+    assert hosts.office.json("work", "--once")["exit_code"] == 0
+    assert set(hosts.record().values()) == {1}
+
+
+def test_a_share_that_is_killed_again_and_again_leaves_its_window_in_doubt(hosts: Hosts) -> None:
+    batch, kills = handed_over(hosts), 3
+    one = hosts.host("one")
+    for number in range(1, kills + 1):
+        dying = one.start("work", "--once", batch)
+        hosts.wait_for_record(number * 8, dying)
+        kill(dying)
+    last = one.json("work", "--once", batch)
+    states = Counter(hosts.office.json("status", batch)["states"])
+    assert (set(states) <= {"paid", "in_doubt"}, states["in_doubt"] <= WINDOW * kills) == (True, True)
+    assert last["exit_code"] == (5 if states["in_doubt"] else 0)
+    assert set(hosts.record().values()) == {1}
+    assert hosts.record().total() >= states["paid"]
+    assert hosts.office.json("verify")["exit_code"] == 0
+
+
+def test_a_share_that_ends_in_time_is_continued_by_the_next_one(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    tmp_path.chmod(0o700)
+    name = postgres_server.new_database()
+    with hosts_on(tmp_path, postgres_server.url(name), behaviour=SLOWLY) as hosts:
+        batch, one = handed_over(hosts), hosts.host("one")
+        assert one.json("work", "--once", batch, "--for", "1")["exit_code"] == 6
+        states = Counter(hosts.office.json("status", batch)["states"])
+        assert (set(states), states["paid"]) == ({"paid", "ready"}, hosts.record().total())
+        assert one.json("work", "--once", batch)["exit_code"] == 0
+        assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+    postgres_server.drop_database(name)
+
+
+def test_a_share_without_once_and_one_of_an_unknown_batch_are_refused(hosts: Hosts) -> None:
+    assert hosts.host("one").json("work", "staff")["exit_code"] == 2
+    assert hosts.host("one").json("work", "--for", "5")["exit_code"] == 2
+    assert hosts.host("one").json("work", "--once", "abcdef")["exit_code"] == 2
+
+
+# Urgent, in flight, taken over.
+
+
+def test_an_urgent_batch_is_sent_before_one_that_waits_longer(hosts: Hosts) -> None:
+    handed_over(hosts)
+    urgent = hosts.office.sheet(kenyan_rows(5, prefix="URGENT", amount="70"), "urgent.csv")
+    assert hosts.office.json("submit", urgent, "--detach", "--urgent")["exit_code"] == 0
+    assert hosts.host("one").json("work", "--once")["exit_code"] == 0
+    arrived = [line["client_orderid"].partition("-")[0] for line in read_csv(hosts.record_path)]
+    assert (arrived[:5], Counter(arrived)) == (["URGENT"] * 5, Counter({"PAY": ROWS, "URGENT": 5}))
+
+
+@pytest.mark.long
+def test_a_worker_leaves_a_batch_for_an_urgent_one_and_comes_back(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    tmp_path.chmod(0o700)
+    name = postgres_server.new_database()
+    with hosts_on(tmp_path, postgres_server.url(name), behaviour="[default]\ndelay_s = 2\n") as hosts:
+        handed_over(hosts)
+        worker = hosts.host("one").start("work", "--once")
+        hosts.wait_for_record(4, worker)
+        urgent = hosts.office.sheet(kenyan_rows(5, prefix="URGENT", amount="70"), "urgent.csv")
+        assert hosts.office.json("submit", urgent, "--detach", "--urgent")["exit_code"] == 0
+        stdout, stderr = worker.communicate(timeout=PATIENCE_S)
+        assert (worker.returncode, stderr.count("Sending")) == (0, 3), stdout + stderr
+        arrived = [line["client_orderid"].partition("-")[0] for line in read_csv(hosts.record_path)]
+        assert (arrived[-1], Counter(arrived)) == ("PAY", Counter({"PAY": ROWS, "URGENT": 5}))
+    postgres_server.drop_database(name)
+
+
+def test_an_urgent_batch_needs_workers(program: Program) -> None:
+    assert program.run("submit", program.sheet(kenyan_rows(1)), "--urgent").exit_code == 2
+
+
+IN_FLIGHT = "SELECT number FROM paygw.progress WHERE state = 'in_flight'"
+SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'paygw-batch' AND datname = current_database()"
+
+
+def test_a_row_whose_process_lives_is_in_flight_and_one_whose_process_died_is_in_doubt(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    tmp_path.chmod(0o700)
+    name = postgres_server.new_database()
+    with hosts_on(tmp_path, postgres_server.url(name), behaviour=SLOWLY) as hosts:
+        batch = handed_over(hosts)
+        working = hosts.host("one").start("work", "--once", batch)
+        hosts.wait_for_record(8, working)
+        with hosts.commits_held():
+            hosts.wait_until_held()
+            states = Counter(hosts.office.json("status", batch)["states"])
+            assert (states["in_flight"], states["in_doubt"], states.total()) == (len(hosts.ask(IN_FLIGHT)), 0, ROWS)
+            found = hosts.office.json("status", batch)
+            assert (found["exit_code"], found["needs_person"], found["in_doubt"]) == (6, [], [])
+            assert "in_flight" in found["totals"]["KES"]
+            assert "in flight" in hosts.office.run("status", batch).stdout
+            listed = hosts.office.json("status")
+            assert (listed["states"], listed["totals"]) == (found["states"], found["totals"])
+            kill(working)
+        until(lambda: not hosts.ask(SESSIONS))
+        left = Counter(hosts.office.json("status", batch)["states"])
+        assert (left["in_flight"], left["in_doubt"]) == (0, len(hosts.ask(IN_FLIGHT)))
+    postgres_server.drop_database(name)
+
+
+def test_a_dead_worker_is_listed_until_its_chunk_is_taken_over(hosts: Hosts) -> None:
+    batch, one = handed_over(hosts), hosts.host("one")
+    dying = one.start("work", "--once", batch)
+    hosts.wait_for_record(8, dying)
+    kill(dying)
+    assert [each["is_alive"] for each in hosts.office.json("workers")["workers"]] == [False]
+    assert hosts.host("two").json("work", "--once", batch)["exit_code"] in {0, 5}
+    assert hosts.office.json("workers")["workers"] == []
+
+
+# Asked to end.
+
+
+def test_a_share_that_is_asked_to_end_says_that_rows_are_left(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    tmp_path.chmod(0o700)
+    name = postgres_server.new_database()
+    with hosts_on(tmp_path, postgres_server.url(name), behaviour=SLOWLY) as hosts:
+        batch = handed_over(hosts)
+        leaving = hosts.host("one").start("work", "--once", batch)
+        hosts.wait_for_record(4, leaving)
+        leaving.send_signal(signal.SIGTERM)
+        leaving.communicate(timeout=PATIENCE_S)
+        states = Counter(hosts.office.json("status", batch)["states"])
+        assert (leaving.returncode, set(states)) == (6, {"paid", "ready"})
+        assert hosts.ask("SELECT count(*) FROM paygw.segment WHERE sealed_at IS NULL") == [(0,)]
+    postgres_server.drop_database(name)
+
+
+def struck(host: Host, moment: str, number: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the program on a host; it sends itself a signal at that moment."""
+    asked = ("--config", str(host.config), "--json", *arguments)
+    start = START.format(root=str(Path(__file__).parents[2]), moment=moment, number=int(number), arguments=asked)
+    environ = {**os.environ, **host.environ}
+    return subprocess.run(
+        [sys.executable, "-c", start],
+        env=environ,
+        cwd=host.home,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+
+
+MOMENTS = [*IMPORTS[:2], "paygw_batch.cli.commands.work", "apsw", "psycopg"]
+MOMENTS += ["call:settings_of", "call:BatchServer.serve", "call:DatabasePlace.open_to_work", "call:RollCall.answer"]
+MOMENTS += ["call:BatchServer._serve", "call:gateway_of"]
+
+
+@pytest.mark.parametrize("at", share(range(len(MOMENTS)), every=4))
+def test_a_worker_ends_as_it_always_does_also_before_it_is_ready(hosts: Hosts, at: int) -> None:
+    batch, number = handed_over(hosts), signal.SIGINT if at % 2 else signal.SIGTERM
+    for asked, code in ([], 0), (["--once", batch], 6):
+        done = struck(hosts.host("one"), MOMENTS[at], number, "work", *asked)
+        assert done.returncode == code, done.stderr
+        assert "it sent 0 rows" in json.loads(done.stdout)["message"]
+        assert "Traceback" not in done.stderr
+    assert hosts.record() == Counter()
+
+
+def test_a_worker_that_waits_ends_as_always_while_its_server_is_away(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with own_server() as server, hosts_on(tmp_path, server.url()) as hosts:
+        waiting = hosts.host("one").start("work")
+        hosts.wait_for_workers(waiting)
+        server.stop()
+        assert not has_ended(waiting), waiting.communicate()
+        waiting.send_signal(signal.SIGTERM)
+        stdout, stderr = waiting.communicate(timeout=PATIENCE_S)
+        assert (waiting.returncode, "it sent 0 rows" in stdout) == (0, True), stdout + stderr
+
+
+@pytest.mark.long
+def test_a_worker_that_sends_ends_soon_while_its_server_is_away(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with own_server() as server, hosts_on(tmp_path, server.url(), behaviour=SLOWLY) as hosts:
+        batch = handed_over(hosts)
+        sending = hosts.host("one").start("work", "--once", batch)
+        hosts.wait_for_record(8, sending)
+        server.stop()
+        sending.send_signal(signal.SIGTERM)
+        _, stderr = sending.communicate(timeout=PATIENCE_S)
+        assert (sending.returncode, "can no longer be written" in stderr) == (7, True), stderr
+        server.start()
+        assert hosts.host("one").json("work", "--once", batch)["exit_code"] in {0, 5}
+        states = Counter(hosts.office.json("status", batch)["states"])
+        assert (states.total(), states["in_doubt"] <= WINDOW, max(hosts.record().values())) == (ROWS, True, 1)
+
+
+def test_a_command_is_found_behind_the_options_that_stand_before_it() -> None:
+    options = {name for one in cli.params if not isinstance(one, click.Option) or not one.is_flag for name in one.opts}
+    assert options - {"--version", "--help"} == _TAKE_A_VALUE
+    assert command_in(["-v", "--config", "work", "--lang=fr", "status", "work"]) == "status"
+    assert command_in(["--json"]) == ""

@@ -1,0 +1,100 @@
+"""What a sheet leaves open is asked: its run's name, its encoding, its worksheet. Unattended, the refusal says how."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.approving import plan_of, policy
+from tests.cli.conversing import converse
+from tests.cli.program import HEADING, Program, kenyan_rows, sandbox_toml
+from tests.cli.test_worksheets import workbook
+
+NO_IDS = HEADING.replace("client_orderid,", "")
+
+
+def without_ids(count: int) -> list[str]:
+    return [",".join(row.split(",")[:1] + row.split(",")[2:]) for row in kenyan_rows(count)]
+
+
+@pytest.fixture
+def nameless(program: Program) -> Path:
+    """A sheet without order ids, as every HR system writes it."""
+    return program.sheet(without_ids(2), heading=NO_IDS)
+
+
+@pytest.fixture
+def french(program: Program) -> Path:
+    """A CSV as a French Excel writes it: semicolons, cp1252."""
+    names = ("Aïcha Traoré", "Hélène N'Dri", "Zoë Müller")
+    rows = [row.replace("Jane Wanjiku", name) for row, name in zip(kenyan_rows(3), names, strict=True)]
+    path = program.home / "paie.csv"
+    path.write_bytes("\r\n".join(row.replace(",", ";") for row in (HEADING, *rows)).encode("cp1252"))
+    return path
+
+
+def test_a_sheet_without_order_ids_is_asked_for_its_name(program: Program, nameless: Path) -> None:
+    shown, code = converse(program, "submit", nameless, answers=[("payroll-", "payroll-2026-11")])
+    assert code == 0, shown
+    assert "Your sheet has no order ids. What is this payment run called? [payroll-" in shown
+    assert "--reference payroll-2026-11" in shown
+    again = program.json("submit", nameless, "--reference", "payroll-2026-11")
+    assert (again["known"], again["sent_this_run"], len(program.record())) == (2, 0, 2)
+
+
+def test_unattended_it_is_refused_with_the_option(program: Program, nameless: Path) -> None:
+    for command in ("validate", "submit"):
+        result = program.run(command, nameless)
+        assert (result.exit_code, "no order ids" in result.stderr) == (3, True)
+        assert "--reference payroll-2026-11" in result.stderr
+    assert not program.record()
+
+
+def test_the_encoding_is_a_question_with_three_names(program: Program, french: Path) -> None:
+    refused = program.run("validate", french)
+    assert refused.exit_code == 3
+    assert "Aïcha Traoré, Hélène N'Dri, Zoë Müller" in refused.stderr
+    assert "--encoding cp1252" in refused.stderr
+    shown, code = converse(program, "submit", french, answers=[("Are these spelled right", "y")])
+    assert code == 0, shown
+    assert "--encoding cp1252" in shown
+    named = program.json("submit", french, "--encoding", "cp1252")
+    assert (named["exit_code"], named["known"]) == (0, 3)
+
+
+def test_a_no_refuses_the_sheet(program: Program, french: Path) -> None:
+    shown, code = converse(program, "submit", french, answers=[("Are these spelled right", "n")])
+    assert (code, "not UTF-8" in shown) == (3, True)
+    assert not program.record()
+
+
+@pytest.mark.parametrize("name", ["cp9999", "rot13", "utf-16", ""])
+def test_an_encoding_that_is_none_is_refused_before_the_sheet_is_read(program: Program, name: str) -> None:
+    result = program.run("validate", program.sheet(kenyan_rows(1)), "--encoding", name)
+    assert (result.exit_code, "is not a text encoding" in result.stderr) == (2, True)
+
+
+def test_an_encoding_changes_nothing_about_a_text_that_needs_none(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(2))
+    plain, named = program.json("validate", sheet), program.json("validate", sheet, "--encoding", "cp1252")
+    assert plain["batch"] == named["batch"]
+
+
+def test_the_worksheet_is_chosen_by_name_or_by_number(program: Program) -> None:
+    book = workbook(program.home / "pay.xlsx", October=kenyan_rows(1), November=kenyan_rows(2, prefix="NOV"))
+    shown, code = converse(program, "validate", book, answers=[("Which worksheet", "2")])
+    assert (code, "2 rows, no defect" in shown, "--worksheet November" in shown) == (0, True, True), shown
+    shown, code = converse(program, "validate", book, answers=[("Which worksheet", "October")])
+    assert (code, "1 row, no defect" in shown) == (0, True), shown
+
+
+def test_the_encoding_is_in_the_plan_that_is_signed(program: Program, french: Path) -> None:
+    program.config.write_text(sandbox_toml() + policy(program.home))
+    ada, cleo = program.home / "ada.pem", program.home / "cleo.pem"
+    plan = plan_of(program)
+    made = program.json("plan", french, "--out", plan, "--key", ada, "--encoding", "cp1252")
+    assert [one["value"] for one in made["findings"] if one["code"] == "sheet.encoding"] == ["cp1252"]
+    shown = program.run("approve", plan, "--sheet", french, "--encoding", "cp1252", "--key", cleo)
+    assert (shown.exit_code, "the text is read as cp1252" in shown.stdout) == (0, True), shown.stderr
+    other = program.run("submit", french, "--encoding", "cp1250", "--plan", plan)
+    assert (other.exit_code, program.record()) == (8, []), other.stderr
+    assert program.json("submit", french, "--encoding", "cp1252", "--plan", plan)["states"] == {"paid": 3}

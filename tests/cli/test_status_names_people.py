@@ -1,0 +1,41 @@
+"""`status` names who is in doubt, and says who sends a living batch: its rows are in flight, and in nobody's doubt."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.paying import paying, unanswered
+from tests.cli.program import Program, kenyan_rows
+
+
+def test_who_is_in_doubt_is_named_with_amount_order_and_time_and_the_instruction_comes_once(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(3, amount="9007"))
+    batch = program.json("submit", sheet)["batch"]
+    lines = program.run("status", sheet).stdout.splitlines()
+    named = [line for line in lines if line.startswith("- Row ")]
+    assert len(named) == 3
+    assert "KES 9,007 to Jane Wanjiku (...001), order PAY-1, since 20" in named[0]
+    told = " ".join(lines)
+    assert told.count("do not pay them by other means") == 1
+    assert f"paygw-batch resolve row {batch} 2 --as paid --evidence TEXT" in told
+
+
+def test_the_rows_of_a_living_run_are_in_flight_and_who_sends_them_is_said(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(3))
+    with paying(program) as gateway, unanswered(program, gateway, "submit", sheet):
+        told = program.json("status", sheet)
+        assert told["states"].get("in_flight", 0) > 0
+        assert (told["states"].get("in_doubt", 0), told["needs_person"]) == (0, [])
+        shown = program.run("status", sheet)
+        assert "`paygw-batch submit` (process " in shown.stdout
+        assert "0 of 3 rows have an answer" in shown.stdout
+
+
+@pytest.mark.parametrize("name", ["payroll.csv"])
+def test_a_replaced_row_is_called_replaced(program: Program, name: str) -> None:
+    program.json("submit", program.sheet(kenyan_rows(1, amount="9001"), name))
+    first = program.json("status")["batches"][0]["batch"]
+    amended: Path = program.sheet(kenyan_rows(1, amount="10"), name)
+    assert program.json("submit", amended, "--amend")["states"] == {"paid": 1}
+    (line,) = [line for line in program.run("status", first).stdout.splitlines() if "9,001.00" in line]
+    assert line.split()[:4] == ["KE", "KES", "replaced", "1"]

@@ -1,0 +1,106 @@
+"""A plan or an order that a person withdrew counts no more: in no copy, with whichever approvals."""
+
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.approving import plan_of, policy, prepared
+from tests.cli.program import Program, kenyan_rows, kill, sandbox_toml
+
+
+@pytest.fixture
+def careful(program: Program) -> Program:
+    """A company where KES 1,000 and more need one approval; ada and ben may prepare, and cleo may only approve."""
+    program.config.write_text(sandbox_toml() + policy(program.home))
+    return program
+
+
+def withdraw(program: Program, name: str, document: Path | None = None) -> int:
+    key = program.home / f"{name}.pem"
+    return program.run("approve", document or plan_of(program), "--withdraw", "--key", key).exit_code
+
+
+@pytest.mark.parametrize("name", ["cleo", "ada", "ben"])
+def test_no_copy_of_a_withdrawn_plan_is_paid(careful: Program, name: str) -> None:
+    sheet = prepared(careful, "cleo")
+    copy = shutil.copy(plan_of(careful), careful.home / "copy.json")
+    assert withdraw(careful, name) == 0
+    assert careful.run("submit", sheet).exit_code == 8
+    assert careful.run("submit", sheet, "--plan", copy).exit_code == 8
+    key = careful.home / "ben.pem"
+    assert careful.run("approve", copy).exit_code == 8, "whoever only looks learns of it"
+    assert careful.run("approve", copy, "--key", key).exit_code == 8
+    here = careful.config.read_text()
+    careful.config.write_text(here.replace('"journal.sqlite3"', '"elsewhere.sqlite3"'))
+    assert careful.run("approve", copy, "--key", key).exit_code == 0, "a machine without the journal"
+    careful.config.write_text(here)
+    assert careful.run("submit", sheet, "--plan", copy).exit_code == 8, "another approval does not revive it"
+    assert (careful.record(), careful.json("status")["batches"]) == ([], [])
+    checked = careful.json("verify")
+    assert (checked["exit_code"], checked["checked"]["withdrawals"]) == (0, 1)
+
+
+def test_a_new_plan_of_the_same_sheet_is_paid(careful: Program) -> None:
+    sheet = prepared(careful, "cleo")
+    assert withdraw(careful, "cleo") == 0
+    careful.json("plan", sheet, "--out", plan_of(careful), "--key", careful.home / "ada.pem", "--force")
+    assert careful.json("approve", plan_of(careful), "--key", careful.home / "cleo.pem")["exit_code"] == 0
+    assert careful.json("submit", sheet)["exit_code"] == 0
+
+
+def test_a_stranger_withdraws_nothing_and_nobody_does_without_a_key(careful: Program) -> None:
+    sheet = prepared(careful, "cleo")
+    assert withdraw(careful, "stranger") == 8
+    assert careful.run("approve", plan_of(careful), "--withdraw").exit_code == 2
+    assert careful.json("submit", sheet)["exit_code"] == 0
+
+
+def test_what_has_started_cannot_be_withdrawn_and_says_so(careful: Program) -> None:
+    sheet = prepared(careful, "cleo")
+    assert careful.run("submit", sheet, "--first", "1").exit_code == 6
+    refused = careful.run("approve", plan_of(careful), "--withdraw", "--key", careful.home / "cleo.pem")
+    assert refused.exit_code == 8
+    assert "The payout has started" in refused.stderr
+    assert careful.json("submit", sheet)["states"] == {"paid": 3}
+
+
+def test_a_withdrawal_needs_no_pause_of_a_run_that_holds_the_journal(careful: Program) -> None:
+    sheet = prepared(careful, "cleo")
+    other = careful.sheet(kenyan_rows(40, amount="10", prefix="SLOW"), "slow.csv")
+    run = careful.start("submit", other, "--rate-per-s", "1", "--concurrency", "1")
+    try:
+        assert run.stderr is not None
+        while not careful.record():
+            time.sleep(0.05)
+            assert run.poll() is None, run.stderr.read()
+        assert careful.run("submit", sheet).exit_code == 7, "the run holds the journal"
+        assert withdraw(careful, "cleo") == 0
+        assert run.poll() is None, "the run goes on"
+        sent = len(careful.record())
+        while len(careful.record()) == sent:
+            time.sleep(0.05)
+            assert run.poll() is None, run.stderr.read()
+    finally:
+        kill(run)
+    assert careful.run("submit", sheet).exit_code == 8
+    assert careful.json("verify")["checked"]["withdrawals"] == 1
+
+
+def test_a_withdrawal_for_another_journal_is_refused(careful: Program) -> None:
+    prepared(careful, "cleo")
+    careful.config.write_text(careful.config.read_text().replace("journal.sqlite3", "other.sqlite3"))
+    careful.json("submit", careful.sheet(kenyan_rows(1, amount="1"), "small.csv"))
+    assert withdraw(careful, "cleo") == 8
+
+
+def test_a_withdrawal_that_was_changed_in_the_journal_is_found(careful: Program) -> None:
+    prepared(careful, "cleo")
+    assert withdraw(careful, "cleo") == 0
+    with sqlite3.connect(careful.journal) as connection:
+        connection.execute("DROP TRIGGER evidence_is_never_changed")
+        connection.execute("UPDATE evidence SET content = replace(content, 'cleo', 'ada') WHERE finding = 'withdrawn'")
+    connection.close()
+    assert careful.run("verify").exit_code == 7

@@ -1,0 +1,575 @@
+"""After commits are lost, the host that sent on them says which rows left: those are in doubt, and no others."""
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from paygw_batch.core.evidence import EvidenceSource
+from paygw_batch.core.lifecycle import Intended, Resolution, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable, JournalWentBack, RollCallOpen, UsageError
+from paygw_batch.journal.opening.database_place import AcceptedLoss
+from paygw_batch.journal.postgres.leasing import intent_log
+from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
+from paygw_batch.journal.postgres.leasing.host_witness import HostWitness
+from paygw_batch.journal.postgres.leasing.leases import Heartbeat
+from paygw_batch.journal.values import Due, Entry, MoveResult
+from tests.cluster.standby import both, caught_up, standby_of
+from tests.cluster.test_failover import host
+from tests.cluster.test_roll_call import NORTH, SOUTH, Company
+from tests.journal.journal_rows import all_due, at, intent, new_instruction, open_sheet, outcome_of, resolved
+from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, read_postgres
+from tests.journal.postgres_server import PostgresServer, own_server
+
+LATER = at(30)
+
+
+class Lossy(Company):
+    """Two hosts whose database goes back to a backup: what north did since is lost."""
+
+    def __init__(
+        self, server: PostgresServer, template: str, home: Path, monkeypatch: pytest.MonkeyPatch, rows: int = 9
+    ) -> None:
+        super().__init__(server, template, home)
+        self._patching = monkeypatch
+        self.opens(monkeypatch, SOUTH).close()
+        with closing(self.north()) as journal:
+            open_sheet(journal, new=rows)
+
+    def north(self) -> LeasingPostgres:
+        return self.opens(self._patching, NORTH)
+
+    def south(self) -> LeasingPostgres:
+        return self.opens(self._patching, SOUTH)
+
+    def accepts(self, called: str = NORTH) -> AcceptedLoss:
+        self._patching.setattr("socket.gethostname", lambda: called)
+        return replace(self.host(NORTH), now=lambda: LATER).accept_loss(by="amina")
+
+    def backup_of(self, journal: LeasingPostgres) -> str:
+        """Return a copy of the database under the feet of a process, which goes on in the old one."""
+        with psycopg.connect(self.server.url(), autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false".encode())
+            ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
+            connection.execute(ended.encode(), (self.name,))
+            backup = self.backup()
+            connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS true".encode())
+        journal.writer._guarded.reconnect()
+        return backup
+
+    def restore(self, backup: str) -> None:
+        """Put a backup in the place of the database. The processes in it are gone, though this one lives."""
+        super().restore(backup)
+        self.query("UPDATE worker SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
+
+    def states(self) -> list[State]:
+        with closing(read_postgres(self.host(SOUTH))) as journal:
+            return [row.state for row in journal.rows(1)]
+
+    def in_doubt(self) -> set[int]:
+        with closing(read_postgres(self.host(SOUTH))) as journal:
+            return {row.instruction for row in journal.rows(1) if row.state is State.IN_DOUBT}
+
+    def query(self, text: str) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.server.url(self.name), autocommit=True) as connection:
+            connection.execute("SET search_path = paygw")
+            cursor = connection.execute(text.encode())
+            return cursor.fetchall() if cursor.description is not None else []
+
+    def goes_on(self) -> list[int]:
+        """Let south answer the roll-call, and return the rows that may be sent."""
+        with closing(self.south()) as journal:
+            journal.verify()
+            return [due.number for due in all_due(journal, 1)]
+
+
+@pytest.fixture
+def lossy(
+    postgres_server: PostgresServer, postgres_template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Lossy:
+    return Lossy(postgres_server, postgres_template, tmp_path, monkeypatch)
+
+
+def send_rows(journal: LeasingPostgres, due: Iterable[Due], kind: OutcomeKind | None = OutcomeKind.PAID) -> None:
+    """Send rows one commit each; without a kind their answers never come."""
+    for one in due:
+        assert journal.append([intent(one, at(5))]) == [MoveResult.MOVED]
+        if kind is not None:
+            journal.append([outcome_of(one.number, one.standing.attempt + 1, kind, at(6))])
+
+
+def test_exactly_the_rows_that_left_and_are_lost_come_in_doubt(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        send_rows(journal, all_due(journal, 1)[:2])
+        send_rows(journal, all_due(journal, 1)[:1], None)  # in flight before the loss, its answer is lost
+        backup = lossy.backup_of(journal)
+        journal.append([outcome_of(3, 1, OutcomeKind.PAID)])
+        send_rows(journal, all_due(journal, 1)[:3])
+    lossy.restore(backup)
+    with pytest.raises(RollCallOpen):
+        lossy.south()
+    accepted = lossy.accepts()
+    assert (accepted.rows.in_doubt, accepted.rows.not_sent, accepted.is_guess) == (3, 0, False)
+    assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
+    assert [one.name for one in accepted.missing] == []  # south has answered
+    assert lossy.goes_on() == [7, 8, 9]
+    assert lossy.states()[:6] == [State.PAID] * 2 + [State.IN_FLIGHT] + [State.IN_DOUBT] * 3
+    assert lossy.accepts().rows.in_doubt == 0
+    with closing(lossy.south()) as journal:
+        journal.conclude_dead(LATER)
+    assert lossy.in_doubt() == {3, 4, 5, 6}
+    found = lossy.query("SELECT accepted_by FROM roll_answer WHERE accepted_by <> ''")
+    assert found == [("amina",)]
+
+
+def test_a_lost_attempt_keeps_its_number_its_order_id_and_its_time(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:1])
+    lossy.restore(backup)
+    lossy.accepts()
+    with closing(lossy.south()) as journal:
+        (row,) = journal.rows(1, numbers=[2])
+        assert (row.state, row.attempt, row.sent_orderid, row.intended_at) == (State.IN_DOUBT, 1, "ORD-2", at(5))
+        assert journal.verify()["in_doubt"] == 1
+    assert lossy.query("SELECT kind, at FROM fact WHERE instruction = 1 ORDER BY nth") == [
+        ("intended", at(5)),
+        ("interrupted", at(5)),
+    ]
+
+
+def _not_sent(journal: LeasingPostgres, due: Due) -> None:
+    send_rows(journal, [due], OutcomeKind.NOT_SENT)
+
+
+def test_what_is_known_not_to_have_left_is_ready(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        first, second, third, *_ = all_due(journal, 1)
+        send_rows(journal, [first], None)
+        backup = lossy.backup_of(journal)
+        journal.append([outcome_of(first.number, 1, OutcomeKind.NOT_SENT)])
+        _not_sent(journal, second)
+        _not_sent(journal, third)
+        again = next(due for due in all_due(journal, 1) if due.number == third.number)
+        send_rows(journal, [again])
+    lossy.restore(backup)
+    accepted = lossy.accepts()
+    assert (accepted.rows.in_doubt, accepted.rows.not_sent) == (1, 1)
+    assert lossy.in_doubt() == {third.number}
+    with closing(lossy.south()) as journal:
+        (row,) = journal.rows(1, numbers=[4])
+        assert row.attempt == 2
+    assert lossy.goes_on() == [1, 2, 4, 5, 6, 7, 8, 9]
+
+
+def _release(journal: LeasingPostgres, suffix: bool) -> None:
+    journal.release(1, [2], suffix=suffix, by="amina", at=at(7))
+
+
+@pytest.mark.parametrize("suffix", [True, False])
+@pytest.mark.parametrize("known", [OutcomeKind.REJECTED, OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN, None])
+def test_an_attempt_after_deeds_that_are_lost_too_holds_its_row(
+    lossy: Lossy, suffix: bool, known: OutcomeKind | None
+) -> None:
+    """The row was rejected, released and sent again; the copy knows the first attempt alone, or a part of it."""
+    with closing(lossy.north()) as journal:
+        (first, *_) = all_due(journal, 1)
+        send_rows(journal, [first], None)
+        if known is not None:
+            journal.append([outcome_of(1, 1, known)])
+        backup = lossy.backup_of(journal)
+        if known is not OutcomeKind.REJECTED:
+            journal.append([outcome_of(1, 1, OutcomeKind.REJECTED)])
+        _release(journal, suffix)
+        again = next(due for due in all_due(journal, 1) if due.number == 1)
+        send_rows(journal, [again])
+    lossy.restore(backup)
+    accepted = lossy.accepts()
+    assert (accepted.rows.in_doubt, accepted.is_guess) == (1, False)
+    with closing(lossy.south()) as journal:
+        (row,) = journal.rows(1, numbers=[2])
+        order_id = "ORD-2-r2" if suffix else "ORD-2"
+        assert (row.state, row.attempt, row.sent_orderid) == (State.IN_DOUBT, 2, order_id)
+        assert lossy.in_doubt() == {1}
+        journal.verify()
+        assert 1 not in [due.number for due in all_due(journal, 1)]
+
+
+def test_orders_of_a_batch_that_is_lost_are_named(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3, 4)])
+        send_rows(journal, all_due(journal, 2)[:2])
+    lossy.restore(backup)
+    accepted = lossy.accepts()
+    assert accepted.rows.unknown_orders == ["LATE-2", "LATE-3"]
+    assert accepted.rows.in_doubt == 0
+    assert len(lossy.goes_on()) == 9
+
+
+def test_a_sheet_whose_batch_is_lost_pays_no_order_again_that_left(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3, 4, 5)])
+        send_rows(journal, all_due(journal, 2)[:2])
+        send_rows(journal, [all_due(journal, 2)[0]], OutcomeKind.REJECTED)
+        journal.release(2, [4], suffix=True, by="amina", at=at(7))
+        send_rows(journal, [all_due(journal, 2)[0]])
+    lossy.restore(backup)
+    assert lossy.accepts().rows.unknown_orders == ["LATE-2", "LATE-3", "LATE-4", "LATE-4-r2"]
+    assert lossy.accepts().rows.unknown_orders == []  # answered
+    with closing(lossy.south()) as journal:
+        again = ("late-2", "LATE-3", "LATE-4", "LATE-5")
+        open_sheet(journal, "b2", new=[new_instruction(row, order) for row, order in enumerate(again, start=2)])
+        assert [due.row for due in all_due(journal, 2)] == [5]
+        assert {row: one.source for row, one in journal.holds(2).items()} == dict.fromkeys(
+            (2, 3, 4), EvidenceSource.WITNESS
+        )
+        journal.writer.lease_chunks([4])
+        journal.writer.learn([10])
+        assert journal.writer.append([Entry(10, 1, Intended("late-2", "n", 1, "0" * 64, None), LATER)]) == [
+            MoveResult.HELD
+        ]
+        journal.settle([resolved(10, 0, Resolution.PAID, LATER), resolved(11, 0, Resolution.NOT_RECEIVED, LATER)])
+        assert [due.row for due in all_due(journal, 2)] == [3, 5]
+        open_sheet(journal, "b3", new=[new_instruction(2, "OTHER-2")])
+        assert len(all_due(journal, 3)) == 1
+        journal.verify()
+
+
+def test_an_order_that_left_is_held_also_where_the_witness_knows_a_part(
+    lossy: Lossy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intent_log, "MAX_BYTES", 600)
+    monkeypatch.setattr(intent_log, "_STEP", 100)
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in range(2, 14)])
+        send_rows(journal, all_due(journal, 2))
+    lossy.restore(backup)
+    accepted = lossy.accepts()
+    assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 9)
+    assert accepted.rows.unknown_orders
+    assert set(accepted.rows.unknown_orders) < {f"LATE-{row}" for row in range(2, 14)}
+    with closing(lossy.south()) as journal:
+        open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in range(2, 14)])
+        due = {f"LATE-{one.row}" for one in all_due(journal, 2)}
+        assert due == {f"LATE-{row}" for row in range(2, 14)} - set(accepted.rows.unknown_orders)
+
+
+def test_a_crash_at_any_point_is_made_good_by_the_same_command(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:5])
+    lossy.restore(backup)
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for place in (
+        "paygw_batch.journal.postgres.leasing.accepted_loss.LossWriter._append",
+        "paygw_batch.journal.postgres.leasing.accepted_loss.LossWriter._keep_unknown",
+        "paygw_batch.journal.opening.database_place.write_accepted",
+        "paygw_batch.journal.opening.database_place.set_aside",
+    ):
+        with monkeypatch.context() as broken:
+            broken.setattr(place, crash)
+            with pytest.raises(KeyboardInterrupt):
+                lossy.accepts()
+        with pytest.raises(JournalWentBack):
+            lossy.north()
+        with pytest.raises(RollCallOpen):
+            lossy.south()
+    assert lossy.accepts().rows.in_doubt == 5
+    assert lossy.in_doubt() == {1, 2, 3, 4, 5}
+    assert lossy.query("SELECT count(*) FROM fact WHERE kind = 'intended'") == [(5,)]
+    assert lossy.goes_on() == [6, 7, 8, 9]
+    lossy.north().close()
+
+
+def _damaged(path: Path) -> None:
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+def _with_a_damaged_log(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:8192] + bytes(len(content) - 8192))
+
+
+def _missing(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("spoil", [_damaged, _with_a_damaged_log, _missing])
+def test_with_a_witness_that_cannot_be_trusted_all_that_may_have_left_is_in_doubt(
+    lossy: Lossy, spoil: Callable[[Path], None]
+) -> None:
+    with closing(lossy.north()) as journal:
+        send_rows(journal, all_due(journal, 1)[:2])
+    with closing(lossy.north()) as journal:  # the database has seen how much the witness knew
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:3])
+    lossy.restore(backup)
+    (path,) = (lossy.home / NORTH / "witness").glob("*.pg-witness")
+    spoil(path)
+    with pytest.raises(JournalError):
+        lossy.north()
+    accepted = lossy.accepts()
+    assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 7)
+    assert lossy.goes_on() == []
+    lossy.north().close()
+
+
+def test_an_older_copy_of_the_witness_is_not_believed(lossy: Lossy) -> None:
+    (directory,) = [lossy.home / NORTH / "witness"]
+    (path,) = directory.glob("*.pg-witness")
+    older = path.read_bytes()
+    with closing(lossy.north()) as journal:
+        send_rows(journal, all_due(journal, 1)[:2])
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:3])
+    lossy.restore(backup)
+    path.write_bytes(older)
+    with pytest.raises(JournalWentBack, match="older copy"):
+        lossy.north()
+    assert lossy.accepts().is_guess
+    assert lossy.goes_on() == []
+
+
+def test_intents_that_were_overwritten_since_make_it_a_guess(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intent_log, "MAX_BYTES", 300)
+    monkeypatch.setattr(intent_log, "_STEP", 100)
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:6])
+    lossy.restore(backup)
+    accepted = lossy.accepts()
+    assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 9)
+
+
+def test_two_processes_of_a_host_and_a_new_name_of_it(lossy: Lossy) -> None:
+    with (
+        closing(lossy.north()) as journal,
+        closing(lossy.host(NORTH).open_to_work("work")) as worker,
+    ):
+        backup = lossy.backup_of(journal)
+        due = all_due(journal, 1)
+        send_rows(journal, due[:2])
+        worker.writer.lease_chunks([3])
+        worker.writer.learn([7])
+        assert worker.writer.append([intent(due[6])]) == [MoveResult.MOVED]
+    lossy.restore(backup)
+    assert lossy.accepts("north-renamed").rows.in_doubt == 3
+    assert lossy.in_doubt() == {1, 2, 7}
+    assert lossy.goes_on() == [3, 4, 5, 6, 8, 9]
+
+
+def test_a_breaker_that_stopped_all_workers_stops_no_accepting_and_no_retiring(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:1])
+    lossy.restore(backup)
+    lossy.query("UPDATE gate SET stop_kind = 'in_doubt', stop_count = 5")
+    with pytest.raises(RollCallOpen):
+        lossy.south()
+    assert replace(lossy.host(SOUTH), now=lambda: LATER).retire(NORTH, by="amina")[1] == 9
+    assert lossy.in_doubt() == set(range(1, 10))
+    assert lossy.query("SELECT stop_kind, stop_count FROM gate") == [("in_doubt", 5)], "a person lifts it by a run"
+
+
+def test_a_breakers_stop_is_in_force_after_a_loss_was_accepted(lossy: Lossy) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:1])
+    lossy.restore(backup)
+    lossy.query("UPDATE gate SET stop_kind = 'rejected', stop_count = 5, stop_text = '51'")
+    assert lossy.accepts().rows.in_doubt == 1
+    assert lossy.query("SELECT stop_kind, stop_text FROM gate") == [("rejected", "51")]
+
+
+def test_each_verb_is_refused_for_the_wrong_kind_of_host(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        send_rows(journal, all_due(journal, 1)[:1])
+    lossy.restore(backup)
+    with pytest.raises(JournalWentBack):
+        lossy.north()  # it lives, and says what it misses
+    for name in (SOUTH, NORTH):
+        monkeypatch.setattr("socket.gethostname", lambda name=name: name)
+        with pytest.raises(UsageError, match="lives"):
+            replace(lossy.host(name), now=lambda: LATER).retire(NORTH, by="amina")
+    assert lossy.in_doubt() == set()
+    lossy.query("UPDATE host SET seen_at = seen_at - interval '11 minutes'")
+    assert replace(lossy.host(SOUTH), now=lambda: LATER).retire(NORTH, by="amina")[1] == 9
+    with pytest.raises(JournalError, match="was retired"):
+        lossy.accepts()
+
+
+def test_nothing_is_accepted_while_a_process_of_the_host_has_its_witness(lossy: Lossy) -> None:
+    frozen = lossy.north()
+    backup = lossy.backup_of(frozen)
+    send_rows(frozen, all_due(frozen, 1)[:1])
+    lossy.restore(backup)
+    with pytest.raises(JournalHeld):
+        lossy.accepts()
+    frozen.close()
+    assert lossy.accepts().rows.in_doubt == 1
+
+
+def test_a_host_that_has_lost_nothing_only_answers(lossy: Lossy) -> None:
+    lossy.restore(lossy.backup())
+    accepted = lossy.accepts()
+    assert (accepted.commits, accepted.rows.in_doubt) == (0, 0)
+    assert [one.name for one in accepted.missing] == [SOUTH]
+    assert len(lossy.goes_on()) == 9
+
+
+def test_an_intent_that_may_not_leave_any_more_is_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process was frozen between the commit and the departure: the witness knows that nothing left."""
+    with closing(lossy.north()) as journal:
+        backup = lossy.backup_of(journal)
+        with monkeypatch.context() as frozen:
+            frozen.setattr(Heartbeat, "is_good", lambda _: False)
+            assert journal.append([intent(all_due(journal, 1)[0])]) == [MoveResult.HELD]
+    lossy.restore(backup)
+    assert lossy.accepts().rows.in_doubt == 0
+    assert len(lossy.goes_on()) == 9
+
+
+def test_a_witness_without_room_lets_nothing_leave(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with closing(lossy.north()) as journal:
+        monkeypatch.setattr("paygw_batch.journal.guards.witness.Witness.put", full)
+        with pytest.raises(JournalUnwritable, match="its witness"):
+            journal.append([intent(all_due(journal, 1)[0])])
+
+
+# Planted bugs.
+
+
+def _not_noted(witness: HostWitness, segment: int, end: object, noted: object = ()) -> None:
+    del noted
+    _note(witness, segment, end, ())  # type: ignore[arg-type]
+
+
+_note = HostWitness.note
+
+
+def _after_the_next(self: GuardedSession, ends: object, noted: Sequence[object] = ()) -> None:
+    """Note a commit when the next one is made: after its bytes left."""
+    late = getattr(self, "late", None)
+    if late is not None:
+        _tell(self, *late)
+    self.late = (ends, noted)  # type: ignore[attr-defined]
+
+
+_tell = GuardedSession.tell_witness
+
+
+def _first_two(found: Callable[..., Iterator[object]]) -> Callable[..., Iterator[object]]:
+    def only(*args: object) -> Iterator[object]:
+        yield from list(found(*args))[:2]
+
+    return only
+
+
+@pytest.mark.parametrize(
+    ("name", "bug"),
+    [
+        ("paygw_batch.journal.postgres.leasing.host_witness.HostWitness.note", _not_noted),
+        ("paygw_batch.journal.postgres.leasing.guarded_session.GuardedSession.tell_witness", _after_the_next),
+        ("paygw_batch.journal.postgres.leasing.accepted_loss.commits_noted", _first_two(intent_log.commits_noted)),
+    ],
+    ids=["the intents are not noted", "noted after the bytes left", "intents older than the last 2 are forgotten"],
+)
+def test_a_planted_bug_leaves_a_row_ready_that_left(
+    lossy: Lossy, monkeypatch: pytest.MonkeyPatch, name: str, bug: object
+) -> None:
+    with monkeypatch.context() as planted:
+        planted.setattr(name, bug)
+        with closing(lossy.north()) as journal:
+            backup = lossy.backup_of(journal)
+            left = all_due(journal, 1)[:4]
+            send_rows(journal, left[:3])
+            send_rows(journal, left[3:], None)
+            journal.writer._guarded._witness.close()
+            monkeypatch.setattr(journal.writer._guarded, "_witness", _Nothing())
+        lossy.restore(backup)
+        lossy.accepts()
+    assert {one.number for one in left} - lossy.in_doubt(), "the judge sees it"
+
+
+class _Nothing:
+    def note(self, *_: object) -> None:
+        """Note nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def test_a_real_lagging_standby_leaves_only_what_left_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    with own_server() as primary, standby_of(primary) as standby:
+        url = both(primary, standby)
+        monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
+        make_postgres(host(tmp_path, SOUTH, url))
+        open_postgres(host(tmp_path, SOUTH, url)).close()
+        monkeypatch.setattr("socket.gethostname", lambda: NORTH)
+        with closing(open_postgres(host(tmp_path, NORTH, url))) as journal:
+            open_sheet(journal, new=12)
+            due = all_due(journal, 1)
+            send_rows(journal, due[:2])
+            caught_up(primary)
+            standby.stop("fast")  # from here on it lags
+            send_rows(journal, due[2:6])
+            send_rows(journal, due[6:7], None)
+            open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3)])
+            send_rows(journal, all_due(journal, 2)[:1])
+            primary.stop("immediate")
+            standby.start()
+            standby.control("promote")
+            with pytest.raises(JournalWentBack):
+                journal.append([outcome_of(7, 1, OutcomeKind.PAID), intent(due[7])])
+        accepted = replace(host(tmp_path, NORTH, url), now=lambda: LATER).accept_loss(by="amina")
+        assert (accepted.rows.in_doubt, accepted.is_guess) == (5, False)
+        monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
+        assert list(host(tmp_path, SOUTH, url).roll_call()) == []
+        with closing(open_postgres(host(tmp_path, SOUTH, url))) as journal:
+            assert [one.number for one in all_due(journal, 1)] == [8, 9, 10, 11, 12]
+            states = [row.state for row in journal.rows(1)]
+            assert states[:7] == [State.PAID] * 2 + [State.IN_DOUBT] * 5
+            open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in (2, 3)])
+            assert [one.row for one in all_due(journal, 2)] == [3]
+            journal.verify()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the process is killed in a fork")
+def test_a_kill_between_commit_and_witness_leaves_no_doubt_that_never_left(
+    lossy: Lossy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = lossy.backup()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+
+        def killed(*_: object) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        journal = lossy.north()
+        send_rows(journal, all_due(journal, 1)[:1], None)
+        monkeypatch.setattr(GuardedSession, "tell_witness", killed)
+        journal.append([intent(all_due(journal, 1)[0])])
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    lossy.restore(backup)
+    assert lossy.accepts().rows.in_doubt == 1
+    assert lossy.in_doubt() == {1}
+    assert lossy.goes_on() == [2, 3, 4, 5, 6, 7, 8, 9]

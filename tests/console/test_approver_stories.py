@@ -1,0 +1,90 @@
+"""What an approver and an auditor see of a payroll that somebody tampered with, in real Chromium, until it is paid."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from socket import socket
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.cli.test_fraud_in_a_sheet import after_three_other_batches
+from tests.console.browsers import Desk, Keyboard
+from tests.console.people import APPROVER, AUDITOR, MAKER, House, set_up
+from tests.console.serving import served
+from tests.console.test_console_payout import SMALL
+from tests.console.test_maker_stories import upload
+
+pytestmark = pytest.mark.usefixtures("checks_here")
+NewDesk = Callable[..., Desk]
+
+
+@pytest.fixture(scope="module")
+def month(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, Path]:
+    """A house after four batches, and a payroll of 30 with a changed account, four times an amount and a stranger.
+
+    It is made before the browser is started, in this process: four processes cost more than the story itself.
+    """
+    program = set_up(tmp_path_factory.mktemp("home"))
+    plain = program.config.read_text()
+    program.config.write_text(plain.replace("[approval.makers]", f"{SMALL}[approval.makers]"))
+    rows = after_three_other_batches(program)
+    program.config.write_text(plain)
+    return House(program), program.sheet(rows, "payroll-november.csv")
+
+
+@pytest.fixture
+def address(month: tuple[House, Path], listener: socket) -> Iterator[str]:
+    with served(month[0].program, listener):
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def at(new_desk: NewDesk, address: str, name: str) -> Desk:
+    desk = new_desk(base_url=address)
+    desk.page.goto("/sign-in")
+    Keyboard(desk.page).choose_person(name)
+    return desk
+
+
+def test_an_approver_sees_the_account_the_amount_the_stranger_and_everybody_and_it_is_paid(
+    month: tuple[House, Path], new_desk: NewDesk, address: str
+) -> None:
+    (house, sheet), already = month, len(month[0].program.record())
+    ada = at(new_desk, address, MAKER)
+    keyboard, page = upload(ada, sheet), ada.page
+    page.goto(f"{page.url}/plan")
+    keyboard.press(page.get_by_role("button", name="Sign and send for approval"))
+    expect(page.get_by_text("another person must approve it")).to_be_visible()
+    place = page.url
+
+    grace = at(new_desk, address, AUDITOR)
+    grace.page.goto(place)
+    expect(grace.page.locator("tbody mark")).to_have_text(["345", "999"])
+    expect(grace.page.get_by_text("254712999004")).to_have_count(0)
+
+    ben = at(new_desk, address, APPROVER)
+    page, keyboard = ben.page, Keyboard(ben.page)
+    page.goto(place)
+    ben.look()
+    changed = page.locator("details", has=page.get_by_text("1 changed account"))
+    expect(changed.locator("tbody mark")).to_have_text(["345", "999"])
+    expect(changed.locator("tbody td.mono")).to_contain_text("254712345004 before254712999004 now")
+    fourfold = page.locator("details", has=page.get_by_text("1 amount off"))
+    expect(fourfold.locator("tbody")).to_contain_text("80\u202f000.00")
+    stranger = page.locator("details", has=page.get_by_text("1 new person"))
+    expect(stranger.locator("tbody")).to_contain_text("Ghost Kamau")
+    everybody = page.get_by_role("region", name="All people").get_by_role("row")
+    expect(everybody).to_have_count(31)
+    expect(everybody.nth(1)).to_contain_text("254712999004")
+
+    keyboard.press(page.get_by_role("link", name="Search and sort all people"))
+    keyboard.write(page.get_by_label("Name or account"), "ghost")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="All people").get_by_role("row")).to_have_count(2)
+    ben.look()
+
+    page.goto(place)
+    keyboard.press(page.get_by_role("button", name="Approve"))
+    keyboard.press(page.get_by_role("button", name="Start the payout"))
+    page.wait_for_url("**/payouts/*")
+    page.get_by_text("Finished").first.wait_for()
+    assert len(house.program.record()) == already + 30

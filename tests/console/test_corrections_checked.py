@@ -1,0 +1,96 @@
+"""A corrected cell of a large sheet is judged by itself, with the results of a check of the whole file."""
+
+import json
+
+import pytest
+
+from paygw_batch.actions.payout_folder import folder_of
+from paygw_batch.console.pages import preparing
+from tests.console.people import MAKER, House, Person
+
+HEADER = "client_orderid,country,currency,amount,account_name,account_number,phone"
+ROWS = (
+    "A-1,KE,KES,abc,Joan Otieno,254712345678,254712345678",
+    "A-2,KE,KES,100.00,John Okello,254712345679,254712345679",
+    "A-3,KE,KES,x,Mary Were,254712345680,254712345680",
+    "A-3,KE,KES,70.00,Mary Were,254712345680,254712345680",
+)
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Take every sheet for a large one."""
+    request.getfixturevalue("checks_here")
+    monkeypatch.setattr(preparing, "IN_PROCESS_BYTES", 0)
+
+
+def uploaded(ada: Person) -> str:
+    answer = ada.upload("/new", "pay.csv", "\n".join((HEADER, *ROWS)).encode())
+    path = answer.headers["location"]
+    waited_for(ada, path)
+    return path
+
+
+def waited_for(ada: Person, path: str) -> str:
+    """Return a page when what is behind it has been checked."""
+    for running in list(preparing._checks.values()):
+        running.join(60)
+    return ada.get(path).text
+
+
+def results(house: House, path: str) -> dict[str, object]:
+    """Return all results of the check, but whether the plan was drafted."""
+    found = folder_of(house.console.directory, path.rpartition("/")[2])
+    assert found is not None
+    checked = json.loads((found.path / "checked.json").read_bytes())
+    checked.pop("is_drafted")
+    return {**checked, "found": (found.path / "found.parquet").read_bytes()}
+
+
+@pytest.mark.usefixtures("large")
+def test_each_correction_has_the_results_of_a_whole_check(house: House) -> None:
+    ada = house.person(MAKER)
+    path = uploaded(ada)
+    for row, column, text in (
+        ("2", "amount", "55.00"),
+        ("4", "client_orderid", "A-4"),
+        ("4", "amount", "70"),
+        ("5", "amount", "abc"),
+    ):
+        assert ada.post(f"{path}/mend", row=row, column=column, text=text).status_code == 303
+        again = results(house, path)
+        found = folder_of(house.console.directory, path.rpartition("/")[2])
+        assert found is not None
+        found.forget_check()
+        (found.kept / "sheet.json").unlink()
+        waited_for(ada, path)
+        waited_for(ada, path)
+        assert results(house, path) == again, (row, column)
+
+
+@pytest.mark.usefixtures("large")
+def test_before_the_plan_is_shown_the_whole_file_is_checked(house: House) -> None:
+    ada = house.person(MAKER)
+    path = uploaded(ada)
+    ada.post(f"{path}/mend", row="2", column="amount", text="55.00")
+    ada.post(f"{path}/mend", row="4", column="amount", text="60.00")
+    ada.post(f"{path}/mend", row="5", column="client_orderid", text="A-5")
+    found = folder_of(house.console.directory, path.rpartition("/")[2])
+    assert found is not None
+    assert found.draft is None
+    assert 'href="' + path + '/plan"' in ada.get(path).text
+    assert "data-reload-ms" in ada.get(f"{path}/plan").text
+    assert "Sign and send for approval" in waited_for(ada, f"{path}/plan")
+    assert found.draft is not None
+
+
+@pytest.mark.usefixtures("large")
+def test_a_sheet_that_is_read_in_another_way_is_read_from_its_file(house: House) -> None:
+    ada = house.person(MAKER)
+    path = uploaded(ada)
+    found = folder_of(house.console.directory, path.rpartition("/")[2])
+    assert found is not None
+    assert found.mending is not None
+    assert found.reading(found.mending) in json.loads((found.kept / "sheet.json").read_bytes())["reading"]
+    ada.upload(f"{path}/again", "pay.csv", "\n".join((HEADER, ROWS[1])).encode())
+    assert "Every row can be paid" in waited_for(ada, path)

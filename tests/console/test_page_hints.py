@@ -1,0 +1,90 @@
+"""A hint on a page names no command, option or setting: whoever raises an error says for whom its hint is."""
+
+import ast
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+import paygw_batch
+from paygw_batch import errors
+from paygw_batch.errors import (
+    ApprovalError,
+    JournalError,
+    JournalHeld,
+    PaygwError,
+    SheetError,
+    SheetQuestion,
+    UsageError,
+)
+
+PACKAGE = Path(paygw_batch.__file__).parent
+OF_TERMINALS = ("cli", "sandbox", "listener", "journal", "wiring/journal.py", "console/console_server.py")
+"""What no page asks for."""
+COMMAND = re.compile(
+    r"`|(?<![\w-])--[a-z]|\.toml|\[[a-z.]+\]|PAYGW_|quarantine_h"
+    r"|\b(?:limits|submission|sheet|statement|approval|journal|console|gateway|retry)\.[a-z_]{3,}"
+)
+
+
+OF_PAGES = tuple(
+    f"paygw_batch/{room}/" for room in ("console", "core", "countries", "report", "run", "sheet/check", "statement")
+)
+ELSEWHERE = ("report/next_step.py", "sheet/check/catalogue.py")
+"""What a terminal or a report says, of which pages have their own wording."""
+OF_ERRORS = re.compile(r"Make a new |`paygw-batch \S+ (?:BATCH|\{placeholder\})|\[approval\] needs ")
+"""Hints that are attributes of a class of documents, and a mistake in the configuration, which no page gets past."""
+TOOL = runpy.run_path(str(PACKAGE.parent / "tooling/catalogue.py"))
+
+
+def hints() -> Iterator[tuple[str, str, ast.Call]]:
+    """Yield where an error is raised, the text of its hint and the call."""
+    for path in PACKAGE.rglob("*.py"):
+        place = path.relative_to(PACKAGE).as_posix()
+        if place.startswith(OF_TERMINALS):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                for given in node.keywords:
+                    if given.arg == "hint":
+                        texts = (one.value for one in ast.walk(given.value) if isinstance(one, ast.Constant))
+                        yield place, " ".join(map(str, texts)), node
+
+
+def is_for_terminal(call: ast.Call) -> bool:
+    assert isinstance(call.func, ast.Name)
+    given = {one.arg: one.value for one in call.keywords}
+    said = given.get("for_terminal")
+    if isinstance(said, ast.Constant):
+        return bool(said.value)
+    kind = getattr(errors, call.func.id, PaygwError)
+    return "option" in given or kind.for_terminal or call.func.id == SheetQuestion.__name__
+
+
+def test_a_hint_that_names_a_command_is_for_a_terminal() -> None:
+    found = [(place, text) for place, text, call in hints() if COMMAND.search(text) and not is_for_terminal(call)]
+    assert found == []
+
+
+def messages_on_pages() -> Iterator[tuple[str, str]]:
+    """Yield the sentences of the catalogue that a page may show, each with its file; not hints, nor a terminal's."""
+    given_as_hints = " ".join(text for _, text, _ in hints())
+    for message, place in TOOL["messages"]():
+        text = message if isinstance(message, str) else message[1]
+        if place.startswith(OF_PAGES) and not place.endswith(ELSEWHERE) and text not in given_as_hints:
+            yield place, text
+
+
+def test_a_sentence_of_a_page_names_no_command_option_or_setting() -> None:
+    found = [(place, text) for place, text in messages_on_pages() if COMMAND.search(text) and not OF_ERRORS.match(text)]
+    assert found == []
+
+
+def test_a_page_shows_the_hint_that_is_for_it() -> None:
+    assert SheetError("x", hint="Save it again.").page_hint == "Save it again."
+    assert SheetError("x", hint="Leave --sheet out.", option="--sheet").page_hint == ""
+    assert UsageError("x").page_hint == ""
+    assert ApprovalError("x", hint="Make another.").page_hint == ""
+    assert ApprovalError("x", hint="Open the page again.", for_terminal=False).page_hint == "Open the page again."
+    assert JournalError("x").page_hint == ""
+    assert JournalHeld("x").page_hint == "Wait until it finishes, then run again."

@@ -1,0 +1,21 @@
+"""The pages that are files, in a real browser: they have the console's style sheet, and are held to the same."""
+
+from collections.abc import Callable
+
+import pytest
+
+from paygw_batch.core.generator_marks import PageKind
+from tests.checkout import ROOT
+from tests.console.browsers import NARROW, Desk
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_that_is_a_file_has_no_violation(new_desk: Callable[..., Desk], scheme: str) -> None:
+    desk = new_desk(color_scheme=scheme, bypass_csp=True)  # axe-core is a script: the pages themselves allow none
+    for kind in PageKind:
+        desk.page.goto((ROOT / f"tests/report/golden/{kind}.html").as_uri())
+        desk.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+        desk.look()
+        desk.page.set_viewport_size({"width": NARROW, "height": 800})
+        desk.require_accessible()
+        desk.page.set_viewport_size({"width": 1200, "height": 800})

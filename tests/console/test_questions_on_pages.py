@@ -1,0 +1,76 @@
+"""A sheet that leaves something open is asked about on its page: order ids, encoding, worksheet, headings."""
+
+import io
+import re
+
+import openpyxl
+import pytest
+
+from tests.console.people import MAKER, House, Person
+
+pytestmark = pytest.mark.usefixtures("checks_here")
+HEADER = "Country,Amount,Currency,Account name,account_number,phone"
+ROW = "KE,100.00,KES,A\xefcha Traor\xe9,254712345678,254712345678"
+
+
+def uploaded(house: House, name: str, content: bytes) -> tuple[Person, str, str]:
+    ada = house.person(MAKER)
+    path = ada.upload("/new", name, content).headers["location"]
+    return ada, path, ada.get(path).text
+
+
+def answered(ada: Person, path: str, page: str, **answer: str) -> str:
+    """Send the form of the question, with the version of the page, and return the page behind it."""
+    version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
+    answer_given = ada.post(f"{path}/reading", version=version, **answer)
+    assert answer_given.status_code == 303, answer_given.text
+    return ada.get(path).text
+
+
+def test_a_sheet_without_order_ids_is_asked_for_the_name_of_the_run(house: House) -> None:
+    ada, path, page = uploaded(house, "pay.csv", f"{HEADER}\n{ROW}\n".encode())
+    suggested = re.findall(r'name="reference"[^>]*value="(payroll-[0-9-]+)"', page)
+    assert len(suggested) >= 1, page
+    assert "Use this name" in page
+    assert "Every row can be paid" in answered(ada, path, page, reference=suggested[0])
+
+
+def test_names_are_shown_as_another_encoding_has_them(house: House) -> None:
+    ada, path, page = uploaded(house, "pay.csv", f"client_orderid,{HEADER}\nA-1,{ROW}\n".encode("cp1252"))
+    assert "<bdi>A\xefcha Traor\xe9</bdi>" in page
+    assert "Yes, the names are right" in page
+    read = answered(ada, path, page, encoding="cp1252")
+    assert "Every row can be paid" in read
+    plan = ada.get(f"{path}/plan").text
+    assert "How the sheet is read" in plan
+    assert "A\xefcha Traor\xe9" in plan
+
+
+def test_only_an_offered_encoding_is_taken(house: House) -> None:
+    ada, path, page = uploaded(house, "pay.csv", f"client_orderid,{HEADER}\nA-1,{ROW}\n".encode("cp1252"))
+    version = re.findall(r'name="version" value="([0-9a-f]+)"', page)[0]
+    assert ada.post(f"{path}/reading", version=version, encoding="utf-7").status_code in {404, 409}
+
+
+def test_two_worksheets_are_two_buttons(house: House) -> None:
+    book = openpyxl.Workbook()
+    del book["Sheet"]
+    for title in ("October", "November"):
+        sheet = book.create_sheet(title)
+        for line in (f"client_orderid,{HEADER}".split(","), f"{title},{ROW}".split(",")):
+            sheet.append(line)
+    kept = io.BytesIO()
+    book.save(kept)
+    ada, path, page = uploaded(house, "pay.xlsx", kept.getvalue())
+    assert re.findall(r'<input type="hidden" name="worksheet" value="(\w+)">', page) == ["October", "November"]
+    read = answered(ada, path, page, worksheet="November")
+    assert "Every row can be paid" in read
+    assert "November" in ada.get(f"{path}/plan").text
+
+
+def test_headings_are_in_words_with_the_first_cells_beside_them(house: House) -> None:
+    lines = "\n".join(f"Kenya,Person {n},2547123456{n:02},{n}00.00,KES,P-{n}" for n in range(1, 6))
+    _, _, page = uploaded(house, "hr.csv", f"Land,Who,Handy,Brings home,Money,Ref\n{lines}\n".encode())
+    assert "<bdi>Person 1</bdi><br><bdi>Person 2</bdi><br><bdi>Person 3</bdi>" in page
+    assert ">Name of the person</option>" in page
+    assert ">account_name</option>" not in page

@@ -1,0 +1,80 @@
+"""A link survives the sign-in, a session that has ended says so, and an administrator's link leads somewhere."""
+
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.console.people import ADMINISTRATOR, MAKER, ORIGIN, House
+
+
+def signed_in_from(house: House, address: str) -> str:
+    """Return where a sign-in leads that began at an address."""
+    one = house.stranger()
+    led = one.get(address)
+    assert led.status_code == 303
+    to = parse_qs(urlsplit(led.headers["location"]).query).get("to", [""])[0]
+    page = one.get(led.headers["location"]).text
+    assert f'name="to" value="{to.replace("&", "&amp;")}"' in page
+    answer = one.ask("POST", "/sign-in", data={"name": MAKER, "to": to}, headers={"origin": ORIGIN})
+    return answer.headers["location"]
+
+
+@pytest.mark.parametrize("address", ["/payouts/0123456789abcdef?state=paid&after=20", "/payees?text=Ada", "/"])
+def test_a_link_leads_on_after_the_sign_in(house: House, address: str) -> None:
+    assert signed_in_from(house, address) == address
+
+
+@pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:1", "/a\nb"])
+def test_an_address_elsewhere_is_not_led_to(house: House, to: str) -> None:
+    one = house.stranger()
+    answer = one.ask("POST", "/sign-in", data={"name": MAKER, "to": to}, headers={"origin": ORIGIN})
+    assert answer.headers["location"] == "/"
+    assert 'name="to" value=""' in house.stranger().ask("GET", "/sign-in", params={"to": to}).text
+
+
+def test_a_session_that_has_ended_says_so_and_leads_back_to_the_page_of_the_form(house: House) -> None:
+    ada = house.person(MAKER)
+    token = ada.token("/")
+    house.console.sessions.sign_out(ada.client.cookies["payouts"])
+    form = {"csrf": token, "row": "3", "text": "1"}
+    answer = ada.ask("POST", "/sheets/0123456789abcdef/mend", data=form, headers={"origin": ORIGIN})
+    assert answer.status_code == 303
+    assert parse_qs(urlsplit(answer.headers["location"]).query) == {
+        "to": ["/sheets/0123456789abcdef"],
+        "ended": ["yes"],
+    }
+    page = ada.get(answer.headers["location"]).text
+    assert "a session ends after 15 minutes without use" in page
+    assert ada.get("/").headers["location"] == "/sign-in"  # the cookie has gone: nobody was signed out now
+
+
+def test_a_link_in_a_mail_is_asked_for_once_more_from_our_own_site(house: House) -> None:
+    """A browser keeps the cookie of a session from what another site leads to."""
+    answer = house.stranger().get("/payouts/0123456789abcdef", **{"sec-fetch-site": "cross-site"})
+    assert answer.status_code == 200
+    assert '<meta http-equiv="refresh" content="0;url=/payouts/0123456789abcdef">' in answer.text
+
+
+def test_the_rest_of_a_session_is_told_and_a_poll_does_not_prolong_it(house: House) -> None:
+    ada = house.person(MAKER)
+    assert 'data-session-left-s="900"' in ada.get("/").text
+    assert int(ada.get("/session").text) <= 900
+    assert ada.get("/session/stay").text == "900"
+    assert house.stranger().get("/session").status_code == 401
+
+
+def test_the_link_of_a_refusal_leads_an_administrator_somewhere(house: House) -> None:
+    tom = house.person(ADMINISTRATOR)
+    page = tom.get("/new")
+    assert page.status_code == 403
+    assert '<a href="/people">To your first page</a>' in page.text
+    assert tom.get("/people").status_code == 200
+
+
+def test_a_refused_form_comes_back_with_what_was_typed(house: House) -> None:
+    ada = house.person(MAKER)
+    answer = ada.upload("/new", "pay.csv", b"x", stated_rows="about 12", stated_sums="KES 5", reference="run-1")
+    assert answer.status_code == 409
+    assert '<p class="problem" id="stated_rows-problem">The number of rows is a plain number' in answer.text
+    for kept in ('value="about 12"', 'value="run-1"', ">KES 5</textarea>"):
+        assert kept in answer.text

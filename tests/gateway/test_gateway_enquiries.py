@@ -1,0 +1,213 @@
+"""Status enquiries over httpx: what leaves, what counts as an answer, and why there is none."""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.countries.load import load_operation
+from paygw_batch.errors import ConfigurationError, InternalError
+from paygw_batch.gateway.classify import classify
+from paygw_batch.gateway.http.enquiry_client import EnquiryClient
+from paygw_batch.gateway.message import FaultKind, RawReply, TransportFault
+from tests.gateway.gateway_cases import head_and_body
+from tests.gateway.gateway_server import (
+    BODY,
+    PATH,
+    REPLY,
+    Peer,
+    Script,
+    answer,
+    jump,
+    play,
+    request_to,
+    serving,
+    settings_for,
+    silence,
+    summary,
+)
+
+Channel = dict[str, Any]
+WORDS = {"approved": OutcomeKind.PAID, "declined": OutcomeKind.REJECTED}
+UNNAMED = b'{"status": "declined"}'
+
+
+async def ask_once(script: Script, *, tls: ssl.SSLContext | None = None, **changes: Any) -> RawReply | TransportFault:
+    """Send one enquiry to a server that follows `script`, on settings with `changes`."""
+    async with serving(script, tls=tls) as server, EnquiryClient(settings_for(server.url, **changes)) as client:
+        return await client.ask(request_to(server.url))
+
+
+def test_an_enquiry_leaves_as_it_was_signed_and_its_reply_comes_as_it_is(channel: Channel) -> None:
+    async def scenario() -> None:
+        heard: list[bytes] = []
+
+        async def script(peer: Peer) -> None:
+            heard.append(await peer.answer(REPLY.replace(b"\r\n\r\n", b"\r\nSet-Cookie: a=b\r\n\r\n")))
+            assert await peer.until_closed() == b""
+
+        async with serving(script, tls=channel["tls"]) as server:
+            enquiry = request_to(server.url)
+            async with EnquiryClient(settings_for(server.url, ca_bundle=channel.get("ca_bundle"))) as client:
+                replies = [await client.ask(enquiry) for _ in range(2)]
+            await server.finished()
+        assert [summary(reply) for reply in replies] == [BODY, BODY]
+        assert len(heard) == 2
+        for request in heard:
+            first, headers, body = head_and_body(request)
+            assert first == f"POST {PATH} HTTP/1.1"
+            assert body == enquiry.body
+            assert headers == {
+                "host": f"localhost:{server.port}",
+                "user-agent": "paygw-batch",
+                "accept": "application/json",
+                "accept-encoding": "identity",
+                "connection": "close",
+                "content-type": "application/json",
+                "authorization": enquiry.authorization,
+                "content-length": str(len(body)),
+            }
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("http_status", [301, 307])
+def test_a_redirect_is_handed_over_and_never_followed(http_status: int) -> None:
+    async def scenario() -> None:
+        async with serving(silence) as other:
+
+            async def script(peer: Peer) -> None:
+                head = f"HTTP/1.1 {http_status} Moved\r\nLocation: {other.url}{PATH}\r\nContent-Length: 0\r\n\r\n"
+                await peer.answer(head.encode())
+
+            result = await ask_once(script)
+            assert isinstance(result, RawReply)
+            assert (result.http_status, other.peers) == (http_status, [])
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (b"garbage\r\n\r\n", FaultKind.PROTOCOL_ERROR),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}", FaultKind.PROTOCOL_ERROR),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
+            FaultKind.PROTOCOL_ERROR,
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b", FaultKind.REPLY_ENCODED),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n", FaultKind.REPLY_TOO_LARGE),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 10_000_000, FaultKind.REPLY_TOO_LARGE),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 1_000_000, FaultKind.PROTOCOL_ERROR),
+    ],
+    ids=["garbage", "lengths", "length and chunks", "gzip", "length", "10 MB", "head"],
+)
+def test_what_is_no_single_plain_reply_is_no_answer(channel: Channel, reply: bytes, kind: FaultKind) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        peer.writer.write(reply)
+        await peer.until_closed()
+
+    assert summary(play(ask_once(script, **channel))) == (kind, True)
+
+
+@pytest.mark.parametrize("cut", [0, 10, len(REPLY) - 1])
+def test_a_reply_that_is_cut_is_no_answer(channel: Channel, cut: int) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(REPLY[:cut])
+        peer.writer.close()
+
+    result = play(ask_once(script, **channel))
+    assert isinstance(result, TransportFault)
+    assert result.kind in {FaultKind.CONNECTION_LOST, FaultKind.PROTOCOL_ERROR}
+    assert result.first_byte_left
+
+
+@pytest.mark.parametrize("said", [UNNAMED, b"null"])
+def test_what_was_said_before_the_question_moves_nothing(said: bytes) -> None:
+    """Httpx cannot see that it came too early: but it does not name the order."""
+
+    async def script(peer: Peer) -> None:
+        peer.writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(said), said))
+        await peer.until_closed()
+
+    result = play(ask_once(script))
+    verdict = classify(result, request_to("").expected, WORDS, load_operation("payout"))
+    assert verdict.outcome.kind is OutcomeKind.UNKNOWN
+
+
+def test_the_silence_and_the_whole_of_an_answer_are_bounded() -> None:
+    async def silent(peer: Peer) -> None:
+        await peer.request()
+        jump(61)
+        await peer.until_closed()
+
+    async def dripping(peer: Peer) -> None:
+        await peer.request()
+        for byte in REPLY:
+            await peer.send(bytes([byte]))
+            jump(50)
+
+    assert summary(play(ask_once(silent))) == (FaultKind.READ_TIMEOUT, True)
+    assert summary(play(ask_once(dripping))) == (FaultKind.TOTAL_TIMEOUT, True)
+
+
+def test_why_there_is_no_connection(server_tls: ssl.SSLContext, ca_bundle: Path, authority: trustme.CA) -> None:
+    async def at(url: str, **changes: Any) -> tuple[FaultKind, bool] | bytes:
+        async with EnquiryClient(settings_for(url, ca_bundle=ca_bundle, **changes)) as client:
+            return summary(await client.ask(request_to(url)))
+
+    async def scenario() -> None:
+        async with serving(silence) as gone:
+            pass
+        assert await at(gone.url) == (FaultKind.CONNECT_REFUSED, False)
+        through = await at("https://gateway.example", proxy=f"http://localhost:{gone.port}")
+        assert through == (FaultKind.PROXY_FAILED, False)
+        elsewhere = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("gateway.example").configure_cert(elsewhere)
+        async with serving(silence, tls=elsewhere) as server:
+            assert await at(server.url) == (FaultKind.TLS_UNTRUSTED, False)
+
+    play(scenario())
+    assert summary(play(ask_once(silence, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "https_proxy", "all_proxy"])
+def test_a_proxy_in_the_environment_is_not_asked(
+    variable: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with serving(silence) as proxy:
+            monkeypatch.setenv(variable, proxy.url)
+            assert summary(await ask_once(answer, **channel)) == BODY
+            assert proxy.peers == []
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+def test_an_authority_in_the_environment_is_not_trusted(
+    variable: str, server_tls: ssl.SSLContext, ca_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, str(ca_bundle.parent if variable == "SSL_CERT_DIR" else ca_bundle))
+    assert summary(play(ask_once(silence, tls=server_tls))) == (FaultKind.TLS_UNTRUSTED, False)
+
+
+def test_only_safe_settings_and_the_configured_gateway_are_used() -> None:
+    for settings in (settings_for("http://gateway.example"), settings_for("http://localhost", proxy="http://p:1")):
+        with pytest.raises(ConfigurationError):
+            EnquiryClient(settings)
+
+    async def scenario() -> None:
+        async with EnquiryClient(settings_for("https://gateway.example")) as client:
+            for place in ("https://elsewhere.example", "http://gateway.example", "https://gateway.example:444"):
+                with pytest.raises(InternalError):
+                    await client.ask(request_to(place))
+
+    asyncio.run(scenario())

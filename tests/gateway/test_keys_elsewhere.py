@@ -1,0 +1,355 @@
+"""Keys in a token (SoftHSM) and in AWS KMS (moto): they sign as a key of a file does, and fail in a sentence."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pkcs11
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
+from paygw_batch.errors import ConfigurationError, SigningFailed
+from paygw_batch.gateway.signing import kms_key, signers, token_key
+from paygw_batch.gateway.signing.key import SigningKey
+from paygw_batch.gateway.signing.key_address import kms_key_id, token_address
+from paygw_batch.gateway.signing.key_trouble import KeyTrouble, KeyUnusable, trouble_of_line
+from paygw_batch.gateway.signing.kms_key import load_kms_key
+from paygw_batch.gateway.signing.signers import SigningProcesses, signed_ahead, signers_for
+from paygw_batch.gateway.signing.token_key import TokenKey, TokenPlace, load_token_key, make_token_key
+from tests.gateway.vector_cases import VECTORS
+from tests.kms import SIGN, Kms, running_kms
+from tests.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, softhsm
+
+FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
+URI = f"pkcs11:token={LABEL};object=payouts"
+TEXTS = [f"POST&https%3A%2F%2Fgateway.example&order%3D{number}" for number in range(40)]
+
+
+@pytest.fixture
+def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Token:
+    if softhsm() is None:
+        pytest.skip(HOW_TO_GET_IT)
+    made = Token.made_in(tmp_path / "token")
+    for name, value in made.environ.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+@pytest.fixture
+def kms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kms]:
+    with running_kms() as running:
+        for name, value in running.environ.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+def place(token: Token, uri: str = URI, *, pin: str | None = PIN, sessions: int = 1) -> TokenPlace:
+    return TokenPlace(token_address(uri), token.module, pin, sessions)
+
+
+def published_key() -> RSAPrivateKey:
+    key = load_pem_private_key(FILE["private_key_pem"].encode(), None)
+    assert isinstance(key, RSAPrivateKey)
+    return key
+
+
+def in_token(
+    token: Token, key: RSAPrivateKey | ec.EllipticCurvePrivateKey, name: str = "payouts", key_id: str = "01"
+) -> None:
+    pem = token.folder / "import.pem"
+    pem.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    token.import_key(pem, name, key_id)
+
+
+@pytest.fixture(params=["token", "kms"])
+def published(request: pytest.FixtureRequest) -> SigningKey:
+    """Return the published key of the vectors, in a token and in KMS."""
+    if request.param == "token":
+        token = request.getfixturevalue("token")
+        in_token(token, published_key())
+        return load_token_key(place(token, sessions=2))
+    kms = request.getfixturevalue("kms")
+    kms.key("payouts", published_key())
+    return load_kms_key("alias/payouts", 4)
+
+
+def signed_by_processes(key: SigningKey, texts: list[str]) -> list[str]:
+    async def sign() -> list[str]:
+        async with SigningProcesses(key) as at_work:
+            groups = await asyncio.gather(*(at_work.sign([text]) for text in texts))
+            return [signature for group in groups for signature in group]
+
+    return asyncio.run(sign())
+
+
+def test_every_published_vector_is_signed_as_a_file_signs_it(published: SigningKey) -> None:
+    with published.at_work() as sign:
+        for vector in FILE["vectors"]:
+            assert sign(vector["base_string"]) == vector["signature"], vector["name"]
+    assert published.fingerprint() == FILE["vectors"][0]["key_fingerprint"]
+
+
+def test_processes_sign_every_published_vector_in_order(published: SigningKey) -> None:
+    assert isinstance(signers_for(published, 1), SigningProcesses)
+    found = signed_by_processes(published, [vector["base_string"] for vector in FILE["vectors"]])
+    assert found == [vector["signature"] for vector in FILE["vectors"]]
+
+
+def test_a_run_asks_for_few_signatures_ahead(published: SigningKey, key: SigningKey) -> None:
+    """A signature that waits grows old: what is asked for ahead keeps the key busy, and no more."""
+    assert signed_ahead(published) in {10, 20}
+    assert signed_ahead(key) is None
+
+
+def test_no_pin_is_in_an_argument_or_a_representation(token: Token) -> None:
+    make_token_key(place(token))
+    key = load_token_key(place(token))
+
+    async def look() -> None:
+        async with SigningProcesses(key) as at_work:
+            await at_work.sign(TEXTS)
+            for process in at_work.processes:
+                about = Path(f"/proc/{process.pid}")
+                assert PIN.encode() not in (about / "cmdline").read_bytes() + (about / "environ").read_bytes()
+
+    asyncio.run(look())
+    assert PIN not in repr(key)
+
+
+def test_a_key_made_in_the_token_cannot_be_exported_and_an_imported_one_was_outside(token: Token) -> None:
+    make_token_key(place(token))
+    in_token(token, published_key(), "imported", "02")
+    made = load_token_key(place(token))
+    imported = load_token_key(place(token, f"pkcs11:token={LABEL};object=imported"))
+    assert (made.bits, made.custody.is_exportable, made.custody.was_outside) == (3072, False, False)
+    assert imported.custody.was_outside
+
+
+@pytest.mark.parametrize(
+    ("uri", "pin", "trouble"),
+    [
+        (URI, "000000", KeyTrouble.PIN_WRONG),
+        (URI, None, KeyTrouble.PIN_MISSING),
+        ("pkcs11:token=other;object=payouts", PIN, KeyTrouble.TOKEN_GONE),
+        (f"pkcs11:token={LABEL};object=nobody", PIN, KeyTrouble.KEY_MISSING),
+        (f"pkcs11:token={LABEL};object=twin", PIN, KeyTrouble.SEVERAL_KEYS),
+        (f"pkcs11:token={LABEL};object=curve", PIN, KeyTrouble.WRONG_KIND),
+        (f"pkcs11:token={LABEL};object=short", PIN, KeyTrouble.TOO_SHORT),
+    ],
+)
+def test_each_trouble_with_a_token_is_one_sentence(
+    token: Token, uri: str, pin: str | None, trouble: KeyTrouble
+) -> None:
+    in_token(token, published_key())
+    in_token(token, published_key(), "twin", "07")
+    in_token(token, published_key(), "twin", "08")
+    in_token(token, generate_private_key(65537, 1024), "short", "03")  # noqa: S505 (it is refused)
+    in_token(token, ec.generate_private_key(ec.SECP256R1()), "curve", "04")
+    with pytest.raises(KeyUnusable) as refused:
+        load_token_key(place(token, uri, pin=pin))
+    assert refused.value.trouble is trouble
+    assert isinstance(refused.value, ConfigurationError)
+    assert refused.value.hint
+    assert PIN not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "trouble"),
+    [
+        (pkcs11.exceptions.PinLocked, KeyTrouble.PIN_LOCKED),
+        (pkcs11.exceptions.DeviceRemoved, KeyTrouble.TOKEN_GONE),
+        (pkcs11.exceptions.DeviceError, KeyTrouble.BROKEN),
+    ],
+)
+def test_what_softhsm_never_says_is_a_sentence_too(
+    token: Token, monkeypatch: pytest.MonkeyPatch, error: type[Exception], trouble: KeyTrouble
+) -> None:
+    """SoftHSM neither locks itself nor is ever pulled out of a socket."""
+    make_token_key(place(token))
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(token_key, "_token", refuse)
+    with pytest.raises(KeyUnusable) as refused:
+        load_token_key(place(token))
+    assert refused.value.trouble is trouble
+
+
+def test_a_module_that_is_none_is_named(tmp_path: Path) -> None:
+    wrong = tmp_path / "module.so"
+    wrong.write_bytes(b"no library")
+    with pytest.raises(KeyUnusable, match=str(wrong)):
+        load_token_key(TokenPlace(token_address(URI), wrong, PIN))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "pkcs11:token=paygw",
+        "pkcs11:object=payouts;object=twice",
+        "pkcs11:object=payouts;colour=red",
+        "pkcs11:object=payouts?pin-value=1234",
+        "pkcs11:object=payouts?module-path=/usr/lib/x.so",
+        "pkcs11:object=payouts;type=public",
+        "pkcs11:object=payouts;slot-id=first",
+        "pkcs11:object=%ff",
+    ],
+)
+def test_an_address_that_cannot_be_heeded_whole_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        token_address(uri)
+    assert "1234" not in refused.value.message
+    assert refused.value.hint
+
+
+def test_an_address_is_read_as_rfc_7512_says() -> None:
+    found = token_address("pkcs11:token=The%20Software%20Token;object=pay%3Bouts;id=%01%ff;slot-id=3;type=private")
+    assert (found.token, found.label, found.key_id, found.slot) == ("The Software Token", "pay;outs", b"\x01\xff", 3)
+
+
+def test_a_token_that_is_unplugged_under_a_run_ends_it_in_a_sentence(token: Token) -> None:
+    make_token_key(place(token))
+    key = load_token_key(place(token, sessions=2))
+
+    async def unplug() -> None:
+        async with SigningProcesses(key) as at_work:
+            await at_work.sign(TEXTS[:2])
+            token.slots.rename(token.folder / "pulled out")
+            await asyncio.gather(*(at_work.sign([text]) for text in TEXTS))
+
+    with pytest.raises(SigningFailed, match="The token of pkcs11:"):
+        asyncio.run(unplug())
+
+
+@pytest.mark.parametrize(
+    ("code", "trouble"),
+    [
+        ("ExpiredTokenException", KeyTrouble.EXPIRED),
+        ("AccessDeniedException", KeyTrouble.FORBIDDEN),
+        ("UnrecognizedClientException", KeyTrouble.NO_CREDENTIALS),
+        ("DisabledException", KeyTrouble.DISABLED),
+        ("SomethingNewException", KeyTrouble.BROKEN),
+    ],
+)
+def test_each_refusal_of_aws_is_one_sentence(kms: Kms, code: str, trouble: KeyTrouble) -> None:
+    kms.key("payouts")
+    key = load_kms_key("alias/payouts", 1)
+    kms.for_good = {SIGN: code}
+    with pytest.raises(KeyUnusable) as refused:
+        key.sign("text")
+    assert refused.value.trouble is trouble
+    assert kms.calls[SIGN] == 1
+    assert trouble_of_line(refused.value.as_line()).message == refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("options", "trouble"),
+    [
+        ({"KeySpec": "ECC_NIST_P256"}, KeyTrouble.WRONG_KIND),
+        ({"KeyUsage": "ENCRYPT_DECRYPT"}, KeyTrouble.WRONG_KIND),
+    ],
+)
+def test_a_key_of_aws_that_cannot_sign_is_refused(kms: Kms, options: dict[str, str], trouble: KeyTrouble) -> None:
+    kms.key("payouts", None, **options)
+    with pytest.raises(KeyUnusable) as refused:
+        load_kms_key("alias/payouts", 1)
+    assert refused.value.trouble is trouble
+
+
+def test_wrong_names_regions_and_credentials_are_sentences(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trouble(key_id: str = "alias/payouts") -> KeyTrouble:
+        with pytest.raises(KeyUnusable) as refused:
+            load_kms_key(key_id, 1)
+        return refused.value.trouble
+
+    assert trouble() is KeyTrouble.KEY_MISSING
+    kms.key("payouts")
+    kms.client.disable_key(KeyId=kms.client.describe_key(KeyId="alias/payouts")["KeyMetadata"]["KeyId"])
+    assert trouble() is KeyTrouble.DISABLED
+    monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", "http://127.0.0.1:9")
+    assert trouble() is KeyTrouble.UNREACHABLE
+    monkeypatch.delenv("AWS_REGION")
+    assert trouble() is KeyTrouble.NO_REGION
+    monkeypatch.setenv("AWS_REGION", "no region\n")
+    assert trouble() is KeyTrouble.NO_REGION
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    assert trouble() is KeyTrouble.NO_CREDENTIALS
+    with pytest.raises(ConfigurationError):
+        kms_key_id("awskms:")
+
+
+def test_the_region_of_an_arn_counts(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+    key_id = kms.key("payouts")
+    arn = kms.client.describe_key(KeyId=key_id)["KeyMetadata"]["Arn"]
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    assert load_kms_key(arn, 1).custody.place == f"awskms:{arn} ({arn})"
+
+
+def test_throttling_is_waited_out(kms: Kms) -> None:
+    kms.key("payouts", published_key())
+    key = load_kms_key("alias/payouts", 4)
+    kms.refusals = {SIGN: deque(["", "ThrottlingException"] * 12)}
+    vectors = FILE["vectors"]
+    assert signed_by_processes(key, [vector["base_string"] for vector in vectors]) == [
+        vector["signature"] for vector in vectors
+    ]
+    assert kms.calls[SIGN] == 12 + len(vectors) + 1  # and the trial
+
+
+def test_throttling_for_good_ends_in_a_sentence(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+    kms.key("payouts")
+    key = load_kms_key("alias/payouts", 2)
+    kms.for_good = {SIGN: "ThrottlingException"}
+    monkeypatch.setattr(kms_key, "PATIENCE_S", 1.0)
+    with pytest.raises(KeyUnusable) as refused:
+        key.sign("text")
+    assert refused.value.trouble is KeyTrouble.THROTTLED
+    assert kms.calls[SIGN] >= 3
+
+
+def test_a_service_that_hangs_ends_a_run_in_a_sentence(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+    kms.key("payouts")
+    key = load_kms_key("alias/payouts", 2)
+    kms.for_good, kms.for_good_after = {SIGN: "hang"}, {SIGN: 1}
+    monkeypatch.setattr(signers, "SIGN_WITHIN_S", 1.5)
+    monkeypatch.setattr(signers, "_CLOSING_TIMEOUT_S", 0.5)
+    with pytest.raises(SigningFailed, match="no signature within 2 seconds"):
+        signed_by_processes(key, TEXTS[:4])
+
+
+def test_a_wrong_signature_is_never_used(kms: Kms) -> None:
+    kms.key("payouts")
+    key = load_kms_key("alias/payouts", 2)
+    kms.lies = True
+    with pytest.raises(KeyUnusable) as refused:
+        key.sign("text")
+    assert refused.value.trouble is KeyTrouble.WRONG_SIGNATURE
+    with pytest.raises(SigningFailed, match="does not verify"):
+        signed_by_processes(key, TEXTS[:4])
+
+
+def test_only_a_digest_goes_to_aws(kms: Kms, monkeypatch: pytest.MonkeyPatch) -> None:
+    kms.key("payouts")
+    asked: list[dict[str, Any]] = []
+    client = kms_key._client("alias/payouts", 1)
+    client.meta.events.register("provide-client-params.kms.Sign", lambda params, **_: asked.append(params))
+    monkeypatch.setattr(kms_key, "_client", lambda *_: client)
+    load_kms_key("alias/payouts", 1).sign("account_name=Wanjiru Mwangi")
+    assert [(len(one["Message"]), one["MessageType"]) for one in asked] == [(32, "DIGEST")]
+
+
+def test_every_trouble_has_its_sentence() -> None:
+    said = [KeyUnusable("pkcs11:object=payouts", trouble, "detail") for trouble in KeyTrouble]
+    assert all(one.message.endswith(".") and one.hint.endswith(".") for one in said)
+    assert len({one.message for one in said}) == len(KeyTrouble)
+
+
+def test_a_token_key_needs_no_library_of_another_kind(token: Token) -> None:
+    make_token_key(place(token))
+    assert isinstance(load_token_key(place(token)), TokenKey)

@@ -1,0 +1,367 @@
+"""People are forgotten: nothing of them stays in the file, the chain stays whole, and nobody is paid twice."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import apsw
+import pytest
+
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, SignedOrder
+from paygw_batch.core.lifecycle import Resolution, Resolved, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalCorrupt, JournalError
+from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import Amendment, Entry, InboxEnd, KeptReply, Known, NewInstruction, PaymentSearch
+from tests.journal.journal_rows import (
+    OPERATION,
+    all_due,
+    at,
+    file_place,
+    intent,
+    journal_path,
+    memory,
+    new_instruction,
+    open_at,
+    open_sheet,
+    outcome_of,
+    read_at,
+    row_of,
+    send,
+)
+
+BEFORE, LATER, WHEN = "2027-01-01", "2027-02-01T08:00:00.000Z", "2027-03-01T08:00:00.000Z"
+SECRETS = ("Zephyrine", "Quillfeather", "254799887766", "ticket-of-zephyrine", "raw-words-about-her", "sheet-of-hers")
+
+
+def secret_row(row: int, order_id: str) -> NewInstruction:
+    payee = "254799887766"
+    fields = {"account_name": "Zephyrine Quillfeather", "account_number": payee, "phone": f"+{payee}"}
+    content = f"KE KES 15050 account {json.dumps(fields, sort_keys=True)}"
+    return new_instruction(row, order_id)._replace(
+        fields=json.dumps(fields, sort_keys=True), payee=payee, content=content
+    )
+
+
+def send_telling(journal: SqliteJournal, batch: int) -> None:
+    """Send the due rows of a batch: all are rejected, with the gateway's words and raw replies about the payee."""
+    reply = KeptReply("HTTP/1.1 200 OK", b'{"message": "raw-words-about-her"}')
+    for one in all_due(journal, batch):
+        journal.append([intent(one, at(1))])
+        said = outcome_of(
+            one.number, 1, OutcomeKind.REJECTED, at(2), message="Zephyrine has no account", reply_sha256=reply.sha256
+        )
+        journal.append([Entry(said.instruction, said.attempt, said.fact, said.at, reply)])
+
+
+def told(journal: SqliteJournal, order_id: str) -> None:
+    claim = Claim(order_id, "1", "KES", "approved")
+    journal.take_in([Evidence(EvidenceSource.NOTIFICATION, claim, '{"name": "Quillfeather"}')], {}, at=at(3))
+
+
+def of_january(journal: SqliteJournal) -> None:
+    """Fill a journal with an old batch that is over, of one person and others, and a new one."""
+    open_sheet(journal, "old", [secret_row(2, "A-1"), new_instruction(3, "A-2")], pages=(b"sheet-of-hers" * 500,))
+    send_telling(journal, 1)
+    open_sheet(journal, "paid", [secret_row(2, "B-1"), new_instruction(3, "B-2")], pages=(b"sheet-of-hers",))
+    send(journal, 2, OutcomeKind.UNKNOWN, at(4))
+    words = [Entry(number, 1, Resolved(Resolution.PAID, "ticket-of-zephyrine", "amina"), at(5)) for number in (3, 4)]
+    journal.settle(words)
+    told(journal, "nobody-knows-this")
+    open_sheet(journal, "new", [new_instruction(2, "C-1")], opened_at=LATER)
+
+
+def forgotten(journal: SqliteJournal, *, before: str = BEFORE) -> None:
+    chosen = journal.forgettable(before=before, left_until=WHEN)
+    assert journal.forget(chosen, by="amina", at=WHEN)
+
+
+def bytes_of(place: Path) -> bytes:
+    """Return every byte of every file of a journal."""
+    return b"".join(path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file())
+
+
+def found_in(place: Path) -> list[str]:
+    content = bytes_of(place)
+    return [secret for secret in SECRETS if secret.encode() in content or secret.lower().encode() in content]
+
+
+@pytest.fixture
+def kept(place: Path) -> Iterator[SqliteJournal]:
+    """A journal in a file, with an old batch and a new one."""
+    journal = open_at(place)
+    of_january(journal)
+    yield journal
+    with suppress(OSError):  # some tests close it
+        journal.close()
+
+
+def test_no_byte_of_forgotten_people_stays_in_any_file(kept: SqliteJournal, place: Path) -> None:
+    assert found_in(place) == list(SECRETS)
+    forgotten(kept)
+    assert found_in(place) == []
+    kept.close()
+    assert found_in(place) == []
+
+
+def test_verify_passes_after_forgetting_and_what_is_no_secret_stays(kept: SqliteJournal, place: Path) -> None:
+    rows = [[row_of(kept, batch, row) for row in (2, 3)] for batch in (1, 2)]
+    tallies = [kept.tallies(batch) for batch in (1, 2)]
+    forgotten(kept)
+    for batch in (1, 2):
+        for row, before in zip((2, 3), rows[batch - 1], strict=True):
+            now = row_of(kept, batch, row)
+            assert (now.state, now.client_orderid, now.minor, now.sent_orderid, now.updated_at) == (
+                before.state,
+                before.client_orderid,
+                before.minor,
+                before.sent_orderid,
+                before.updated_at,
+            )
+            assert "ephyrine" not in str(now)
+    assert [kept.tallies(batch) for batch in (1, 2)] == tallies
+    counts = kept.verify()
+    assert (counts["instructions"], counts[State.PAID], counts[State.REJECTED]) == (5, 2, 2)
+    kept.close()
+    with closing(read_at(place)) as reader:
+        assert reader.verify() == counts
+        assert not list(reader.pages(1))
+        search = PaymentSearch((("zephyrine",),), "Zephyrine")
+        assert reader.find_payments(search, limit=9) == []
+        (payment,) = reader.find_payments(PaymentSearch((), "A-1"), limit=9)
+        assert (payment.payee, dict(payment.fields), payment.state) == ("", {}, State.REJECTED)
+
+
+def test_the_forgetting_is_a_fact_that_says_who_and_what(kept: SqliteJournal) -> None:
+    before = kept.head().seq
+    assert kept.forgotten(1) is None
+    forgotten(kept)
+    entry = kept.forgotten(1)
+    assert entry is not None
+    assert (kept.head().seq, entry.at, entry.by, entry.said) == (
+        before + 2,
+        WHEN,
+        "amina",
+        '["forgotten_before", 2, "2027-01-01"]',
+    )
+    assert kept.forgotten(3) is None
+
+
+FORGERIES = [
+    "UPDATE instruction SET minor = 1 WHERE number = 1",
+    "UPDATE instruction SET client_orderid = 'A-9' WHERE number = 1",
+    "UPDATE instruction SET payee = 'x' WHERE number = 1",
+    "UPDATE instruction SET content = 'x' WHERE number = 1",
+    "UPDATE instruction SET salt = zeroblob(32) WHERE number = 1",
+    "UPDATE instruction SET forgotten = NULL, salt = zeroblob(16) WHERE number = 1",
+    "UPDATE instruction SET forgotten = forgotten + 1 WHERE number = 1",
+    "UPDATE instruction SET amount = '1' WHERE number = 5",
+    "UPDATE fact SET details = replace(details, '\"B-', '\"X-') WHERE instruction = 3",
+    "UPDATE fact SET details = replace(details, 'amina', 'nobody') WHERE instruction = 3",
+    "UPDATE fact SET at = '2026-11-21T08:59:00.000Z' WHERE instruction = 1",
+    "UPDATE fact SET details = replace(details, 'amina', 'nobody') WHERE kind = 'batch_forgotten'",
+    "UPDATE fact SET hash = zeroblob(32) WHERE instruction = 1 AND kind = 'rejected'",
+    "UPDATE evidence SET said = 'paid'",
+    "UPDATE evidence SET content = 'x'",
+    "UPDATE evidence SET forgotten = NULL",
+    "UPDATE standing SET state = 'paid' WHERE instruction = 1",
+    "INSERT INTO page VALUES (1, 0, x'00')",
+    "DELETE FROM page WHERE batch = 3",
+    "INSERT INTO payment_words (rowid, words) VALUES (1, 'zephyrine')",
+]
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_change_after_the_forgetting_is_found(kept: SqliteJournal, place: Path, forgery: str) -> None:
+    forgotten(kept)
+    kept.close()
+    with closing(apsw.Connection(str(journal_path(place)))) as connection:
+        guards = list(connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'"))
+        for name, _ in guards:
+            connection.execute(f"DROP TRIGGER {name}")
+        before = connection.total_changes()
+        connection.execute(forgery)
+        assert connection.total_changes() > before
+        for _, sql in guards:
+            connection.execute(sql)
+    with pytest.raises(JournalCorrupt), closing(read_at(place)) as reader:
+        reader.verify()
+
+
+def test_the_same_rows_are_known_again_and_pay_nobody_twice(kept: SqliteJournal) -> None:
+    forgotten(kept)
+    paid = secret_row(2, "B-1")
+    rows = [(2, paid.client_orderid, paid.content), (3, "B-2", new_instruction(3).content), (4, "B-3", "other")]
+    known, clashes = kept.compare(OPERATION, rows)
+    assert (known, clashes) == ([Known(2, 3, State.PAID), Known(3, 4, State.PAID)], [])
+    _, (clash,) = kept.compare(OPERATION, [(2, "B-1", "another payment")])
+    assert (clash.instruction, clash.amendable) == (3, False)
+
+
+def test_a_rejected_payee_who_was_forgotten_is_paid_only_by_an_amendment(kept: SqliteJournal) -> None:
+    forgotten(kept)
+    again = secret_row(2, "A-1")
+    known, (clash,) = kept.compare(OPERATION, [(2, again.client_orderid, again.content)])
+    assert (known, clash.instruction, clash.amendable) == ([], 1, True)
+    open_sheet(kept, "again", [again], amendments=[Amendment(2, 1)], opened_at=LATER)
+    (due,) = all_due(kept, 4)
+    assert (due.order_id, due.instruction.fields["account_name"]) == ("A-1-r2", "Zephyrine Quillfeather")
+    send(kept, 4, OutcomeKind.PAID, LATER)
+    assert kept.verify()[State.REPLACED] == 1
+
+
+def test_no_row_of_a_forgotten_payee_is_ever_due(kept: SqliteJournal) -> None:
+    forgotten(kept)
+    kept.release(1, None, suffix=True, by="amina", at=WHEN)
+    assert row_of(kept, 1, 2).state is State.READY
+    assert not all_due(kept, 1)
+
+
+def test_without_the_key_the_same_rows_are_refused_and_never_new(kept: SqliteJournal, place: Path) -> None:
+    forgotten(kept)
+    kept.close()
+    (key,) = place.rglob("*.fingerprint-key")
+    assert key.stat().st_mode & 0o777 == 0o600
+    key.unlink()
+    with closing(read_at(place)) as reader:
+        paid = secret_row(2, "B-1")
+        known, clashes = reader.compare(OPERATION, [(2, paid.client_orderid, paid.content)])
+        assert (known, [one.instruction for one in clashes]) == ([], [3])
+        assert reader.verify()["instructions"] == 5
+
+
+def test_a_payee_who_was_forgotten_is_still_a_look_alike(kept: SqliteJournal) -> None:
+    forgotten(kept)
+    row = (2, "D-1", "254799887766", "KES", 150050)
+    (found,) = kept.look_alikes(OPERATION, [row], since="2026-01-01")
+    assert (found.row, found.client_orderid) == (2, "B-1")
+    (batch, *_) = kept.repeated_batches(OPERATION, [row[1:]], since="2026-01-01")
+    assert (batch.batch, batch.rows) == ("paid", 1)
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED])
+def test_a_batch_with_an_open_row_waits_whole(kind: OutcomeKind) -> None:
+    journal = memory()
+    open_sheet(journal, "b1", 2)
+    due = all_due(journal, 1)
+    journal.append([intent(one, at(1)) for one in due])
+    journal.append([outcome_of(1, 1, OutcomeKind.PAID, at(2)), outcome_of(2, 1, kind, at(2))])
+    chosen = journal.forgettable(before=BEFORE, left_until=WHEN)
+    assert (chosen.instructions, dict(chosen.batches), chosen.waiting) == (0, {}, [1])
+    assert journal.forgettable([1], left_until=WHEN).waiting == [1]
+
+
+def test_a_batch_waits_while_a_row_is_in_quarantine_or_ready() -> None:
+    journal = memory()
+    open_sheet(journal, "b1", 1)
+    assert journal.forgettable(before=BEFORE, left_until=WHEN).waiting == [1]
+    send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    journal.settle([Entry(1, 1, Resolved(Resolution.REJECTED, "ticket", "amina"), at(2))])
+    assert journal.forgettable(before=BEFORE, left_until=at(0)).waiting == [1]
+    assert journal.forgettable(before=BEFORE, left_until=at(1)).instructions == 1
+
+
+def test_a_batch_waits_while_evidence_contradicts_it() -> None:
+    journal = memory()
+    open_sheet(journal, "b1", 1)
+    send(journal, 1, OutcomeKind.PAID, at(1))
+    journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, at(2))])
+    assert journal.forgettable(before=BEFORE, left_until=WHEN).waiting == [1]
+
+
+def test_a_row_that_a_younger_batch_covers_is_kept_for_it() -> None:
+    journal = memory()
+    open_sheet(journal, "b1", 2)
+    send(journal, 1, OutcomeKind.PAID, at(1))
+    open_sheet(journal, "b2", 0, known=[Known(2, 1, State.PAID)], opened_at=LATER)
+    chosen = journal.forgettable(before=BEFORE, left_until=WHEN)
+    assert {batch: list(numbers) for batch, numbers in chosen.batches.items()} == {1: [2]}
+    both = journal.forgettable([1], left_until=WHEN)
+    assert {batch: list(numbers) for batch, numbers in both.batches.items()} == {1: [1], 2: []}
+    assert journal.forget(both, by="amina", at=WHEN)
+    assert (list(journal.pages(1)), list(journal.pages(2))) == ([], [])
+    assert journal.verify()["instructions"] == 2
+    assert journal.forget(journal.forgettable(before="2028", left_until=WHEN), by="amina", at=WHEN)
+    assert journal.verify()["instructions"] == 2
+    assert not journal.forgettable(before="2028", left_until=WHEN).batches
+
+
+def test_orders_that_name_a_forgotten_row_go_and_others_stay(kept: SqliteJournal, place: Path) -> None:
+    for batch, text in (("paid", "Zephyrine in an order"), ("new", "another order")):
+        document = json.dumps({"content": {"rows": [{"row": 2, "evidence": text}]}})
+        kept.settle([], order=SignedOrder(batch, document, at(6)))
+    forgotten(kept)
+    assert found_in(place) == []
+    assert ([len(kept.messages(batch).orders) for batch in (1, 2, 3)]) == [0, 0, 1]
+
+
+def test_the_inbox_forgets_what_the_journal_took_in_and_goes_on(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        of_january(journal)
+        with closing(Inbox(inbox_path(journal.path), taken=InboxEnd(), now=at(0))) as inbox:
+            inbox.append(['{"about": "Zephyrine"}', "{}"])
+            taken = inbox.end
+            claim = Claim(None)
+            journal.take_in(
+                [
+                    Evidence(EvidenceSource.NOTIFICATION, claim, "{}", number, taken.hash)
+                    for number in range(1, taken.number + 1)
+                ],
+                {},
+                at=at(6),
+            )
+            inbox.append(['{"about": "someone else"}'])
+            forgotten(journal)
+            assert found_in(place) == []
+            assert journal.verify()["notifications_waiting"] == 1
+            inbox.append(["{}"])
+            assert journal.verify()["notifications_waiting"] == 2
+
+
+def test_a_reader_that_keeps_the_log_is_told_and_a_second_call_empties_it(
+    kept: SqliteJournal, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paygw_batch.journal.sqlite.connect._BUSY_TIMEOUT_MS", 100)
+    kept._connection.set_busy_timeout(100)
+    with closing(apsw.Connection(str(journal_path(place)))) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM fact").fetchall()
+        chosen = kept.forgettable(before=BEFORE, left_until=WHEN)
+        assert not kept.forget(chosen, by="amina", at=WHEN)
+        reader.execute("COMMIT")
+    assert kept.scrub()
+    assert found_in(place) == []
+
+
+def test_an_old_statement_is_still_known_after_its_rows_are_forgotten() -> None:
+    journal = memory()
+    open_sheet(journal, "b1", 1)
+    claim = Claim("nobody", "1", "KES", "approved")
+    content = (
+        '{"amount":"1","attempts":[[1,1]],"by":"amina","line":2,"order_id":"x","sha256":"abc","statement":"s.csv"}'
+    )
+    journal.take_in([Evidence(EvidenceSource.STATEMENT, claim, content)], {}, at=at(1))
+    send(journal, 1, OutcomeKind.PAID, at(2))
+    before = journal.first_reading("abc")
+    forgotten(journal)
+    assert journal.first_reading("abc") == before
+    assert before.attempts == {1: 1}
+
+
+def test_a_journal_in_a_database_refuses(database: str, place: Path) -> None:
+    from tests.journal.postgres_rows import open_postgres, postgres_place  # noqa: PLC0415
+
+    with closing(open_postgres(postgres_place(database, place))) as journal, pytest.raises(JournalError) as found:
+        journal.forgettable(before=BEFORE, left_until=WHEN)
+    assert found.value.message == "A journal in PostgreSQL can't forget anybody yet."
+
+
+def test_a_place_that_was_forgotten_in_opens_again(kept: SqliteJournal, place: Path) -> None:
+    forgotten(kept)
+    kept.close()
+    with closing(file_place(place).open_to_write("a test")) as journal:
+        open_sheet(journal, "again", [new_instruction(2, "E-1")], opened_at=LATER)
+        send(journal, 4, OutcomeKind.PAID, LATER)
+        assert journal.verify()["instructions"] == 6

@@ -1,0 +1,68 @@
+"""Tables of an older version are brought up by the next writer, and not before; those of a newer one are refused."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalError
+from paygw_batch.journal.opening import examine
+from paygw_batch.journal.opening import file_place as opening
+from paygw_batch.journal.sqlite import schema
+from tests.journal.journal_rows import journal_path, open_at, open_sheet, read_at, send
+
+MADE_UP = "CREATE TABLE remark (number INTEGER PRIMARY KEY, said TEXT NOT NULL) STRICT;"
+"""What a later version of the tables could add."""
+
+
+@pytest.fixture
+def newer_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Let the program be of a later version until the patch is undone."""
+    scripts = (*schema.migrations(), MADE_UP)
+    for module in (schema, examine, opening):
+        monkeypatch.setattr(module, "migrations", lambda: scripts)
+    schema._expected.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    schema._expected.cache_clear()
+
+
+def versions_in(place: Path) -> list[int]:
+    with closing(apsw.Connection(str(journal_path(place)))) as connection:
+        applied = [number for (number,) in connection.execute("SELECT version FROM migration ORDER BY version")]
+        assert connection.pragma("user_version") == applied[-1]
+    return applied
+
+
+def paid(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+        send(journal, 1, OutcomeKind.PAID)
+
+
+def test_a_journal_of_an_older_version_is_brought_up_by_the_next_writer_with_all_it_holds(
+    place: Path, request: pytest.FixtureRequest
+) -> None:
+    paid(place)
+    request.getfixturevalue("newer_program")
+    with pytest.raises(JournalError, match="was written by an older version"):
+        read_at(place)
+    assert versions_in(place) == [1]
+    with closing(open_at(place)) as journal:
+        assert journal.verify()["paid"] == 3
+    assert versions_in(place) == [1, 2]
+    with closing(read_at(place)) as reader:
+        assert len(reader.batches()) == 1
+
+
+def test_a_journal_of_a_newer_version_is_refused(place: Path, newer_program: pytest.MonkeyPatch) -> None:
+    paid(place)
+    assert versions_in(place) == [1, 2]
+    newer_program.undo()
+    schema._expected.cache_clear()
+    for open_it in (open_at, read_at):
+        with pytest.raises(JournalError, match="newer version"):
+            open_it(place)

@@ -1,0 +1,76 @@
+"""The SQL of the stores: each statement has a name and a sentence, and both stores answer to the same names."""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.journal.named_sql import named_sql
+from paygw_batch.journal.postgres import tables as postgres_tables
+from paygw_batch.journal.sqlite import tables as sqlite_tables
+from tests.checkout import ROOT
+from tests.journal.journal_rows import memory
+
+JOURNAL = ROOT / "paygw_batch" / "journal"
+OF_ONE_STORE = {
+    "evidence.sql": {"evidence_in_turn", "lock_rows", "lost_orders", "spelled_as_lost"},
+    "replay.sql": set(),
+    "journal.sql": {"add_spelling", "newest_fact", "open_segments", "sealed"},
+}
+"""What the other store has no use for."""
+FILES = sorted(path for path in JOURNAL.rglob("*.sql") if "-- name: " in path.read_text(encoding="utf-8"))
+
+
+def test_a_part_is_filled_in_and_a_value_is_written_as_each_store_takes_it(tmp_path: Path) -> None:
+    path = tmp_path / "some_queries" / "found.sql"
+    path.parent.mkdir()
+    path.write_text(
+        "-- About the file.\n\n-- part: open\n-- Not paid.\nstate <> {paid}\n\n-- name: one\n-- One row: of many.\n"
+        "SELECT a::text FROM t WHERE {open} AND b = :b AND c LIKE '%x' AND d = :long_name\n\n"
+        "-- name: two\n-- All.\nSELECT '100%'\n",
+        encoding="utf-8",
+    )
+    (path.parent / "__init__.py").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        plain = named_sql("some_queries", "found.sql", {"paid": "'paid'"})
+        psycopg = named_sql("some_queries", "found.sql", {"paid": "'paid'"}, is_psycopg=True)
+    assert plain["one"] == "SELECT a::text FROM t WHERE state <> 'paid' AND b = :b AND c LIKE '%x' AND d = :long_name"
+    assert psycopg["one"] == plain["one"].replace(":b", "%(b)s").replace(":long_name", "%(long_name)s").replace(
+        "'%x'", "'%%x'"
+    )
+    assert psycopg["two"] == plain["two"] == "SELECT '100%'"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_each_statement_has_a_sentence_and_a_name_of_its_own(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    names = re.findall(r"^-- (?:name|part): (\w+)$", text, re.MULTILINE)
+    assert (
+        len(names) == len(set(names)) == len(re.findall(r"^-- (?:name|part): \w+\n-- [A-Z].*\.?\n", text, re.MULTILINE))
+    )
+
+
+@pytest.mark.parametrize("file", OF_ONE_STORE)
+def test_both_stores_have_the_statements_that_they_share(file: str) -> None:
+    names = [
+        set(re.findall(r"^-- name: (\w+)$", path.read_text(encoding="utf-8"), re.MULTILINE))
+        for path in FILES
+        if path.name == file
+    ]
+    assert names[0] ^ names[1] == OF_ONE_STORE[file]
+
+
+def test_every_part_is_filled_in() -> None:
+    for queries in (sqlite_tables.QUERIES, postgres_tables.QUERIES):
+        assert not [name for name, text in queries.items() if "{" in text]
+
+
+@pytest.mark.parametrize("name", ["holds", "waiting", "contradictions", "counts_of_batch", "history", "payments"])
+def test_what_is_rare_is_found_without_reading_all_rows_of_a_batch(name: str) -> None:
+    connection = memory()._connection
+    plan = [
+        line[3] for line in connection.execute(f"EXPLAIN QUERY PLAN {sqlite_tables.QUERIES[name]}", defaultdict(int))
+    ]
+    assert not [step for step in plan if step.startswith(("MATERIALIZE covered", "SCAN instruction", "SCAN i"))]

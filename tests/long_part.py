@@ -1,0 +1,36 @@
+"""The long part of the tests: what every check tries a share of. `tooling/check --long` tries the rest.
+
+A case that is marked `long` is for the long part alone. A property (hypothesis) is in both: with a third of its
+examples in every check, and with all of them in the long part and wherever tests are chosen by another `-m`.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+SHARE = "not long"
+"""What every check chooses; `tooling/check --long` chooses "long or hypothesis"."""
+_EVERY = 3
+_chosen = SHARE
+
+
+def choose(expression: str) -> None:
+    """Remember which tests a run of pytest has chosen by its option `-m`, before they are collected."""
+    global _chosen  # noqa: PLW0603 (decorators ask for it when modules are imported)
+    _chosen = expression
+
+
+def share_of(examples: int) -> int:
+    """Return how many examples a property is tried with."""
+    return -(-examples // _EVERY) if _chosen == SHARE else examples
+
+
+def share(values: Collection[Any], every: int) -> list[pytest.ParameterSet]:
+    """Return each value as a case: the first and every n-th after it for every check, the others for the long one."""
+    return [long(value) if n % every else pytest.param(value) for n, value in enumerate(values)]
+
+
+def long(*values: Any) -> pytest.ParameterSet:
+    """Return a case for the long part alone."""
+    return pytest.param(*values, marks=pytest.mark.long)

@@ -1,0 +1,16 @@
+"""How long a test waits for what must come: until it hangs for certain. No test fails because the machine is busy."""
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 300.0
+
+
+def until(
+    holds: Callable[[], object], why: str | Callable[[], str] = "nothing came", *, look_every_s: float = 0.02
+) -> None:
+    """Wait until something holds, and fail with `why` if it never does."""
+    give_up_at_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < give_up_at_s, why if isinstance(why, str) else why()
+        time.sleep(look_every_s)

@@ -1,0 +1,83 @@
+"""A checkout that was used: whatever its use left in it, the tests read what is versioned, and so does the wheel."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests import checkout
+from tests.checkout import copy_versioned, versioned_files
+
+SHEET = "country,client_orderid,amount,currency,account_name,account_number,phone\nKE,A,1,00,KES,x,y,z\n"
+LEFT = {
+    **dict.fromkeys(
+        (
+            "samples/payroll-mixed.reconciliation.csv",
+            "samples/mine.csv",
+            "samples/countries/mine.csv",
+            "samples/collections/mine.rejects.csv",
+            "mended.csv",
+        ),
+        SHEET,
+    ),
+    **dict.fromkeys(("notes.md", "docs/notes.md", "samples/notes.md"), "# [Gone](gone.md), and `tests/gone.py`\n"),
+    **dict.fromkeys(
+        ("config/mine.toml", "config/production.toml", "paygw.toml"), '[gateway]\nconsumer_key = "secret"\n'
+    ),
+    "docs/systemd/mine.service": "[Service]\nStateDirectory=mine\n",
+    "docs/man/mine.1": ".TH mine\n",
+    "sandbox-state/sandbox-record.csv": SHEET,
+}
+READERS = (
+    "tests/pins/test_pins.py::test_the_outputs_are_those_that_were_pinned[samples]",
+    "tests/test_documents.py::test_links_lead_somewhere",
+    "tests/test_house_documents.py",
+    "tests/test_man_pages.py",
+    "tests/test_site.py",
+    "tests/test_systemd_units.py",
+)
+"""The tests that list files of the checkout."""
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout under git, with what somebody left in it."""
+    place = copy_versioned(tmp_path_factory.mktemp("used"), "")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    for words in (["init", "--quiet"], ["add", "--all", "--force"]):
+        subprocess.run(["git", *words], cwd=place, env=environ, check=True)
+    for name, text in LEFT.items():
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(text)
+    return place
+
+
+def test_tests_that_list_files_pass_in_a_used_checkout(used: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *READERS]
+    done = subprocess.run(command, cwd=used, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
+def test_the_wheel_of_a_used_checkout_has_nothing_of_its_user(used: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=used, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    config = {name.partition("/config/")[2] for name in zipfile.ZipFile(wheel).namelist() if "/config/" in name}
+    assert config == {str(path.relative_to(checkout.ROOT / "config")) for path in versioned_files("config")}
+
+
+def test_an_unpacked_archive_counts_what_git_would_not_ignore(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versioned = {path.relative_to(checkout.ROOT) for path in versioned_files()}
+    (used / ".git").rename(used / ".venv-git")
+    try:
+        monkeypatch.setattr(checkout, "ROOT", used)
+        checkout._versioned.cache_clear()
+        found = {str(path.relative_to(used)) for path in versioned_files() if path.relative_to(used) not in versioned}
+    finally:
+        (used / ".venv-git").rename(used / ".git")
+        checkout._versioned.cache_clear()
+    ours = {"sandbox-state", "reconciliation", "rejects", "mended", "production", "paygw"}
+    assert found == {name for name in LEFT if not any(one in name for one in ours)}

@@ -1,0 +1,81 @@
+"""Files that are made for their owner alone, whole or not at all."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.errors import OutputError
+from paygw_batch.files import appearing, append_line, create_once, read_regular, replacing, unfinished
+
+
+def test_a_file_that_is_replaced_stays_whole_until_the_new_one_is(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with replacing(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("problem", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt(), ValueError()])
+def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path: Path, problem: BaseException) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail() -> None:
+        with replacing(path) as file:
+            file.write(b"half")
+            raise problem
+
+    with pytest.raises(type(problem)):
+        fail()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_for_a_person_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written: full"), appearing(tmp_path / "file"):
+        raise OSError(errno.ENOSPC, "full")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_maker_makes_for_the_owner_alone(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        create_once(tmp_path / "new" / "once", b"")
+        append_line(tmp_path / "lines", b"a\n")
+        append_line(tmp_path / "lines", b"b\n")
+        begun = unfinished(tmp_path / "whole")
+        with replacing(tmp_path / "whole"):
+            pass
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    for path in (tmp_path / "new" / "once", tmp_path / "lines", begun, tmp_path / "whole"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (tmp_path / "lines").read_bytes() == b"a\nb\n"
+
+
+def test_whoever_makes_a_file_second_keeps_the_first_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    create_once(path, b"first")
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # it came into being after the second one looked
+    create_once(path, b"second")
+
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_is_not_waited_for_and_a_link_is_not_written_through(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="Not a regular file"):
+        read_regular(tmp_path / "pipe", 10)
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with pytest.raises(OSError, match="symbolic links"):
+        append_line(tmp_path / "link", b"a\n")

@@ -1,0 +1,36 @@
+"""A port that was named is kept for the servers of the test that asked for it."""
+
+import socket
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from tests.ports import answers, free_port
+
+SERVES_ONCE = """
+import socket, sys
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
+    print("listens", flush=True)
+    server.accept()[0].close()
+"""
+
+
+def test_a_port_is_nobody_elses_before_between_and_after_its_servers() -> None:
+    port = free_port()
+    for _ in range(2):
+        assert not answers(port)
+        with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        with subprocess.Popen([sys.executable, "-c", SERVES_ONCE, str(port)], stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"listens\n"
+            assert answers(port)
+        assert server.returncode == 0
+
+
+def test_another_process_passes_over_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setattr("tests.ports._turns", lambda _process: iter([port - 10_240, port - 10_239]))
+    assert free_port() == port + 1

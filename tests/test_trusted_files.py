@@ -1,0 +1,75 @@
+"""Files that hold a secret or decide about money: one reader, and two policies about what others may do."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.signing.key import load_private_key
+from paygw_batch.run.approval_keys import load_approval_key
+from paygw_batch.trusted_files import Others, read_trusted
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_bytes(b"content")
+    path.chmod(0o600)
+    return path
+
+
+def test_a_file_of_ours_that_others_may_not_touch_is_read(secret: Path) -> None:
+    for others in Others:
+        assert read_trusted(secret, "it", others) == b"content"
+    secret.chmod(0o644)
+    assert read_trusted(secret, "it", Others.MAY_READ) == b"content"
+
+
+@pytest.mark.parametrize(
+    ("mode", "others", "hint"),
+    [
+        (0o640, Others.MAY_NOTHING, "chmod 600"),
+        (0o604, Others.MAY_NOTHING, "chmod 600"),
+        (0o660, Others.MAY_READ, "chmod go-w"),
+        (0o646, Others.MAY_READ, "chmod go-w"),
+    ],
+)
+def test_a_file_that_others_may_touch_is_refused_with_the_command_that_mends_it(
+    secret: Path, mode: int, others: Others, hint: str
+) -> None:
+    secret.chmod(mode)
+    with pytest.raises(ConfigurationError, match="it is open to") as caught:
+        read_trusted(secret, "it", others)
+    assert caught.value.hint == f"{hint} {secret}"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda path: read_trusted(path, "it", Others.MAY_READ), load_private_key, lambda p: load_approval_key(p, None)],
+)
+def test_a_file_of_another_user_is_refused_by_every_reader(
+    secret: Path, read: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() == 0:
+        os.chown(secret, 65534, 65534)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(ConfigurationError, match="belongs to another user") as caught:
+        read(secret)
+    assert (caught.value.hint or "").startswith("chown ")
+
+
+def test_what_is_no_file_or_too_large_is_refused_and_not_waited_for(tmp_path: Path, secret: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path, sentence in (
+        (tmp_path, "it is not a file"),
+        (tmp_path / "pipe", "it is not a file"),
+        (tmp_path / "none", "it: no such file"),
+    ):
+        with pytest.raises(ConfigurationError, match=sentence):
+            read_trusted(path, "it", Others.MAY_READ)
+    secret.write_bytes(b"x" * 65_537)
+    with pytest.raises(ConfigurationError, match="too large to be a key"):
+        read_trusted(secret, "it", Others.MAY_NOTHING)
