@@ -221,11 +221,11 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> Liv
         )
     except UsageError as error:
         raise PageNotFound(error.message) from None
-    counts = followed.counts
+    counts, run = followed.counts, _run(visit, followed)
     return LivePayout(
         followed=followed,
-        run=_run(visit, followed),
-        is_finished=not counts.get("ready") and not counts.get(BEING_SENT),
+        run=run,
+        is_finished=not (counts.get("ready") or counts.get(BEING_SENT) or run.waits_for),
         pace=_pace(visit, followed),
         bar=list(_bar(followed)),
         shown_states=STATES_SHOWN,
@@ -257,6 +257,9 @@ def _run(visit: Visit, followed: FollowedBatch) -> ShownRun:
             if followed.running is None
             else say("Another payout is running. This one continues when it finishes.")
         )
+    elif run is not None and is_alive and holder != run.pid:
+        # Every row has an answer, but a run that tries some of them again may not have opened the journal yet.
+        waits = say("The run is starting, or writing its files.")
     return ShownRun(
         name=run_shown(run),
         is_running=is_running,
