@@ -17,6 +17,7 @@ from paygw_batch.processes import HANDED_ON, child_environment, python_command
 from paygw_batch.sheet.read import parquet_trial
 from tests.cli.program import HEADING, ROOT, Program, kenyan_rows, sandbox_toml
 from tests.gateway.gateway_cases import throw_away_key
+from tests.long_part import share
 
 SECRETS = {
     "KEY_WORD": "a passphrase",
@@ -162,7 +163,7 @@ def paid_by_a_program(tmp_path: Path, before: str, *, by: str = "-c") -> list[st
     return done.stdout.strip().split("|")
 
 
-@pytest.mark.parametrize("by", ["-c", "-", "file"])
+@pytest.mark.parametrize("by", share(["-c", "-", "file"], every=3))
 def test_a_program_that_finds_the_package_by_its_own_path_pays_a_long_run(tmp_path: Path, by: str) -> None:
     assert paid_by_a_program(tmp_path, "", by=by) == ["done", str(LONG_RUN_PAYOUTS)]
 

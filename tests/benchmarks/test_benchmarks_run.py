@@ -18,8 +18,8 @@ from paygw_batch.sheet.check.validate import validate_opened
 from paygw_batch.sheet.read.sheet_file import open_sheet
 from tests.long_part import long
 
-LONG = {"several", "console", "commands"}
-"""Sections that start processes for seconds, each of which the rest of the tests starts as well."""
+LONG = {"several", "console", "commands", "latency", "resumed", "keys"}
+"""Sections that take seconds, and whose programs the rest of the tests starts as well."""
 
 
 @pytest.mark.parametrize("section", [long(name) if name in LONG else name for name in SECTIONS])

@@ -23,11 +23,13 @@ can_trace = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 @pytest.mark.parametrize(
     ("call", "fault", "every"),
     [
-        ("fdatasync", KILL, 2),
+        ("fdatasync", KILL, 4),
+        long("fdatasync", KILL, 2),
         long("fdatasync", "error=EIO", 4),
         long("pwrite64", KILL, 16),
-        ("sendto", KILL, 2),
-        ("write", "error=ENOSPC", 1),
+        long("sendto", KILL, 2),
+        ("write", "error=ENOSPC", 2),
+        long("write", "error=ENOSPC", 1),
         long("rename", KILL, 1),
         long("rename", "error=ENOSPC", 1),
         long("connect", "error=ECONNREFUSED", 3),

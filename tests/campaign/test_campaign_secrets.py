@@ -126,15 +126,18 @@ def lose_the_directory_of_the_reconciliation(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     "happening",
-    [
-        run_through_every_fault,
-        kill_in_the_middle,
-        fail_by_an_error_of_our_own,
-        fail_to_write_the_journal,
-        damage_the_journal,
-        give_a_wrong_passphrase,
-        lose_the_directory_of_the_reconciliation,
-    ],
+    share(
+        [
+            run_through_every_fault,
+            kill_in_the_middle,
+            fail_by_an_error_of_our_own,
+            fail_to_write_the_journal,
+            damage_the_journal,
+            give_a_wrong_passphrase,
+            lose_the_directory_of_the_reconciliation,
+        ],
+        every=3,
+    ),
 )
 def test_no_secret_and_no_payee_turns_up_where_it_does_not_belong(
     canary: Machine, happening: Callable[[Machine], None]
@@ -145,7 +148,7 @@ def test_no_secret_and_no_payee_turns_up_where_it_does_not_belong(
     assert all(path.stat().st_mode & 0o077 == 0 for path in canary.state_files())
 
 
-@pytest.mark.parametrize("planted", ["plants:body_in_a_log_line", "plants:header_in_a_log_line"])
+@pytest.mark.parametrize("planted", share(["plants:body_in_a_log_line", "plants:header_in_a_log_line"], every=2))
 def test_the_planted_log_line_is_found(canary: Machine, planted: str) -> None:
     submit(canary, planted=planted)
     assert leaks(others(canary)) != []

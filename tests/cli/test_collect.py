@@ -48,6 +48,7 @@ def changed(program: Program, **values: str) -> None:
     program.config.write_text(program.config.read_text().replace("[payin]", "[payin]\n" + further + "#", 1))
 
 
+@pytest.mark.long
 def test_a_collect_run_of_all_countries_in_a_process_of_its_own_is_verified_by_the_sandbox(program: Program) -> None:
     out = program.home / "out.csv"
     process = program.start("collect", str(MIXED), "--out", str(out))

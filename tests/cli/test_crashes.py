@@ -102,6 +102,7 @@ def test_a_long_run_that_is_killed_takes_its_signing_processes_along_and_is_resu
     assert set(paid(program).values()) == {1}
 
 
+@pytest.mark.long
 def test_a_signal_to_every_process_of_a_long_run_drains_it(program: Program, long_sheet: Path) -> None:
     """As a service manager stops a unit: all of its processes are told at once."""
     process = program.start("--json", "submit", long_sheet)
@@ -115,6 +116,7 @@ def test_a_signal_to_every_process_of_a_long_run_drains_it(program: Program, lon
     assert set(paid(program).values()) == {1}
 
 
+@pytest.mark.long
 def test_a_long_run_whose_signing_processes_die_stops_in_order(program: Program, long_sheet: Path) -> None:
     process = program.start("submit", long_sheet)
     wait_for_record(program, 100, process)

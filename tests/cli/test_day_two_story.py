@@ -14,6 +14,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 from tests.cli.stopped import stopped, wait_for_first_payment
 
@@ -84,6 +86,7 @@ def payroll(program: Program) -> Path:
     return program.sheet(rows)
 
 
+@pytest.mark.long
 def test_a_week_of_a_finance_office_ends_with_every_row_in_one_state_and_books_that_tie(program: Program) -> None:
     office = Office(program)
     (program.home / "gateway.toml").write_text(GATEWAY)

@@ -4,6 +4,8 @@ import json
 import signal
 from collections import Counter
 
+import pytest
+
 from tests.cli.listening import AUTHENTIC, TOKEN, heard, kept, merchant_and_gateway, started
 from tests.cli.program import Program, kenyan_rows, read_csv
 from tests.patience import PATIENCE_S, until
@@ -49,6 +51,7 @@ order_id = "PAY-99"
 """
 
 
+@pytest.mark.long
 def test_300_payouts_notified_late_twice_out_of_order_forged_and_contradicted(program: Program) -> None:
     with (
         merchant_and_gateway(program, behaviour=BEHAVIOUR, notifications=AUTHENTIC) as (port, callbacks),

@@ -118,7 +118,9 @@ def test_an_approver_sees_every_difference_a_screenful_at_a_time(planned: Progra
     assert "Approved by cleo" in screens[-1]
 
 
-@pytest.mark.parametrize("key", [b"\x03", b"\x04"], ids=["Ctrl-C", "Ctrl-D"])
+@pytest.mark.parametrize(
+    "key", [pytest.param(b"\x03", id="Ctrl-C"), pytest.param(b"\x04", id="Ctrl-D", marks=pytest.mark.long)]
+)
 def test_an_approver_who_leaves_before_the_end_has_approved_nothing(planned: Program, key: bytes) -> None:
     before = plan_of(planned).read_bytes()
     with started(planned, "approve", plan_of(planned), "--key", planned.home / "cleo.pem") as found:

@@ -125,6 +125,7 @@ def test_a_run_goes_on_after_its_server_has_crashed_and_come_back(program: Progr
         check_end(user, sheet)
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_while_its_server_is_down_is_resumed_and_pays_nothing_twice(program: Program) -> None:
     with own_cluster(program) as (user, server):
         sheet = user.sheet(kenyan_rows(ROWS))

@@ -7,7 +7,7 @@ from tests.cluster.protocol import Broken, Played, play
 from tests.journal.postgres_server import PostgresServer
 from tests.long_part import share
 
-LIVES = 12
+LIVES = 8
 HUNTED = 40
 """Within so many lives each planted bug must show."""
 

@@ -12,6 +12,7 @@ from tests.cluster.company import PRELOADED
 from tests.cluster.shifts import work_through
 from tests.cluster.trouble import SLOWLY, Endured, Size, endure, fail_over
 from tests.journal.postgres_server import own_server
+from tests.long_part import long
 
 ROWS = 60
 ONE_AFTER_THE_OTHER, SEVERAL_AT_ONCE = 3, 1
@@ -33,7 +34,7 @@ def slow_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayPr
         yield started
 
 
-@pytest.mark.parametrize(("part", "seed"), [(endure, ONE_AFTER_THE_OTHER), (work_through, SEVERAL_AT_ONCE)])
+@pytest.mark.parametrize(("part", "seed"), [long(endure, ONE_AFTER_THE_OTHER), (work_through, SEVERAL_AT_ONCE)])
 def test_a_batch_is_paid_once_through_all_that_can_happen(
     tmp_path: Path,
     spawner: Spawner,
@@ -57,7 +58,7 @@ def test_a_worker_that_puts_rows_in_flight_back_is_found(
         work_through(*(tmp_path, spawner, slow_gateway, server), seed=0, size=size, stop=Event(), planted=PUT_BACK)
 
 
-@pytest.mark.parametrize(("seed", "is_lagging"), [(LAGGING, True), (WHOLE, False)])
+@pytest.mark.parametrize(("seed", "is_lagging"), [(LAGGING, True), long(WHOLE, False)])
 def test_after_a_failover_every_row_is_known_or_nobody_sends(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, seed: int, is_lagging: bool
 ) -> None:

@@ -70,6 +70,7 @@ def mend_everything(page: Page) -> None:
     expect(page.get_by_text("Every row can be paid")).to_be_visible()
 
 
+@pytest.mark.long
 def test_two_people_bring_a_sheet_with_defects_to_a_reconciliation(browser: Browser, pages: tuple[str, Path]) -> None:
     address, folder = pages
     ada, ben = (signed_in(browser, address, name).new_page() for name in ("Ada Wanjiru", "Ben Okello"))

@@ -146,6 +146,7 @@ def test_browser_closed_console_killed_runner_killed_the_truth_afterwards_and_no
     assert program.json("verify")["exit_code"] in {0, 5}
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_with_its_console_goes_on_from_the_page(tmp_path: Path) -> None:
     """Killed before all rows left: those that never left are sent by a person's click, and the one in flight is not."""
     program, port = set_up(tmp_path, behaviour=BEHAVIOUR), free_port()

@@ -133,6 +133,7 @@ def test_story_18_no_screen_of_preparing_and_approving_has_a_violation(
     look_at(new_desk, address, in_a_thread(lambda: preparing(house)))
 
 
+@pytest.mark.long
 def test_story_18_no_screen_of_a_payout_has_a_violation_on_a_dark_screen(
     house: House, address: str, new_desk: NewDesk
 ) -> None:

@@ -231,7 +231,9 @@ def test_what_is_no_single_plain_reply_is_a_fault_after_the_first_byte(
 # The connection ends too early.
 
 
-@pytest.mark.parametrize("reply", [REPLY, CHUNKED], ids=["length", "chunks"])
+@pytest.mark.parametrize(
+    "reply", [pytest.param(REPLY, id="length", marks=pytest.mark.long), pytest.param(CHUNKED, id="chunks")]
+)
 def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel, reply: bytes) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:

@@ -89,6 +89,7 @@ def test_every_kind_of_exchange_ends_as_it_does_on_the_usual_loop(
     assert play(deliver_once(script, **channel, **changes)) == expected
 
 
+@pytest.mark.long
 def test_a_reply_cut_at_any_byte_leaves_the_request_in_doubt(channel: Channel) -> None:
     async def scenario() -> None:
         async def script(peer: Peer) -> None:

@@ -34,6 +34,7 @@ from tests.journal.journal_rows import (
     send,
 )
 from tests.journal.tested_journal import Journal
+from tests.long_part import long
 
 
 def states(journal: Journal, batch: int) -> list[State]:
@@ -198,7 +199,7 @@ def test_an_interrupted_run_leaves_its_rows_in_flight_in_doubt(journal: Journal)
     assert (row.error_code, row.first_sent_at, row.updated_at) == ("interrupted", at(1), at(2))
 
 
-@pytest.mark.parametrize("rows", [65, 129, 1_000])
+@pytest.mark.parametrize("rows", [65, 129, long(1_000)])
 def test_every_row_in_flight_is_put_in_doubt_however_many_there_are(journal: Journal, rows: int) -> None:
     open_sheet(journal, new=rows + 1)
     due = all_due(journal, 1)

@@ -179,7 +179,9 @@ STEPS = ("Session", "FilePlace.open_to_write", "copy_journal", "_File", "finish_
 
 
 @pytest.mark.parametrize("step", [*STEPS, "SqliteJournal.mark_moved", "Registered"])
-@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "is_after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.long)]
+)
 def test_killed_at_any_step_exactly_one_journal_may_pay_in_the_end(
     place: Path, empty_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, step: str, is_after: bool
 ) -> None:
