@@ -15,19 +15,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from threading import Event, Thread
 
 from paygw_batch.actions.batch_status import journal_status
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, STATES
 from paygw_batch.errors import OutputError, PaygwError
 from paygw_batch.files import append_line, write_whole
+from paygw_batch.journal import SharedWork
 from paygw_batch.language import say
 from paygw_batch.processes import child_environment
 from paygw_batch.report.metrics import EndedRun, JournalTotals, metrics_text
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings, secret_variables
 from paygw_batch.settings.sections import ReportingSection
-from paygw_batch.wiring.journal import Tell, journal_to_read
+from paygw_batch.wiring.journal import Tell, journal_to_read, require_workers
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
 """The digits before the last three of a number that could be a phone or an account."""
@@ -77,6 +79,7 @@ METRICS_MODE = 0o644
 """The exporter is another user. The figures name nobody."""
 
 
+WORKERS_EVERY_S = 15.0
 LOCK_TRIES = 100
 
 
@@ -154,15 +157,53 @@ def write_metrics(settings: Settings, ended: EndedRun | None) -> str | None:
     `ended` is None if the journal has changed and no command has ended.
     """
     path = settings.reporting.metrics
+    return None if path is None else _written(path, ended, _figures(settings), _work(settings))
+
+
+@contextmanager
+def workers_measured(settings: Settings) -> Iterator[None]:
+    """Write the gauges of the workers every few seconds, in a thread of its own, and once more at the end.
+
+    Those of the journal are left: counting all its rows every few seconds would cost more than they tell.
+    """
+    path, is_over = settings.reporting.metrics, Event()
     if path is None:
-        return None
+        yield
+        return
+
+    def measure(metrics: Path) -> None:
+        while True:
+            _written(metrics, None, None, _work(settings))
+            if is_over.wait(WORKERS_EVERY_S):
+                return
+
+    thread = Thread(target=measure, args=(path,), name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join(WORKERS_EVERY_S)  # the server may be gone: nothing waits for a figure
+
+
+def _written(path: Path, ended: EndedRun | None, figures: JournalTotals | None, work: SharedWork | None) -> str | None:
     try:
         with _alone_in(path.parent):
-            text = metrics_text(ended, _figures(settings), utc_now(), earlier=_earlier(path))
+            text = metrics_text(ended, figures, utc_now(), earlier=_earlier(path), work=work)
             write_whole(path, text.encode(), mode=METRICS_MODE)
     except OutputError as error:
         return error.message
     return None
+
+
+def _work(settings: Settings) -> SharedWork | None:
+    """Return what all hosts do now; None for a journal in a file, or if it cannot be read."""
+    if settings.journal.url is None:
+        return None
+    try:
+        return require_workers(settings).shared_work()
+    except PaygwError:
+        return None
 
 
 def _figures(settings: Settings) -> JournalTotals | None:

@@ -21,12 +21,21 @@ from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.engine.engine import Engine, Judge, RunEnd
 from paygw_batch.engine.pacing import Pace
 from paygw_batch.engine.ports import Prepare, Progress, World
-from paygw_batch.engine.shared_pacing import SharedPacing
+from paygw_batch.engine.shared_pacing import SharedPacing, stop_sentence
 from paygw_batch.errors import InboxDamaged, InternalError, JournalError
 from paygw_batch.gateway.classify import classify
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.signing.signers import signed_ahead, signers_at_work
-from paygw_batch.journal import BatchRecord, EngineJournal, Gate, Journal, JournalReader, RunOfWorkers, TallyKind
+from paygw_batch.journal import (
+    BatchRecord,
+    EngineJournal,
+    Gate,
+    GateState,
+    Journal,
+    JournalReader,
+    RunOfWorkers,
+    TallyKind,
+)
 from paygw_batch.language import say
 from paygw_batch.processes import gc_paused
 from paygw_batch.run.quarantine_clock import MAX_AHEAD_S, DateWatch, JournalClock
@@ -369,3 +378,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+def why_stopped(gate: GateState) -> str:
+    """Return why no worker of any host may send; empty if they may."""
+    return "" if gate.stop is None else stop_sentence(gate.stop)

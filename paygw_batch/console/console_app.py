@@ -31,6 +31,7 @@ from paygw_batch.console.pages import (
     plan_page,
     reconcile_page,
     signing_in,
+    workers_page,
 )
 from paygw_batch.console.pages.agreement import AgreementForms
 from paygw_batch.console.pages.settling import order_page, retry_page, settle_page, statement_page
@@ -106,6 +107,7 @@ ROUTES = (
     WebRoute("/payees", payee_page.find_payee, Act.LOOK),
     WebRoute("/payees/advice", payee_page.remittance_advice, Act.DOWNLOAD),
     WebRoute("/people", people_page.people_and_health, Act.LOOK_AFTER),
+    WebRoute("/workers", workers_page.workers_of_all_hosts, Act.LOOK_AFTER),
     WebRoute("/payouts/{batch}/pause", payout_page.pause, Act.START, "POST"),
     WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Act.START, "POST"),
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK),

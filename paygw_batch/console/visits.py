@@ -191,6 +191,7 @@ class Visit:
             csrf="" if self.session is None else self.session.csrf_token,
             may=lambda act: member is not None and self.may(Act(act)),
             is_sandbox=console.settings.uses_sandbox,
+            has_workers=console.settings.journal.url is not None,
             gateway=console.settings.gateway.base_url or "",
             here=self.request.url.path,
             back=self._back,
@@ -237,6 +238,8 @@ class PageFrame:
     may: Callable[[str], bool]
     """Whether the person may do an act at all, by its name."""
     is_sandbox: bool
+    has_workers: bool
+    """Whether several machines can send: they share a journal in a database."""
     gateway: str
     here: str
     back: str

@@ -20,7 +20,7 @@ from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.journal import Journal, JournalReader
 from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
 from paygw_batch.journal.port import EngineJournal
-from paygw_batch.journal.shared_run import RowBeingSent, RunOfWorkers, SharedRun
+from paygw_batch.journal.shared_run import RowBeingSent, RunNow, RunOfWorkers, SharedRun, SharedWork, WorkerLife
 from paygw_batch.journal.values import (
     LINE_COLUMNS,
     Amendment,
@@ -105,13 +105,16 @@ __all__ = [
     "RepeatedBatch",
     "RowBeingSent",
     "RowStanding",
+    "RunNow",
     "RunOfWorkers",
     "SharedRun",
+    "SharedWork",
     "StateTally",
     "TallyKind",
     "UsedSpelling",
     "WaitingEvidence",
     "Withdrawal",
+    "WorkerLife",
     "canonical",
     "decode_notification",
     "encode_notification",

@@ -1,7 +1,10 @@
 """Declares the values about runs that workers on several hosts share, and the interface of such a run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from paygw_batch.journal.gate_port import GateState
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,26 @@ class WorkerLife:
     batch: str | None
     chunk: int | None
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunNow:
+    """A run that is not over. `batch` is the batch's id; `rows_left` counts the rows that are still to be sent."""
+
+    batch: str
+    sheet_name: str
+    rows_left: int
+    is_urgent: bool
+    is_stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWork:
+    """What all hosts do together at one moment: their workers, the runs that they send, and their limits."""
+
+    workers: Sequence[WorkerLife]
+    runs: Sequence[RunNow]
+    gate: GateState
 
 
 class RunOfWorkers(Protocol):

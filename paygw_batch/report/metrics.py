@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from paygw_batch.core.shown_states import INVALID, STATES
+from paygw_batch.journal import SharedWork
 from paygw_batch.report.summary import ExitCode, Summary
 
 _OF_JOURNAL: Mapping[str, str] = {
@@ -28,6 +29,12 @@ _OF_RUN: Mapping[str, str] = {
 }
 _OF_FOLDER: Mapping[str, str] = {
     "paygw_folder_files": "Files in the drop folder after the last run, and refused ones that nobody has taken away.",
+}
+_OF_WORKERS: Mapping[str, str] = {
+    "paygw_workers": "Workers of all hosts: alive, or dead with a chunk that nobody has taken over yet.",
+    "paygw_run_rows_left": "Rows that are still to be sent, of each batch that workers are sending.",
+    "paygw_gate_stopped": "1 while no worker may send, because a limit or a person stopped them.",
+    "paygw_workers_timestamp_seconds": "When the workers were last looked at.",
 }
 _LAST_SUCCESS = "paygw_run_last_success_timestamp_seconds"
 _SAMPLE = re.compile(r"(paygw_[a-z_]+)(\{[^{}\n]*\})? (\S+)")
@@ -54,14 +61,22 @@ class EndedRun:
     files: Mapping[str, int] = field(default_factory=dict)
 
 
-def metrics_text(ended: EndedRun | None, figures: JournalTotals | None, now: datetime, *, earlier: str) -> str:
+def metrics_text(
+    ended: EndedRun | None,
+    figures: JournalTotals | None,
+    now: datetime,
+    *,
+    earlier: str,
+    work: SharedWork | None = None,
+) -> str:
     """Return all gauges as lines of text. Each metric has its help and type.
 
     `ended` is None if the journal has changed and no command has ended. `earlier` is the text that is replaced: what
-    it says of other commands stays, and so do the figures of a journal that could not be read now (None).
+    it says of other commands stays, and so do the figures of a journal, or of workers, that were not read now (None).
     """
     before = _samples_of(earlier)
     samples = {name: before.get(name, {}) for name in _OF_JOURNAL} if figures is None else _of_journal(figures, now)
+    samples |= {name: before.get(name, {}) for name in _OF_WORKERS} if work is None else _of_workers(work, now)
     of_run = {} if ended is None else _of_run(ended.summary, now)
     for name in _OF_FOLDER:
         counted = {} if ended is None else {_labels(state=state): str(count) for state, count in ended.files.items()}
@@ -101,6 +116,19 @@ def _of_journal(figures: JournalTotals, now: datetime) -> Samples:
     }
 
 
+def _of_workers(work: SharedWork, now: datetime) -> Samples:
+    living = sum(worker.is_alive for worker in work.workers)
+    return {
+        "paygw_workers": {
+            _labels(state="alive"): str(living),
+            _labels(state="dead"): str(len(work.workers) - living),
+        },
+        "paygw_run_rows_left": {_labels(batch=run.batch): str(run.rows_left) for run in work.runs},
+        "paygw_gate_stopped": {"": str(int(work.gate.stop is not None))},
+        "paygw_workers_timestamp_seconds": {"": _seconds(now)},
+    }
+
+
 def _samples_of(text: str) -> Samples:
     """Return our own samples in an earlier text; every other line is left out."""
     found: Samples = {}
@@ -121,7 +149,7 @@ def _seconds(at: datetime) -> str:
 
 
 def _lines(samples: Samples) -> Iterator[str]:
-    for name, help_text in {**_OF_JOURNAL, **_OF_FOLDER, **_OF_RUN}.items():
+    for name, help_text in {**_OF_JOURNAL, **_OF_WORKERS, **_OF_FOLDER, **_OF_RUN}.items():
         if not samples[name]:
             continue
         yield f"# HELP {name} {help_text}"

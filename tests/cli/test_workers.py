@@ -323,3 +323,16 @@ def test_a_worker_whose_server_is_gone_says_so_and_ends(tmp_path: Path, monkeypa
         assert gone.exit_code == 7
         assert "can no longer be written" in gone.stderr
         assert "Traceback" not in gone.output
+
+
+def test_a_worker_writes_how_many_workers_live_and_what_is_left(hosts: Hosts) -> None:
+    one = hosts.host("one")
+    metrics = one.home / "paygw.prom"
+    one.config.write_text(f'{one.config.read_text()}\n[reporting]\nmetrics = "{metrics}"\n')
+    sheet = hosts.office.sheet(kenyan_rows(3))
+    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    ended(one.start("work", "--once"), 0)
+    text = metrics.read_text()
+    assert 'paygw_workers{state="alive"} ' in text
+    assert "paygw_gate_stopped 0" in text
+    assert "paygw_run_rows_left{" not in text  # the run is over: a gauge of it would alert for ever

@@ -54,6 +54,7 @@ RULES = {
     "GET /sheets/{sheet}/people.csv": "maker, approver",
     "GET /sign-in": STRANGERS,
     "GET /statements/{statement}": "maker, approver",
+    "GET /workers": EVERYONE,
     "POST /invitation/{token}": STRANGERS,
     "POST /language": STRANGERS,
     "POST /new": "maker",

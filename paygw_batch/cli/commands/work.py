@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from paygw_batch.actions.batch_status import batch_summary
+from paygw_batch.actions.run_report import workers_measured
 from paygw_batch.actions.send import Drained, Task, require_sendable, send_rows, wrong_clock
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.screen.progress_bar import progress_on
@@ -241,6 +242,6 @@ def command(invocation: Invocation, *, batch: str | None, once: bool, seconds: f
     require_workers(settings)
     require_gateway(settings)
     guard_of(invocation, settings).check(reporting=True)
-    with reported(settings, "work", screen) as report:
+    with reported(settings, "work", screen) as report, workers_measured(settings):
         report.summary = BatchServer(settings, screen, Share(batch, seconds) if once else None).serve()
     screen.finish(report.summary)

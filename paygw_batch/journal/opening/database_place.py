@@ -22,7 +22,7 @@ from paygw_batch.journal.guards.location import check_directory, make_directory
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside
-from paygw_batch.journal.shared_run import WorkerLife
+from paygw_batch.journal.shared_run import SharedWork, WorkerLife
 from paygw_batch.journal.sqlite.inbox import InboxReader
 from paygw_batch.journal.values import KeptPlan, Withdrawal
 from paygw_batch.language import say
@@ -180,6 +180,11 @@ class DatabasePlace(JournalPlace):
         """Return the workers of all hosts that have not said their end."""
         with closing(self.open_to_read()) as journal:
             return journal.workers()
+
+    def shared_work(self) -> SharedWork:
+        """Return what all hosts do now: their workers, the runs that go on, and the limits."""
+        with closing(self.open_to_read()) as journal:
+            return SharedWork(journal.workers(), journal.runs_now(), self.limits())
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Make a withdrawal durable (see the place)."""

@@ -13,13 +13,13 @@ from paygw_batch.journal.journal import JournalReader, WaitingInbox
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.postgres.batch_rows import count_due, count_known, count_states, due_rows, find_rows
 from paygw_batch.journal.postgres.leasing.leases import rows_being_sent
-from paygw_batch.journal.postgres.leasing.offered_chunks import workers_in
+from paygw_batch.journal.postgres.leasing.offered_chunks import unfinished_runs, workers_in
 from paygw_batch.journal.postgres.session import Row, Session, plainly
 from paygw_batch.journal.postgres.standing_lines import words_of
 from paygw_batch.journal.postgres.tables import PostgresTables
 from paygw_batch.journal.postgres.verify import verify_journal
-from paygw_batch.journal.shared_run import RowBeingSent, WorkerLife
-from paygw_batch.journal.values import Due, PaymentSearch, RowStanding, StateTally, TallyKind, WantedRows
+from paygw_batch.journal.shared_run import RowBeingSent, RunNow, SharedRun, WorkerLife
+from paygw_batch.journal.values import BatchRecord, Due, PaymentSearch, RowStanding, StateTally, TallyKind, WantedRows
 
 
 class PostgresReader(JournalReader):
@@ -43,6 +43,18 @@ class PostgresReader(JournalReader):
         """Return the workers that have not said their end, the newest sign of life first."""
         with self._snapshot() as connection:
             return workers_in(connection)
+
+    def runs_now(self) -> Sequence[RunNow]:
+        """Return the runs that are not over, the urgent ones first."""
+        with self._snapshot() as connection:
+            runs = unfinished_runs(connection)
+        records = {record.number: record for record in self.batches()} if runs else {}
+        return [self._run_now(run, records[run.batch]) for run in runs]
+
+    def _run_now(self, run: SharedRun, record: BatchRecord) -> RunNow:
+        due = self.tallies(run.batch, kind=TallyKind.DUE)
+        is_stopped = run.stop_reason is not None
+        return RunNow(record.batch, record.sheet_name, sum(one.count for one in due), run.is_urgent, is_stopped)
 
     def close(self) -> None:
         """Close the journal. It can be reopened."""

@@ -1,0 +1,71 @@
+"""The workers of all hosts, what they send, and the limits that hold over all of them: to read only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from starlette.responses import Response
+
+from paygw_batch.actions.send import why_stopped
+from paygw_batch.console.rendering import Page
+from paygw_batch.console.visits import PageNotFound, Visit
+from paygw_batch.journal import RunNow, SharedWork, WorkerLife
+from paygw_batch.language import say
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.journal import require_workers
+
+
+@dataclass(frozen=True, slots=True)
+class ShownWorker:
+    """A worker, the sheet that it sends, and how many rows a minute it has sent since it started."""
+
+    life: WorkerLife
+    sheet_name: str
+    rows_a_minute: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersPage(Page):
+    """The workers of all hosts."""
+
+    template: ClassVar[str] = "workers.html"
+
+    workers: Sequence[ShownWorker]
+    runs: Sequence[RunNow]
+    rate_per_s: float
+    """0: no limit."""
+    in_flight: int
+    """Rows that may be in flight at once, over all workers."""
+    stopped_at: str
+    stop_reason: str
+    rest_until: str
+
+
+def workers_of_all_hosts(visit: Visit) -> Response:
+    """Show the workers. Raises `PageNotFound` if the journal is a file: then one machine sends."""
+    settings = visit.console.settings
+    if settings.journal.url is None:
+        raise PageNotFound(say("Payouts are sent by this machine alone: it has no workers."))
+    return visit.page(workers_page(require_workers(settings).shared_work(), settings, visit.console.now()))
+
+
+def workers_page(work: SharedWork, settings: Settings, now: datetime) -> WorkersPage:
+    """Return what the page shows of the work of all hosts."""
+    gate, configured = work.gate, settings.submission
+    names = {run.batch: run.sheet_name for run in work.runs}
+    concurrency = configured.concurrency if gate.concurrency is None else gate.concurrency
+    return WorkersPage(
+        workers=[ShownWorker(one, names.get(one.batch or "", ""), _rate(one, now)) for one in work.workers],
+        runs=work.runs,
+        rate_per_s=configured.rate_per_s if gate.rate_per_s is None else gate.rate_per_s,
+        in_flight=min(gate.places, concurrency),
+        stopped_at=gate.stopped_at if gate.stop is not None else "",
+        stop_reason=why_stopped(gate),
+        rest_until=gate.rest_until,
+    )
+
+
+def _rate(worker: WorkerLife, now: datetime) -> float:
+    minutes = (now - datetime.fromisoformat(worker.since)).total_seconds() / 60
+    return worker.rows / minutes if minutes > 0 else 0.0

@@ -1,0 +1,68 @@
+"""The page Workers: which machines send, what is left, and why nothing is sent; only if there are several machines."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from paygw_batch.clock import timestamp
+from paygw_batch.console.pages import workers_page
+from paygw_batch.journal import RunNow, SharedWork, WorkerLife
+from paygw_batch.journal.gate_port import GateState, GateStop, GateStopKind
+from paygw_batch.settings.configuration import Settings
+from tests.cli.test_postgres_commands import ClusterProgram
+from tests.console.people import AUDITOR, MAKER, House, set_up
+from tests.engine.scripted_world import NOW
+from tests.journal.postgres_server import PostgresServer
+from tests.patience import PATIENCE_S, until
+
+GATE = GateState(50.0, 8, "amina", timestamp(NOW), 4, [], "", 0, 0, None, "")
+WORKER = WorkerLife("nairobi-1", 4711, timestamp(NOW - timedelta(minutes=2)), timestamp(NOW), True, "b" * 16, 3, 600)
+RUN = RunNow("b" * 16, "salaries.csv", 12_345, is_urgent=True, is_stopped=False)
+
+
+def test_rows_a_minute_are_those_since_the_worker_started() -> None:
+    page = workers_page.workers_page(SharedWork([WORKER], [RUN], GATE), Settings.model_validate({}), NOW)
+    (one,) = page.workers
+    assert (one.rows_a_minute, one.sheet_name) == (300, "salaries.csv")
+    assert (page.rate_per_s, page.in_flight, page.stop_reason) == (50, 4, "")
+
+
+def test_what_nobody_set_is_what_is_configured() -> None:
+    gate = replace(GATE, rate_per_s=None, concurrency=None, places=99)
+    page = workers_page.workers_page(SharedWork([], [], gate), Settings.model_validate({}), NOW)
+    assert (page.rate_per_s, page.in_flight) == (0, 16)
+
+
+def test_a_stop_is_told_with_its_reason() -> None:
+    stop = GateStop(GateStopKind.REQUESTED, 0, "An operator stopped it.")
+    page = workers_page.workers_page(
+        SharedWork([], [], replace(GATE, stop=stop, stopped_at=timestamp(NOW))), Settings.model_validate({}), NOW
+    )
+    assert "An operator stopped it." in page.stop_reason
+    assert page.stopped_at == timestamp(NOW)
+
+
+def test_a_journal_in_a_file_has_no_such_page_and_no_link_to_it(house: House) -> None:
+    ada = house.person(MAKER)
+    assert ada.get("/workers").status_code == 404
+    assert 'href="/workers"' not in ada.get("/").text
+
+
+def test_the_page_shows_a_worker(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    program = ClusterProgram(tmp_path, set_up(tmp_path).config)
+    database = postgres_server.new_database()
+    program.write_url(postgres_server.url(database))
+    program.make_journal()
+    house = House(program)
+    tom = house.person(AUDITOR)
+    assert "No worker is running" in tom.get("/workers").text
+    worker = program.start("work")
+    until(lambda: "<td>working</td>" in tom.get("/workers").text or worker.poll() is not None)
+    page = tom.get("/workers").text
+    assert 'aria-current="page">Workers' in page
+    assert "<td>working</td>" in page
+    worker.terminate()
+    worker.communicate(timeout=PATIENCE_S)
+    assert worker.returncode == 0
+    house.console.trail.close()
+    postgres_server.drop_database(database)
