@@ -1,0 +1,52 @@
+"""The examples for container engines: each is what the engine's own schema allows, and fits what the program needs."""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import yaml
+
+from paygw_batch.cli.main import COMMANDS
+from paygw_batch.settings.sections import GatewaySection
+
+DOCS = Path(__file__).parents[1] / "docs"
+COMPOSE_SCHEMA = files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
+KUBERNETES = "1.30"
+
+
+def manifests() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DOCS / "kubernetes.yaml").read_text()))
+
+
+def pods() -> list[dict[str, Any]]:
+    workers, refresh = manifests()
+    return [workers["spec"]["template"]["spec"], refresh["spec"]["jobTemplate"]["spec"]["template"]["spec"]]
+
+
+def test_the_compose_file_is_what_its_schema_allows() -> None:
+    compose = yaml.safe_load((DOCS / "compose.yaml").read_text())
+    jsonschema.validate(compose, json.loads(COMPOSE_SCHEMA.read_text()))
+    assert {"worker-1", "worker-2"} <= set(compose["services"])
+
+
+def test_the_manifests_are_what_kubernetes_allows() -> None:
+    for manifest in manifests():
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+def test_a_pod_has_time_for_its_longest_request_and_runs_a_command_of_ours() -> None:
+    for pod in pods():
+        assert pod["terminationGracePeriodSeconds"] > GatewaySection().total_timeout_s
+        (container,) = pod["containers"]
+        program, _, _, command = container["args"]
+        assert program == "paygw-batch"
+        assert command in COMMANDS
+        named = {volume["name"] for volume in pod["volumes"]} | {"state"}
+        assert {mount["name"] for mount in container["volumeMounts"]} <= named
+
+
+def test_two_runs_of_the_same_job_never_overlap() -> None:
+    assert manifests()[1]["spec"]["concurrencyPolicy"] == "Forbid"
