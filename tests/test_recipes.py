@@ -1,0 +1,108 @@
+"""The recipes for other engines: each calls a share as often as it must, and leaves the rest to a person.
+
+Airflow is too large to install for a test: a module of its name takes its place. Temporal's own environment runs its
+activity.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from runpy import run_path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+RECIPES = Path(__file__).parents[1] / "docs/recipes"
+
+
+@pytest.fixture
+def paygw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Return a function that lets `paygw-batch` end with a code; it returns what it was asked."""
+    asked = tmp_path / "asked"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    def ends_with(code: int) -> list[str]:
+        program = tmp_path / "paygw-batch"
+        program.write_text(f'#!/bin/sh\necho "$@" >> {asked}\nexit {code}\n')
+        program.chmod(0o700)
+        return asked.read_text().splitlines() if asked.exists() else []
+
+    return ends_with
+
+
+class Failed(Exception):
+    """Airflow's error that is not tried again."""
+
+
+class Step:
+    """A task of the stand-in for Airflow."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self.then: Step | None = None
+
+    def __rshift__(self, other: "Step") -> "Step":
+        self.then = other
+        return other
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+    """Return the tasks of the recipe for Airflow, in their order."""
+    made: list[Step] = []
+
+    def task(call: Callable[[], None] | None = None, **_options: object) -> Any:
+        def decorated(call: Callable[[], None]) -> Callable[[], Step]:
+            def step() -> Step:
+                made.append(Step(call))
+                return made[-1]
+
+            return step
+
+        return decorated if call is None else decorated(call)
+
+    sdk, exceptions = ModuleType("airflow.sdk"), ModuleType("airflow.exceptions")
+    sdk.task, sdk.dag = task, lambda **_options: lambda call: call  # type: ignore[attr-defined]
+    exceptions.AirflowFailException = Failed  # type: ignore[attr-defined]
+    for module in (ModuleType("airflow"), sdk, exceptions):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    run_path(str(RECIPES / "airflow_salaries.py"))
+    return made
+
+
+def test_airflow_hands_over_and_then_sends_a_share(steps: list[Step], paygw: Callable[..., list[str]]) -> None:
+    paygw(0)
+    hand_over, share = steps
+    assert hand_over.then is share
+    for step in steps:
+        step.call()
+    sheet = "/srv/payroll/salaries.csv"
+    assert paygw(0) == [f"submit {sheet} --detach", f"work --once {sheet} --for 3600"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(6, RuntimeError), (130, RuntimeError), (5, Failed), (4, Failed), (7, Failed)]
+)
+def test_airflow_tries_again_only_while_rows_are_left(
+    steps: list[Step], paygw: Callable[..., list[str]], code: int, error: type[Exception]
+) -> None:
+    paygw(code)
+    with pytest.raises(error):
+        steps[1].call()
+
+
+@pytest.mark.parametrize(("code", "is_final"), [(6, False), (130, False), (5, True), (4, True)])
+def test_temporal_tries_again_only_while_rows_are_left(
+    paygw: Callable[..., list[str]], code: int, is_final: bool
+) -> None:
+    share = run_path(str(RECIPES / "temporal_share.py"))["share"]
+    paygw(0)
+    asyncio.run(ActivityEnvironment().run(share, "3f09c1d2"))
+    assert paygw(code) == ["work --once 3f09c1d2 --for 300"]
+    with pytest.raises(ApplicationError) as failed:
+        asyncio.run(ActivityEnvironment().run(share, "3f09c1d2"))
+    assert failed.value.non_retryable is is_final
