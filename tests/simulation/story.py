@@ -8,7 +8,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.run.kept_documents import check_kept_orders
 from tests.simulation.enquiries import refresh_rows
-from tests.simulation.gateway import BEHAVIOURS, DEAD, TOTAL_TIMEOUT_S, USUAL
+from tests.simulation.gateway import BEHAVIOURS, DEAD, LONGEST_SLEEP_S, TOTAL_TIMEOUT_S, USUAL
 from tests.simulation.people import come, come_early, look_in
 from tests.simulation.process import Process, resume, submit
 from tests.simulation.restoring import adopt, ask_the_gateway, copies_with_every_batch
@@ -24,7 +24,8 @@ CHANCE_OF_A_LOSS = 0.08
 CHANCE_OF_ENQUIRIES = 0.15
 MAX_STEPS = 30_000
 LONGEST_RUN_S = 6 * 3600.0
-LONGEST_DRAIN_S = 2 * TOTAL_TIMEOUT_S + 60.0
+LONGEST_DRAIN_S = 2 * TOTAL_TIMEOUT_S + 60.0 + LONGEST_SLEEP_S
+"""Of a machine that may sleep once meanwhile: no run can end while it does."""
 ALL = tuple(BEHAVIOURS)
 SETTLED = {State.PAID, State.REJECTED, State.ACCEPTED, State.REPLACED}
 Plant = Callable[[SimWorld], None]
