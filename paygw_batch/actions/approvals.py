@@ -22,6 +22,7 @@ from paygw_batch.run.approval import (
     needs_approval,
     payments_sha256,
     payout_code,
+    require_same_content,
 )
 from paygw_batch.run.kept_documents import require_unused
 from paygw_batch.run.ordered_batch import RowOrder, batch_of_order, require_true
@@ -91,15 +92,23 @@ def require_approval(
     journal: JournalReader,
     now: Now,
     require_true: Callable[[PlanDocument], None],
+    *,
+    is_named: bool,
 ) -> Approved:
     """Return who prepared and approved the batch that `planned` would open in `journal`, if it needs approval.
 
     A batch that the journal already has was approved when it was opened. Raises `ApprovalError` when the plan in `file`
     does not have enough valid approvals over exactly this, or has opened another batch. So does `require_true` for one
-    whose findings are not those of the sheet.
+    whose findings are not those of the sheet. A plan that a person named (`is_named`) is held to all but the approvals
+    if none are needed; one that was withdrawn opens nothing, named or not.
     """
     policy = policy_of(settings)
-    if policy is None or planned.existing is not None:
+    if policy is None:
+        return NOT_ASKED_FOR
+    withdrawn = journal.withdrawals()
+    if planned.existing is not None:
+        if is_named:
+            require_not_withdrawn(named_plan(settings, file), withdrawn)
         return NOT_ASKED_FOR
     content = content_of(
         planned,
@@ -109,8 +118,15 @@ def require_approval(
         minor_units=minor_units_of(rules),
     )
     if not needs_approval(content, policy):
+        if is_named:
+            named = named_plan(settings, file)
+            require_not_withdrawn(named, withdrawn)
+            require_same_content(named, content)
+            signatures_of(named, policy, now())
+            require_true(named)
+        elif (beside := _readable_plan(file)) is not None and beside.content.batch == content.batch:
+            require_not_withdrawn(beside, withdrawn)
         return NOT_ASKED_FOR
-    withdrawn = journal.withdrawals()
     document = best_plan(settings, content, file, policy, now(), withdrawn={one.sha256 for one in withdrawn})
     if document is None:
         raise ApprovalError(
@@ -124,6 +140,14 @@ def require_approval(
     approved = check_plan(document, content, policy, now(), used=opened)
     require_true(document)
     return approved
+
+
+def _readable_plan(file: Path) -> PlanDocument | None:
+    """Return the plan in a file; None if there is none that reads."""
+    try:
+        return read_document(file, PlanDocument)
+    except ApprovalError:
+        return None
 
 
 def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: Withdrawal) -> None:

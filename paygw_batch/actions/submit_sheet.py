@@ -68,6 +68,7 @@ def submit_sheet(
         journal,
         utc_now,
         partial(require_true_findings, asked=asked, settings=settings, rules=rules, journal=journal),
+        is_named=asked.options.is_plan_named,
     )
     if approved is NOT_ASKED_FOR and asked.options.is_plan_named:
         require_about(named_plan(settings, asked.plan), plan)

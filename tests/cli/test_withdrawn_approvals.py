@@ -1,13 +1,16 @@
 """A plan or an order that a person withdrew counts no more: in no copy, with whichever approvals."""
 
+import json
 import shutil
 import sqlite3
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.approving import plan_of, policy, prepared
+from tests.cli.approving import edited, plan_of, policy, prepared, signed_again
 from tests.cli.program import Program, kenyan_rows, kill, sandbox_toml
 
 
@@ -104,3 +107,48 @@ def test_a_withdrawal_that_was_changed_in_the_journal_is_found(careful: Program)
         connection.execute("UPDATE evidence SET content = replace(content, 'cleo', 'ada') WHERE finding = 'withdrawn'")
     connection.close()
     assert careful.run("verify").exit_code == 7
+
+
+@pytest.fixture
+def small(careful: Program) -> Program:
+    """A company whose payout is below the sum that needs approval, with a plan of it all the same."""
+    careful.config.write_text(careful.config.read_text().replace('KES = "1000"', 'KES = "1000000"'))
+    prepared(careful)
+    return careful
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_withdrawn_plan_opens_nothing_although_its_sum_needs_no_approval(small: Program, *, is_named: bool) -> None:
+    copy = shutil.copy(plan_of(small), small.home / "copy.json")
+    assert withdraw(small, "ada") == 0
+    sheet = small.home / "payroll.csv"
+    assert small.run("submit", sheet, *(("--plan", copy) if is_named else ())).exit_code == 8
+    assert (small.record(), small.json("status")["batches"]) == ([], [])
+    plan_of(small).unlink()
+    assert small.json("submit", sheet)["exit_code"] == 0, "a person who names no plan, and has none"
+    assert small.run("submit", sheet, "--plan", copy).exit_code == 8, "nor does it continue the batch"
+
+
+FORGERIES: Mapping[str, Callable[[dict[str, Any]], object]] = {
+    "another total": lambda plan: plan["content"]["totals"].update(KES="1.00"),
+    "another endpoint": lambda plan: plan["content"].update(endpoint="elsewhere/1"),
+    "fewer findings": lambda plan: plan["findings"].pop(),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_plan_that_is_named_is_held_to_the_sheet_although_it_needs_no_approval(small: Program, forgery: str) -> None:
+    sheet = small.home / "payroll.csv"
+    signed_again(small, FORGERIES[forgery])
+    assert small.run("submit", sheet, "--plan", plan_of(small)).exit_code == 8
+    assert small.record() == []
+
+
+def test_a_plan_that_is_named_is_its_makers_although_it_needs_no_approval(small: Program) -> None:
+    sheet, plan = small.home / "payroll.csv", plan_of(small)
+    document = json.loads(plan.read_text())
+    edited(small, {"made_at": "2026-01-01T00:00:00.000Z"})
+    assert small.run("submit", sheet, "--plan", plan).exit_code == 8
+    assert small.record() == []
+    edited(small, document)
+    assert small.run("submit", sheet, "--plan", plan).exit_code == 0
