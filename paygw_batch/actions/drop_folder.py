@@ -261,7 +261,7 @@ class Drop:
 
     def _put_away(self, strays: Sequence[str]) -> None:
         """Move the notes and plans for which sheets were refused after the last of these sheets."""
-        there = [entry.name for entry in self._folder.iterdir() if is_sheet(entry.name)]
+        there = [entry.name for entry in self._folder.iterdir() if is_sheet(entry.name) and entry.name not in strays]
         for stray in strays:
             if not any(is_meant_for(stray, sheet) for sheet in there) and os.path.lexists(self._folder / stray):
                 (self._folder / stray).rename(self._folder / "refused" / f"{self._stamp()}-{stray}")
@@ -320,7 +320,7 @@ def _drop_folder(folder: Path) -> Path:
     if not os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
         raise UsageError(say("{folder} is not a folder.", folder=folder))
     found = Path(os.path.realpath(folder))
-    others = [found.with_name(name) for name in ("done", "refused")]
+    others = [found.parent / name for name in ("done", "refused")]
     if _OUR_FOLDERS.fullmatch(found.name) and all(other.is_dir() for other in others):
         raise UsageError(
             say("{folder} is a subfolder of the drop folder {parent}.", folder=folder, parent=found.parent),
@@ -359,20 +359,22 @@ def _refuse_own_state(folder: Path, guard: OutputGuard) -> None:
 
 def _state_in(path: Path) -> str | None:
     """Name a file that does not belong in a drop folder: a configuration, a key, a journal; else return None."""
-    if is_sheet(path.name) or not stat.S_ISREG(path.lstat().st_mode):
+    if not stat.S_ISREG(path.lstat().st_mode):
         return None
     head = head_of(path, _HEAD_BYTES)
     if head.startswith(_DATABASE):
         return say("a journal or another database")
-    if _KEY.search(head) is not None:
+    if (_KEY.match if is_sheet(path.name) else _KEY.search)(head) is not None:
         return say("a key")
-    if path.name.lower().endswith(NOTE_ENDING):
-        try:
-            if isinstance(tomllib.loads(head.decode()).get("gateway"), dict):
-                return say("a configuration")
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-            return None
-    return None
+    return None if is_sheet(path.name) or not _is_configuration(head) else say("a configuration")
+
+
+def _is_configuration(head: bytes) -> bool:
+    """Whether a file is a configuration of this program, whatever its name."""
+    try:
+        return isinstance(tomllib.loads(head.decode()).get("gateway"), dict)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def _note_of(sheet: Path) -> Path:

@@ -1,8 +1,8 @@
 """Sorts the files of a drop folder by their names: sheets, their notes and plans, and files that belong to none.
 
-A cover note and a plan belong to the sheet whose name they have, to the letter. One that almost does (`payroll.toml`
-beside `payroll.csv`, another case, a second ending, another Unicode form) was meant for a sheet all the same: that
-sheet must not be paid as if nobody had written it.
+A cover note and a plan belong to the sheet whose name they have, to the letter. One that almost does (`payroll.toml`,
+`payroll.csv.tolm` or `payroll.csv.yaml` beside `payroll.csv`, another case, a second ending, another Unicode form) was
+meant for a sheet all the same: that sheet must not be paid as if nobody had written it.
 """
 
 import re
@@ -35,7 +35,24 @@ _RSYNC = re.compile(r"\.(.+)\.[A-Za-z0-9]{6}", re.DOTALL)
 """The hidden name under which rsync writes a file."""
 _COPY = re.compile(r"(?: ?\(\d+\)| ?\[\d+\]| -? ?(?:copy|copie|kopie)(?: \d+)?|[ _])+$")
 """The mark that a browser or a desktop puts behind a name that is taken."""
-_FURTHER_ENDINGS = frozenset({"", "toml", "plan", "json", "bak", "old", "orig", "xls", "xlsm", "ods"})
+
+
+def _with_a_slip(word: str) -> re.Pattern[str]:
+    """Return a pattern of a word, and of each text that one slip of the keyboard makes of it."""
+    slips = [word]
+    for at in range(len(word) + 1):
+        before, after = word[:at], word[at:]
+        slips += [f"{before}.{after}", f"{before}.{after[1:]}", before + after[1:]]
+        slips.append(f"{before}{after[1:2]}{after[:1]}{after[2:]}")
+    return re.compile("|".join(slips))
+
+
+_SHEET_ENDING = "|".join(ending.removeprefix(".") for ending in SHEET_ENDINGS)
+_NOTE = re.compile(f"(?:{_with_a_slip('toml').pattern}|(?:{_SHEET_ENDING})toml)")
+"""The ending of a cover note, also with a slip."""
+_NOTES_ELSEWHERE = frozenset({"yaml", "yml", "ini", "cfg", "conf", "note", "notes", "json", "md", "txt", "text"})
+"""How a note ends that was written for another program: one only behind the whole name of a sheet."""
+_FURTHER_ENDINGS = frozenset({"", "plan", "bak", "old", "orig", "gz", "zip", "xls", "xlsm", "ods"}) | _NOTES_ELSEWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +95,13 @@ def sorted_files(entries: Mapping[str, FolderEntry]) -> FolderState:
     seen = [name for name in entries if not _is_ignored(name) and name not in unfinished]
     companions = {name for name in seen if is_companion(name)}
     payloads = [name for name in seen if name not in companions and not entries[name].is_folder]
-    owned = {own for name in payloads for own in companions_of(name)}
-    strays = companions - owned
     arriving = [future for name, future in unfinished.items() if not entries[name].is_settled]
     sheets = [*arriving, *(name for name in payloads if is_sheet(name))]
+    written_elsewhere = _notes_beside(payloads, sheets)
+    companions |= written_elsewhere
+    payloads, sheets = ([one for one in some if one not in written_elsewhere] for some in (payloads, sheets))
+    owned = {own for name in payloads for own in companions_of(name)}
+    strays = companions - owned
     for name in seen:
         entry = entries[name]
         if name in strays:
@@ -149,7 +169,7 @@ def _sort_stray(name: str, entries: Mapping[str, FolderEntry], sheets: Iterable[
     if any(is_meant_for(name, sheet) for sheet in sheets):
         found.waiting.append(name)
         return
-    kind = say("a cover note") if _is_note(name) else say("a plan")
+    kind = say("a plan") if _is_plan(name) else say("a cover note")
     why = say("{name} is {kind} that belongs to no sheet here.", name=name, kind=kind)
     _leave(name, entries[name], why, found)
 
@@ -163,7 +183,7 @@ def _leave(name: str, entry: FolderEntry, why: str, found: FolderState) -> None:
 
 def _stray_error(stray: str, sheet: str) -> PaygwError:
     """Return why a sheet is refused for a note or a plan that almost has its name."""
-    if _is_note(stray):
+    if not _is_plan(stray):
         note = f"{sheet}{NOTE_ENDING}"
         return SheetError(
             say("{stray} looks like the cover note of {sheet}, which is called {note}.", **_names(stray, sheet, note)),
@@ -207,11 +227,21 @@ def _future_name(name: str) -> str | None:
 
 
 def _is_note(name: str) -> bool:
-    return "toml" in _endings(name)
+    """Whether a file is a cover note by its name; a sheet of Tom's (`payroll.tom.csv`) is none."""
+    if name.lower().endswith(SHEET_ENDINGS):
+        return "toml" in _endings(name)
+    return any(_NOTE.fullmatch(ending) for ending in _endings(name))
 
 
 def _is_plan(name: str) -> bool:
     return {"plan", "json"} <= {*_endings(name)}
+
+
+def _notes_beside(names: Sequence[str], sheets: Sequence[str]) -> set[str]:
+    """Return those that have the whole name of a sheet, and then an ending of notes for other programs."""
+    there = {spelled_alike(sheet) for sheet in sheets}
+    found = ((name, *spelled_alike(name).rpartition(".")) for name in names)
+    return {name for name, sheet, _, ending in found if sheet in there and ending in _NOTES_ELSEWHERE}
 
 
 def _endings(name: str) -> Sequence[str]:
@@ -225,7 +255,8 @@ def _parts(name: str) -> list[str]:
 def _root(name: str) -> str:
     """Return the name of a file in one spelling, without endings and marks of copies."""
     parts = _parts(name)
-    known = {ending.removeprefix(".") for ending in SHEET_ENDINGS} | _FURTHER_ENDINGS
-    while len(parts) > 1 and parts[-1] in known:
+    while len(parts) > 1 and (
+        parts[-1] in _FURTHER_ENDINGS or re.fullmatch(f"{_SHEET_ENDING}|{_NOTE.pattern}", parts[-1])
+    ):
         parts.pop()
-    return re.sub(r"[ _-]+", "-", ".".join(parts))
+    return re.sub(f"-(?:{_SHEET_ENDING})$", "", re.sub(r"[ _-]+", "-", ".".join(parts)))

@@ -201,7 +201,7 @@ NOT_FOR_A_NOTE = {
     "mended": "corrections are made in the console, which submits by itself",
     "first": "a sheet that is not finished is continued by the next run",
     "detach": "run-folder always sends by itself",
-    "urgent": "as detach",
+    "urgent": "as detach: it is about workers",
     "dry_run": "nothing would be known of the sheet afterwards",
     "concurrency": "it is a matter of the host, and of every sheet on it",
     "rate_per_s": "as concurrency",

@@ -58,6 +58,14 @@ MISSPELT = [
     "payroll.csv.toml (1)",
     "payroll.csv .toml",
     "payroll.csv.toml ",
+    "payroll.csv.tolm",
+    "payroll.csv.tml",
+    "payroll.csv.t\u043eml",
+    "payroll.csvtoml",
+    "payroll_csv.toml",
+    "payroll.csv.toml.gz",
+    "payroll.csv.yaml",
+    "payroll.csv.txt",
     "payroll\u200b.csv.toml",
     "\uff50ayroll.csv.toml",
 ]
@@ -272,6 +280,7 @@ def test_names_that_differ_in_little_are_told_apart_by_what_they_are() -> None:
     young = FolderEntry(is_file=True, is_folder=False, is_settled=False)
     found = sorted_files(
         dict.fromkeys(("a.csv", "a.csv.toml", "a.plan.json", "b.xlsx", "b.csv", "b.csv.toml", "2026.11.csv"), settled)
+        | dict.fromkeys(("i.tom.csv", "j.yaml", "k.csv", "k.csv.gz", "l.csv.txt"), settled)
         | {
             "2026.10.toml": settled,
             "c.csv": settled,
@@ -282,8 +291,8 @@ def test_names_that_differ_in_little_are_told_apart_by_what_they_are() -> None:
         }
         | {"g.csv": settled, "g.csv.toml.part": young, "h_1.csv": settled, "H-1.toml": settled}
     )
-    assert sorted(found.ready) == ["2026.11.csv", "a.csv", "b.csv", "b.xlsx"]
-    assert set(found.unfit) == {"h_1.csv"}
+    assert sorted(found.ready) == ["2026.11.csv", "a.csv", "b.csv", "b.xlsx", "i.tom.csv", "k.csv", "l.csv.txt"]
+    assert set(found.unfit) == {"h_1.csv", "j.yaml", "k.csv.gz"}
     assert set(found.left) == {"2026.10.toml"}
     assert {"c.csv", "e.csv", "g.csv", "f.csv.toml"} <= set(found.waiting)
 
@@ -311,7 +320,17 @@ def test_an_empty_folder_name_pays_nothing(program: Program, folder: Path, monke
     assert [path.name for path in folder.iterdir()] == ["payroll.csv"]
 
 
-@pytest.mark.parametrize("what", ["configuration", "own configuration", "key", "journal", "journal below", "home"])
+def test_the_root_of_all_folders_is_no_drop_folder(program: Program) -> None:
+    assert program.run("run-folder", "/").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("configuration", "configuration by another name", "own configuration", "key", "key as a text"),
+        *("journal", "journal as a sheet", "journal below", "home"),
+    ],
+)
 def test_a_folder_that_holds_the_programs_own_is_refused_until_it_is_adopted(
     program: Program, folder: Path, what: str
 ) -> None:
@@ -319,13 +338,19 @@ def test_a_folder_that_holds_the_programs_own_is_refused_until_it_is_adopted(
     match what:
         case "configuration":
             put(folder, "paygw.toml", sandbox_toml())
+        case "configuration by another name":
+            put(folder, "paygw.conf", sandbox_toml())
         case "own configuration":
             program.config = program.config.rename(folder / "paygw.toml")
             program.config.write_text(sandbox_toml("../journal.sqlite3"))
         case "key":
             put(folder, "merchant.key", "-----BEGIN PRIVATE KEY-----\n")
+        case "key as a text":
+            put(folder, "merchant.txt", "-----BEGIN RSA PRIVATE KEY-----\n")
         case "journal":
             (folder / "old.sqlite3").write_bytes(b"SQLite format 3\0")
+        case "journal as a sheet":
+            (folder / "old.csv").write_bytes(b"SQLite format 3\0")
         case "journal below":
             (folder / "state").mkdir()
             program.config.write_text(sandbox_toml("drop/state/journal.sqlite3"))
