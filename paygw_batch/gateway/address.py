@@ -4,6 +4,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote, unquote
@@ -65,7 +66,8 @@ class Origin:
         found = _ADDRESS.fullmatch(url)
         host = found and (found["host"] or _six(found["six"]))
         scheme = found and found["scheme"].lower()
-        if not found or not host or scheme not in _DEFAULT_PORTS or len(host) > _MAX_HOST_CHARACTERS:
+        has_dots = found is not None and not {".", ".."}.isdisjoint(unquote(found["path"]).split("/"))
+        if not found or not host or scheme not in _DEFAULT_PORTS or len(host) > _MAX_HOST_CHARACTERS or has_dots:
             raise ConfigurationError(
                 f"{setting} is not an address that can be used.",
                 hint="Write https://host, with a port and a path where needed; no user name, query or fragment, and "
@@ -154,7 +156,15 @@ def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
 
 
 def _before(path: str, operation_path: str) -> str | None:
-    """Return the part of `path` before the beginning of an operation's path; None if there is none."""
-    parts, wanted = path.split("/")[1:], operation_path.split("/")[1]
+    """Return the part of `path` before a part of an operation's path; None if there is none.
+
+    That is where it begins, two of its names in their order, or its last name at the end: `/api/v4`, `/payout`.
+    """
+    parts, wanted = path.split("/")[1:], [part for part in operation_path.split("/")[1:] if not part.startswith("{")]
     names = [unquote(part).casefold() for part in parts]
-    return None if wanted not in names else "".join(f"/{part}" for part in parts[: names.index(wanted)])
+    pairs = list(pairwise(wanted))
+    for at, name in enumerate(names):
+        following = names[at + 1] if at + 1 < len(names) else None
+        if name == wanted[0] or (name, following) in pairs or (name == wanted[-1] and following is None):
+            return "".join(f"/{part}" for part in parts[:at])
+    return None

@@ -3,9 +3,11 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import load_operation, load_rules, minor_units_by_currency
 from paygw_batch.countries.rules import AmountUnit, CountryRule, Operation, Rules
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.gateway.address import operation_url
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
@@ -46,9 +48,15 @@ def require_complete(settings: Settings, rules: Rules, countries: set[str]) -> N
 
 
 def require_endpoint(settings: Settings) -> None:
-    """Raise `ConfigurationError` naming every key that still needs saying which endpoint a journal is for."""
+    """Raise `ConfigurationError` naming every key that still needs saying which endpoint a journal is for.
+
+    So it does for an address at which no payout could ever be made.
+    """
     keys = {"gateway.base_url", "gateway.endpoint_id", "gateway.consumer_key"}
     _require([key for key in settings.missing_to_send() if key in keys])
+    if not settings.uses_sandbox:
+        gateway = settings.gateway
+        operation_url(gateway.base_url or "", load_operation(PAYOUT), gateway.endpoint_id or "")
 
 
 def _require(missing: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from paygw_batch.api import JournalMissing, JournalNotAdopted, Payouts
 from tests.cli.paying import LoopbackGateway, paying
-from tests.cli.program import Program, kenyan_rows
+from tests.cli.program import Program, kenyan_rows, sandbox_toml
 
 PAID = [f"PAY-{n}" for n in range(1, 6)]
 
@@ -294,6 +294,12 @@ def test_an_incomplete_configuration_makes_no_journal(program: Program) -> None:
     result = program.run("journal", "new")
     assert result.exit_code == 2
     assert "gateway.base_url, gateway.endpoint_id, gateway.consumer_key" in result.stderr
+
+
+def test_no_journal_is_made_for_an_address_at_which_no_payout_could_be_made(program: Program) -> None:
+    program.config.write_text(sandbox_toml(base_url='"https://gateway.example/paynet/api/v4"'))
+    assert program.run("journal", "new").exit_code == 2
+    assert not program.journal.exists()
 
 
 def test_the_sandbox_makes_its_own_and_is_not_remembered(program: Program) -> None:

@@ -59,6 +59,10 @@ def test_an_address_is_brought_to_one_form(base_url: str, origin: str, path: str
         "https://[::1",
         "https://[12345::]",
         "https://gateway.example\\@evil.example",
+        "https://gateway.example/a/../b",
+        "https://gateway.example/./a",
+        "https://gateway.example/a/%2E%2e/b",
+        "https://gateway.example/a%2F..%2Fb",
     ],
 )
 def test_what_is_no_plain_address_is_refused_and_not_repeated(base_url: str) -> None:
@@ -115,6 +119,10 @@ def test_an_endpoint_that_would_be_another_path_is_refused(endpoint_id: str) -> 
         ("/PayNet/api", ""),
         ("/%70aynet/api", ""),
         ("/proxy/paynet/api/v4", "/proxy"),
+        ("/api/v4", ""),
+        ("/proxy/api/v4/payout/1234", "/proxy"),
+        ("/v4/payout/1234", ""),
+        ("/Payout/", ""),
     ],
 )
 def test_a_base_address_with_a_part_of_an_operation_is_refused(path: str, before: str) -> None:
@@ -124,5 +132,6 @@ def test_a_base_address_with_a_part_of_an_operation_is_refused(path: str, before
 
 
 def test_a_base_address_may_have_a_path_of_its_own() -> None:
-    url = operation_url("https://gateway.example/paynets/v4", OPERATION, "1")
-    assert url == f"https://gateway.example/paynets/v4{OPERATION.path.replace('{endpoint_id}', '1')}"
+    for path in ("/paynets/v4", "/payout-gateway", "/payout/v1", "/api"):
+        url = operation_url(f"https://gateway.example{path}", OPERATION, "1")
+        assert url == f"https://gateway.example{path}{OPERATION.path.replace('{endpoint_id}', '1')}"
