@@ -15,7 +15,10 @@ import polars as pl
 import pytest
 from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
+from openpyxl.formatting.rule import DataBarRule, Rule
 from openpyxl.styles import Color, Font, PatternFill
+from openpyxl.styles.differential import DifferentialStyle
+from openpyxl.styles.numbers import NumberFormat
 from openpyxl.worksheet.worksheet import Worksheet
 
 from paygw_batch.countries.rules import Rules
@@ -504,3 +507,50 @@ def test_an_empty_cell_with_a_colour_far_to_the_right_is_no_damage(sheet: MakeSh
 
     read = sheet(styled(PAID_BY, PAID, style=style), "pay.xlsx")
     assert read.frame.columns == ["row", "country", "client_orderid", "amount"]
+
+
+@pytest.mark.parametrize("area", ["B2:C2", "C2:C3", "A2:C3"])
+def test_a_value_that_lies_under_other_merged_cells_is_warned_of(sheet: MakeSheet, area: str) -> None:
+    def style(worksheet: Worksheet) -> None:
+        worksheet.merged_cells.add(area)  # the values stay, as by pasting the format of merged cells alone
+
+    assert (3 if area == "C2:C3" else 2, "amount.shown_otherwise") in warned(sheet, style)
+    assert (2, "country.shown_otherwise") not in warned(sheet, style)
+
+
+STRUCK, UNSEEN = (0, "row.struck"), (0, "amount.shown_otherwise")
+RULES: dict[str, tuple[Rule, list[tuple[int, str]]]] = {
+    "struck": (Rule("expression", dxf=DifferentialStyle(font=Font(strike=True)), formula=["$A2"]), [STRUCK]),
+    "white": (Rule("expression", dxf=DifferentialStyle(font=Font(color="FFFFFF")), formula=["$A2"]), [UNSEEN]),
+    "thousands": (
+        Rule("expression", dxf=DifferentialStyle(numFmt=NumberFormat(164, "#,##0,")), formula=["$A2"]),
+        [UNSEEN],
+    ),
+    "a bar alone": (DataBarRule("min", None, "max", None, color="FF0000", showValue=False), [UNSEEN]),
+    "red": (
+        Rule("expression", dxf=DifferentialStyle(font=Font(color="9C0006"), fill=PatternFill(bgColor="FFC7CE"))),
+        [],
+    ),
+    "a bar": (DataBarRule("min", None, "max", None, color="FF0000"), []),
+    "two decimals": (Rule("expression", dxf=DifferentialStyle(numFmt=NumberFormat(164, "#,##0.00"))), []),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_that_can_strike_or_hide_a_value_is_warned_of_once(sheet: MakeSheet, name: str) -> None:
+    rule, expected = RULES[name]
+    assert warned(sheet, lambda worksheet: worksheet.conditional_formatting.add("C2:C9 C12", rule)) == expected
+
+
+@pytest.mark.parametrize("area", ["C1", "D1:F9", "E2:E3"])
+def test_a_rule_that_is_about_no_value_warns_of_nothing(sheet: MakeSheet, area: str) -> None:
+    rule, _ = RULES["struck"]
+    assert warned(sheet, lambda worksheet: worksheet.conditional_formatting.add(area, rule)) == []
+
+
+def test_a_row_or_a_column_too_small_to_be_seen_counts_as_hidden(sheet: MakeSheet) -> None:
+    def style(worksheet: Worksheet) -> None:
+        worksheet.row_dimensions[3].height = 1
+        worksheet.column_dimensions["C"].width = 0.1
+
+    assert warned(sheet, style) == [(3, "row.hidden"), (0, "column.hidden")]

@@ -42,6 +42,8 @@ _MIN_CONTRAST = 1.3
 """Black on white has 21, the least that can be read about 1.5 (WCAG 2.2, contrast ratio)."""
 _MIN_POINTS = 3.0
 _MAX_DIGITS = 18
+_SAMPLE_AMOUNT = "1234567"
+"""A rule whose format shows this as another number shows some amounts as others."""
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 _THEME = (_WHITE, _BLACK)
 """The first two colours of a theme: light and dark. The others are visible on both."""
@@ -77,6 +79,14 @@ class CellStyle:
 PLAIN = CellStyle()
 
 
+@dataclass(frozen=True, slots=True)
+class RuleEffect:
+    """What a rule of the spreadsheet does to a cell: it strikes it through, or hides its value or shows another."""
+
+    strikes: bool = False
+    hides: bool = False
+
+
 @dataclass(slots=True)
 class _Font:
     is_struck: bool = False
@@ -85,19 +95,51 @@ class _Font:
 
 
 @dataclass(slots=True)
+class _Changed:
+    """Collects what one rule changes: the font, the ground, the number format."""
+
+    _font: _Font = field(default_factory=_Font)
+    _ground: _Colour | None = _WHITE
+    _code: str = GENERAL
+
+    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        """Take a start tag."""
+        match name:
+            case "strike" | "color" | "sz":
+                _describe(self._font, name, attributes)
+            case "bgColor":  # of a rule, a solid ground has its colour here (18.8.32)
+                self._ground = _colour(attributes)
+            case "numFmt":
+                self._code = attributes.get("formatCode", GENERAL)
+
+    def effect(self) -> RuleEffect:
+        """Return what the rule does."""
+        is_lost = self._font.points < _MIN_POINTS or _is_lost_on(self._font.colour, self._ground)
+        is_date = _is_date_format(-1, self._code)
+        is_other = not is_date and shown_number(self._code, _SAMPLE_AMOUNT) != Decimal(_SAMPLE_AMOUNT)
+        return RuleEffect(strikes=self._font.is_struck, hides=is_lost or is_date or is_other)
+
+
+@dataclass(slots=True)
 class StyleReader:
     """Collects the cell styles of `xl/styles.xml` from its tags."""
 
     styles: list[CellStyle] = field(default_factory=list)
+    effects: list[RuleEffect] = field(default_factory=list)
+    """What rules do, by the number by which they name it."""
     _formats: dict[int, str] = field(default_factory=dict)
     _fonts: list[_Font] = field(default_factory=list)
     _fills: list[_Colour | None] = field(default_factory=list)
     _inside: list[str] = field(default_factory=list)
+    _changed: _Changed = field(default_factory=_Changed)
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         """Take a start tag."""
         self._inside.append(name)
         parents = self._inside
+        if "dxfs" in parents:
+            self._changed.start(name, attributes)
+            return
         match name:
             case "numFmt" if "numFmts" in parents:
                 self._formats[int(attributes.get("numFmtId", "0"))] = attributes.get("formatCode", "")
@@ -114,9 +156,12 @@ class StyleReader:
             case "xf" if "cellXfs" in parents:
                 self.styles.append(self._style(attributes))
 
-    def end(self, _name: str) -> None:
+    def end(self, name: str) -> None:
         """Take an end tag."""
         self._inside.pop()
+        if name == "dxf":
+            self.effects.append(self._changed.effect())
+            self._changed = _Changed()
 
     def _style(self, attributes: Mapping[str, str]) -> CellStyle:
         number, font_at, fill_at = (int(attributes.get(name, "0")) for name in ("numFmtId", "fontId", "fillId"))

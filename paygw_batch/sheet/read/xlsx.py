@@ -1,7 +1,7 @@
 """Reads a workbook (.xlsx) as a frame of exact text: chooses the worksheet, finds its header, notes its doubts."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -22,6 +22,7 @@ from paygw_batch.sheet.read.headings import (
     match_headings,
     no_header,
 )
+from paygw_batch.sheet.read.workbook_overlays import Overlays
 from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPart
 
 _ROWS_AT_ONCE = 20_000
@@ -60,6 +61,7 @@ class _Content:
     struck: list[tuple[int, int]] = field(default_factory=list)
     shown: list[tuple[int, int, str, str]] = field(default_factory=list)
     """Row and column of a cell, its text, and the text that a person sees in its place."""
+    overlays: Overlays | None = None
 
 
 def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, sheet_name: str | None) -> Table:
@@ -223,6 +225,7 @@ def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) ->
             (row.number, column, row.texts[column], seen) for row in some for column, seen in row.shown.items()
         )
     content.hidden_columns = workbook.hidden_columns
+    content.overlays = workbook.overlays
     return content
 
 
@@ -254,9 +257,10 @@ def _warnings(content: _Content, headings: Headings, vocabulary: Vocabulary) -> 
     ]
     lines += [
         (row, used[at], text[:SHOWN_CHARACTERS], f"{used[at]}.shown_otherwise", _shown_sentence(text, seen))
-        for row, at, text, seen in content.shown
+        for row, at, text, seen in [*content.shown, *_covered(content, used)]
         if at in used
     ]
+    lines += _ruled(content, used, headings)
     for at, name in used.items():
         if any(first <= at <= last for first, last in content.hidden_columns) and _is_held(content.frames, at):
             sentence = say(
@@ -265,6 +269,40 @@ def _warnings(content: _Content, headings: Headings, vocabulary: Vocabulary) -> 
             )
             lines.append((0, name, None, "column.hidden", sentence))
     return as_defects(lines)
+
+
+def _covered(content: _Content, used: Mapping[int, str]) -> Iterator[tuple[int, int, str, str]]:
+    """Yield the values that lie under other merged cells, as `_Content.shown` has them: a person sees nothing."""
+    if content.overlays is None or not content.overlays.merged:
+        return
+    seen = {(row, at) for row, at, *_ in content.shown}
+    for at in used:
+        held = [frame.select("row", str(at)).drop_nulls() for frame in content.frames if str(at) in frame.columns]
+        texts: dict[int, str] = dict(pl.concat(held).iter_rows()) if held else {}
+        under = content.overlays.covered(at, [*texts])
+        yield from ((row, at, texts[row], "") for row in sorted({*under}) if (row, at) not in seen)
+
+
+def _ruled(
+    content: _Content, used: Mapping[int, str], headings: Headings
+) -> Iterator[tuple[int, str, str | None, str, str]]:
+    """Yield a warning if rules of the spreadsheet can strike cells through, and for each column that they can hide."""
+    if content.overlays is None or content.header is None:
+        return
+    found = list(content.overlays.ruled(used, below=content.header.number))
+    if any(effect.strikes for _, effect in found):
+        sentence = say(
+            "A rule of the spreadsheet (conditional formatting) strikes rows through. They are paid like any other: "
+            "delete those that should not be."
+        )
+        yield 0, "row", None, "row.struck", sentence
+    for at in sorted({at for at, effect in found if effect.hides}):
+        sentence = say(
+            "A rule of the spreadsheet (conditional formatting) can hide values in the column {heading!r}, or show "
+            "others. The values themselves are used.",
+            heading=headings.sender[used[at]],
+        )
+        yield 0, used[at], None, f"{used[at]}.shown_otherwise", sentence
 
 
 def _shown_sentence(text: str, seen: str) -> str:

@@ -26,10 +26,13 @@ from paygw_batch.sheet.read.workbook_limits import (
     MAX_WORKSHEETS,
     Budget,
 )
+from paygw_batch.sheet.read.workbook_overlays import Overlays, column_number
 from paygw_batch.sheet.read.workbook_styles import PLAIN, CellStyle, StyleReader, is_true
 
 _CHUNK_BYTES = 1 << 16
 _MAX_ROWS = 1_048_576
+_MIN_POINTS_HIGH, _MIN_CHARACTERS_WIDE = 3.0, 0.5
+"""A lower row or a narrower column is as good as hidden."""
 _SAFE_DIGITS = 15
 """A spreadsheet keeps so many digits of a number; the others are zeros already."""
 _FIRST_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 (a cell has no zone)
@@ -90,9 +93,11 @@ class Workbook:
         self.budget.check_directory(self._zip, len(data))
         self._strings: list[str] | None = None
         self._struck_strings: set[int] = set()
-        self._styles: list[CellStyle] = []
+        self._styles = StyleReader()
+        self.overlays = Overlays((), self.budget)
+        """What lies over the cells of the worksheet that `rows` reads."""
         self.hidden_columns: list[tuple[int, int]] = []
-        """First and last number of the hidden columns of the worksheet that `rows` reads."""
+        """First and last number of its hidden columns."""
         self._first_day = _FIRST_DAY
 
     def worksheets(self) -> list[WorksheetPart]:
@@ -125,7 +130,8 @@ class Workbook:
         if self._strings is None:
             self._strings = self._shared_strings()
             self._styles = self._cell_styles()
-        reader = _CellReader(self._strings, self._styles, self._first_day, self._damaged, self.budget)
+        self.overlays = Overlays(self._styles.effects, self.budget)
+        reader = _CellReader(self._strings, self._styles.styles, self._first_day, self._damaged, self.overlays)
         reader.struck_strings = self._struck_strings
         self.hidden_columns = reader.hidden_columns
         for _ in self._parse(part.path, _Handlers(reader.start, reader.end, reader.text)):
@@ -141,12 +147,12 @@ class Workbook:
         self._struck_strings = reader.struck
         return reader.strings
 
-    def _cell_styles(self) -> list[CellStyle]:
+    def _cell_styles(self) -> StyleReader:
         reader = StyleReader()
         if "xl/styles.xml" in self._parts:
             for _ in self._parse("xl/styles.xml", _Handlers(reader.start, reader.end)):
                 pass
-        return reader.styles
+        return reader
 
     def _parse(self, path: str, handlers: "_Handlers") -> Iterator[None]:
         """Feed a part to an XML parser, piece by piece, and yield after each piece."""
@@ -288,7 +294,7 @@ class _CellReader:
         styles: list[CellStyle],
         first_day: datetime,
         damaged: Callable[[], SheetError],
-        budget: Budget,
+        overlays: Overlays,
     ) -> None:
         self.finished: list[Row] = []
         self._strings = strings
@@ -298,7 +304,8 @@ class _CellReader:
         self._runs = _Runs()
         self._first_day = first_day
         self._damaged = damaged
-        self._budget = budget
+        self._overlays = overlays
+        self._budget = overlays.budget
         self._characters = 0
         self._row = Row(0, hidden=False)
         self._column = 0
@@ -312,7 +319,7 @@ class _CellReader:
         self._inside = name
         if name == "c":
             reference = attributes.get("r")
-            column = _column_number(reference) if reference else self._column + 1
+            column = column_number(reference) if reference else self._column + 1
             if column <= self._column:
                 raise self._damaged()
             self._column, self._cell, self._value, self._formula = column, attributes, [], None
@@ -323,15 +330,18 @@ class _CellReader:
             number = int(attributes.get("r", self._row.number + 1))
             if not self._row.number < number <= _MAX_ROWS:
                 raise self._damaged()
-            hidden = is_true(attributes.get("hidden")) or float(attributes.get("ht", "1")) == 0
+            hidden = is_true(attributes.get("hidden")) or float(attributes.get("ht", "15")) < _MIN_POINTS_HIGH
             self._row = Row(number, hidden=hidden)
             self._column = 0
-        elif name == "col" and (is_true(attributes.get("hidden")) or float(attributes.get("width", "1")) == 0):
-            self.hidden_columns.append((int(attributes["min"]), int(attributes["max"])))
+        elif name == "col":
+            if is_true(attributes.get("hidden")) or float(attributes.get("width", "9")) < _MIN_CHARACTERS_WIDE:
+                self.hidden_columns.append((int(attributes["min"]), int(attributes["max"])))
         elif name == "is":
             self._runs = _Runs()
         elif name in {"r", "strike"}:
             self._runs.start(name, attributes)
+        else:
+            self._overlays.start(name, attributes)
 
     def text(self, data: str) -> None:
         """Take text between tags."""
@@ -399,13 +409,6 @@ class _CellReader:
 def _unescaped(text: str) -> str:
     """Return a text with its `_xHHHH_` escapes undone (ECMA-376 part 1, 22.9.2.19)."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text) if "_x" in text else text
-
-
-def _column_number(reference: str) -> int:
-    number = 0
-    for letter in reference.rstrip("0123456789").upper():
-        number = number * 26 + ord(letter) - ord("A") + 1
-    return number
 
 
 @lru_cache(maxsize=1 << 16)
