@@ -81,6 +81,11 @@ def unsigned_forget_order(
     journal: JournalReader, chosen: Forgettable, *, endpoint: str, maker: PublicKey, now: datetime
 ) -> ForgetOrder:
     """Return an order that its maker has yet to sign."""
+    content = _content_of(journal, chosen, endpoint)
+    return ForgetOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
+
+
+def _content_of(journal: JournalReader, chosen: Forgettable, endpoint: str) -> ForgetContent:
     records = {one.number: one for one in journal.batches()}
     batches = [
         ForgottenBatch(
@@ -91,7 +96,7 @@ def unsigned_forget_order(
         )
         for number, instructions in chosen.batches.items()
     ]
-    content = ForgetContent(
+    return ForgetContent(
         endpoint=endpoint,
         journal=journal.head().journal_id,
         before=chosen.before,
@@ -99,7 +104,6 @@ def unsigned_forget_order(
         sha256=chosen.sha256,
         batches=batches,
     )
-    return ForgetOrder(content=content, made_at=timestamp(now), maker=maker.text, signature="", approvals=[])
 
 
 def forget_order_in_force(
@@ -113,7 +117,7 @@ def forget_order_in_force(
     decided, kept = agreed(order, journal, policy, now, batch="")
     content = order.content
     chosen = journal.forgettable(content.instructions or None, before=content.before, left_until=left_until)
-    if chosen.sha256 != content.sha256:
+    if _content_of(journal, chosen, endpoint) != content:
         raise ApprovalError(
             say("The order to forget people no longer holds: other payments would be forgotten now."),
             hint=f"{say(order.nothing_done)} {say(order.make_another)}",

@@ -14,16 +14,19 @@ from pydantic import BaseModel, ValidationError
 from paygw_batch.clock import timestamp
 from paygw_batch.run.approval import PlanDocument
 from paygw_batch.run.approval_keys import load_approval_key
+from paygw_batch.run.forget_order import ForgetOrder
+from paygw_batch.run.kept_documents import WithdrawalDocument
 from paygw_batch.run.release import ReleaseOrder
 from paygw_batch.run.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import SignedDocument, signed, write_document
 from tests.cli.approving import plan_of, policy
-from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.cli.program import KENYAN, Program, kenyan_rows, sandbox_toml
 
 UNSIGNED = frozenset({"signature", "approvals"})
 EVERY = "*"
 """In a path: the last item of a list, or a key of a mapping."""
-KINDS: tuple[type[SignedDocument], ...] = (PlanDocument, SettlementOrder, ReleaseOrder)
+KINDS: tuple[type[SignedDocument], ...] = (PlanDocument, SettlementOrder, ReleaseOrder, ForgetOrder)
+PAID_NUMBER = "254712345009"
 Where = tuple[str, ...]
 
 
@@ -119,6 +122,10 @@ def made(program: Program, kind: type[SignedDocument]) -> Path:
     elif kind is SettlementOrder:
         word = ("4", "--as", "not-received", "--evidence", "Ticket 4711")
         done = program.run("resolve", "row", before, *word, "--out", path, *by_ada)
+    elif kind is ForgetOrder:
+        over = program.sheet([KENYAN.format(id="OVER-1", amount="20", n=9)], "over.csv")
+        assert program.run("submit", over).exit_code == 0
+        done = program.run("forget", "--person", PAID_NUMBER, "--out", path, *by_ada)
     else:
         assert kind is ReleaseOrder, "a new kind of signed document is made here too"
         done = program.run("retry", before, "--row", "2", "--evidence", "Ticket 4712", "--order-out", path, *by_ada)
@@ -131,6 +138,8 @@ def carried_out(program: Program, kind: type[SignedDocument], path: Path) -> int
         return program.run("submit", program.home / "payroll.csv", "--plan", path).exit_code
     if kind is SettlementOrder:
         return program.run("resolve", "order", path).exit_code
+    if kind is ForgetOrder:
+        return program.run("forget", "--order", path).exit_code
     return program.run("retry", program.home / "before.csv", "--order", path).exit_code
 
 
@@ -142,7 +151,9 @@ def screen(program: Program, path: Path) -> str:
 
 
 def states(program: Program) -> object:
-    return program.json("status", program.home / "before.csv")["states"]
+    """Return the states of the rows, and whether the payee who was paid is remembered."""
+    (batch, *_) = program.json("status", "--sort", "person")["batches"]
+    return program.json("status", batch["batch"])["states"], program.json("find", PAID_NUMBER)["payments"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -203,3 +214,26 @@ def test_every_field_is_under_the_digest_that_keys_and_passkeys_sign(
         assert forged.digest() != digest, where
         count += 1
     assert count > 8
+
+
+def kinds_of(kind: type[SignedDocument]) -> Iterator[type[SignedDocument]]:
+    """Yield every kind of document below one that has no further kinds."""
+    below = kind.__subclasses__()
+    if not below:
+        yield kind
+    for one in below:
+        yield from kinds_of(one)
+
+
+def test_every_kind_of_signed_document_is_tried() -> None:
+    ours = {one for one in kinds_of(SignedDocument) if one.__module__.startswith("paygw_batch.")}
+    assert ours == {*KINDS}
+
+
+@pytest.mark.parametrize("name", [name for name in WithdrawalDocument.model_fields if name != "signature"])
+def test_no_field_of_a_withdrawal_is_outside_of_its_signature(name: str) -> None:
+    said = WithdrawalDocument(
+        journal="j", sha256="0" * 64, by="ada", at="2026-11-24T10:00:00.000Z", key="k", signature=""
+    )
+    other_ = said.model_copy(update={name: f"{getattr(said, name)}1"})
+    assert other_.signed_text() != said.signed_text()
