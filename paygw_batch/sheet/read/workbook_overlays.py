@@ -6,8 +6,9 @@ Of merged cells a spreadsheet shows the first; the others keep their values (ECM
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from paygw_batch.sheet.read.workbook_limits import Budget
 from paygw_batch.sheet.read.workbook_styles import RuleEffect, is_true
@@ -77,16 +78,21 @@ class Overlays:
             self.rules += [(area, effect) for area in self._areas]
             self.budget.hold_doubts(0, len(self._areas))
 
-    def covered(self, column: int, rows: Sequence[int]) -> Iterator[int]:
-        """Yield those of the sorted `rows` whose cell of a column lies under another of its merged cells."""
+    def covered(self, column: int, rows: Sequence[int]) -> list[int]:
+        """Return those of the sorted `rows` whose cell of a column lies under another of its merged cells."""
+        changes = [0] * (len(rows) + 1)  # in how many areas more, or less, a row lies than the one before it
         for area in self.merged:
             if area.first_column <= column <= area.last_column:
-                under = rows[bisect_left(rows, area.first_row) : bisect_right(rows, area.last_row)]
-                yield from (row for row in under if (row, column) != (area.first_row, area.first_column))
+                first = area.first_row + (column == area.first_column)  # the first cell is the one that is shown
+                changes[bisect_left(rows, first)] += 1
+                changes[bisect_right(rows, area.last_row)] -= 1
+        return [row for row, areas in zip(rows, accumulate(changes), strict=False) if areas > 0]
 
-    def ruled(self, columns: Iterable[int], *, below: int) -> Iterator[tuple[int, RuleEffect]]:
-        """Yield each of `columns` that a rule is about in a row below another, with what the rule does."""
-        for column in columns:
-            for area, effect in self.rules:
-                if area.first_column <= column <= area.last_column and area.last_row > below:
-                    yield column, effect
+    def ruled(self, columns: Collection[int], *, below: int) -> set[tuple[int, RuleEffect]]:
+        """Return each of `columns` that a rule is about in a row below another, with what the rule does."""
+        return {
+            (column, effect)
+            for area, effect in self.rules
+            for column in columns
+            if area.first_column <= column <= area.last_column and area.last_row > below
+        }

@@ -111,6 +111,8 @@ class _Changed:
                 self._ground = _colour(attributes)
             case "numFmt":
                 self._code = attributes.get("formatCode", GENERAL)
+            case _:
+                pass
 
     def effect(self) -> RuleEffect:
         """Return what the rule does."""

@@ -280,7 +280,7 @@ def _covered(content: _Content, used: Mapping[int, str]) -> Iterator[tuple[int, 
         held = [frame.select("row", str(at)).drop_nulls() for frame in content.frames if str(at) in frame.columns]
         texts: dict[int, str] = dict(pl.concat(held).iter_rows()) if held else {}
         under = content.overlays.covered(at, [*texts])
-        yield from ((row, at, texts[row], "") for row in sorted({*under}) if (row, at) not in seen)
+        yield from ((row, at, texts[row], "") for row in under if (row, at) not in seen)
 
 
 def _ruled(
@@ -289,7 +289,7 @@ def _ruled(
     """Yield a warning if rules of the spreadsheet can strike cells through, and for each column that they can hide."""
     if content.overlays is None or content.header is None:
         return
-    found = list(content.overlays.ruled(used, below=content.header.number))
+    found = content.overlays.ruled([*used], below=content.header.number)
     if any(effect.strikes for _, effect in found):
         sentence = say(
             "A rule of the spreadsheet (conditional formatting) strikes rows through. They are paid like any other: "
