@@ -529,6 +529,11 @@ def test_a_value_that_lies_under_other_merged_cells_is_warned_of_once(
     assert warned(sheet, style) == [(row, f"{name}.shown_otherwise") for row, name in unseen]
 
 
+def bar(**options: bool) -> Rule:
+    found: Rule = DataBarRule("min", None, "max", None, color="FF0000", **options)  # type: ignore[no-untyped-call]
+    return found
+
+
 STRUCK, UNSEEN = (0, "row.struck"), (0, "amount.shown_otherwise")
 RULES: dict[str, tuple[Rule, list[tuple[int, str]]]] = {
     "struck": (Rule("expression", dxf=DifferentialStyle(font=Font(strike=True)), formula=["$A2"]), [STRUCK]),
@@ -537,12 +542,12 @@ RULES: dict[str, tuple[Rule, list[tuple[int, str]]]] = {
         Rule("expression", dxf=DifferentialStyle(numFmt=NumberFormat(164, "#,##0,")), formula=["$A2"]),
         [UNSEEN],
     ),
-    "a bar alone": (DataBarRule("min", None, "max", None, color="FF0000", showValue=False), [UNSEEN]),
+    "a bar alone": (bar(showValue=False), [UNSEEN]),
     "red": (
         Rule("expression", dxf=DifferentialStyle(font=Font(color="9C0006"), fill=PatternFill(bgColor="FFC7CE"))),
         [],
     ),
-    "a bar": (DataBarRule("min", None, "max", None, color="FF0000"), []),
+    "a bar": (bar(), []),
     "two decimals": (Rule("expression", dxf=DifferentialStyle(numFmt=NumberFormat(164, "#,##0.00"))), []),
 }
 

@@ -72,6 +72,8 @@ class Overlays:
                 self._rule(self.effects[number])
             case "dataBar" | "iconSet" if not is_true(attributes.get("showValue", "1")):
                 self._rule(RuleEffect(hides=True))
+            case _:
+                pass
 
     def _rule(self, effect: RuleEffect) -> None:
         if effect.strikes or effect.hides:
