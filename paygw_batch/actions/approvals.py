@@ -106,6 +106,7 @@ def require_approval(
     if policy is None:
         return NOT_ASKED_FOR
     withdrawn = journal.withdrawals()
+    dead = {one.sha256 for one in withdrawn}
     if planned.existing is not None:
         if is_named:
             require_not_withdrawn(named_plan(settings, file), withdrawn)
@@ -118,16 +119,15 @@ def require_approval(
         minor_units=minor_units_of(rules),
     )
     if not needs_approval(content, policy):
-        if is_named:
-            named = named_plan(settings, file)
-            require_not_withdrawn(named, withdrawn)
+        named = named_plan(settings, file) if is_named else None
+        if (found := named or _plan_at_hand(settings, content, file, policy, now(), dead)) is not None:
+            require_not_withdrawn(found, withdrawn)
+        if named is not None:
             require_same_content(named, content)
             signatures_of(named, policy, now())
             require_true(named)
-        elif (beside := _readable_plan(file)) is not None and beside.content.batch == content.batch:
-            require_not_withdrawn(beside, withdrawn)
         return NOT_ASKED_FOR
-    document = best_plan(settings, content, file, policy, now(), withdrawn={one.sha256 for one in withdrawn})
+    document = best_plan(settings, content, file, policy, now(), withdrawn=dead)
     if document is None:
         raise ApprovalError(
             say("This needs approval, and there is no plan at {file}.", file=file),
@@ -142,12 +142,15 @@ def require_approval(
     return approved
 
 
-def _readable_plan(file: Path) -> PlanDocument | None:
-    """Return the plan in a file; None if there is none that reads."""
+def _plan_at_hand(
+    settings: Settings, content: Content, file: Path, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
+) -> PlanDocument | None:
+    """Return the plan of a payout that needs none: in its file or in the database; None if there is none that reads."""
     try:
-        return read_document(file, PlanDocument)
+        found = best_plan(settings, content, file, policy, now, withdrawn=withdrawn)
     except ApprovalError:
         return None
+    return None if found is None or found.content.batch != content.batch else found
 
 
 def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: Withdrawal) -> None:
