@@ -321,6 +321,13 @@ class JournalSection(Section):
     lease_s: Annotated[float, Field(ge=5, le=600)] = 30
     chunk_rows: Annotated[int, Field(ge=1, le=100_000)] = 1_000
 
+    @field_validator("path")
+    @classmethod
+    def _is_a_file(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.name:
+            raise ValueError("the path names no file")
+        return path
+
     @model_validator(mode="after")
     def _in_one_place(self) -> "JournalSection":
         if self.url is None:
