@@ -390,7 +390,20 @@ def warned(sheet: MakeSheet, style: Callable[[Worksheet], object], row: list[Any
 @pytest.mark.parametrize(
     ("code", "amount"),
     [
-        *((code, 250000) for code in ("#,##0,", "0.0,", ";;;", '"250"', "0%", '#,##0,"k"', "[>1000]0,;0")),
+        *(
+            (code, 250000)
+            for code in (
+                "#,##0,",
+                "0.0,",
+                ";;;",
+                '"250"',
+                "0%",
+                '#,##0,"k"',
+                "[>1000]0,;0",
+                "[White]0",
+                "[Color 2]#,##0;0",
+            )
+        ),
         *((code, 250000) for code in ("#,##0,.00", '"1"0', '[=250000]"0";0')),
         *((code, 1500.5) for code in ("0", "#,##0", "0.00E+00", "# ?/?", "#,##0;(#,##0)", "[$KES-409]0")),
     ],
@@ -408,7 +421,10 @@ def test_an_amount_that_the_spreadsheet_shows_as_another_is_warned_of(
     ("code", "amount"),
     [
         *((code, 250000) for code in ("General", "0", "0.00", "#,##0", '#,##0.00 "KES"', "@", r"\K\E\S 0")),
-        *((code, 250000) for code in ("[$KES-409] #,##0.00", "0.0E+00", "# ?/?", "[Red]0", "0;;;", '[<5]"few";0')),
+        *(
+            (code, 250000)
+            for code in ("[$KES-409] #,##0.00", "0.0E+00", "# ?/?", "[Red]0", "0;[White]0", "0;;;", '[<5]"few";0')
+        ),
         ('_-* #,##0_-;-* #,##0_-;_-* "-"_-', 250000),
         *((code, 1500.5) for code in ("0.0", "#,##0.00", "General", "0.00;(0.00)")),
     ],
@@ -449,6 +465,16 @@ def test_a_value_in_the_colour_of_its_cell_is_warned_of(
     assert warned(sheet, style) == ([] if is_seen else unseen)
 
 
+def test_a_format_in_white_is_seen_on_a_dark_ground(sheet: MakeSheet) -> None:
+    def style(worksheet: Worksheet) -> None:
+        worksheet["C2"].number_format = "[White]0"
+        worksheet["C2"].fill = PatternFill("solid", fgColor="1F3864")
+        worksheet["C2"].font = Font(color="FFFFFF")
+        worksheet["B2"].number_format = "[White]@"
+
+    assert warned(sheet, style) == [(2, "client_orderid.shown_otherwise")]
+
+
 def test_a_text_that_its_format_hides_is_warned_of(sheet: MakeSheet) -> None:
     def style(worksheet: Worksheet) -> None:
         worksheet["C2"].number_format = ";;;"
@@ -475,6 +501,23 @@ def test_a_text_of_several_runs_is_struck_if_all_of_it_is(
         worksheet["B2"] = CellRichText(*runs)
 
     assert warned(sheet, style) == expected
+
+
+@pytest.mark.parametrize(
+    ("colours", "ground", "is_seen"),
+    [("FF", None, False), ("F0", None, True), ("00", None, True), ("FF", "1F3864", True)],
+)
+def test_a_text_whose_runs_are_all_in_white_is_warned_of_on_a_white_ground(
+    sheet: MakeSheet, colours: str, ground: str | None, *, is_seen: bool
+) -> None:
+    def style(worksheet: Worksheet) -> None:
+        runs = [TextBlock(InlineFont(color=sign * 6), text) for sign, text in zip(colours, ("P-", "1"), strict=True)]
+        worksheet["B2"] = CellRichText(*runs)
+        worksheet["B2"].font = Font(color="FFFFFF" if ground else "000000")
+        if ground is not None:
+            worksheet["B2"].fill = PatternFill("solid", fgColor=ground)
+
+    assert warned(sheet, style) == ([] if is_seen else [(2, "client_orderid.shown_otherwise")])
 
 
 @pytest.mark.parametrize("how", [b'hidden="1"', b'width="0"'])

@@ -38,6 +38,8 @@ _CONDITION = re.compile(r"(?P<sign>[<>=]{1,2})(?P<bound>-?[0-9.]+)")
 _PLACEHOLDERS = re.compile(r"[0#?]")
 _SCALE = re.compile(r"[0#?](,+)(?![,0#?])")
 _EXPONENT = re.compile(r"[eE][+-]")
+_WHITES = frozenset({"white", "color2"})
+"""How a format calls white; in other languages a spreadsheet writes the English words into the file."""
 _MIN_CONTRAST = 1.3
 """Black on white has 21, the least that can be read about 1.5 (WCAG 2.2, contrast ratio)."""
 _MIN_POINTS = 3.0
@@ -61,6 +63,8 @@ class CellStyle:
     is_date: bool = False
     is_struck: bool = False
     is_invisible: bool = False
+    is_dark: bool = False
+    """Whether white can be read on the ground of the cell."""
 
     def shows(self, text: str, *, is_number: bool) -> str | None:
         """Return the text that a person sees in place of `text` (empty: nothing), or None if they are the same."""
@@ -69,7 +73,9 @@ class CellStyle:
         if self.code == GENERAL or self.is_date:
             return None
         if not is_number:
-            return "" if _hides_text(self.code) else None
+            return "" if _hides_text(self.code, is_dark=self.is_dark) else None
+        if not self.is_dark and is_shown_white(self.code, text):
+            return ""
         number = shown_number(self.code, text)
         if number is None:
             return ""
@@ -87,26 +93,44 @@ class RuleEffect:
     hides: bool = False
 
 
+FONT_TAGS = frozenset({"strike", "color", "sz"})
+
+
 @dataclass(slots=True)
-class _Font:
+class Font:
+    """How a text is written, as far as it matters."""
+
     is_struck: bool = False
     colour: _Colour | None = _BLACK
     points: float = 11.0
+
+    def describe(self, name: str, attributes: Mapping[str, str]) -> None:
+        """Take a tag about the font."""
+        if name == "strike":
+            self.is_struck = is_true(attributes.get("val", "1"))
+        elif name == "sz":
+            self.points = float(attributes.get("val", "11"))
+        elif name == "color":
+            self.colour = _colour(attributes)
+
+    def is_unseen(self, ground: _Colour | None = _WHITE) -> bool:
+        """Whether nobody can read a text in this font on that ground."""
+        return self.points < _MIN_POINTS or _is_lost_on(self.colour, ground)
 
 
 @dataclass(slots=True)
 class _Changed:
     """Collects what one rule changes: the font, the ground, the number format."""
 
-    _font: _Font = field(default_factory=_Font)
+    _font: Font = field(default_factory=Font)
     _ground: _Colour | None = _WHITE
     _code: str = GENERAL
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         """Take a start tag."""
         match name:
-            case "strike" | "color" | "sz":
-                _describe(self._font, name, attributes)
+            case _ if name in FONT_TAGS:
+                self._font.describe(name, attributes)
             case "bgColor":  # of a rule, a solid ground has its colour here (18.8.32)
                 self._ground = _colour(attributes)
             case "numFmt":
@@ -116,9 +140,12 @@ class _Changed:
 
     def effect(self) -> RuleEffect:
         """Return what the rule does."""
-        is_lost = self._font.points < _MIN_POINTS or _is_lost_on(self._font.colour, self._ground)
+        is_lost = self._font.is_unseen(self._ground)
         is_date = _is_date_format(-1, self._code)
-        is_other = not is_date and shown_number(self._code, _SAMPLE_AMOUNT) != Decimal(_SAMPLE_AMOUNT)
+        is_other = not is_date and (
+            is_shown_white(self._code, _SAMPLE_AMOUNT)
+            or shown_number(self._code, _SAMPLE_AMOUNT) != Decimal(_SAMPLE_AMOUNT)
+        )
         return RuleEffect(strikes=self._font.is_struck, hides=is_lost or is_date or is_other)
 
 
@@ -130,7 +157,7 @@ class StyleReader:
     effects: list[RuleEffect] = field(default_factory=list)
     """What rules do, by the number by which they name it."""
     _formats: dict[int, str] = field(default_factory=dict)
-    _fonts: list[_Font] = field(default_factory=list)
+    _fonts: list[Font] = field(default_factory=list)
     _fills: list[_Colour | None] = field(default_factory=list)
     _inside: list[str] = field(default_factory=list)
     _changed: _Changed = field(default_factory=_Changed)
@@ -146,9 +173,9 @@ class StyleReader:
             case "numFmt" if "numFmts" in parents:
                 self._formats[int(attributes.get("numFmtId", "0"))] = attributes.get("formatCode", "")
             case "font" if "fonts" in parents:
-                self._fonts.append(_Font())
-            case "strike" | "color" | "sz" if "fonts" in parents and self._fonts:
-                _describe(self._fonts[-1], name, attributes)
+                self._fonts.append(Font())
+            case _ if name in FONT_TAGS and "fonts" in parents and self._fonts:
+                self._fonts[-1].describe(name, attributes)
             case "patternFill" if "fills" in parents:
                 self._fills.append(_WHITE if attributes.get("patternType", "none") == "none" else None)
             case "gradientFill" if "fills" in parents:
@@ -168,23 +195,15 @@ class StyleReader:
     def _style(self, attributes: Mapping[str, str]) -> CellStyle:
         number, font_at, fill_at = (int(attributes.get(name, "0")) for name in ("numFmtId", "fontId", "fillId"))
         code = self._formats.get(number, _BUILT_IN.get(number, GENERAL))
-        font = self._fonts[font_at] if font_at < len(self._fonts) else _Font()
+        font = self._fonts[font_at] if font_at < len(self._fonts) else Font()
         fill = self._fills[fill_at] if fill_at < len(self._fills) else _WHITE
         return CellStyle(
             code,
             is_date=_is_date_format(number, self._formats.get(number, "")),
             is_struck=font.is_struck,
-            is_invisible=font.points < _MIN_POINTS or _is_lost_on(font.colour, fill),
+            is_invisible=font.is_unseen(fill),
+            is_dark=fill is None or not _is_lost_on(_WHITE, fill),
         )
-
-
-def _describe(font: _Font, name: str, attributes: Mapping[str, str]) -> None:
-    if name == "strike":
-        font.is_struck = is_true(attributes.get("val", "1"))
-    elif name == "sz":
-        font.points = float(attributes.get("val", "11"))
-    else:
-        font.colour = _colour(attributes)
 
 
 def is_true(text: str | None) -> bool:
@@ -207,6 +226,7 @@ def _colour(attributes: Mapping[str, str]) -> _Colour | None:
     return red, green, blue
 
 
+@lru_cache(maxsize=1 << 10)
 def _is_lost_on(text: _Colour | None, ground: _Colour | None) -> bool:
     """Whether nobody can read a text of this colour on that ground."""
     if text is None or ground is None:
@@ -228,10 +248,21 @@ def _is_date_format(number: int, code: str) -> bool:
     return number in _DATE_FORMATS or any(letter in "ymdhs" for letter in _NOT_DATE_LETTERS.sub("", code).lower())
 
 
-def _hides_text(code: str) -> bool:
-    """Whether a format shows nothing of a text: its fourth section has no place for it."""
+def _hides_text(code: str, *, is_dark: bool) -> bool:
+    """Whether a format shows nothing of a text: its section has no place for it, or is white on white."""
     sections = _sections(code)
-    return len(sections) > 3 and "@" not in sections[3].pattern  # noqa: PLR2004 (the fourth section is for text)
+    if len(sections) > 3 and "@" not in sections[3].pattern:  # noqa: PLR2004 (the fourth section is for text)
+        return True
+    of_text = next((section for section in reversed(sections) if "@" in section.pattern), None)
+    return of_text is not None and of_text.is_white and not is_dark
+
+
+def is_shown_white(code: str, number: str) -> bool:
+    """Whether a format shows a number in white, whatever the font says."""
+    if not any(section.is_white for section in _sections(code)):
+        return False
+    value = Decimal(number)
+    return value.adjusted() <= _MAX_DIGITS and _section_for(value, code).is_white
 
 
 @lru_cache(maxsize=1 << 16)
@@ -260,11 +291,12 @@ def shown_number(code: str, number: str) -> Decimal | None:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A section of a format: its placeholders and signs, its condition, and whether it adds digits."""
+    """A section of a format: its placeholders and signs, its condition, whether it adds digits, whether it is white."""
 
     pattern: str
     condition: tuple[str, Decimal] | None
     has_digits: bool
+    is_white: bool
 
     def holds_for(self, value: Decimal) -> bool:
         """Whether the section's condition holds."""
@@ -296,18 +328,19 @@ def _section_for(value: Decimal, code: str) -> _Section:
 def _sections(code: str) -> tuple[_Section, ...]:
     """Return the sections of a number format; a literal text is left out of their patterns."""
     found: list[_Section] = []
-    pattern, condition, has_digits = "", None, False
+    pattern, condition, has_digits, is_white = "", None, False, False
     for piece in _PIECE.finditer(code):
         literal = piece["quoted"] or piece["escaped"] or ""
         if piece["bracket"] is not None:
+            is_white = is_white or re.sub(r"\s", "", piece["bracket"]).lower() in _WHITES
             compared = _CONDITION.fullmatch(piece["bracket"])
             condition = (compared["sign"], Decimal(compared["bound"])) if compared else condition
             literal = piece["bracket"].removeprefix("$").partition("-")[0] if piece["bracket"].startswith("$") else ""
         has_digits = has_digits or any(letter.isdigit() for letter in literal)
         if piece["plain"] == ";":
-            found.append(_Section(pattern, condition, has_digits))
-            pattern, condition, has_digits = "", None, False
+            found.append(_Section(pattern, condition, has_digits, is_white))
+            pattern, condition, has_digits, is_white = "", None, False, False
         elif piece["plain"] is not None:
             pattern += piece["plain"]
             has_digits = has_digits or piece["plain"] in "123456789"
-    return (*found, _Section(pattern, condition, has_digits))
+    return (*found, _Section(pattern, condition, has_digits, is_white))

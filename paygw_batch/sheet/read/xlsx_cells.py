@@ -27,7 +27,7 @@ from paygw_batch.sheet.read.workbook_limits import (
     Budget,
 )
 from paygw_batch.sheet.read.workbook_overlays import Overlays, column_number
-from paygw_batch.sheet.read.workbook_styles import PLAIN, CellStyle, StyleReader, is_true
+from paygw_batch.sheet.read.workbook_styles import FONT_TAGS, PLAIN, CellStyle, Font, StyleReader, is_true
 
 _CHUNK_BYTES = 1 << 16
 _MAX_ROWS = 1_048_576
@@ -93,6 +93,7 @@ class Workbook:
         self.budget.check_directory(self._zip, len(data))
         self._strings: list[str] | None = None
         self._struck_strings: set[int] = set()
+        self._unseen_strings: set[int] = set()
         self._styles = StyleReader()
         self.overlays = Overlays((), self.budget)
         """What lies over the cells of the worksheet that `rows` reads."""
@@ -132,7 +133,7 @@ class Workbook:
             self._styles = self._cell_styles()
         self.overlays = Overlays(self._styles.effects, self.budget)
         reader = _CellReader(self._strings, self._styles.styles, self._first_day, self._damaged, self.overlays)
-        reader.struck_strings = self._struck_strings
+        reader.struck_strings, reader.unseen_strings = self._struck_strings, self._unseen_strings
         self.hidden_columns = reader.hidden_columns
         for _ in self._parse(part.path, _Handlers(reader.start, reader.end, reader.text)):
             yield from reader.finished
@@ -144,7 +145,7 @@ class Workbook:
         if "xl/sharedStrings.xml" in self._parts:
             for _ in self._parse("xl/sharedStrings.xml", _Handlers(reader.start, reader.end, reader.text)):
                 pass
-        self._struck_strings = reader.struck
+        self._struck_strings, self._unseen_strings = reader.struck, reader.unseen
         return reader.strings
 
     def _cell_styles(self) -> StyleReader:
@@ -224,38 +225,42 @@ def _refuse_doctype(*_: object) -> None:
 
 @dataclass(slots=True)
 class _Runs:
-    """Notes whether every visible run of a text is struck through; each run has its font."""
+    """Notes whether every visible run of a text is struck through, or in a font that nobody sees; each has its font."""
 
-    _is_struck: bool = False
-    _struck: bool = False
-    _plain: bool = False
+    _font: Font = field(default_factory=Font)
+    _struck: set[bool] = field(default_factory=set)
+    _unseen: set[bool] = field(default_factory=set)
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         """Take a start tag."""
         if name == "r":
-            self._is_struck = False
-        elif name == "strike":
-            self._is_struck = is_true(attributes.get("val", "1"))
+            self._font = Font()
+        elif name in FONT_TAGS:
+            self._font.describe(name, attributes)
 
     def text(self, data: str) -> None:
         """Take a part of the text."""
         if data.strip():
-            self._struck, self._plain = self._struck or self._is_struck, self._plain or not self._is_struck
+            self._struck.add(self._font.is_struck)
+            self._unseen.add(self._font.is_unseen())
 
-    def take_struck(self) -> bool:
-        """Return whether the text that is over was struck, and begin another."""
-        struck = self._struck and not self._plain
-        self._is_struck = self._struck = self._plain = False
-        return struck
+    def take(self) -> tuple[bool, bool]:
+        """Return whether the text that is over was struck, and whether nobody sees it on white; begin another."""
+        found = self._struck == {True}, self._unseen == {True}
+        self._font = Font()
+        self._struck.clear()
+        self._unseen.clear()
+        return found
 
 
 @dataclass(slots=True)
 class _StringReader:
-    """Collects the table of shared strings, and the numbers of those that are struck through."""
+    """Collects the table of shared strings, and the numbers of those that are struck through, or unseen on white."""
 
     _budget: Budget
     strings: list[str] = field(default_factory=list)
     struck: set[int] = field(default_factory=set)
+    unseen: set[int] = field(default_factory=set)
     _pieces: list[str] = field(default_factory=list)
     _inside: list[str] = field(default_factory=list)
     _runs: _Runs = field(default_factory=_Runs)
@@ -271,8 +276,11 @@ class _StringReader:
         """Take an end tag."""
         self._inside.pop()
         if name == "si":
-            if self._runs.take_struck():
+            is_struck, is_unseen = self._runs.take()
+            if is_struck:
                 self.struck.add(len(self.strings))
+            if is_unseen:
+                self.unseen.add(len(self.strings))
             self.strings.append(_unescaped("".join(self._pieces)))
             self._budget.hold_string(self.strings[-1])
 
@@ -300,6 +308,7 @@ class _CellReader:
         self._strings = strings
         self._styles = styles
         self.struck_strings: set[int] = set()
+        self.unseen_strings: set[int] = set()
         self.hidden_columns: list[tuple[int, int]] = []
         self._runs = _Runs()
         self._first_day = first_day
@@ -338,7 +347,7 @@ class _CellReader:
                 self.hidden_columns.append((int(attributes["min"]), int(attributes["max"])))
         elif name == "is":
             self._runs = _Runs()
-        elif name in {"r", "strike"}:
+        elif name == "r" or name in FONT_TAGS:
             self._runs.start(name, attributes)
         else:
             self._overlays.start(name, attributes)
@@ -373,7 +382,7 @@ class _CellReader:
             return
         at = int(self._cell.get("s", "0"))
         style = self._styles[at] if at < len(self._styles) else PLAIN
-        value, is_struck = self._text_of(value, style)
+        value, is_struck, is_unseen = self._text_of(value, style)
         if not value:
             return
         if column > MAX_COLUMNS:
@@ -382,28 +391,31 @@ class _CellReader:
         self._budget.hold_text(value)
         if is_struck:
             row.struck.add(column)
-        if (shown := style.shows(value, is_number=self._cell.get("t", "n") == "n")) is not None:
+        if is_unseen and not style.is_dark:
+            row.shown[column] = ""
+        elif (shown := style.shows(value, is_number=self._cell.get("t", "n") == "n")) is not None:
             row.shown[column] = shown
 
-    def _text_of(self, value: str, style: CellStyle) -> tuple[str, bool]:
-        """Return the text of a cell, and whether it is struck through."""
+    def _text_of(self, value: str, style: CellStyle) -> tuple[str, bool, bool]:
+        """Return the text of a cell, whether it is struck through, and whether its own runs are unseen on white."""
         match self._cell.get("t", "n"):
             case "s" if value.isdigit():
                 at = int(value)
-                return self._strings[at], style.is_struck or at in self.struck_strings
+                return self._strings[at], style.is_struck or at in self.struck_strings, at in self.unseen_strings
             case "n" if style.is_date:
-                return _date_text(value, self._first_day), style.is_struck
+                return _date_text(value, self._first_day), style.is_struck, False
             case "n":
                 text, is_doubtful = _number_text(value)
                 if is_doubtful:
                     self._row.doubts[self._column] = Doubt.DIGITS
-                return text, style.is_struck
+                return text, style.is_struck, False
             case "b":
-                return "TRUE" if value == "1" else "FALSE", style.is_struck
+                return "TRUE" if value == "1" else "FALSE", style.is_struck, False
             case "s":
-                return value, style.is_struck
+                return value, style.is_struck, False
             case _:
-                return _unescaped(value), style.is_struck or self._runs.take_struck()
+                is_struck, is_unseen = self._runs.take()
+                return _unescaped(value), style.is_struck or is_struck, is_unseen
 
 
 def _unescaped(text: str) -> str:
