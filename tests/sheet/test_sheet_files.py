@@ -511,7 +511,9 @@ def test_a_text_whose_runs_are_all_in_white_is_warned_of_on_a_white_ground(
     sheet: MakeSheet, colours: str, ground: str | None, *, is_seen: bool
 ) -> None:
     def style(worksheet: Worksheet) -> None:
-        runs = [TextBlock(InlineFont(color=sign * 6), text) for sign, text in zip(colours, ("P-", "1"), strict=True)]
+        runs = [
+            TextBlock(InlineFont(color=Color(sign * 6)), text) for sign, text in zip(colours, ("P-", "1"), strict=True)
+        ]
         worksheet["B2"] = CellRichText(*runs)
         worksheet["B2"].font = Font(color="FFFFFF" if ground else "000000")
         if ground is not None:
