@@ -5,7 +5,7 @@ does not grow with the journal. What only one store has, its own `verify` checks
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -70,6 +70,17 @@ def no_counts() -> Counter[str]:
     return Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
 
 
+@dataclass(frozen=True, slots=True)
+class PlainRows:
+    """The rows that a store has found right by itself, counted by states, and the numbers of the others, in order.
+
+    Each of the first has two facts and one order id.
+    """
+
+    states: Mapping[str, int]
+    left: Sequence[int]
+
+
 @dataclass(slots=True)
 class RowReplay:
     """Replays every instruction's facts, in the order of their numbers, and compares the result with the stored one."""
@@ -79,20 +90,46 @@ class RowReplay:
     counts: Counter[str] = field(default_factory=no_counts)
     replies: int = 0
 
-    def run(self) -> Counter[str]:
-        """Return the counts. Raises `JournalCorrupt` at the first instruction that is not where its facts lead."""
+    def run(self, plain: PlainRows | None = None) -> Counter[str]:
+        """Return the counts. Raises `JournalCorrupt` at the first instruction that is not where its facts lead.
+
+        Those of `plain` are replayed only if there is more in the tables than was compared.
+        """
+        if plain is None or not self._is_whole_with(plain):
+            self.counts, self.replies = no_counts(), 0
+            self._replay(None)
+        if self.tables.run("count_replies") != [(self.replies,)]:
+            raise JournalCorrupt("A reply is kept that no fact names.")
+        return self.counts
+
+    def _is_whole_with(self, plain: PlainRows) -> bool:
+        rows = sum(plain.states.values())
+        self.counts.update(plain.states)
+        self._count(rows, rows)
+        facts = 2 * rows + (self._replay(plain.left) if plain.left else 0)
+        return self.tables.run("count_all") == [(self.counts["instructions"], facts, self.counts["order_ids"])]
+
+    def _count(self, rows: int, order_ids: int) -> None:
+        self.counts["instructions"] += rows
+        self.counts["order_ids"] += order_ids
+
+    def _replay(self, numbers: Sequence[int] | None) -> int:
+        """Replay some instructions, or all, and return how many facts they have."""
         run, stream, counts = self.tables.run, self.tables.stream, self.counts
+        chosen = {"numbers": list(numbers or [0]), "every": numbers is None}
         batches = {number: (batch, operation) for number, batch, operation in run("batch_ids")}
         ((rows,),) = run("count_instructions")
-        facts = LinesByInstruction(stream("facts_by_instruction"), "A fact")
-        order_ids = LinesByInstruction(stream("order_ids_by_instruction"), "An order id")
+        facts = LinesByInstruction(stream("facts_by_instruction", **chosen), "A fact")
+        order_ids = LinesByInstruction(stream("order_ids_by_instruction", **chosen), "An order id")
         replay = InstructionReplay(counts)
-        for line in stream("all_progress"):
+        told = 0
+        for line in stream("all_progress", **chosen):
             number, batch, row, client_orderid, replaces = line[:5]
             if batch not in batches:
                 raise JournalCorrupt(f"Instruction {number} is of a batch that the journal does not have.")
             batch_id, operation = batches[batch]
-            found = replay.replay(number, row, batch_id, client_orderid, replaces, facts.of(number))
+            own = facts.of(number)
+            found = replay.replay(number, row, batch_id, client_orderid, replaces, own)
             for reply in found.replies:
                 self._check_reply(number, reply)
             progress = columns_of(found.progress)
@@ -100,16 +137,14 @@ class RowReplay:
                 raise JournalCorrupt(f"Instruction {number} (row {row} of batch {batch_id}) is not as its facts say.")
             if set(order_ids.of(number)) != {(operation, order_id) for order_id in found.order_ids}:
                 raise JournalCorrupt(f"The order ids of instruction {number} are not those its facts used.")
-            counts["instructions"] += 1
-            counts["order_ids"] += len(found.order_ids)
+            told += len(own)
             counts[found.progress.standing.state] += 1
+            self._count(1, len(found.order_ids))
             if counts["instructions"] % _ROWS_A_STEP == 0:
                 self.progress(counts["instructions"], rows)
         facts.end()
         order_ids.end()
-        if run("count_replies") != [(self.replies,)]:
-            raise JournalCorrupt("A reply is kept that no fact names.")
-        return counts
+        return told
 
     def _check_reply(self, number: int, named: NamedReply) -> None:
         """Raise `JournalCorrupt` unless the reply that a fact names is the one that is kept."""

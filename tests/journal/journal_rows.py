@@ -81,10 +81,9 @@ def open_sheet(
 
 
 def intent(due: Due, when: str = AT) -> Entry:
-    fact = Intended(
-        due.order_id, f"nonce-{due.number}-{due.standing.attempt + 1}", 1_795_000_000, "0" * 64, "WALLET-KE"
-    )
-    return Entry(due.number, due.standing.attempt + 1, fact, when)
+    attempt = due.standing.attempt + 1
+    nonce = f"{due.number:016x}{attempt:016x}"
+    return Entry(due.number, attempt, Intended(due.order_id, nonce, 1_795_000_000, "0" * 64, "WALLET-KE"), when)
 
 
 def outcome_of(number: int, attempt: int, kind: OutcomeKind, when: str = AT, **words: object) -> Entry:

@@ -1,8 +1,6 @@
 """Checking the journal: the whole of it by replaying every fact, and its end each time it is opened.
 
-Three streams are read side by side in the order of instructions (what they are, their facts, their order ids), so that
-memory does not grow with the journal. In a long journal, what needs no replay is checked by a second process meanwhile
-(docs/decisions/0015).
+In a long journal, what needs no facts is checked by a second process meanwhile (docs/decisions/0015).
 """
 
 import json
@@ -11,9 +9,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from itertools import zip_longest
 from pathlib import Path
 
@@ -31,7 +29,7 @@ from paygw_batch.journal.facts.codec import (
     decode_forgotten,
 )
 from paygw_batch.journal.port import VerifyProgress, unwatched
-from paygw_batch.journal.replay import Opening, RowReplay, check_batches
+from paygw_batch.journal.replay import Opening, PlainRows, RowReplay, check_batches
 from paygw_batch.journal.sqlite import search, spellings
 from paygw_batch.journal.sqlite.about import check_about
 from paygw_batch.journal.sqlite.connect import connect, fetch
@@ -41,6 +39,7 @@ from paygw_batch.journal.sqlite.tables import SqliteTables, evidence_in
 from paygw_batch.processes import child_environment, forbid_core_dumps, python_command
 
 _TAIL_FACTS = 256
+_ROWS_AT_ONCE = 1_000
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 _LINE = "seq, at, kind, batch, instruction, attempt, contradicts, details, hash"
 _LEADS_TO: Mapping[str, str] = {kind.value: state.value for kind, state in LEADS_TO.items()}
@@ -48,16 +47,6 @@ _LEADS_TO: Mapping[str, str] = {kind.value: state.value for kind, state in LEADS
 
 _WORTH_A_PROCESS = 100_000
 """From so many facts on, a second process is worth its start."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """The counts of a journal whose chain is whole. `head` is the hash of the fact that was asked for, in hex."""
-
-    head: str
-    facts: int
-    batches: int
-    pages: int
 
 
 def verify(
@@ -69,58 +58,69 @@ def verify(
 ) -> Mapping[str, int]:
     """Replay the whole journal and return the counts: facts, batches, pages, order ids, states.
 
-    With `in_parallel`, a second process follows the chain of a long journal while this one replays the rows; it sees
+    With `in_parallel`, a second process checks the file of a long journal while this one follows the facts; it sees
     what is committed, and `connection` may have nothing uncommitted. `progress` is called with how many rows are
     replayed, and how many there are. Raises `JournalCorrupt`, naming the first wrong place; `apsw.Error` where SQLite
     cannot read.
     """
-    replay = RowReplay(SqliteTables(connection), progress)
     ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
-    end = end_of(connection)
-    with ExitStack() as stack:
-        beside = None
-        if in_parallel and facts >= _WORTH_A_PROCESS:
-            beside = stack.enter_context(_beside(path, end.seq))
-        if beside is None:
-            stored = _check_stored(connection, path)
-            replay.run()
-        else:
-            try:
-                replay.run()
-            except Exception:
-                beside()  # what it finds, if anything, is nearer to the cause
-                raise
-            found = beside()
-            if found is None or found.head != end.hash.hex():
-                found = _check_stored(connection, path)
-            stored = found
-    totals = {"batches": stored.batches, "pages": stored.pages, "facts": stored.facts}
-    return {**replay.counts, **totals, "evidence": evidence_in(connection).check()}
-
-
-def _check_stored(connection: apsw.Connection, path: Path, *, seq: int = 0) -> _Stored:
-    """Check all but the states of rows: the file, the chain from its start, the batches, and tables made of them."""
+    command = python_command("from paygw_batch.journal.sqlite import verify; verify.answer_sound()")
+    if in_parallel and facts >= _WORTH_A_PROCESS and command is not None:
+        # Whatever either process meets, one alone meets again, and in its order names the first wrong place.
+        with suppress(Exception), _beside(command, path, end_of(connection)) as is_sound:
+            counts = _check_facts(connection, progress)
+            if is_sound():
+                return counts
     _check_database(connection, path)
+    counts = _check_facts(connection, progress)
+    _check_derived(connection)
+    return counts
+
+
+def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mapping[str, int]:
+    """Follow the chain from its start, hold batches and rows against it, and return the counts."""
     tables = SqliteTables(connection)
     batches, forgotten = _replay_chain(connection, tables)
     check_batches(tables, batches, {batch for _, batch, _ in forgotten})
     check_forgotten(tables, forgotten)
+    counts = RowReplay(tables, progress).run(plain_rows(tables, progress))
+    ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
+    totals = {"batches": len(batches), "pages": sum(one.opened.pages for one in batches.values()), "facts": facts}
+    return {**counts, **totals, "evidence": evidence_in(connection).check()}
+
+
+def plain_rows(tables: SqliteTables, progress: VerifyProgress) -> PlainRows:
+    """Return which rows are found right by comparing columns.
+
+    Most rows have an intent and the gateway's answer and nothing else: both texts can be put together again from the
+    tables. This is a short way and no second definition. A row that does not pass is replayed, and a property test
+    holds the whole to the replay.
+    """
+    ((rows,),) = tables.run("count_instructions")
+    states, left, last = Counter[str](), list[int](), 0
+    while numbers := [number for (number,) in tables.run("next_instructions", after=last, limit=_ROWS_AT_ONCE)]:
+        first, last = numbers[0], numbers[-1]
+        if found := dict(tables.run("plain_rows", first=first, last=last)):
+            states.update(found.values())
+            progress(states.total(), rows)
+        left.extend(number for number in numbers if number not in found)
+    return PlainRows(states, left)
+
+
+def _check_derived(connection: apsw.Connection) -> None:
+    """Check what is made of the rest, and the chains beside that of the facts."""
     _check_totals(connection)
     check_about(connection)
     spellings.check(connection)
     search.check(connection)
-    ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
-    pages = sum(one.opened.pages for one in batches.values())
-    return _Stored(hash_at(connection, seq).hex(), facts, len(batches), pages)
 
 
 @contextmanager
-def _beside(path: Path, seq: int) -> Iterator[Callable[[], _Stored | None] | None]:
-    """Start a second process that does `_check_stored`; yield a function that returns its result, or None."""
-    command = python_command("from paygw_batch.journal.sqlite import verify; verify.answer_stored()")
-    if command is None:
-        yield None
-        return
+def _beside(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
+    """Start a second process that checks the file and what is derived in it.
+
+    Yield a function that waits for it, and returns whether it found nothing wrong in a journal with this `end`.
+    """
     with subprocess.Popen(  # noqa: S603 (our own program, in this very Python)
         command,
         stdin=subprocess.PIPE,
@@ -132,37 +132,24 @@ def _beside(path: Path, seq: int) -> Iterator[Callable[[], _Stored | None] | Non
         if source is None or out is None:
             raise InternalError("a process was started without its pipes")
         with suppress(BrokenPipeError):  # it has ended, and its answer is empty
-            source.write(json.dumps([str(path), seq]).encode())
+            source.write(json.dumps([str(path), end.seq]).encode())
             source.close()
         try:
-            yield lambda: _stored_in(out.read())
+            yield lambda: out.read() == end.hash.hex().encode()
         finally:
             process.kill()
 
 
-def _stored_in(answer: bytes) -> _Stored | None:
-    """Return the result of a second process, None if it ended without. Raises `JournalCorrupt` for its finding."""
-    try:
-        found = json.loads(answer)
-    except ValueError:
-        return None
-    if damage := found.pop("damage", None):
-        raise JournalCorrupt(damage)
-    return _Stored(**found)
-
-
-def answer_stored() -> None:
-    """Do `_check_stored` on the journal that standard input names, and write the result to standard output."""
+def answer_sound() -> None:
+    """Check the journal that standard input names, and write the hash of the fact that it asks for if it is sound."""
     forbid_core_dumps(for_good=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one is told, and ends it
     name, seq = json.loads(sys.stdin.read())
     with closing(connect(Path(name), write=False)) as connection:
         connection.execute("BEGIN")
-        try:
-            answer = asdict(_check_stored(connection, Path(name), seq=seq))
-        except JournalCorrupt as found:
-            answer = {"damage": found.message}
-    sys.stdout.write(json.dumps(answer))
+        _check_database(connection, Path(name))
+        _check_derived(connection)
+        sys.stdout.write(hash_at(connection, seq).hex())
 
 
 def check_tail(connection: apsw.Connection) -> None:
