@@ -61,7 +61,7 @@ def main() -> None:
     if told.pictures is not None and not can_draw():
         parser.error("pictures need matplotlib: install the group `bench`")
     with prepared(told) as bench:
-        parts = [machine(bench.directory, bench.gateway.server)]
+        parts = [machine(bench.directory, bench.gateway.server, bench.merchant.key)]
         parts += [SECTIONS[name](bench) for name in told.only or SECTIONS]
         if bench.goals:
             speed = bench.side_by_side(contenders(bench.directory, bench.merchant.key, bench.scale), "/s")

@@ -8,21 +8,26 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+from benchmarks.signatures import signatures_per_s
+from paygw_batch.machine import processor, python_build
+
 SYNCS = 200
+SIGNATURES = 200
 PACKAGES = ("apsw", "cryptography", "httptools", "httpx", "polars", "uvloop", "aiohttp")
 
 
-def machine(directory: Path, server: str) -> str:
-    """Return a list in Markdown: cores, memory, disk, Python, packages, and the gateway that answered."""
+def machine(directory: Path, server: str, key: Path) -> str:
+    """Return a list in Markdown: cores, memory, disk, Python, packages, a signature, and the gateway that answered."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     median_ms, slow_ms = sync_ms(directory)
     memory = f"{memory_gib:.0f} GiB of memory, {platform.system()} {platform.release()}"
     packages = ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name)))
     return "\n".join(
         [
-            f"- {len(os.sched_getaffinity(0))} cores ({_processor()}), {memory}",
+            f"- {len(os.sched_getaffinity(0))} cores ({processor()}), {memory}",
             f"- disk: a flush of 4 KiB takes {median_ms:.2f} ms (one in ten over {slow_ms:.2f} ms)",
-            f"- Python {platform.python_version()}, {packages}",
+            f"- {_python()}, {packages}",
+            f"- a bare RSA-2048 signature takes {signatures_per_s(key, SIGNATURES).cpu_us:.0f} us of a processor",
             f"- gateway: {server}, on the same cores",
             f"- load before the first measurement: {os.getloadavg()[0]:.2f}",
             "",
@@ -45,11 +50,10 @@ def sync_ms(directory: Path) -> tuple[float, float]:
     return statistics.median(took_ms), statistics.quantiles(took_ms, n=10)[-1]
 
 
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
+def _python() -> str:
+    build = python_build()
+    said = {True: "", False: "no ", None: "perhaps "}
+    return f"Python {platform.python_version()} ({said[build.has_profiles]}profiles, {said[build.has_lto]}LTO)"
 
 
 def _version(name: str) -> str | None:

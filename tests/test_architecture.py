@@ -10,12 +10,13 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "paygw_batch"
 
-BASE = {"core", "clock", "files", "processes", "trusted_files", "errors", "language"}
+BASE = {"core", "clock", "files", "machine", "processes", "trusted_files", "errors", "language"}
 ALLOWED = {
     "errors": {"language"},
     "language": set(),
     "clock": set(),
     "files": {"errors", "language"},
+    "machine": set(),
     "processes": set(),
     "trusted_files": {"errors", "files", "language"},
     "web_server": {"errors"},

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from paygw_batch.machine import PythonBuild
 from tests.cli.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
 
 COLUMNS = [
@@ -344,6 +345,18 @@ def test_doctor_shows_a_base_string_and_a_signature(program: Program) -> None:
     assert result.exit_code == 0, result.output
     assert "POST&http" in result.stdout
     assert program.record() == []
+
+
+def test_doctor_names_what_the_speed_depends_on(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> tuple[str, str]:
+        (speed,) = [one for one in program.json("doctor")["checks"] if one["check"] == "speed"]
+        return speed["state"], speed["found"]
+
+    for profiles, state in ((True, "ok"), (None, "ok"), (False, "look")):
+        build = PythonBuild(has_profiles=profiles, has_lto=None)
+        monkeypatch.setattr("paygw_batch.cli.commands.doctor.python_build", lambda build=build: build)
+        assert found()[0] == state
+    assert re.search(r"^Python 3\.\S+, .+; a signature takes [\d.]+ ms\. This Python was built", found()[1])
 
 
 def test_json_is_the_only_thing_on_standard_output(program: Program) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import platform
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +18,7 @@ from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.clock import elapsed_s, timestamp, utc_now
 from paygw_batch.core.batch import PAYIN, PAYOUT, Instruction
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rules
@@ -26,6 +28,7 @@ from paygw_batch.gateway.message import TransportFault
 from paygw_batch.gateway.signing.key import Custody, KeyKind, SigningKey
 from paygw_batch.journal import TallyKind
 from paygw_batch.language import mark, mark_all, say, say_count
+from paygw_batch.machine import processor, python_build
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.approval_keys import Person, PublicKey
 from paygw_batch.run.quarantine_clock import JournalClock
@@ -95,6 +98,8 @@ _REPLICATION = mark("replication")
 _PRIVATE_KEY = mark("private key")
 _KEY_PLACE = mark("place of the key")
 _KEY_END = mark("end of the key")
+_SPEED = mark("speed")
+_SIGNATURES = 20
 
 
 @click.command("doctor", cls=HelpCommand)
@@ -115,6 +120,7 @@ def command(invocation: Invocation) -> None:
         *_key(key, problem, is_sandbox=settings.uses_sandbox),
         *_notifications(settings, os.environ),
         *_journal_and_clock(settings),
+        _speed(key),
     ]
     usable: list[Rules] = []
     if not any(check.health is Health.BAD and check.code is ExitCode.USAGE for check in checks):
@@ -468,6 +474,30 @@ def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[H
     else:
         found = say("{found}. [journal] replication says otherwise.", found=found)
         yield HealthCheck(_REPLICATION, Health.WARNING, found)
+
+
+def _speed(key: SigningKey | None) -> HealthCheck:
+    """Name what the speed of a run depends on. A signature is timed only if making it costs nothing."""
+    named = say("Python {version}, {processor}", version=platform.python_version(), processor=processor())
+    if key is not None and key.custody.kind is KeyKind.FILE:
+        named += "; " + say("a signature takes {ms:.2f} ms", ms=_signature_ms(key))
+    if python_build().has_profiles is not False:
+        return HealthCheck(_SPEED, Health.GOOD, named)
+    found = say(
+        "{found}. This Python was built without optimizations, so runs are slower: use the one of your operating "
+        "system, or build it with --enable-optimizations.",
+        found=named,
+    )
+    return HealthCheck(_SPEED, Health.WARNING, found)
+
+
+def _signature_ms(key: SigningKey) -> float:
+    def took_s() -> float:
+        started_s = elapsed_s()
+        key.sign(_TEST_TEXT)
+        return elapsed_s() - started_s
+
+    return 1000 * statistics.median(took_s() for _ in range(_SIGNATURES))
 
 
 def _gateway(settings: Settings, rules: Rules) -> HealthCheck:

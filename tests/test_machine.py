@@ -1,0 +1,30 @@
+"""What this program says of the machine: it knows a Python built by hand without profiles, and blames no other."""
+
+import sys
+import sysconfig
+
+import pytest
+
+from paygw_batch.machine import PythonBuild, processor, python_build
+
+
+@pytest.mark.parametrize(
+    ("told", "prefix", "build"),
+    [
+        ("'--prefix=/opt' '--enable-shared'", "/opt", PythonBuild(has_profiles=False, has_lto=False)),
+        ("'--enable-optimizations' '--with-lto'", "/opt", PythonBuild(has_profiles=True, has_lto=True)),
+        ("'--enable-optimizations'", "/usr", PythonBuild(has_profiles=True, has_lto=None)),
+        ("'--enable-shared'", "/usr", PythonBuild(has_profiles=None, has_lto=None)),
+        (None, "C:\\Python", PythonBuild(has_profiles=None, has_lto=None)),
+    ],
+)
+def test_a_build_is_known_by_what_configure_was_told(
+    told: str | None, prefix: str, build: PythonBuild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", {"CONFIG_ARGS": told}.get)
+    monkeypatch.setattr(sys, "base_prefix", prefix)
+    assert python_build() == build
+
+
+def test_the_processor_has_a_name() -> None:
+    assert processor()
