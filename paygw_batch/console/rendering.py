@@ -22,6 +22,7 @@ from paygw_batch.core.shown_states import INVALID
 from paygw_batch.language import language, languages, mark, mark_all, say, speaking
 from paygw_batch.report.page import page_environment
 from paygw_batch.run.approval_keys import plain_name
+from paygw_batch.run.signed_document import in_groups
 from paygw_batch.sheet.columns import label_of
 
 _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -107,7 +108,7 @@ def page_links(name: str, places: Mapping[str, int | None], anchor: str = "", /,
 def page_templates() -> Environment:
     """Return the environment of the console's templates."""
     found = page_environment(TEMPLATES)
-    found.filters.update(when=when, share=_share, code=_grouped, first_name=_first_name)
+    found.filters.update(when=when, share=_share, code=in_groups, first_name=_first_name)
     found.filters["recorded"] = lambda sentence: recorded(sentence) if sentence else sentence
     found.tests["same_person"] = lambda one, other: plain_name(one) == plain_name(other)
     found.filters.update(
@@ -161,10 +162,6 @@ def masked(number: str) -> str:
 def _share(part: int, whole: int) -> int:
     """Return a part in per cent, rounded down: 100 means all of it."""
     return part * 100 // whole if whole else 0
-
-
-def _grouped(digits: str) -> str:
-    return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
 
 
 def _first_name(name: str) -> str:
