@@ -10,7 +10,17 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from paygw_batch.core.lifecycle import Concluded, Fact, Intended, Interrupted, Released, Resolution, Resolved
+from paygw_batch.core.lifecycle import (
+    Concluded,
+    Fact,
+    FactKind,
+    Intended,
+    Interrupted,
+    Released,
+    Resolution,
+    Resolved,
+    State,
+)
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.chain import Line, Link, fold
@@ -25,10 +35,11 @@ from paygw_batch.journal.values import Entry
 from tests.journal.journal_rows import AT, OPERATION, at
 from tests.long_part import share_of
 
+FACT = Line._fields
 TABLES: Mapping[str, Sequence[str]] = {
     "instruction": ("number", "batch", "row", "client_orderid", "replaces"),
     "standing": ("instruction", *COLUMNS),
-    "fact": Line._fields,
+    "fact": FACT,
     "order_id": ("operation", "order_id", "instruction"),
 }
 """The tables that the replay of rows reads, with the columns that it reads."""
@@ -221,3 +232,53 @@ def test_a_change_of_any_cell_is_found(table: str, column: str) -> None:
                 assert found_in(connection, shortly=True) is None
             found += 1
     assert found
+
+
+SALT = "5a" * 16
+WHOLE = {
+    "kind": "paid",
+    "order id": "A-1",
+    "purpose": "WALLET",
+    "nonce": "0" * 32,
+    "digest": "f" * 64,
+    "time": "1795000000",
+    "status": "approved",
+    "reference": "REF-7",
+    "code": "CODE-0",
+    "message": "welcome",
+    "http status": "200",
+    "salt": SALT,
+}
+"""The texts of a payout, none of which is in another one."""
+INSTEAD = (
+    *(*FactKind, *State, *ODD, "A-2", "null", "[x", 'A","nonce":"B', "A\\", "\\u00e9", "\t"),
+    *("5A" * 16, "5a" * 15, "5a" * 17, "5g" * 16, "F" * 64, "g" * 64, "0" * 31 + '"', "f" * 63 + "\\", "f" * 62 + "é"),
+    *("+795000000", " 795000000", "0795000000", "-795000000", "17950000.0", "1795e00000", "0200", "2e2", "-1", "200.0"),
+)
+
+
+@pytest.mark.parametrize("what", WHOLE)
+def test_where_tables_and_facts_agree_on_an_odd_text_the_replay_decides(what: str) -> None:
+    words = {"gateway_status": "approved", "gateway_reference": "REF-7", "error_code": "CODE-0", "message": "welcome"}
+    answer = Concluded(Outcome(OutcomeKind.PAID, http_status=200, **words))  # type: ignore[arg-type]
+    for value in INSTEAD:
+        tables = tables_of([("A-1", [INTENT, answer])])
+        fact = tables["fact"][1]
+        details = FACT.index("details")
+        fact[details] = f'{fact[details][: -len(SALT) - 2]}{SALT}"}}'
+        for lines in tables.values():
+            for line in lines:
+                line[:] = [cell.replace(WHOLE[what], value) if isinstance(cell, str) else cell for cell in line]
+        with closing(stored(tables)) as connection:
+            assert found_in(connection, shortly=True) == found_in(connection, shortly=False), value
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("fact", "attempt"), ("standing", "attempt"), ("instruction", "replaces")]
+)
+def test_another_attempt_or_a_replaced_row_is_replayed(table: str, column: str) -> None:
+    tables = tables_of([("A-1", [INTENT, Concluded(Outcome(OutcomeKind.PAID))])])
+    for line in tables[table]:
+        line[TABLES[table].index(column)] = 2
+    with closing(stored(tables)) as connection:
+        assert passed(connection) == 0
