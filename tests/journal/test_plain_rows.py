@@ -125,7 +125,7 @@ def answers(texts: st.SearchStrategy[str | None]) -> st.SearchStrategy[Outcome]:
     )
 
 
-LATER = st.sampled_from(
+LATER: st.SearchStrategy[Fact] = st.sampled_from(
     [
         Interrupted(),
         Concluded(Outcome(OutcomeKind.PAID)),
@@ -146,7 +146,8 @@ def histories(draw: st.DrawFn, order_id: str) -> list[Fact]:
         draw(texts),
     )
     length = draw(st.sampled_from([2, 2, 2, 0, 1, 3, 2, 2, 2]))
-    return [intent, Concluded(draw(answers(texts))), draw(LATER)][:length]
+    told: list[Fact] = [intent, Concluded(draw(answers(texts))), draw(LATER)]
+    return told[:length]
 
 
 @st.composite
@@ -186,6 +187,13 @@ def test_the_short_way_finds_of_any_journal_what_the_replay_finds(tables: Tables
 
 
 INTENT = Intended("A-1", "0" * 32, 1_795_000_000, "f" * 64, "WALLET")
+
+
+def one_payout(outcome: Outcome) -> Tables:
+    facts: list[Fact] = [INTENT, Concluded(outcome)]
+    return tables_of([("A-1", facts)])
+
+
 WORDS = {"gateway_status": "approved", "gateway_reference": "7", "http_status": 200, "error_code": "0"}
 
 
@@ -198,7 +206,7 @@ WORDS = {"gateway_status": "approved", "gateway_reference": "7", "http_status": 
     ],
 )
 def test_what_an_ordinary_payout_leaves_passes(outcome: Outcome) -> None:
-    with closing(stored(tables_of([("A-1", [INTENT, Concluded(outcome)])]))) as connection:
+    with closing(stored(one_payout(outcome))) as connection:
         assert passed(connection) == 1
 
 
@@ -214,11 +222,11 @@ NUMBERED_BY_SQLITE = {("standing", "instruction"), ("instruction", "number")}
 @pytest.mark.parametrize(("table", "column"), CELLS)
 def test_a_change_of_any_cell_is_found(table: str, column: str) -> None:
     words = {**WORDS, "message": "welcome"}
-    whole = [("A-1", [INTENT, Concluded(Outcome(OutcomeKind.PAID, **words))])]  # type: ignore[arg-type]
+    outcome = Outcome(OutcomeKind.PAID, **words)  # type: ignore[arg-type]
     found = 0
     for value in (None, 2, "A-2", at(30), "returned", "", "{}"):
-        for place in range(len(tables_of(whole)[table])):
-            tables = tables_of(whole)
+        for place in range(len(one_payout(outcome)[table])):
+            tables = one_payout(outcome)
             line, cell = tables[table][place], TABLES[table].index(column)
             if line[cell] == value or (value is None and (table, column) in NUMBERED_BY_SQLITE):
                 continue
@@ -260,9 +268,9 @@ INSTEAD = (
 @pytest.mark.parametrize("what", WHOLE)
 def test_where_tables_and_facts_agree_on_an_odd_text_the_replay_decides(what: str) -> None:
     words = {"gateway_status": "approved", "gateway_reference": "REF-7", "error_code": "CODE-0", "message": "welcome"}
-    answer = Concluded(Outcome(OutcomeKind.PAID, http_status=200, **words))  # type: ignore[arg-type]
+    outcome = Outcome(OutcomeKind.PAID, http_status=200, **words)  # type: ignore[arg-type]
     for value in INSTEAD:
-        tables = tables_of([("A-1", [INTENT, answer])])
+        tables = one_payout(outcome)
         fact = tables["fact"][1]
         details = FACT.index("details")
         fact[details] = f'{fact[details][: -len(SALT) - 2]}{SALT}"}}'
@@ -277,7 +285,7 @@ def test_where_tables_and_facts_agree_on_an_odd_text_the_replay_decides(what: st
     ("table", "column"), [("fact", "attempt"), ("standing", "attempt"), ("instruction", "replaces")]
 )
 def test_another_attempt_or_a_replaced_row_is_replayed(table: str, column: str) -> None:
-    tables = tables_of([("A-1", [INTENT, Concluded(Outcome(OutcomeKind.PAID))])])
+    tables = one_payout(Outcome(OutcomeKind.PAID))
     for line in tables[table]:
         line[TABLES[table].index(column)] = 2
     with closing(stored(tables)) as connection:
