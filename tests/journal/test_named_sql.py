@@ -15,7 +15,7 @@ from tests.journal.journal_rows import memory
 JOURNAL = ROOT / "paygw_batch" / "journal"
 OF_ONE_STORE = {
     "evidence.sql": {"evidence_in_turn", "lock_rows", "lost_orders", "spelled_as_lost"},
-    "replay.sql": set(),
+    "replay.sql": {"count_all", "next_instructions", "plain_rows"},
     "journal.sql": {"add_spelling", "newest_fact", "open_segments", "sealed"},
 }
 """What the other store has no use for."""
