@@ -64,7 +64,7 @@ def test_both_stores_have_the_statements_that_they_share(file: str) -> None:
 
 def test_every_part_is_filled_in() -> None:
     for queries in (sqlite_tables.QUERIES, postgres_tables.QUERIES):
-        assert not [name for name, text in queries.items() if "{" in text]
+        assert not [name for name, text in queries.items() if re.search(r"\{\w", text)]
 
 
 @pytest.mark.parametrize("name", ["holds", "waiting", "contradictions", "counts_of_batch", "history", "payments"])
