@@ -87,7 +87,7 @@ FLOORS = {
         ),
     ),
     "console": (
-        "access members permissions web_sessions web_guard payout_counts check_memories",
+        "access members noted_things permissions web_sessions web_guard payout_counts check_memories",
         "rendering visits sheet_process",
         "pages",
         "console_app console_server",

@@ -17,6 +17,7 @@ from paygw_batch.actions.kept_sheet import CheckMemory, has_kept, keep_sheet, ke
 from paygw_batch.actions.mend_sheet import write_mending
 from paygw_batch.actions.payout_folder import (
     FOUND,
+    HEADINGS,
     ROWS,
     CheckedSheet,
     FoundKind,
@@ -33,6 +34,7 @@ from paygw_batch.core.money import from_minor
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import Asked, PaygwError, SheetError, SheetQuestion
 from paygw_batch.journal import JournalReader
+from paygw_batch.language import say
 from paygw_batch.report.plan_page import MEANT, MENDED
 from paygw_batch.run.approval import PlanFinding
 from paygw_batch.run.approval_keys import PublicKey
@@ -41,10 +43,18 @@ from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
 from paygw_batch.sheet.check.mending import LEFT_OUT, Mending
-from paygw_batch.sheet.columns import columns_of_operation
+from paygw_batch.sheet.columns import ALWAYS_NEEDED, columns_of_operation, label_of
 from paygw_batch.sheet.model import SHOWN_CHARACTERS, Validated
-from paygw_batch.sheet.read.guesses import guessed
-from paygw_batch.sheet.read.headings import HEADER_ROWS, NOT_OURS, HeadingError, SeenHeading, known_names
+from paygw_batch.sheet.read.guesses import GuessedHeading, guessed
+from paygw_batch.sheet.read.headings import (
+    HEADER_ROWS,
+    NOT_OURS,
+    HeadingError,
+    MissingColumns,
+    SeenHeading,
+    UnknownHeadings,
+    known_names,
+)
 from paygw_batch.sheet.read.sheet_file import headings_in, read_sheet, seen_headings
 from paygw_batch.sheet.write.rejects import write_marked
 from paygw_batch.wiring.journal import journal_for_document
@@ -124,7 +134,11 @@ def unreadable(error: PaygwError, headings_of: Callable[[], Sequence[SeenHeading
     elif isinstance(error, SheetError):
         with suppress(SheetError):
             headings = headings_of()
-    found = UnreadableSheet(error.message, error.page_hint, guessed(headings, columns), columns)
+    guesses = guessed(headings, columns)
+    found = UnreadableSheet(error.message, error.page_hint, guesses, columns)
+    if isinstance(error, UnknownHeadings | MissingColumns) and headings:
+        needed = error.columns if isinstance(error, MissingColumns) else ALWAYS_NEEDED
+        return replace(found, asks=HEADINGS, message=_about_headings(guesses, needed))
     if not isinstance(error, SheetQuestion):
         return found
     suggested = (suggested_reference(PAYOUT, utc_now()),) if error.asks is Asked.REFERENCE else ()
@@ -135,6 +149,14 @@ def unreadable(error: PaygwError, headings_of: Callable[[], Sequence[SeenHeading
         choices=error.choices or suggested,
         samples=error.samples,
     )
+
+
+def _about_headings(guesses: Sequence[GuessedHeading], needed: Sequence[str]) -> str:
+    """Return a sentence about the columns of a sheet whose headings are the sender's own."""
+    lacking = [label_of(name) for name in needed if name not in {one.column for one in guesses}]
+    if not lacking:
+        return say("The sheet has headings of its own, and each line below has a guess. Check them.")
+    return say("No column is known to be this yet: {columns}. Choose it below.", columns=", ".join(lacking))
 
 
 def digest_of(sheet: Path) -> str:
@@ -185,6 +207,7 @@ def _planned(
             folder.write_draft(drafted.document)
     columns = columns_of_operation(PAYOUT)
     headings = seen_headings(sheet.headers, sheet.unknown, sheet.frame.head(HEADER_ROWS))
+    names = {name: sheet.headers.get(name) or label_of(name) for name in columns}
     return CheckedSheet(
         batch=plan.validated.batch,
         rows=plan.validated.height,
@@ -197,7 +220,7 @@ def _planned(
         is_meant=is_meant,
         left_out=sorted(left_out),
         mended=[(edit.row, edit.column) for edit in mending.edits],
-        kinds=[*_kinds(to_mend), *_kinds(found.filter(~pl.col("is_defect") & (pl.col("row") > 0)))],
+        kinds=[*_kinds(to_mend, names), *_kinds(found.filter(~pl.col("is_defect") & (pl.col("row") > 0)), names)],
         wrong_totals=wrong_totals,
         totals=_totals(plan, minor_units_of(rules)),
         of_sheet=found.filter((pl.col("row") == 0) & ~pl.col("is_defect"))["message"].to_list(),
@@ -216,22 +239,25 @@ def _found(plan: Plan) -> pl.DataFrame:
     return pl.concat([defects, warnings]).sort("row", maintain_order=True)
 
 
-def _kinds(found: pl.DataFrame) -> Sequence[FoundKind]:
-    """Return each kind of defect or warning with its label and how many rows have it, the most frequent first."""
+def _kinds(found: pl.DataFrame, names: Mapping[str, str]) -> Sequence[FoundKind]:
+    """Return each kind of defect or warning with its label and how many rows have it, the most frequent first.
+
+    `names` are those of the columns.
+    """
     counts = found.group_by("code", "is_defect").agg(pl.col("row").n_unique()).iter_rows()
     return [
-        FoundKind(code, *_meaning(code, is_defect=is_defect), rows, is_defect)
+        FoundKind(code, *_meaning(code, names, is_defect=is_defect), rows, is_defect)
         for code, is_defect, rows in sorted(counts, key=lambda one: (-one[2], one[0], one[1]))
     ]
 
 
-def _meaning(code: str, *, is_defect: bool) -> tuple[str, str, str]:
+def _meaning(code: str, names: Mapping[str, str], *, is_defect: bool) -> tuple[str, str, str]:
     """Return label, sentence and suggestion of a kind."""
     try:
-        meaning = meaning_of(code, DEFECTS if is_defect else WARNINGS)
+        meaning = meaning_of(code, DEFECTS if is_defect else WARNINGS, names)
     except KeyError:
         return code, "", ""
-    label = meaning.label[:1].upper() + meaning.label[1:].replace("_", " ")
+    label = meaning.label[:1].upper() + meaning.label[1:]
     return label, meaning.sentence, meaning.suggestion
 
 

@@ -33,6 +33,8 @@ _MAX_NAME = 100
 _CHECKED = "checked.json"
 FOUND = "found.parquet"
 """Every defect and warning: `row, column, value, code, message, correction, is_defect`."""
+HEADINGS = "headings"
+"""The question what each column of a sheet is, beside those of `errors.Asked`."""
 ROWS = "rows.parquet"
 """The sender's own table with all corrections: `row`, then its columns."""
 
@@ -136,8 +138,8 @@ class UnreadableSheet:
     """The result of the check of a sheet that could not be read: why, and its headings where these are the reason.
 
     Where an answer is all that it lacks, `asks` is its name in `UploadedSheet` (`reference`, `worksheet`, `encoding`),
-    `question` asks for it, `choices` are the answers to choose from, or the one to suggest, and `samples` are texts of
-    the sheet, read as the first choice would have them.
+    or `HEADINGS`: `message` then says which columns are open. `question` asks for it, `choices` are the answers to
+    choose from, or the one to suggest, and `samples` are texts of the sheet, read as the first choice would have them.
     """
 
     message: str
@@ -369,3 +371,9 @@ def all_folders(directory: Path) -> Iterator[PayoutFolder]:
     with suppress(FileNotFoundError):
         paths = [path for path in directory.iterdir() if (path / "upload.json").exists()]
         yield from map(PayoutFolder, sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True))
+
+
+def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:
+    """Return the payouts that were prepared here: batch -> its sheet as it was uploaded."""
+    found = ((one.checked, one) for one in all_folders(directory))
+    return {result.batch: one.uploaded for result, one in found if isinstance(result, CheckedSheet)}

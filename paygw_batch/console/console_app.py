@@ -108,6 +108,7 @@ ROUTES = (
     WebRoute("/payees/advice", payee_page.remittance_advice, Act.DOWNLOAD),
     WebRoute("/people", people_page.people_and_health, Act.LOOK_AFTER),
     WebRoute("/workers", workers_page.workers_of_all_hosts, Act.LOOK_AFTER),
+    WebRoute("/people/check", people_page.check_program, Act.CHECK, "POST"),
     WebRoute("/payouts/{batch}/pause", payout_page.pause, Act.START, "POST"),
     WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Act.START, "POST"),
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK),

@@ -33,6 +33,8 @@ class Act(StrEnum):
     """Take files away that name payees with their accounts."""
     LOOK_AFTER = "look_after"
     """See people, keys and the health of the program."""
+    CHECK = "check"
+    """Have the program check itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ _ROLES: Mapping[Act, frozenset[Role]] = MappingProxyType(
         Act.ORDER: frozenset({Role.MAKER}),
         Act.AGREE: frozenset({Role.APPROVER}),
         Act.DOWNLOAD: frozenset({Role.MAKER, Role.APPROVER}),
+        Act.CHECK: frozenset({Role.MAKER, Role.APPROVER, Role.ADMINISTRATOR}),
         Act.LOOK_AFTER: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR}),
     }
 )

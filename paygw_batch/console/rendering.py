@@ -19,7 +19,7 @@ from paygw_batch.actions.follow_payout import BEING_SENT
 from paygw_batch.core.money import with_separators
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.core.shown_states import INVALID
-from paygw_batch.language import language, languages, mark, mark_all, say, speaking
+from paygw_batch.language import language, languages, mark, mark_all, say, say_count, speaking
 from paygw_batch.report.page import page_environment
 from paygw_batch.run.approval_keys import plain_name
 from paygw_batch.run.signed_document import in_groups
@@ -108,7 +108,7 @@ def page_links(name: str, places: Mapping[str, int | None], anchor: str = "", /,
 def page_templates() -> Environment:
     """Return the environment of the console's templates."""
     found = page_environment(TEMPLATES)
-    found.filters.update(when=when, share=_share, code=in_groups, first_name=_first_name)
+    found.filters.update(when=when, ago=ago, share=_share, code=in_groups, first_name=_first_name)
     found.filters["recorded"] = lambda sentence: recorded(sentence) if sentence else sentence
     found.tests["same_person"] = lambda one, other: plain_name(one) == plain_name(other)
     found.filters.update(
@@ -152,6 +152,22 @@ def when(at: str | None) -> str:
     except ValueError:
         return at
     return f"{say(_DAYS[moment.month - 1], day=moment.day, year=moment.year)}, {moment:%H:%M %Z}"
+
+
+def ago(at: str) -> str:
+    """Return how long ago a time was, in the largest unit that says it; other text as it is."""
+    try:
+        passed_s = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
+    except ValueError:
+        return at
+    if passed_s >= _DAY_S:
+        return say_count(int(passed_s // _DAY_S), "{count:,} day ago", "{count:,} days ago")
+    if passed_s >= _HOUR_S:
+        return say_count(int(passed_s // _HOUR_S), "{count:,} hour ago", "{count:,} hours ago")
+    return say_count(max(int(passed_s // 60), 0), "{count:,} minute ago", "{count:,} minutes ago")
+
+
+_HOUR_S, _DAY_S = 3_600, 86_400
 
 
 def masked(number: str) -> str:

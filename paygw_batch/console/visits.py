@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlencode
@@ -20,10 +21,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
+from paygw_batch.actions.payout_folder import uploads_by_batch
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.console.access.passkey_access import PasskeyAccess
 from paygw_batch.console.check_memories import CheckMemories
 from paygw_batch.console.members import Member, Role
+from paygw_batch.console.noted_things import thing_of
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act, Thing, may
 from paygw_batch.console.rendering import Page, language_of, masked, own_names, times_in
@@ -169,9 +172,8 @@ class Visit:
 
     @property
     def thing(self) -> str:
-        """The thing that the request is about, by its path. The token of an invitation is a secret."""
-        parts = self.request.path_params
-        return ", ".join(f"{name} {value}" for name, value in parts.items() if name != "token")
+        """The thing that the request is about, as the audit trail has it."""
+        return thing_of(self.request.path_params, self.form)
 
     def query(self, name: str) -> str:
         """Return a value behind the question mark, or of the refused form; empty where there is none."""
@@ -200,6 +202,7 @@ class Visit:
             refusal=self.refusal,
             sent={} if self.refusal is None else self.form,
             languages=own_names(),
+            called=called_in(console),
         )
         values = {field.name: getattr(one, field.name) for one in (frame, page) for field in fields(one)}
         status = _REFUSED if self.refusal is not None and status == _SHOWN else status
@@ -252,6 +255,8 @@ class PageFrame:
     sent: Mapping[str, str]
     """The fields of the form that was refused."""
     languages: Mapping[str, str]
+    called: Callable[[str, str], str]
+    """The name of a payout, by its batch and the name of its sheet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +278,19 @@ class ForwardPage(Page):
     template: ClassVar[str] = "forward.html"
 
     address: str
+
+
+def called_in(console: Console) -> Callable[[str, str], str]:
+    """Return how payouts are called: as their makers named them; one that was started elsewhere is called as its sheet.
+
+    The names are looked up when the first one is asked for.
+    """
+    uploads = cache(partial(uploads_by_batch, console.directory))
+
+    def called(batch: str, sheet_name: str) -> str:
+        return uploads()[batch].called if batch in uploads() else sheet_name
+
+    return called
 
 
 Handler = Callable[[Visit], Response]

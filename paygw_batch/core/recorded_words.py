@@ -6,8 +6,9 @@ language. Any other text is the gateway's or a person's, and is shown as it is.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from paygw_batch.language import mark, mark_all, say
 
@@ -60,18 +61,23 @@ def with_duplicate(message: str | None, possible_duplicate_of: int | None) -> st
     return message if possible_duplicate_of is None else kept(_DUPLICATE, message, possible_duplicate_of)
 
 
+def code_of(text: str) -> tuple[str, Sequence[Any]]:
+    """Return the code of a kept text, and its values; that of a text of others is `text`."""
+    if not text.startswith(CODED):
+        return _TEXT, (text,)
+    code, *values = json.loads(text)
+    return code, [value for value in values if value is not None]
+
+
 def recorded(text: str) -> str:
     """Return a kept text in the chosen language."""
-    if not text.startswith(CODED):
-        return text
-    code, *values = json.loads(text)
-    values = [value for value in values if value is not None]
+    code, values = code_of(text)
     if code == _TEXT:
         return str(values[0])
     template = _TEMPLATES[code, len(values)]
     names = re.findall(r"\{(\w+)\}", template)
     if code == _DUPLICATE:
-        values[:-1] = map(recorded, values[:-1])
+        values = [*map(recorded, values[:-1]), values[-1]]
     return say(template, **dict(zip(names, values, strict=True)))
 
 

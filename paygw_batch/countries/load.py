@@ -279,7 +279,7 @@ def _purposes(case: _Case) -> Mapping[str, PurposeTerms]:
     chosen = case.terms.purposes
     own = [] if case.terms.purpose is None else [PurposeTerms(case.terms.purpose, case.terms.operator)]
     by_code = {fold_word(one.purpose): one for one in (*chosen.values(), *own)} if chosen else {}
-    return MappingProxyType(by_code | {fold_word(word): one for word, one in chosen.items()})
+    return MappingProxyType(by_code | {fold_word(word): replace(one, word=word) for word, one in chosen.items()})
 
 
 def _phone_as_account(case: _Case) -> str:

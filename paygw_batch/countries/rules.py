@@ -139,10 +139,14 @@ class MobileNumbers:
 
 @dataclass(frozen=True, slots=True)
 class PurposeTerms:
-    """A purpose that a row of a sheet may choose, and the mobile operator whose wallets it names, if that is said."""
+    """A purpose that a row of a sheet may choose, and the mobile operator whose wallets it names, if that is said.
+
+    `word` is the sender's word for it, as it is configured; empty: the purpose is chosen by itself.
+    """
 
     purpose: str
     operator: str | None = None
+    word: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,15 @@ def person(name: str | None) -> str:
         login = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         login = f"uid {os.getuid()}"
-    return login if name is None else f"{required_line(name, '--by')} (login {login})"
+    return login if name is None else f"{required_line(name, '--by')}{_LOGIN}{login})"
+
+
+_LOGIN = " (login "
+
+
+def name_in(person: str) -> str:
+    """Return the name in what `person` returned, for pages that show no logins; without a name, the login it is."""
+    return person.rpartition(_LOGIN)[0] or person
 
 
 def required_line(text: str, what: str) -> str:

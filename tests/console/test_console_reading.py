@@ -55,8 +55,8 @@ def test_a_guess_is_shown_and_nothing_is_read_by_it_before_a_person_agrees(house
     ada = house.person(MAKER)
     place = uploaded(ada, PAYROLL.encode())
     page = ada.get(place).text
-    assert "We can't read this sheet yet" in page
-    assert "these are headings of the profile payroll-english" in page
+    assert "What is each column of your sheet?" in page
+    assert "profile" not in page
     form = columns(page)
     assert form == {
         **{f"heading-{at}": text for at, text in enumerate(PAYROLL.splitlines()[1].split(","))},
@@ -163,7 +163,7 @@ def test_a_worksheet_is_named_on_the_page_of_the_error(house: House) -> None:
     book.save(data)
     place = uploaded(ada, data.getvalue(), "pay.xlsx")
     page = ada.get(place).text
-    assert "One answer is missing before the sheet can be read." in page
+    assert "Which worksheet is meant?" in page
     assert "--worksheet" not in page
     assert ada.post(f"{place}/reading", worksheet="November", **columns(page)).status_code == 303
     assert "Every row can be paid" in ada.get(place).text

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from paygw_batch.actions.start_run import started_run
 from paygw_batch.clock import utc_now
 from paygw_batch.console.console_app import ROUTES, console_app
 from paygw_batch.console.console_server import listen_on_port, serve_pages
+from paygw_batch.console.pages.people_page import HEALTH
 from paygw_batch.console.pages.preparing import RUNS
 from paygw_batch.console.pages.settling.orders import order_folder_of
 from paygw_batch.journal.guards.lock import RunLock, lock_path
@@ -363,10 +365,11 @@ SCENES: dict[str, Callable[[Desk], Sent]] = {
     "/orders/{order}/carry-out": lambda desk: desk.of_order("carry-out"),
     "/payouts/{batch}/pause": lambda desk: desk.of_run("pause"),
     "/payouts/{batch}/continue": lambda desk: desk.of_run("continue"),
+    "/people/check": lambda desk: desk.sent(desk.ada, "/people/check", check="verify"),
 }
 OF_A_REPEAT = "/sheets/{sheet}/repeats-meant"
 """Played above: nothing but the batch that the page named counts."""
-STATELESS = {"/sign-in", "/language", "/sign-out"}
+STATELESS = {"/sign-in", "/language", "/sign-out", "/people/check"}
 """What these want is no other thing on an old page."""
 
 
@@ -390,7 +393,8 @@ def desk(
     house.console = replace(house.console, program=(sys.executable, "-S", "-c", waits))
     house.app = console_app(house.console)
     yield Desk(house, set_clock)
-    for record in (house.console.directory / RUNS).glob("*.json"):
+    runs = ((house.console.directory / folder).glob("*.json") for folder in (RUNS, HEALTH))
+    for record in chain.from_iterable(runs):
         run = started_run(record.parent, record.stem.partition(".")[0])
         if run is not None and run.is_alive:
             os.kill(run.pid, signal.SIGKILL)

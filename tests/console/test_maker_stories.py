@@ -112,7 +112,7 @@ def test_story_2_a_workbook_with_a_letterhead_comes_back_mended(ada: Desk, tmp_p
     path, mended = tmp_path / "net pay.xlsx", tmp_path / "mended.xlsx"
     letterhead(path)
     keyboard, page = upload(ada, path), ada.page
-    expect(page.get_by_role("heading", name="We can't read this sheet yet")).to_be_visible()
+    expect(page.get_by_role("heading", name="What is each column of your sheet?")).to_be_visible()
     expect(page.get_by_role("combobox", name="Net Pay")).to_have_value("amount")
     expect(page.get_by_role("combobox", name="Station")).to_have_value("")
     keyboard.press(page.get_by_role("button", name="Read the sheet like this"))

@@ -9,6 +9,8 @@ from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import guard_of, settings_of
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.errors import OutputError
+from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.wiring.journal import require_file, tell_notes
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
@@ -37,4 +39,8 @@ def command(invocation: Invocation, *, file: Path) -> None:
         tell_notes(journal, screen.say)
         facts = journal.head().seq
         journal.backup(file)
+    try:
+        place.note_copy()
+    except OutputError as error:
+        screen.say(say("The pages do not know of this copy: {reason}", reason=error.message))
     screen.finish(Summary(ExitCode.DONE, f"The journal, {facts:,} facts, was copied to {file}."))

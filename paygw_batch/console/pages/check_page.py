@@ -189,7 +189,10 @@ def check_sheet(visit: Visit) -> Response:
         return visit.go_to(f"/payouts/{batch}")
     kind, after, change = visit.query("kind"), visit.query_number("after"), _change(visit, found, result)
     red = _red_cells(found, result)
-    if not kind or (change is not None and not _is_of_kind(result, kind)):
+    is_red_again = (
+        kind == _MENDED and (visit.query_number("row"), visit.query("column")) in red.select("row", "column").rows()
+    )
+    if not kind or (change is not None and (is_red_again or not _is_of_kind(result, kind))):
         kind = _first_kind(result)
     focus = _next_cell(red, result, visit, kind) if change is not None or visit.query("row") else None
     rows = _rows(found, result, kind, after)

@@ -21,6 +21,7 @@ from paygw_batch.actions.payout_folder import (
     is_folder_name,
     new_folder,
     new_folder_name,
+    plain_file_name,
 )
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.console.pages.agreement import withdraw
@@ -238,7 +239,11 @@ def _kept(visit: Visit) -> Iterator[tuple[str, Path]]:
     """Yield the name of the uploaded file, and where it is kept; it is removed unless it was moved away."""
     upload = visit.upload
     if upload is None or not upload.filename:
-        raise UsageError(say("No file was chosen."), hint=say("Choose the sheet, and upload it again."))
+        raise FieldRefused("sheet", say("No file was chosen."), hint=say("Choose the sheet, and upload it again."))
+    try:
+        plain_file_name(upload.filename)
+    except UsageError as error:
+        raise FieldRefused("sheet", error.message, hint=error.hint) from None
     make_directory(visit.console.directory)
     with tempfile.NamedTemporaryFile(dir=visit.console.directory, prefix=".upload-", delete=False) as kept:
         try:

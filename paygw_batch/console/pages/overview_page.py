@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from paygw_batch.actions.batch_status import ListedBatch, counted_once, listed_batch, totals_of
 from paygw_batch.actions.follow_payout import BEING_SENT, running_now
-from paygw_batch.actions.payout_folder import CheckedSheet, UploadedSheet, all_folders
+from paygw_batch.actions.payout_folder import CheckedSheet, UploadedSheet, all_folders, uploads_by_batch
 from paygw_batch.clock import utc_now
 from paygw_batch.console.pages.agreement import ListedAgreement, Stage, listed, progress_of
 from paygw_batch.console.pages.plan_page import PlanAgreement
@@ -109,7 +109,7 @@ def overview(visit: Visit) -> Response:
     with journal_for_planning(visit.console.settings) as journal:
         records = list(journal.batches())
         before = visit.query_number("before") or len(records) + 1
-        uploads, search, now = _uploads(visit), Search.of(visit), utc_now()
+        uploads, search, now = uploads_by_batch(visit.console.directory), Search.of(visit), utc_now()
         fitting = [one for one in records if one.number < before and search.has_record(one, uploads.get(one.batch))]
         found = []
         for record in reversed(fitting):
@@ -149,12 +149,6 @@ def overview(visit: Visit) -> Response:
             notes=notes,
         )
     )
-
-
-def _uploads(visit: Visit) -> Mapping[str, UploadedSheet]:
-    """Return the payouts that were prepared here: batch -> its sheet as it was uploaded."""
-    found = ((one.checked, one) for one in all_folders(visit.console.directory))
-    return {result.batch: one.uploaded for result, one in found if isinstance(result, CheckedSheet)}
 
 
 def _line(one: ListedBatch, uploaded: UploadedSheet | None, *, is_running: bool) -> ListedPayout:

@@ -25,12 +25,13 @@ from paygw_batch.console.pages.preparing import RUNS, made_once
 from paygw_batch.console.pages.settling.orders import open_orders
 from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, pages_after
 from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, account_filter, payout_record
-from paygw_batch.core.recorded_words import recorded
+from paygw_batch.core.recorded_words import code_of, recorded
 from paygw_batch.core.shown_states import INVALID
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, RowStanding, make_directory
 from paygw_batch.language import language, mark, say, say_count
 from paygw_batch.report.next_step import NextStep, RowStep
+from paygw_batch.wiring.approvals import name_in
 from paygw_batch.wiring.journal import journal_for_planning
 
 ROWS_A_PAGE = 25
@@ -44,6 +45,7 @@ _DEEDS: Mapping[str, str] = {
     "returned": mark("Came back"),
     "replaced": mark("Replaced by another payout"),
 }
+_SIGNED: Mapping[str, str] = {"prepared": mark("Prepared"), "approved": mark("Approved")}
 MAX_DEEDS = 50
 """How many acts of people a page shows: the newest."""
 
@@ -339,7 +341,16 @@ def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
 
 
 def _deed(entry: HistoryEntry) -> ShownEntry:
-    return ShownEntry(say(_DEEDS.get(entry.kind, entry.kind)), entry.at, entry.by, recorded(entry.said), entry.row)
+    """Return an act of a person in the words of the pages: without the login, the plan and the batch of a record."""
+    what, at, by, said = say(_DEEDS.get(entry.kind, entry.kind)), entry.at, name_in(entry.by), recorded(entry.said)
+    match code_of(entry.said):
+        case "prepared" | "approved" as code, [name, signed_at, *_]:
+            what, at, by, said = say(_SIGNED[code]), signed_at, name, ""
+        case "by_row", [row, _]:
+            said = say("by row {row} of another payout", row=row)
+        case _:
+            pass
+    return ShownEntry(what, at, by, said, entry.row)
 
 
 def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[Happened]:
@@ -355,12 +366,8 @@ def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[Happened]:
         text = "" if visit.member.is_masked else f"{reply.reply.head}\n\n{reply.reply.body.decode(errors='replace')}"
         yield Happened(reply.at, say("The gateway answered"), reply.attempt, "", text)
     for entry in story.history:
-        yield Happened(
-            entry.at,
-            say(_DEEDS.get(entry.kind, entry.kind)),
-            entry.attempt,
-            f"{entry.by}: {recorded(entry.said)}" if entry.by else recorded(entry.said),
-        )
+        deed = _deed(entry)
+        yield Happened(deed.at, deed.what, entry.attempt, ": ".join(filter(None, (deed.by, deed.said))))
     if standing.updated_at and not any(entry.at == standing.updated_at for entry in story.history):
         word = recorded(standing.message or "") or standing.gateway_status or ""
         yield Happened(standing.updated_at, say(_OUTCOMES.get(story.followed.state, _CHANGED)), standing.attempt, word)

@@ -1,7 +1,7 @@
 """People, keys, health and the audit trail: to read only. The configuration file alone changes them."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,15 +9,26 @@ from typing import ClassVar
 from starlette.responses import Response
 
 from paygw_batch.actions.follow_payout import running_now
+from paygw_batch.actions.payout_folder import folder_of
+from paygw_batch.actions.start_run import last_summary, start_run, started_run
 from paygw_batch.console.members import Member
+from paygw_batch.console.noted_things import parts_of
 from paygw_batch.console.rendering import Page, PageLink, page_links
-from paygw_batch.console.visits import Visit
+from paygw_batch.console.visits import PageNotFound, Visit, called_in
 from paygw_batch.errors import PaygwError
-from paygw_batch.journal import AuditEntry, LockHolder
-from paygw_batch.language import mark_all, say
-from paygw_batch.wiring.journal import journal_for_planning, newest_entries
+from paygw_batch.journal import AuditEntry, AuditResult, JournalReader, LockHolder, WorkerLife, make_directory
+from paygw_batch.language import mark, mark_all, say
+from paygw_batch.sheet.columns import label_of
+from paygw_batch.wiring.journal import database_of, file_of, journal_for_planning, newest_entries
 
 ENTRIES_A_PAGE = 50
+_CHECKS: Mapping[str, str] = {
+    "doctor": mark("Configuration, key, clock, journal and connection"),
+    "verify": mark("The whole journal, replayed"),
+}
+"""The commands by which the program checks itself, and what they look at."""
+HEALTH = "health"
+"""The folder of the checks, among those of the pages."""
 ACTS_NOTED = mark_all(
     "sign in",
     "sign out",
@@ -60,16 +71,53 @@ ACTS_NOTED = mark_all(
     "carry order out",
     "download reconciliation",
     "remittance advice",
+    "check program",
 )
 """The words of the audit trail, which is English, for the catalogue."""
 RESULTS_NOTED = mark_all("done", "refused")
+_WHY: Mapping[str, str] = {
+    "ActRefused": mark("not allowed"),
+    "PageOutdated": mark("the page was out of date"),
+    "PageNotFound": mark("no such thing"),
+    "FieldRefused": mark("something could not be used as typed"),
+    "UsageError": mark("something could not be used as typed"),
+    "SheetError": mark("the sheet could not be used so"),
+    "BodyRefused": mark("the file was too large or came too slowly"),
+}
+"""The kinds of refusals in the audit trail, in words."""
+_OTHER_REASON = mark("it could not be done")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAct:
+    """An entry of the audit trail in the words of the pages. `about` names the sheet and the row."""
+
+    entry: AuditEntry
+    about: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCheck:
+    """A check of the program by itself: the last one from these pages. `at` is empty: there was none.
+
+    `findings` are the single checks that did not end well: what was looked at, and what was found.
+    """
+
+    name: str
+    about: str
+    is_running: bool = False
+    at: str = ""
+    by: str = ""
+    is_good: bool = False
+    message: str = ""
+    findings: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class JournalHealth:
     """The journal as the page shows it. `ahead_s` is its clock beside the gateway's; None: not known."""
 
-    journal_id: str
     facts: int
     newest_time: str | None
     ahead_s: float | None
@@ -89,7 +137,14 @@ class PeopleAndHealthPage(Page):
     journal: JournalHealth | None
     """None if there is no journal that can be read."""
     running: LockHolder | None
-    entries: Sequence[AuditEntry]
+    is_file: bool
+    """Whether the journal is a file, which `backup` copies."""
+    copied_at: str | None
+    """When it was copied last; None: that is not known."""
+    checks: Sequence[OwnCheck]
+    workers: Sequence[WorkerLife]
+    """Those that share a journal in a database."""
+    entries: Sequence[ShownAct]
     pages: Sequence[PageLink]
     trouble: str
     """Why the audit trail cannot be read."""
@@ -108,12 +163,14 @@ def people_and_health(visit: Visit) -> Response:
         entries = list(newest_entries(settings, before=before, limit=ENTRIES_A_PAGE))
     except PaygwError as error:
         trouble = error.message
-    health = None
+    health, acts, workers = None, [], list[WorkerLife]()
     with suppress(PaygwError), journal_for_planning(settings) as journal:
-        head = journal.head()
-        health = JournalHealth(
-            head.journal_id, head.seq, head.newest_time, None if head.clock is None else head.clock.ahead_s
-        )
+        head, about = journal.head(), _about(visit, journal)
+        health = JournalHealth(head.seq, head.newest_time, None if head.clock is None else head.clock.ahead_s)
+        acts = [_shown_act(one, about) for one in entries]
+    if (database := database_of(settings)) is not None:
+        with suppress(PaygwError):
+            workers += database.workers()
     return visit.page(
         PeopleAndHealthPage(
             members=[(one, sorted(keys[one])) for one in console.members],
@@ -122,7 +179,11 @@ def people_and_health(visit: Visit) -> Response:
             endpoint=settings.endpoint(),
             journal=health,
             running=running_now(settings),
-            entries=entries,
+            is_file=database is None,
+            copied_at=file_of(settings).copied_at() if database is None else None,
+            checks=[_own_check(visit, name) for name in _CHECKS],
+            workers=workers,
+            entries=acts or [_shown_act(one, lambda _: "") for one in entries],
             pages=page_links(
                 "before",
                 {say("Older entries"): entries[-1].number if len(entries) == ENTRIES_A_PAGE else None},
@@ -130,3 +191,59 @@ def people_and_health(visit: Visit) -> Response:
             trouble=trouble,
         )
     )
+
+
+def check_program(visit: Visit) -> Response:
+    """Have the program check itself, in another process: a journal of a million rows takes a while."""
+    name, console = visit.form.get("check", ""), visit.console
+    if name not in _CHECKS:
+        raise PageNotFound(say("There is no such check."))
+    make_directory(console.directory)
+    command = [*console.program, "--json", name]
+    start_run(console.directory / HEALTH, name, command, by=visit.member.name, environ=visit.environ)
+    return visit.go_to("/people#health")
+
+
+def _own_check(visit: Visit, name: str) -> OwnCheck:
+    directory, about = visit.console.directory / HEALTH, say(_CHECKS[name])
+    run = started_run(directory, name)
+    if run is None:
+        return OwnCheck(name, about)
+    if run.is_alive:
+        return OwnCheck(name, about, is_running=True, at=run.at, by=run.by)
+    found = last_summary(directory, name)
+    if found is None:
+        return OwnCheck(name, about, at=run.at, by=run.by, message=say("It ended without a result."))
+    findings = [(str(one["check"]), str(one["found"])) for one in _checks_in(found) if one["state"] != "ok"]
+    message = str(found.get("message", ""))
+    return OwnCheck(name, about, False, run.at, run.by, found.get("exit_code") == 0, message, findings)
+
+
+def _checks_in(summary: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    found = summary.get("checks")
+    return found if isinstance(found, list) else []
+
+
+def _shown_act(entry: AuditEntry, about: Callable[[str], str]) -> ShownAct:
+    is_refused = entry.result == AuditResult.REFUSED
+    return ShownAct(entry, about(entry.thing), say(_WHY.get(entry.said, _OTHER_REASON)) if is_refused else "")
+
+
+def _about(visit: Visit, journal: JournalReader) -> Callable[[str], str]:
+    """Return how the thing of an entry is called: its sheet, the row, the column."""
+    called = called_in(visit.console)
+
+    def parts(thing: str) -> Iterator[str]:
+        found = parts_of(thing)
+        if (number := found.get("sheet")) is not None:
+            folder = folder_of(visit.console.directory, number)
+            yield say("a sheet that was removed") if folder is None else folder.uploaded.called
+        if (batch := found.get("batch")) is not None:
+            record = journal.batch(batch)
+            yield say("a payout that is not there") if record is None else called(batch, record.sheet_name)
+        if (row := found.get("row")) is not None:
+            yield say("row {row}", row=row)
+        if (column := found.get("column")) is not None:
+            yield label_of(column)
+
+    return lambda thing: ", ".join(parts(thing))

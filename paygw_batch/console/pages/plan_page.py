@@ -23,6 +23,7 @@ from paygw_batch.console.pages.preparing import NO_SUCH_SHEET, ONLY_MAKER, RUNS,
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, PageLink, masked, page_links, when
 from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, account_filter, file_to_take_away
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import mark, say
 from paygw_batch.report.changes import CHANGED_ACCOUNT
@@ -53,7 +54,7 @@ from paygw_batch.report.plan_page import (
 from paygw_batch.run.approval import Content, PlanDocument, PlanFinding, needs_approval
 from paygw_batch.run.approval_keys import plain_name
 from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
-from paygw_batch.sheet.columns import label_of
+from paygw_batch.sheet.columns import columns_of_operation, label_of
 from paygw_batch.sheet.write.table import write_frame
 from paygw_batch.wiring.approvals import required_policy
 from paygw_batch.wiring.journal import journal_for_planning
@@ -386,7 +387,7 @@ def _shown_difference(visit: Visit, one: PlanFinding) -> ShownDifference:
 
 def _meaning(code: str) -> tuple[str, str]:
     try:
-        meaning = meaning_of(code, WARNINGS)
+        meaning = meaning_of(code, WARNINGS, {name: label_of(name) for name in columns_of_operation(PAYOUT)})
     except KeyError:
         return code, ""
     return meaning.label[:1].upper() + meaning.label[1:].replace("_", " "), meaning.suggestion

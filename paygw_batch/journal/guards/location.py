@@ -79,6 +79,11 @@ def audit_path(journal: Path) -> Path:
     return journal.with_name(f"{journal.name}.audit")
 
 
+def copied_path(journal: Path) -> Path:
+    """Return where it is noted when a journal was copied last: beside it."""
+    return journal.with_name(f"{journal.name}.copied")
+
+
 def check_file(path: Path) -> bool:
     """Return whether a file is at `path`. Raises `JournalError` when it is not a plain file of its owner alone."""
     try:

@@ -20,9 +20,9 @@ from paygw_batch.errors import (
     JournalNotAdopted,
     JournalUnwritable,
 )
-from paygw_batch.files import sync_directory, unfinished
+from paygw_batch.files import read_regular, sync_directory, unfinished, write_whole
 from paygw_batch.journal.facts.chain import Identity
-from paygw_batch.journal.guards.location import canonical_path, check_directory, make_directory
+from paygw_batch.journal.guards.location import canonical_path, check_directory, copied_path, make_directory
 from paygw_batch.journal.guards.lock import LockHolder, RunLock, journal_holder, lock_path
 from paygw_batch.journal.guards.witness import (
     Seen,
@@ -44,6 +44,8 @@ from paygw_batch.journal.sqlite.tables import evidence_in
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Withdrawal
 from paygw_batch.language import say
+
+_MAX_TIME_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,17 @@ class FilePlace(JournalPlace):
     def holder(self) -> LockHolder | None:
         """Return the process that has the lock."""
         return journal_holder(self.path)
+
+    def note_copy(self) -> None:
+        """Note that the journal was copied now. Raises `OutputError`."""
+        write_whole(copied_path(self.path), self.now().encode())
+
+    def copied_at(self) -> str | None:
+        """Return when the journal was copied last; None if that is not known."""
+        try:
+            return read_regular(copied_path(self.path), _MAX_TIME_BYTES).decode()
+        except (OSError, ValueError):
+            return None
 
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:
         """Create the journal (see the place). Also raises `JournalHeld` for the new journal."""

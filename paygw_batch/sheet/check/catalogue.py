@@ -13,6 +13,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.check.checks import warnings_of
 from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
+from paygw_batch.sheet.columns import known_columns
 
 ANY_COLUMN = "*"
 
@@ -67,6 +68,11 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "{column} contradicts the country",
             "The value is not the one that belongs to the country of the row.",
             "Write the value that the message names, or leave the cell empty.",
+        ),
+        "purpose.mismatch": CodeMeaning(
+            "{column} not set up",
+            "No payment channel that is set up for the country has this word.",
+            "Write a word that the message names, or leave the cell empty; or have the word set up.",
         ),
         "*.not_used": CodeMeaning(
             "{column} not taken", "The country of the row takes no {column}.", "Leave the cell empty."
@@ -222,22 +228,26 @@ WARNED_OF_EVERY_COLUMN = frozenset({"*.other_digits", "*.shown_otherwise"})
 """Warnings that reading the file gives, in any known column."""
 
 
-def meaning_of(code: str, meanings: Mapping[str, CodeMeaning] = DEFECTS) -> CodeMeaning:
-    """Return the meaning of a code in the chosen language, with its column's name.
+def meaning_of(
+    code: str, meanings: Mapping[str, CodeMeaning] = DEFECTS, headings: Mapping[str, str] = MappingProxyType({})
+) -> CodeMeaning:
+    """Return the meaning of a code in the chosen language, with its column's name, or the sender's heading of it.
 
     Raises `KeyError` for a code that is in no catalogue.
     """
     subject, _, what = code.partition(".")
     general = meanings.get(code) or meanings[f"{ANY_COLUMN}.{what}"]
     texts = (general.label, general.sentence, general.suggestion)
-    return CodeMeaning(*(say(text, column=subject) for text in texts))
+    return CodeMeaning(*(say(text, column=headings.get(subject) or subject) for text in texts))
 
 
 def codes_of(rules: Iterable[Rules]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the codes of all defects and all warnings: those of the catalogue, and those that `rules` make.
 
-    For the defects that any column can have there is one code each, `*.WHAT`.
+    They are of a sheet with every column. For the defects that any column can have there is one code each, `*.WHAT`.
     """
+    whole = {column: column for column in known_columns()}
+    rules = [{code: rule.for_sheet(whole) for code, rule in some.items()} for some in rules]
     named = {code for code in DEFECTS if not code.startswith(ANY_COLUMN)}
     doubted = {code for code in WARNINGS if not code.startswith(ANY_COLUMN)}
     for some in rules:

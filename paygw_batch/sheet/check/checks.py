@@ -18,7 +18,7 @@ from paygw_batch.countries.rules import CountryRule, FieldKind, FormField, Rules
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
 from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_correction, amount_value, with_decimals
-from paygw_batch.sheet.clean import EXPONENT, bare, chosen_purpose, folded_purpose
+from paygw_batch.sheet.clean import EXPONENT, bare, folded_purpose
 from paygw_batch.sheet.model import NO_CORRECTION, shown, worded
 from paygw_batch.sheet.phones import PhoneColumn
 
@@ -267,10 +267,10 @@ def _contradictions(rule: CountryRule) -> Iterator[ColumnCheck]:
         yield _chosen_purpose(rule)
     elif rule.purpose is not None:
         message = worded(
-            "{value} is not the purpose configured for {country}. Write {purpose}, or leave it empty.",
+            "{value}: only one payment channel is set up for {country}. Leave the cell empty to pay through it, or "
+            "have another one set up.",
             value=shown("purpose"),
             country=say(rule.name),
-            purpose=rule.purpose,
         )
         yield _other_than("purpose", rule.purpose, message)
     for column in sorted(sheet_columns().codes):
@@ -286,10 +286,10 @@ def _chosen_purpose(rule: CountryRule) -> ColumnCheck:
     """Return the check of a purpose that each row may choose by a word of the configuration."""
     column, word = "purpose", pl.col("purpose")
     message = worded(
-        "{value} is none of the words that the configuration knows for {country}: {words}.",
+        "{value} is none of the words that are set up for {country}: {words}.",
         value=shown(column),
         country=say(rule.name),
-        words=", ".join(sorted(rule.purposes)),
+        words=", ".join(sorted({one.word for one in rule.purposes.values() if one.word})),
     )
     right = folded_purpose().is_in(list(rule.purposes))
     reasons = (_missing(column, rule.headings), Reason(f"{column}.mismatch", _ALWAYS, message))
@@ -466,18 +466,16 @@ def _other_operator(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | Non
     own = rule.operator if rule.purpose is not None else None
     if own is None and not by_word:
         return None
-    operator, purpose = pl.lit(own, pl.String), pl.lit(rule.purpose, pl.String)
+    operator = pl.lit(own, pl.String)
     if rule.purposes:
         said = folded_purpose().replace_strict(by_word, default=None, return_dtype=pl.String)
         operator = pl.when(pl.col("purpose").is_null()).then(operator).otherwise(said)
-        purpose = pl.coalesce(chosen_purpose(rule), purpose)
     is_other, owner = column.of_another_operator(operator)
     message = worded(
-        "{value} begins like a number of {owner}, and the purpose {purpose} pays to {operator}: make sure that it was "
-        "taken there.",
+        "{value} begins like a number of {owner}, and this row pays through {operator}: make sure that it was taken "
+        "there.",
         value=shown(column.name),
         owner=owner,
-        purpose=purpose,
         operator=operator,
     )
     return _doubt(column, "operator", is_other, message)

@@ -16,7 +16,7 @@ import polars as pl
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.countries.kinds import KINDS
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import Asked, InternalError, SheetError, SheetQuestion
+from paygw_batch.errors import Asked, InternalError, SheetQuestion
 from paygw_batch.language import say
 from paygw_batch.sheet.check.contract import rules_for_sheet
 from paygw_batch.sheet.check.failed_tally import explained
@@ -31,7 +31,7 @@ from paygw_batch.sheet.instructions import BatchDigest, content_digests, derived
 from paygw_batch.sheet.model import COUNT_KEYS, DEFECT_SCHEMA, LINE_COLUMNS, Sheet, Validated, ValidatedPart, no_defects
 from paygw_batch.sheet.pieces import InMemory, NeedsWholeFile, Piece, SheetSource, changed_since_read, each
 from paygw_batch.sheet.read.frame import copied, rows_of
-from paygw_batch.sheet.read.headings import fold
+from paygw_batch.sheet.read.headings import MissingColumns, fold
 from paygw_batch.sheet.read.profiles import profile_names, read_profile
 
 REASON_COLUMNS = ("error_code", "message")
@@ -301,7 +301,8 @@ def _demand_columns(source: SheetSource, rules: Rules, countries: pl.Series) -> 
             say("{column} (needed for {names})", column=column, names=", ".join(names))
             for column, names in needed_by.items()
         )
-        raise SheetError(
+        raise MissingColumns(
+            list(needed_by),
             say("{name} has missing columns: {said}.", name=source.name, said=said),
             hint=say("Add them, or correct their headings.") + profile,
             option="--column-profile" if profile else "",

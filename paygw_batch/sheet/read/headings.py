@@ -80,6 +80,18 @@ class HeadingError(SheetError):
         self.headings = headings
 
 
+class MissingColumns(SheetError):
+    """A sheet lacks `columns` that its countries need, unless another heading of it means them."""
+
+    def __init__(self, columns: Sequence[str], message: str, *, hint: str, option: str) -> None:
+        super().__init__(message, hint=hint, option=option)
+        self.columns = columns
+
+
+class UnknownHeadings(HeadingError):
+    """No row of a file names the columns that every sheet needs: its headings are the sender's own."""
+
+
 @lru_cache(maxsize=4096)
 def fold(heading: str) -> str:
     """Return a heading without case, blanks, invisible characters, hyphens and underscores."""
@@ -132,7 +144,7 @@ def is_header(cells: Sequence[str], vocabulary: Vocabulary) -> bool:
 
 def no_header(
     file: str, rows: Sequence[Sequence[str]], vocabulary: Vocabulary, *, worksheet: str | None = None
-) -> HeadingError:
+) -> UnknownHeadings:
     """Return the error for a file whose first `rows` hold no header; it names the columns that are missing.
 
     Names the profiles that fit, if there are some. `worksheet` is the one that the rows are of, if there are
@@ -154,7 +166,7 @@ def no_header(
     if fitting := _fitting_profiles(best, vocabulary):
         return _of_profiles(place, list(rows).index(best) + 1, fitting, headings)
     if not any(names):
-        return HeadingError(
+        return UnknownHeadings(
             say("{place} has no known header in its first {rows} rows.", place=place, rows=HEADER_ROWS),
             say(
                 "The first row must name the columns: {columns}. {how}",
@@ -169,7 +181,7 @@ def no_header(
 
 def _lacking(
     place: str, row: int, names: Sequence[str | None], headings: Sequence[SeenHeading], how: str
-) -> HeadingError:
+) -> UnknownHeadings:
     """Return the error for a header that lacks a column which is always needed, with the heading that may be meant."""
     missing = [name for name in ALWAYS_NEEDED if name not in names]
     unknown = [one.heading for one in headings if one.column is None]
@@ -178,7 +190,7 @@ def _lacking(
         say("{name} (is it the column {near!r}?)", name=name, near=near[0]) if near else name
         for name, near in close.items()
     ]
-    return HeadingError(
+    return UnknownHeadings(
         say(
             "{place}, row {row}: the header has no column {columns}.",
             place=place,
@@ -191,9 +203,9 @@ def _lacking(
     )
 
 
-def _of_profiles(place: str, row: int, fitting: Sequence[str], headings: Sequence[SeenHeading]) -> HeadingError:
+def _of_profiles(place: str, row: int, fitting: Sequence[str], headings: Sequence[SeenHeading]) -> UnknownHeadings:
     """Return the error for a header that profiles know, of which none was named."""
-    return HeadingError(
+    return UnknownHeadings(
         say(
             "{place}, row {row}: these are headings of the profile {profiles}.",
             place=place,
