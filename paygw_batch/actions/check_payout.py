@@ -7,7 +7,7 @@ and nothing else of the sheet.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -216,7 +216,7 @@ def _planned(
         rows_to_mend=to_mend["row"].n_unique(),
         is_ready=is_ready,
         is_drafted=is_ready and maker is not None,
-        repeat=None if plan.repeat is None else RepeatedPayout(plan.repeat.batch, plan.repeat.question),
+        repeat=None if plan.repeat is None else RepeatedPayout(**asdict(plan.repeat)),
         is_meant=is_meant,
         left_out=sorted(left_out),
         mended=[(edit.row, edit.column) for edit in mending.edits],

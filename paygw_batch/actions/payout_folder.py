@@ -92,10 +92,13 @@ class FoundKind:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedPayout:
-    """The batch that a sheet repeats under other order ids, and the question whether that is meant."""
+    """The batch that a sheet repeats under other order ids, and how many of its `of_rows` rows do so."""
 
     batch: str
-    question: str
+    sheet_name: str
+    opened_at: str
+    rows: int
+    of_rows: int
 
 
 @dataclass(frozen=True, slots=True)

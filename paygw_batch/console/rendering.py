@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, date, datetime, tzinfo
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
@@ -108,7 +108,7 @@ def page_links(name: str, places: Mapping[str, int | None], anchor: str = "", /,
 def page_templates() -> Environment:
     """Return the environment of the console's templates."""
     found = page_environment(TEMPLATES)
-    found.filters.update(when=when, ago=ago, share=_share, code=in_groups, first_name=_first_name)
+    found.filters.update(when=when, ago=ago, day=day, share=_share, code=in_groups, first_name=_first_name)
     found.filters["recorded"] = lambda sentence: recorded(sentence) if sentence else sentence
     found.tests["same_person"] = lambda one, other: plain_name(one) == plain_name(other)
     found.filters.update(
@@ -151,7 +151,24 @@ def when(at: str | None) -> str:
         moment = datetime.fromisoformat(at).astimezone(_zone.get())
     except ValueError:
         return at
-    return f"{say(_DAYS[moment.month - 1], day=moment.day, year=moment.year)}, {moment:%H:%M %Z}"
+    return f"{_day(moment)}, {moment:%H:%M %Z}"
+
+
+def day(text: str) -> str:
+    """Return a day as people read it: `22 Nov 2026`; other text as it is."""
+    try:
+        return _day(date.fromisoformat(text))
+    except ValueError:
+        return text
+
+
+def day_of(at: str) -> str:
+    """Return the day of a time in the zone of the pages, as a field for days has it: `2026-11-22`."""
+    return datetime.fromisoformat(at).astimezone(_zone.get()).date().isoformat()
+
+
+def _day(moment: date) -> str:
+    return say(_DAYS[moment.month - 1], day=moment.day, year=moment.year)
 
 
 def ago(at: str) -> str:

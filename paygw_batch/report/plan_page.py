@@ -180,8 +180,11 @@ def differences(document: PlanDocument) -> Sequence[KindOfDifference]:
     return [KindOfDifference(say(_HEADINGS[code][len(ones) != 1]), ones) for code, ones in grouped]
 
 
-def comparison(document: PlanDocument) -> str:
-    """Return the sentences that say how many people were paid before, and which batch has most of them."""
+def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
+    """Return the sentences that say how many people were paid before, and which batch has most of them.
+
+    Officers know a batch by its sheet and the day alone.
+    """
     one = next((one for one in document.findings if one.code in {COMPARED, FIRST_RUN}), None)
     if one is None:
         return ""
@@ -189,15 +192,16 @@ def comparison(document: PlanDocument) -> str:
         return say("There is no earlier payment to compare with.")
     if not one.paid_before:
         return say("None of these people was paid before.")
+    figures = {"found": one.found, "people": one.people, "sheet": one.before_sheet, "at": one.before_at}
+    most = (
+        say("{found:,} of {people:,} people are in {sheet} ({at}).", **figures)
+        if is_for_officers
+        else say(
+            "{found:,} of {people:,} people are in {sheet} ({at}, batch {batch}).", **figures, batch=one.before_batch
+        )
+    )
     sentences = [
-        say(
-            "{found:,} of {people:,} people are in {sheet} ({at}, batch {batch}).",
-            found=one.found,
-            people=one.people,
-            sheet=one.before_sheet,
-            at=one.before_at,
-            batch=one.before_batch,
-        ),
+        most,
         say("Each person is compared with the last similar batch that paid them."),
     ]
     if one.found * 2 < one.people:

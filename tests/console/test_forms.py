@@ -365,7 +365,7 @@ SCENES: dict[str, Callable[[Desk], Sent]] = {
     "/orders/{order}/carry-out": lambda desk: desk.of_order("carry-out"),
     "/payouts/{batch}/pause": lambda desk: desk.of_run("pause"),
     "/payouts/{batch}/continue": lambda desk: desk.of_run("continue"),
-    "/people/check": lambda desk: desk.sent(desk.ada, "/people/check", check="verify"),
+    "/people/check": lambda desk: desk.sent(desk.ada, "/people/check", None, check="verify"),
 }
 OF_A_REPEAT = "/sheets/{sheet}/repeats-meant"
 """Played above: nothing but the batch that the page named counts."""

@@ -18,7 +18,7 @@ from paygw_batch.console.pages.plan_page import PlanAgreement
 from paygw_batch.console.pages.preparing import Check
 from paygw_batch.console.pages.settling.orders import open_orders
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, page_links
+from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, day_of, page_links
 from paygw_batch.console.visits import Visit
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
@@ -78,7 +78,7 @@ class Search:
         """Whether a payout has the words and the days; which states its rows have is counted later."""
         texts = [record.sheet_name, *([] if uploaded is None else [uploaded.called, uploaded.by])]
         found = all(any(word in text.casefold() for text in texts) for word in self.words.casefold().split())
-        day = record.opened_at[:10]
+        day = day_of(record.opened_at)
         return found and (not self.since or day >= self.since) and (not self.until or day <= self.until)
 
 

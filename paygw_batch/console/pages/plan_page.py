@@ -21,8 +21,8 @@ from paygw_batch.console.pages.agreement import (
 from paygw_batch.console.pages.check_page import reading_page
 from paygw_batch.console.pages.preparing import NO_SUCH_SHEET, ONLY_MAKER, RUNS, STARTED, checked_or_reading, folder
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import Page, PageLink, masked, page_links, when
-from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, account_filter, file_to_take_away
+from paygw_batch.console.rendering import Page, PageLink, day, masked, page_links, when
+from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, account_filter, called_in, file_to_take_away
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import mark, say
@@ -199,7 +199,13 @@ class ShownWarnings:
 def page_sentence(one: PlanFinding) -> str:
     """Return a finding as a sentence of the pages: times in their zone, columns in words."""
     column = label_of(one.column) if one.code == MEANT and one.column else one.column
-    return sentence_of(one.model_copy(update={"at": when(one.at), "column": column}))
+    return sentence_of(_dated(one).model_copy(update={"column": column}))
+
+
+def _dated(one: PlanFinding) -> PlanFinding:
+    """Return a finding with its times and days as the pages show them."""
+    shown = {"at": when(one.at), "before_at": day(one.before_at), "first_at": day(one.first_at)}
+    return one.model_copy(update=shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +250,8 @@ def payout_plan(visit: Visit) -> Response:
     it = PlanAgreement.required(visit)
     with journal_for_planning(visit.console.settings) as journal:
         progress = progress_of(journal, it)
-    document = shown_document(it, progress.stage)
+        document = shown_document(it, progress.stage)
+        repeated = "" if document is None else _called(visit, journal, document.repeats_meant)
     if progress.stage is Stage.DONE:
         return visit.go_to(f"/payouts/{it.batch}")
     if it.checked is None or document is None or progress.stage is Stage.DRAFTING:
@@ -259,8 +266,10 @@ def payout_plan(visit: Visit) -> Response:
             sums=[(currency, people.get(currency, 0), amount) for currency, amount in content.totals.items()],
             payable=content.rows - content.invalid,
             known=it.checked.known,
-            repeats_meant=document.repeats_meant,
-            comparison=comparison(document),
+            repeats_meant=repeated,
+            comparison=comparison(
+                document.model_copy(update={"findings": list(map(_dated, document.findings))}), is_for_officers=True
+            ),
             changes=_changes(visit, document),
             corrections=_of(document, MENDED),
             left_out=left_out(document),
@@ -271,6 +280,12 @@ def payout_plan(visit: Visit) -> Response:
             account=account_filter(visit),
         )
     )
+
+
+def _called(visit: Visit, journal: JournalReader, batch: str) -> str:
+    """Return how a batch is called; empty for none."""
+    record = journal.batch(batch) if batch else None
+    return batch if record is None else called_in(visit.console)(batch, record.sheet_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,14 +389,15 @@ def _changes(visit: Visit, document: PlanDocument) -> Sequence[ShownChanges]:
     ]
 
 
-def _shown_difference(visit: Visit, one: PlanFinding) -> ShownDifference:
+def _shown_difference(visit: Visit, found: PlanFinding) -> ShownDifference:
+    one = _dated(found)
     if one.code == CHANGED_ACCOUNT:
         pieces: Sequence[Sequence[Piece]] = differing(one.old_account, one.account)
         if visit.member.is_masked:
             pieces = [masked_pieces(some) for some in pieces]
         told = [earlier(one), first_paid(one), shared_with(one)]
     else:
-        pieces, told = [[(account_filter(visit)(one.account), False)]], [page_sentence(one)]
+        pieces, told = [[(account_filter(visit)(one.account), False)]], [page_sentence(found)]
     return ShownDifference(one, pieces, [f"{part[:1].upper()}{part[1:]}" for part in told if part])
 
 
