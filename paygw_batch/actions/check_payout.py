@@ -153,7 +153,10 @@ def unreadable(error: PaygwError, headings_of: Callable[[], Sequence[SeenHeading
 
 def _about_headings(guesses: Sequence[GuessedHeading], needed: Sequence[str]) -> str:
     """Return a sentence about the columns of a sheet whose headings are the sender's own."""
-    lacking = [label_of(name) for name in needed if name not in {one.column for one in guesses}]
+    found = {one.column for one in guesses}
+    if any(one.column == "phone" and not one.is_known for one in guesses):
+        found.add("account_number")  # once the guess is taken, the phone may be the account
+    lacking = [label_of(name) for name in needed if name not in found]
     if not lacking:
         return say("The sheet has headings of its own, and each line below has a guess. Check them.")
     return say("No column is known to be this yet: {columns}. Choose it below.", columns=", ".join(lacking))

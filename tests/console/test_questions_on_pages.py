@@ -74,3 +74,15 @@ def test_headings_are_in_words_with_the_first_cells_beside_them(house: House) ->
     assert "<bdi>Person 1</bdi><br><bdi>Person 2</bdi><br><bdi>Person 3</bdi>" in page
     assert ">Name of the person</option>" in page
     assert ">account_name</option>" not in page
+
+
+def test_headings_of_the_senders_own_are_a_question_that_names_what_is_open(house: House) -> None:
+    lines = "\n".join(f"KE,Person {n},2547123456{n:02},{n}00.00,KES" for n in range(1, 4))
+    ada, path, page = uploaded(house, "hr.csv", f"Land,Who,Handy,Brings home,Money\n{lines}\n".encode())
+    assert "What is each column of your sheet?" in page
+    assert "No column is known to be this yet: Amount. Choose it below." in page
+    shown = {f"heading-{at}": name for at, name in enumerate(("Land", "Who", "Handy", "Brings home", "Money"))}
+    chosen = {"column-0": "country", "column-1": "account_name", "column-3": "amount", "column-4": "currency"}
+    page = answered(ada, path, page, **shown, **chosen, reference="r-1")
+    assert "each line below has a guess" in page
+    assert "Every row can be paid" in answered(ada, path, page, **shown, **chosen, **{"column-2": "phone"})

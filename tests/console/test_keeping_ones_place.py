@@ -1,0 +1,78 @@
+"""People keep their place: the next red cell, what was typed, the payout by its own name, and the list by a search."""
+
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tests.console.people import MAKER, House, Person, set_up
+from tests.console.test_console_preparation import sheet, uploaded
+from tests.console.test_screen_stories import paid
+
+pytestmark = pytest.mark.usefixtures("checks_here")
+FOCUS = re.compile(r'autofocus aria-label="([^"]+)"')
+
+
+def mended(ada: Person, place: str, row: str, column: str, text: str) -> str:
+    answer = ada.post(f"{place}/mend", row=row, column=column, text=text)
+    assert answer.status_code == 303, answer.text
+    return ada.get(answer.headers["location"]).text
+
+
+def test_after_a_mend_the_next_red_cell_has_the_focus_and_after_the_last_one_the_next_button(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(4, {1: {"amount": "x"}, 3: {"currency": "USD"}}))
+    page = mended(ada, place, "2", "amount", "5.00")
+    assert "Row 2, Amount: changed to 5.00." in page
+    assert FOCUS.findall(page) == ["Currency of row 4"]
+    page = mended(ada, place, "4", "currency", "KES")
+    assert "Every row can be paid" in page
+    assert "autofocus>Check what will be paid</a>" in page
+
+
+def test_the_last_mend_undone_leads_back_to_its_cell(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(3, {1: {"amount": "x"}}))
+    mended(ada, place, "2", "amount", "5.00")
+    form = {"row": "2", "column": "amount", "shown": "5.00", "text": "x", "kind": "mended"}
+    page = ada.get(ada.post(f"{place}/mend", **form).headers["location"]).text
+    assert "Row 2, Amount: as in your file again." in page
+    assert FOCUS.findall(page) == ["Amount of row 2"]
+
+
+def test_a_file_with_too_long_a_name_is_told_beside_its_field(house: House) -> None:
+    answer = house.person(MAKER).upload("/new", f"{'n' * 120}.csv", sheet(1), title="Salaries")
+    assert answer.status_code == 409
+    assert re.search(r'id="sheet-problem">A sheet needs a plain file name[^<]+</p><input type="file"', answer.text)
+    assert 'value="Salaries"' in answer.text
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_the_list_is_searched_by_words_states_and_days_of_the_pages_own_zone(tmp_path: Path, zone: str) -> None:
+    house = House(set_up(tmp_path, further=f'time_zone = "{zone}"'))
+    batch = paid(house.program, "November", ["100.00"])
+    ada, address = House(house.program).person(MAKER), f'href="/payouts/{batch}"'
+    assert "KES 100.00" in ada.get("/").text
+    opened = house.program.json("status")["batches"][0]["opened_at"]
+    day = datetime.fromisoformat(opened).astimezone(ZoneInfo(zone)).date()
+    before, after = (day + timedelta(days=days) for days in (-1, 1))
+    for query, is_found in {
+        "words=novem": True,
+        "words=december": False,
+        "state=paid": True,
+        "state=rejected": False,
+        f"since={day}&until={day}": True,
+        f"since={after}": False,
+        f"until={before}": False,
+    }.items():
+        assert (address in ada.get(f"/?{query}").text) is is_found, query
+
+
+def test_a_payout_is_called_as_its_maker_named_it(house: House) -> None:
+    ada = house.person(MAKER)
+    named = ada.upload("/new", "x1.csv", sheet(2), title="Salaries November").headers["location"]
+    page = ada.get(named).text
+    assert "<h1><bdi>Salaries November</bdi></h1>" in page
+    assert "Salaries November" in ada.get("/").text

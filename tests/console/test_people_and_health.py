@@ -1,0 +1,75 @@
+"""People and health: the trail names sheet and row, the last backup is told, and the program checks itself."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from paygw_batch.actions.start_run import started_run
+from paygw_batch.console.console_app import console_app
+from paygw_batch.console.pages.people_page import HEALTH
+from tests.console.people import ADMINISTRATOR, AUDITOR, MAKER, ORIGIN, House
+from tests.console.test_console_preparation import EIGHT_DEFECTS, sheet, uploaded
+from tests.patience import until
+
+pytestmark = pytest.mark.usefixtures("checks_here")
+
+
+def trail_shown(page: str) -> list[tuple[str, str, str]]:
+    """Return what the page tells of each entry, newest first: the act, what it was about, the result."""
+    lines = re.findall(r'<tr><td class="number">\d+</td>(.*?)</tr>', page)
+    cells = [re.sub(r"<[^>]+>", "", line.replace("</td>", "|")).split("|") for line in lines]
+    return [(act, about, result) for _, _, act, about, result, _ in cells]
+
+
+def test_the_trail_names_the_sheet_the_row_and_the_column_and_no_hash(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(wrong=EIGHT_DEFECTS), "november.csv")
+    ada.post(f"{place}/mend", row="4", column="amount", text="1250.00")
+    ada.post(f"{place}/leave-out", row="5")
+    ada.ask("POST", f"{place}/mend", data={"csrf": ada.token(), "row": "9"}, headers={"origin": ORIGIN})
+    page = house.person(AUDITOR).get("/people").text
+    assert trail_shown(page)[1:6] == [
+        ("mend", "november.csv, row 9", "refused: no such thing"),
+        ("mend", "november.csv, row 9", "done"),  # each act is noted before it is done
+        ("leave out", "november.csv, row 5", "done"),
+        ("mend", "november.csv, row 4, Amount", "done"),
+        ("upload", "november.csv", "done"),
+    ]
+    assert place.rpartition("/")[2] not in page
+    ada.post(f"{place}/remove")
+    assert trail_shown(ada.get("/people").text)[2][1] == "a sheet that was removed, row 9"
+
+
+def test_the_last_backup_is_told(house: House) -> None:
+    ada = house.person(MAKER)
+    assert "none is known" in ada.get("/people").text
+    assert house.program.run("backup", house.program.home / "copy.sqlite3").exit_code == 0
+    assert "(0 minutes ago)" in ada.get("/people").text
+
+
+def test_the_program_checks_itself_in_a_process_and_its_page_says_what_it_found(house: House) -> None:
+    said = '{"exit_code": 2, "message": "1 of 2 checks failed.", "checks": ['
+    said += '{"check": "room", "state": "wrong", "found": "The disk is full."}, '
+    said += '{"check": "clock", "state": "ok", "found": "it is noon"}]}'
+    house.console = replace(house.console, program=("/bin/sh", "-c", f"echo '{said}'", "paygw-batch"))
+    house.app = console_app(house.console)
+    tom = house.person(ADMINISTRATOR)
+    assert tom.post("/people/check", check="doctor").status_code == 303
+    until(lambda: not _is_running(house, "doctor"))
+    page = tom.get("/people").text
+    assert "1 of 2 checks failed." in page
+    assert "<strong>room</strong>: The disk is full." in page
+    assert "it is noon" not in page
+    assert tom.post("/people/check", check="submit").status_code == 404
+
+
+def test_an_auditor_reads_the_checks_and_starts_none(house: House) -> None:
+    grace = house.person(AUDITOR)
+    assert "Check now" not in grace.get("/people").text
+    assert grace.post("/people/check", check="verify").status_code == 403
+
+
+def _is_running(house: House, name: str) -> bool:
+    run = started_run(house.console.directory / HEALTH, name)
+    return run is None or run.is_alive
