@@ -112,9 +112,7 @@ def page_templates() -> Environment:
     found.filters["recorded"] = lambda sentence: recorded(sentence) if sentence else sentence
     found.tests["same_person"] = lambda one, other: plain_name(one) == plain_name(other)
     found.filters.update(
-        money=lambda amount: (
-            with_narrow_spaces(with_separators(amount)) if with_separators(amount) != amount else amount
-        ),
+        money=money,
         number=lambda count: with_narrow_spaces(f"{count:,}"),
     )
     found.globals.update(column_label=label_of)
@@ -133,6 +131,12 @@ def times_in(zone: tzinfo) -> Iterator[None]:
         yield
     finally:
         _zone.reset(token)
+
+
+def money(amount: str) -> str:
+    """Return an amount with its thousands apart; another text as it is."""
+    shown = with_separators(amount)
+    return with_narrow_spaces(shown) if shown != amount else amount
 
 
 def with_narrow_spaces(text: str) -> str:

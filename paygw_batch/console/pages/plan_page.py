@@ -21,9 +21,10 @@ from paygw_batch.console.pages.agreement import (
 from paygw_batch.console.pages.check_page import reading_page
 from paygw_batch.console.pages.preparing import NO_SUCH_SHEET, ONLY_MAKER, RUNS, STARTED, checked_or_reading, folder
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import Page, PageLink, day, masked, page_links, when
+from paygw_batch.console.rendering import Page, PageLink, day, masked, money, page_links, when
 from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, account_filter, called_in, file_to_take_away
 from paygw_batch.core.batch import PAYOUT
+from paygw_batch.errors import SheetRepeatsBatch
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import mark, say
 from paygw_batch.report.changes import CHANGED_ACCOUNT
@@ -199,12 +200,13 @@ class ShownWarnings:
 def page_sentence(one: PlanFinding) -> str:
     """Return a finding as a sentence of the pages: times in their zone, columns in words."""
     column = label_of(one.column) if one.code == MEANT and one.column else one.column
-    return sentence_of(_dated(one).model_copy(update={"column": column}))
+    return sentence_of(_as_shown(one).model_copy(update={"column": column}))
 
 
-def _dated(one: PlanFinding) -> PlanFinding:
-    """Return a finding with its times and days as the pages show them."""
+def _as_shown(one: PlanFinding) -> PlanFinding:
+    """Return a finding with its times, days and amounts as the pages show them."""
     shown = {"at": when(one.at), "before_at": day(one.before_at), "first_at": day(one.first_at)}
+    shown |= {"before": money(one.before), "first_amount": money(one.first_amount)}
     return one.model_copy(update=shown)
 
 
@@ -268,7 +270,7 @@ def payout_plan(visit: Visit) -> Response:
             known=it.checked.known,
             repeats_meant=repeated,
             comparison=comparison(
-                document.model_copy(update={"findings": list(map(_dated, document.findings))}), is_for_officers=True
+                document.model_copy(update={"findings": list(map(_as_shown, document.findings))}), is_for_officers=True
             ),
             changes=_changes(visit, document),
             corrections=_of(document, MENDED),
@@ -276,7 +278,11 @@ def payout_plan(visit: Visit) -> Response:
             left_out_sums=left_out_sums(document),
             people=payees(document)[:PEOPLE_A_PAGE],
             meant=_of(document, MEANT, READ_AS),
-            warnings=[ShownWarnings(*_meaning(kind.code), kind) for kind in kinds_of_warnings(document)],
+            warnings=[
+                ShownWarnings(*_meaning(kind.code), kind)
+                for kind in kinds_of_warnings(document)
+                if not (repeated and kind.code == SheetRepeatsBatch.code)
+            ],
             account=account_filter(visit),
         )
     )
@@ -390,7 +396,7 @@ def _changes(visit: Visit, document: PlanDocument) -> Sequence[ShownChanges]:
 
 
 def _shown_difference(visit: Visit, found: PlanFinding) -> ShownDifference:
-    one = _dated(found)
+    one = _as_shown(found)
     if one.code == CHANGED_ACCOUNT:
         pieces: Sequence[Sequence[Piece]] = differing(one.old_account, one.account)
         if visit.member.is_masked:
