@@ -124,12 +124,20 @@ def test_a_row_in_flight_is_being_sent_while_its_run_lives_and_in_doubt_after_it
         page = wait_for(person, "<strong>1</strong> Being sent")
         assert "You can close this page" in page
         assert "In doubt" not in page
+        listed = text_of(person.get("/").text)
+        assert "Being sent 1" in listed
+        assert "Nothing needs your attention." in listed
     finally:
         kill(run)
     batch = re.findall(r'href="/payouts/(\w+)"', person.get("/").text)[0]
     assert "<strong>1</strong> In doubt" in person.get(f"/payouts/{batch}").text
     assert "In doubt (1)" in person.get(f"/payouts/{batch}?state=in_doubt").text
     assert "Jane 1" in person.get(f"/payouts/{batch}?state=in_doubt").text
+
+
+def text_of(page: str) -> str:
+    """Return the words of a page."""
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 
 
 def wait_for(person: Person, text: str) -> str:

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from starlette.responses import Response
 
 from paygw_batch.actions.batch_status import ListedBatch, counted_once, listed_batch, totals_of
-from paygw_batch.actions.follow_payout import BEING_SENT, running_now
+from paygw_batch.actions.follow_payout import BEING_SENT
 from paygw_batch.actions.payout_folder import CheckedSheet, UploadedSheet, all_folders, uploads_by_batch
 from paygw_batch.clock import utc_now
 from paygw_batch.console.pages.agreement import ListedAgreement, Stage, listed, progress_of
@@ -28,6 +28,7 @@ from paygw_batch.language import say, say_count
 from paygw_batch.wiring.journal import journal_for_planning
 
 PAYOUTS_A_PAGE = 50
+Value = TypeVar("Value")
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -105,7 +106,6 @@ class OverviewPage(Page):
 
 def overview(visit: Visit) -> Response:
     """Show the payouts that need this person, and the newest ones."""
-    is_running = running_now(visit.console.settings) is not None
     with journal_for_planning(visit.console.settings) as journal:
         records = list(journal.batches())
         before = visit.query_number("before") or len(records) + 1
@@ -114,7 +114,7 @@ def overview(visit: Visit) -> Response:
         found = []
         for record in reversed(fitting):
             one = listed_batch(journal, record, now)
-            if not search.state or _counts(one, is_running=is_running).get(search.state):
+            if not search.state or _counts(one).get(search.state):
                 found.append(one)
             if len(found) == PAYOUTS_A_PAGE:
                 break
@@ -122,7 +122,7 @@ def overview(visit: Visit) -> Response:
         notes = journal.notes if hasattr(journal, "notes") else ()
         prepared = list(_prepared(visit, journal, {record.batch for record in records}))
     orders = open_orders(visit)
-    lines = [_line(one, uploads.get(one.record.batch), is_running=is_running) for one in found]
+    lines = [_line(one, uploads.get(one.record.batch)) for one in found]
     totals = _totals(found)
     return visit.page(
         OverviewPage(
@@ -151,13 +151,13 @@ def overview(visit: Visit) -> Response:
     )
 
 
-def _line(one: ListedBatch, uploaded: UploadedSheet | None, *, is_running: bool) -> ListedPayout:
+def _line(one: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
     units, minor = minor_units_by_currency(), Counter[str]()
     for tally in one.tallies:
         minor[tally.currency] += tally.minor
     sums = [(name, from_minor(amount, minor_units=units[name])) for name, amount in sorted(minor.items())]
     name, by = (one.record.sheet_name, "") if uploaded is None else (uploaded.called, uploaded.by)
-    return ListedPayout(one.record, name, by, _counts(one, is_running=is_running), sums)
+    return ListedPayout(one.record, name, by, _counts(one), sums)
 
 
 def _prepared(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
@@ -181,20 +181,23 @@ def _asked(found: Sequence[ListedAgreement]) -> Iterator[NeededAct]:
             yield NeededAct(one.path, one.name, [one.needs])
 
 
-def _counts(one: ListedBatch, *, is_running: bool) -> Mapping[str, int]:
+def _counts(one: ListedBatch) -> Mapping[str, int]:
     """Return how many rows are in each state, in the order of the pages."""
-    counts = Counter(one.states)
-    if is_running:
-        sending = sum(tally.count for tally in one.tallies if tally.state is State.IN_FLIGHT)
-        counts["in_doubt"] -= sending
-        counts[BEING_SENT] += sending
-    return {name: counts[name] for name in STATES_SHOWN if counts[name]}
+    counts = _by_shown_state(one.states)
+    return {name: counts[name] for name in STATES_SHOWN if counts.get(name)}
+
+
+def _by_shown_state(found: Mapping[str, Value]) -> dict[str, Value]:
+    """Return values by the states of the pages: what living processes have in flight is being sent."""
+    return {BEING_SENT if state == State.IN_FLIGHT else state: value for state, value in found.items()}
 
 
 def _totals(listed: Sequence[ListedBatch]) -> Mapping[str, Mapping[str, str]]:
     """Return the sums of all payouts that are shown: a row that two of them cover counts once."""
     once = counted_once((tally for one in listed for tally in one.tallies), (t for one in listed for t in one.known))
-    return totals_of(once, minor_units_by_currency())
+    being_sent = list({row.instruction: row for one in listed for row in one.being_sent}.values())
+    totals = totals_of(once, minor_units_by_currency(), being_sent)
+    return {currency: _by_shown_state(sums) for currency, sums in totals.items()}
 
 
 def _needing(visit: Visit, lines: Sequence[ListedPayout]) -> Iterator[NeededAct]:

@@ -79,7 +79,7 @@ class FilePlace(JournalPlace):
     def copied_at(self) -> str | None:
         """Return when the journal was copied last; None if that is not known."""
         try:
-            return read_regular(copied_path(self.path), _MAX_TIME_BYTES).decode()
+            return read_regular(copied_path(self.path), _MAX_TIME_BYTES).decode().strip()
         except (OSError, ValueError):
             return None
 
