@@ -122,7 +122,7 @@ def _upload_other_headings(page: Page, file: Path) -> None:
     page.get_by_label("Your sheet").set_input_files(file)
     page.get_by_role("button", name="Upload and check").click()
     page.get_by_role("combobox", name="Net Pay").wait_for()
-    page.get_by_role("heading", name="How it is read").evaluate("one => one.scrollIntoView()")
+    page.get_by_role("heading", name="What is each column of your sheet?").evaluate("one => one.scrollIntoView()")
 
 
 def _answer(page: Page, payout: str, file: Path) -> None:

@@ -69,6 +69,7 @@ RULES = {
     "POST /payouts/{batch}/retry": "maker",
     "POST /payouts/{batch}/rows/{row:int}/settle": "maker, approver",
     "POST /payouts/{batch}/statement": "maker, approver",
+    "POST /people/check": "maker, approver, administrator",
     "POST /sheets/{sheet}/again": "maker who prepared it",
     "POST /sheets/{sheet}/approve": "approver, and not who prepared it",
     "POST /sheets/{sheet}/leave-out": "maker who prepared it",
