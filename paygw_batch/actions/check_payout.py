@@ -158,7 +158,7 @@ def _about_headings(guesses: Sequence[GuessedHeading], needed: Sequence[str]) ->
         found.add("account_number")  # once the guess is taken, the phone may be the account
     lacking = [label_of(name) for name in needed if name not in found]
     if not lacking:
-        return say("The sheet has headings of its own, and each line below has a guess. Check them.")
+        return say("The sheet has headings of its own. The guesses are filled in below.")
     return say("No column is known to be this yet: {columns}. Choose it below.", columns=", ".join(lacking))
 
 
