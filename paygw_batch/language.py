@@ -5,12 +5,14 @@ The code has the English sentences; they are the keys of the catalogues `languag
 docs/translating.md says how a sentence or a language is added.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from gettext import GNUTranslations, NullTranslations
 from pathlib import Path
+from string import Formatter
+from typing import Any
 
 ENGLISH = "en"
 _FOLDER = Path(__file__).parent / "languages"
@@ -57,7 +59,7 @@ def say(template: str, /, **values: object) -> str:
     The template must be a literal, or one that went through `mark`: the catalogue is made from the source.
     """
     text = gettext(template)
-    return text.format(**values) if values else text
+    return _filled(text, values) if values else text
 
 
 def say_count(count: int, one: str, many: str | None = None, /, **values: object) -> str:
@@ -65,7 +67,7 @@ def say_count(count: int, one: str, many: str | None = None, /, **values: object
 
     Without `many`, English says the same for one and for many; another language may not.
     """
-    return ngettext(one, many or one, count).format(count=count, **values)
+    return _filled(ngettext(one, many or one, count), {"count": count, **values})
 
 
 def say_all(*templates: str) -> tuple[str, ...]:
@@ -86,6 +88,34 @@ def mark_count(template: str) -> str:
 def mark_all(*templates: str) -> tuple[str, ...]:
     """Return several templates as they are, for the catalogue (as `mark`)."""
     return templates
+
+
+_ENGLISH_GROUPS = ","
+THOUSANDS = mark(",")
+"""The sign between groups of three digits: French has a narrow no-break space."""
+
+
+def number(count: int) -> str:
+    """Return a whole number as people read it in the chosen language."""
+    return grouped(f"{count:,}")
+
+
+def grouped(text: str) -> str:
+    """Return a number that is written `1,234.50` with the language's own sign between thousands."""
+    return text.replace(_ENGLISH_GROUPS, gettext(THOUSANDS))
+
+
+def _filled(text: str, values: Mapping[str, object]) -> str:
+    return _Filling().vformat(text, (), values) if ":," in text else text.format(**values)
+
+
+class _Filling(Formatter):
+    """Fills a sentence as `str.format` does, with numbers as the language groups them."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        """Return a value as its place in the sentence wants it."""
+        shown = super().format_field(value, format_spec)
+        return grouped(shown) if _ENGLISH_GROUPS in format_spec else shown
 
 
 def gettext(message: str) -> str:

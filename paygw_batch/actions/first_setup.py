@@ -98,16 +98,21 @@ def set_up_sandbox(places: SetupPlaces, *, journal: str | None, force: bool) -> 
     return FirstSetup(settings, places, private_key, key, has_new_key=False, journal=made, letter="")
 
 
-def _check_outputs(settings: Settings, places: SetupPlaces, *, force: bool) -> None:
-    """Raise `OutputError` unless all can be written. An existing configuration is replaced only with `force`."""
-    configuration = places.configuration
-    if configuration.is_file() and configuration.stat().st_size and not force:
+def require_no_configuration(path: Path, *, force: bool) -> None:
+    """Raise `OutputError` if there is a configuration at `path` that is not to be replaced (`force`)."""
+    if path.is_file() and path.stat().st_size and not force:
         raise OutputError(
-            say("There already is a configuration at {path}. Nothing was created.", path=configuration),
+            say("There already is a configuration at {path}. Nothing was created.", path=path),
             hint=say(
                 "Check it with `paygw-batch doctor`, name another file with --config, or replace it with --force."
             ),
         )
+
+
+def _check_outputs(settings: Settings, places: SetupPlaces, *, force: bool) -> None:
+    """Raise `OutputError` unless all can be written. An existing configuration is replaced only with `force`."""
+    configuration = places.configuration
+    require_no_configuration(configuration, force=force)
     try:
         configuration.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -49,6 +49,11 @@ SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """The groups of the options by which a sheet is run, and the parameters of each."""
 
 
+def section_title(title: str) -> str:
+    """Return the title of a section of help; click puts a colon behind it, and French a blank before the colon."""
+    return say("{title}:", title=say(title)).removesuffix(":")
+
+
 def paragraphs(text: str | None) -> tuple[str, ...]:
     """Return the paragraphs of a docstring, each on one line: these are the keys of the catalogue."""
     return tuple(" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n") if part.strip())
@@ -70,7 +75,7 @@ class HelpCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line for each option."""
-        with formatter.section(say("Options")):
+        with formatter.section(section_title(mark("Options"))):
             formatter.write_dl(list(self.option_lines(ctx).values()))
 
     def option_lines(self, ctx: click.Context) -> dict[str | None, tuple[str, str]]:
@@ -97,12 +102,12 @@ class HelpCommand(click.Command):
         from paygw_batch.cli.help_examples import EXAMPLES  # noqa: PLC0415
 
         if examples := EXAMPLES.get(name_of(ctx)):
-            with formatter.section(say("Examples")):
+            with formatter.section(section_title(mark("Examples"))):
                 for example in examples:
                     formatter.write_text(say(example.purpose))
                     with formatter.indentation():
                         formatter.write(f"{'':>{formatter.current_indent}}{example.line}\n")
-        with formatter.section(say("Exit codes")):
+        with formatter.section(section_title(mark("Exit codes"))):
             formatter.write_dl([(f"{code:>3}", say(meaning)) for code, meaning in EXIT_CODES.items()])
 
 
@@ -118,7 +123,7 @@ class HelpGroup(HelpCommand, click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
         """Write one line for each command."""
-        with formatter.section(say("Commands")):
+        with formatter.section(section_title(mark("Commands"))):
             formatter.write_dl([(name, say(below.short_help or "")) for name, below in self.commands.items()])
 
 
@@ -129,9 +134,9 @@ class SheetCommand(HelpCommand):
         """Write the options group by group; options without a group are last."""
         lines = self.option_lines(ctx)
         for title, names in SHEET_OPTIONS.items():
-            with formatter.section(say(title)):
+            with formatter.section(section_title(title)):
                 formatter.write_dl([lines.pop(name) for name in names if name in lines])
-        with formatter.section(say("Further options")):
+        with formatter.section(section_title(mark("Further options"))):
             formatter.write_dl(list(lines.values()))
 
 

@@ -1,8 +1,9 @@
 """Holds the options that all commands share, before a command and after it, and the type of every path."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,13 @@ def _speak(_context: click.Context, _parameter: click.Parameter, name: str | Non
         use(name)
 
 
+def with_language_first(words: Sequence[str]) -> list[str]:
+    """Return a command line with the language that it asks for anywhere in front: help and mistakes are in it too."""
+    named = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
+    named += [name for word, name in pairwise(words) if word == "--lang"]
+    return [*(f"--lang={name}" for name in named if name in languages()), *words]
+
+
 def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of the program to its own function."""
     for option in reversed(
@@ -74,7 +82,7 @@ def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--json", "as_json", is_flag=True, help="Print one JSON object, the summary, on standard output."
             ),
-            click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
+            click.option("-q", "--quiet", is_flag=True, help="Print only what a person must act on."),
             click.option("-v", "--verbose", is_flag=True, help="Print each step."),
         )
     ):

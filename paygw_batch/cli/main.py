@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import click
 
-from paygw_batch.cli.help_texts import HelpGroup
-from paygw_batch.cli.invocation import Invocation, also_after, program_options
+from paygw_batch.cli.help_texts import HelpGroup, section_title
+from paygw_batch.cli.invocation import Invocation, also_after, program_options, with_language_first
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import AGAIN, EXIT_CODE, interruption
 from paygw_batch.core.text import fit_for_terminal
@@ -73,7 +73,7 @@ class _CommandGroup(HelpGroup):
         return also_after(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (as above)
-        with formatter.section(say("Commands")):
+        with formatter.section(section_title(mark("Commands"))):
             formatter.write_dl([(name, say(purpose)) for name, purpose in COMMANDS.items()])
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
@@ -94,7 +94,7 @@ class _CommandGroup(HelpGroup):
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
         is_json = "--json" in args
         try:
-            context = super().make_context(info_name, args, *rest, **extra)
+            context = super().make_context(info_name, with_language_first(args), *rest, **extra)
         except click.UsageError as error:
             raise _fit(error, is_json=is_json) from None
         context.meta[_JSON_ASKED] = is_json

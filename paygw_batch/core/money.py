@@ -4,6 +4,7 @@ import re
 from decimal import Context, Decimal, Inexact, InvalidOperation
 
 from paygw_batch.errors import InternalError
+from paygw_batch.language import grouped
 
 WHOLE_PATTERN = "(?:0|[1-9][0-9]{0,14})"
 AMOUNT_PATTERN = rf"{WHOLE_PATTERN}(?:\.[0-9]{{1,4}})?"
@@ -36,8 +37,11 @@ def from_minor(minor: int, *, minor_units: int) -> str:
 
 
 def with_separators(amount: str) -> str:
-    """Return an amount as people read it: `1234.50` as `1,234.50`. Text that is no plain number is left as it is."""
-    return f"{Decimal(amount):,f}" if _NUMBER.fullmatch(amount) else amount
+    """Return an amount as people read it: `1234.50` as `1,234.50`. Text that is no plain number is left as it is.
+
+    Thousands are apart as the language has them. Decimals follow a point in every language, as they are typed.
+    """
+    return grouped(f"{Decimal(amount):,f}") if _NUMBER.fullmatch(amount) else amount
 
 
 def with_two_decimals(text: str) -> str:

@@ -1,7 +1,7 @@
 """Maps the state of an instruction to the state that a person is shown."""
 
 from paygw_batch.core.lifecycle import State
-from paygw_batch.language import mark_all, mark_count, say, say_count
+from paygw_batch.language import mark_all, mark_count, number, say, say_count
 
 INVALID = "invalid"
 """The state of a row with defects: it is no instruction, and the state machine does not know it."""
@@ -56,7 +56,7 @@ def state_words(state: str) -> str:
 def counted_state(count: int, state: str) -> str:
     """Return how many rows are in a state, as people say it: `3 in doubt`."""
     template = _COUNTED.get(state)
-    return f"{count:,} {state_words(state)}" if template is None else say_count(count, template)
+    return f"{number(count)} {state_words(state)}" if template is None else say_count(count, template)
 
 
 _FINDINGS = {
@@ -72,7 +72,7 @@ _FINDINGS = {
 def counted_finding(count: int, finding: str) -> str:
     """Return how many messages of the gateway were found to be so, as people say it: `2 contradicting`."""
     template = _FINDINGS.get(finding)
-    return f"{count:,} {state_words(finding)}" if template is None else say_count(count, template)
+    return f"{number(count)} {state_words(finding)}" if template is None else say_count(count, template)
 
 
 def shown_state(state: State) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.money import with_separators
 from paygw_batch.core.shown_states import state_words
-from paygw_batch.language import gettext, language, ngettext, say, say_count
+from paygw_batch.language import gettext, language, ngettext, number, say, say_count
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -32,7 +32,7 @@ def page_environment(*folders: Path) -> "Environment":
     install: Callable[..., None] = made.install_gettext_callables  # type: ignore[attr-defined]  # the extension's
     install(gettext, ngettext, newstyle=True)
     made.globals.update(language=language, say=say, say_count=say_count)
-    made.filters.update(money=with_separators, number=lambda count: f"{count:,}")
+    made.filters.update(money=with_separators, number=number)
     return made
 
 

@@ -19,7 +19,7 @@ import polars as pl
 
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.money import parse_amount, with_separators
-from paygw_batch.language import mark_all, say, say_count
+from paygw_batch.language import mark_all, number, say, say_count
 from paygw_batch.report.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, GONE, NEW_PAYEE
 from paygw_batch.report.page import page
 from paygw_batch.run.approval import PlanDocument, PlanFinding
@@ -63,7 +63,7 @@ class KindOfDifference:
     @property
     def heading(self) -> str:
         """Their number and name."""
-        return f"{len(self.findings):,} {self.words}"
+        return f"{number(len(self.findings))} {self.words}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +380,7 @@ def _warning_lines(kinds: Sequence[KindOfWarning]) -> Iterator[str]:
         total = sum(kind.count for kind in kinds)
         yield say_count(total, "{count:,} warning, by kind:", "{count:,} warnings, by kind:")
     for kind in kinds:
-        yield f"{kind.code}: {kind.count:,}"
+        yield f"{kind.code}: {number(kind.count)}"
         for one in kind.examples:
             yield f"  {warning_line(one)}"
         if kind.count > len(kind.examples):

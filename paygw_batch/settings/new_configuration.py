@@ -199,7 +199,7 @@ _DOUBT = OpenQuestion(
     "order? In which format, and in which time zone, can we have a statement of all orders of a day?",
     "submission.quarantine_h, statement.columns",
 )
-_WIDTH = 100
+_WIDTH = 78
 
 
 def operator_letter(endpoint: NewEndpoint, payout_url: str, public_key_pem: str, fingerprint: str) -> str:
@@ -216,13 +216,14 @@ def operator_letter(endpoint: NewEndpoint, payout_url: str, public_key_pem: str,
         f"  callback address:  {endpoint.server_callback_url}",
         f"  countries:         {', '.join(endpoint.countries) or 'to be agreed on'}",
         "",
-        "Please confirm these, and register this public key for our consumer key. Its SHA-256 (of the key in DER) is",
+        "Please confirm these, and register this public key for our consumer key. Its",
+        "SHA-256 (of the key in DER) is",
         f"  {fingerprint}",
         "",
         public_key_pem.strip(),
         "",
-        "Your documentation leaves the following open. In brackets is the place in our configuration where",
-        "each answer goes.",
+        "Your documentation leaves the following open. In brackets is the place in our",
+        "configuration where each answer goes.",
         "",
     ]
     for number, (question, place) in enumerate(questions(endpoint), start=1):

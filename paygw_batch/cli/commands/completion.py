@@ -29,7 +29,7 @@ def command(ctx: click.Context, invocation: Invocation, *, shell: str) -> None:
     if kind is None:
         raise InternalError(f"click completes nothing in {shell}")
     script = kind(ctx.find_root().command, {}, PROGRAM, VARIABLE).source()
-    screen = Screen(invocation)
+    screen = Screen(invocation, only_shows=True)
     if screen.as_json:
         screen.finish(Summary(ExitCode.DONE, f"The script for {shell}.", further={"script": script}))
     standard_output().write(f"{script.strip()}\n")

@@ -106,7 +106,7 @@ _SIGNATURES = 20
 @click.pass_obj
 def command(invocation: Invocation) -> None:
     """Check configuration, key, clock, journal and connection, and show a sample signature. No payout is sent."""
-    screen = Screen(invocation)
+    screen = Screen(invocation, only_shows=True)
     distrusts: list[ConfigurationError] = []
     settings = settings_of(invocation, distrusts=distrusts)
     payout, payin = rules_of(settings, PAYOUT), rules_of(settings, PAYIN)

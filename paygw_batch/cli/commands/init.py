@@ -9,11 +9,18 @@ from typing import Any
 
 import click
 
-from paygw_batch.actions.first_setup import EXAMPLE_SHEET, FirstSetup, SetupPlaces, set_up_endpoint, set_up_sandbox
+from paygw_batch.actions.first_setup import (
+    EXAMPLE_SHEET,
+    FirstSetup,
+    SetupPlaces,
+    require_no_configuration,
+    set_up_endpoint,
+    set_up_sandbox,
+)
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import complete_countries, force_option
-from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.screen import Screen, prompted
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import country_named, load_operation, load_rules
 from paygw_batch.countries.rules import Rules
@@ -39,6 +46,9 @@ _PROFILE = mark("The signature covers json-params or raw-body (Enter: not known 
 _PASSPHRASE = mark("A file with a passphrase for the new key (Enter: none)")
 
 
+_PROFILES = ("json-params", "raw-body")
+_OPTION_NAMES: Mapping[str, str] = MappingProxyType({"countries": "--country", "outcomes": "--outcome"})
+"""The options whose parameter has another name."""
 _NOTHING = mark("Nothing was created.")
 
 
@@ -67,7 +77,7 @@ class _KeyPlace(NamedFile):
 )
 @click.option(
     "--signature-profile",
-    type=click.Choice(["json-params", "raw-body"]),
+    type=click.Choice(_PROFILES),
     help="What the signature covers, if known.",
 )
 @click.option(
@@ -106,9 +116,14 @@ def command(invocation: Invocation, /, *, sandbox: bool, letter: Path | None, fo
         sheet = None if EXAMPLE_SHEET.exists() else EXAMPLE_SHEET
         done = set_up_sandbox(SetupPlaces(configuration, letter, sheet), journal=journal, force=force)
     else:
-        endpoint = _endpoint(_completed(answers, screen), journal)
-        places = SetupPlaces(configuration, letter)
-        done = set_up_endpoint(endpoint, places, environ=os.environ, force=force)
+        require_no_configuration(configuration, force=force)  # before anything is asked
+        completed = _completed(answers, screen)
+        try:
+            endpoint = _endpoint(completed, journal)
+            done = set_up_endpoint(endpoint, SetupPlaces(configuration, letter), environ=os.environ, force=force)
+        except PaygwError:
+            _keep_answers(screen, completed, answers, invocation)
+            raise
     _show(screen, done)
     screen.finish(Summary(ExitCode.DONE, _message(done, invocation), further=_told(done)))
 
@@ -128,22 +143,32 @@ def _completed(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
         return dict(answers)
     completed = dict(answers)
     for name in missing:
-        completed[name] = click.prompt(say(_NEEDED[name]), value_proc=_CHECKED.get(name, str.strip))
+        completed[name] = prompted(say(_NEEDED[name]), value_proc=_CHECKED.get(name, str.strip))
     if not missing:  # a person who gave every required option is not asked about the others
         return completed
     if not answers["countries"]:
-        completed["countries"] = click.prompt(
-            say(_COUNTRIES), default="", show_default=False, value_proc=_typed_countries
-        )
+        typed = prompted(say(_COUNTRIES), default="", show_default=False, value_proc=_typed_countries)
+        completed["countries"] = _words_of_countries(typed)
     if not answers["signature_profile"]:
-        chosen = click.Choice(["json-params", "raw-body", ""])
-        completed["signature_profile"] = click.prompt(
-            say(_PROFILE), default="", type=chosen, show_choices=False, show_default=False
-        )
+        typed = prompted(say(_PROFILE), default="", show_default=False, value_proc=_typed_profile)
+        completed["signature_profile"] = typed
     if not answers["private_key_passphrase_env"] and not answers["private_key_passphrase_file"]:
-        file = click.prompt(say(_PASSPHRASE), default="", show_default=False).strip()
-        completed["private_key_passphrase_file"] = Path(file).expanduser() if file else None
+        file = prompted(say(_PASSPHRASE), default="", show_default=False, value_proc=_typed_file)
+        completed["private_key_passphrase_file"] = Path(file) if file else None
     return completed
+
+
+def _keep_answers(screen: Screen, completed: Mapping[str, Any], given: Mapping[str, Any], asked: Invocation) -> None:
+    """Print the command that has the answers of a person as options, so that nothing is typed twice."""
+    if completed == given:
+        return
+    words = ["paygw-batch", *(["--config", str(asked.config)] if asked.config is not None else []), "init"]
+    for name, value in completed.items():
+        option = _OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
+        for one in value if isinstance(value, list | tuple) else [value] if value else []:
+            words += [option, str(one)]
+    screen.say(say("Your answers are kept in this command:"))
+    screen.verbatim(f"  {shlex.join(words)}")
 
 
 def _typed_base_url(text: str) -> str:
@@ -155,23 +180,46 @@ def _typed_base_url(text: str) -> str:
     return text.strip()
 
 
+def _typed_endpoint(text: str) -> str:
+    if text.strip() in {"", ".", ".."}:
+        raise click.UsageError(say("That is not an id. Write it as the gateway's operator issued it."))
+    return text.strip()
+
+
+def _typed_profile(text: str) -> str:
+    if text.strip() not in {*_PROFILES, ""}:
+        raise click.UsageError(say("Write json-params or raw-body, or press Enter."))
+    return text.strip()
+
+
+def _typed_file(text: str) -> str:
+    """Return the absolute path of a file that is typed, or nothing."""
+    path = Path(text.strip()).expanduser().absolute()
+    if text.strip() and not path.is_file():
+        raise click.UsageError(say("There is no file {path}.", path=path))
+    return str(path) if text.strip() else ""
+
+
 def _typed_callback(text: str) -> str:
     if not _is_address(text.strip()):
         raise click.UsageError(say("That is not an address. Write https://..."))
     return text.strip()
 
 
-def _typed_countries(text: str) -> list[str]:
-    words = [word.strip() for word in (text.split(",") if "," in text else text.split()) if word.strip()]
+def _typed_countries(text: str) -> str:
     try:
-        _countries(words)
+        _countries(_words_of_countries(text))
     except UsageError as error:
         raise click.UsageError(f"{error.message} {error.hint}".strip()) from None
-    return words
+    return text
+
+
+def _words_of_countries(text: str) -> list[str]:
+    return [word.strip() for word in (text.split(",") if "," in text else text.split()) if word.strip()]
 
 
 _CHECKED: Mapping[str, Callable[[str], str]] = MappingProxyType(
-    {"base_url": _typed_base_url, "server_callback_url": _typed_callback}
+    {"base_url": _typed_base_url, "endpoint_id": _typed_endpoint, "server_callback_url": _typed_callback}
 )
 """The checks of what is typed at a prompt, by the option; the question comes again with what is wrong."""
 
@@ -250,8 +298,7 @@ def _show(screen: Screen, done: FirstSetup) -> None:
         screen.say("")
         screen.say(say("The public half of the key, and the questions for the gateway's operator:"))
         screen.say("")
-        for line in done.letter.splitlines():
-            screen.say(line)
+        screen.verbatim(done.letter.rstrip("\n"))
 
 
 def _message(done: FirstSetup, invocation: Invocation) -> str:

@@ -71,7 +71,7 @@ def command(
     Body and header together are a payment order. Without --timestamp it is dated 2023, and a gateway that checks the
     time refuses it.
     """
-    screen = Screen(invocation)
+    screen = Screen(invocation, only_shows=True)
     settings = settings_of(invocation, {("gateway", "signature_profile"): profile})
     rules = rules_of(settings, operation)
     reading = partial(validated_sheet, settings, rules, sheet)
@@ -119,8 +119,7 @@ def show_steps(screen: Screen, explanation: Explanation, *names: str) -> None:
         if not names or step.name in names:
             screen.say("")
             screen.say(f"{step.name.replace('_', ' ')} ({step.meaning}):")
-            for line in step.text.split("\n"):
-                screen.say(line)
+            screen.verbatim(step.text)
 
 
 def _row(validated: Validated, row: int | None) -> NewInstruction:

@@ -66,12 +66,12 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
                 if screen.err.is_terminal:
                     live.update(plain(say("{sheet}: {states}", sheet=record.sheet_name, states=now)))
                 elif now != told:
-                    screen.err.print(say("{sheet}: {states}", sheet=record.sheet_name, states=now), soft_wrap=True)
+                    screen.err.tell(say("{sheet}: {states}", sheet=record.sheet_name, states=now))
                 told = now
                 if not any(tally.state in {State.READY, State.IN_FLIGHT} for tally in tallies):
                     return
                 if time.monotonic() - moved_s > give_up_s:
-                    screen.err.print(
+                    screen.err.tell(
                         say(
                             "Nothing has moved for {seconds:.0f} seconds: no run seems to be active.", seconds=give_up_s
                         )
@@ -79,7 +79,7 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
                     return
                 time.sleep(LOOK_EVERY_S)
     except KeyboardInterrupt:
-        screen.err.print(say("No longer watching. The run continues."))
+        screen.err.tell(say("No longer watching. The run continues."))
 
 
 _CALLED_SO = frozenset({State.IN_FLIGHT, State.REPLACED})
@@ -328,13 +328,12 @@ def _all(found: JournalStatus, screen: Screen, order: str) -> Summary:
     if listed:
         screen.table(
             "",
-            mark_all("batch", "sheet\noperation", "opened", "age", "rows", "states", "person"),
+            mark_all("batch\nsheet", "opened\nage", "operation", "rows", "states", "person"),
             [
                 (
-                    one.record.batch,
-                    (one.record.sheet_name, say(one.record.operation)),
-                    one.record.opened_at[:10],
-                    age_text(one.age),
+                    (one.record.batch, one.record.sheet_name),
+                    (one.record.opened_at[:10], age_text(one.age)),
+                    say(one.record.operation),
                     one.record.rows,
                     (
                         *(counted_state(count, state) for state, count in one.states.items()),

@@ -20,7 +20,7 @@ def command(invocation: Invocation) -> None:
 
     If something is damaged, the command says where and ends with exit code 7.
     """
-    screen = Screen(invocation)
+    screen = Screen(invocation, only_shows=True)
     settings = settings_of(invocation)
     with journal_to_read(settings, screen.say) as journal:
         with bar_on(screen.err, "Checking") as progress, gc_paused():

@@ -25,7 +25,7 @@ _MINUTES, _SECONDS = 16, 19
 @click.pass_obj
 def command(invocation: Invocation, *, batch: str | None) -> None:
     """List the workers of all hosts: start, last sign of life, batch, chunk and rows sent."""
-    screen = Screen(invocation)
+    screen = Screen(invocation, only_shows=batch is None)
     settings = settings_of(invocation)
     if batch is not None:
         screen.finish(Summary(ExitCode.DONE, _stopped(settings, batch)))

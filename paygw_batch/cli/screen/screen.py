@@ -8,16 +8,18 @@ from dataclasses import replace
 from typing import Any, NoReturn, TextIO
 
 import click
+from rich.box import HEAVY_HEAD
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from paygw_batch.cli.invocation import Invocation
+from paygw_batch.cli.screen.layout import column_widths, wrapped
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import interruption
 from paygw_batch.core.money import with_separators
 from paygw_batch.core.text import fit_for_terminal, fit_in_json
-from paygw_batch.language import say
+from paygw_batch.language import number, say
 from paygw_batch.report.summary import ExitCode, Summary
 
 
@@ -36,6 +38,18 @@ class PlainConsole(Console):
         """Return a string that is printed as `plain` does."""
         return plain(text, style)
 
+    def tell(self, sentence: str, style: str = "") -> None:
+        """Print a line for a person: at a terminal broken between words, elsewhere as it is."""
+        self.print(self.fitted(sentence, style), soft_wrap=True)
+
+    def fitted(self, sentence: str, style: str = "") -> Text:
+        """Return a line as `tell` prints it."""
+        fit = fit_for_terminal(sentence)
+        return Text(wrapped(fit, max(1, self.size.width)) if self.is_terminal else fit, style=style)
+
+
+PROMPT_WIDTH = 76
+"""The width of a question: the answer is typed behind it."""
 
 WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
 """Columns of a table that are never broken."""
@@ -63,7 +77,7 @@ def _shown(cell: Cell, style: str) -> Text:
     """Return a cell as a person reads it."""
     if isinstance(cell, tuple):
         return Text("\n").join(plain(line, style) for line in cell)
-    return plain(f"{cell:,}" if isinstance(cell, int) else cell, style)
+    return plain(number(cell) if isinstance(cell, int) else cell, style)
 
 
 def _cell(heading: str, cell: Cell) -> Text:
@@ -71,6 +85,10 @@ def _cell(heading: str, cell: Cell) -> Text:
     if heading == "state":
         return _shown(say(str(cell)), STATE_STYLES.get(str(cell), ""))
     return _shown(with_separators(cell) if heading == "sum" and isinstance(cell, str) else cell, "")
+
+
+def _on_one_line(cell: Text) -> str:
+    return ", ".join(cell.plain.split("\n"))
 
 
 def _wait_for_key() -> None:
@@ -85,6 +103,26 @@ def _wait_for_key() -> None:
         raise KeyboardInterrupt from None
     finally:
         click.echo()
+
+
+def prompted(question: str, **how: Any) -> str:
+    """Ask a person at a terminal, as `click.prompt` does. Raises `click.Abort` for one who leaves instead."""
+    return str(click.prompt(wrapped(fit_for_terminal(question), PROMPT_WIDTH), **how))
+
+
+def confirmed(question: str, *, err: bool = False) -> bool:
+    """Ask a person, and return whether the answer was yes. Raises `click.Abort` for one who leaves instead."""
+    yes, no = say("y"), say("n")
+    answers = {"y": True, "yes": True, yes: True, say("yes"): True, "n": False, "no": False, no: False, say("no"): False}
+
+    def read(answer: str) -> bool:
+        if answer.strip().casefold() not in answers:
+            raise click.UsageError(say("Answer {yes} or {no}.", yes=yes, no=no))
+        return answers[answer.strip().casefold()]
+
+    shown = f"{fit_for_terminal(question)} [{yes}/{no.upper()}]"
+    asked = wrapped(shown, PROMPT_WIDTH)
+    return bool(click.prompt(asked, default=no, show_default=False, value_proc=read, err=err))
 
 
 class Screen:
@@ -107,16 +145,22 @@ class Screen:
 
     def say(self, sentence: str) -> None:
         """Print one line for a person: beside the JSON on standard error, otherwise with the result."""
-        (self.err if self.as_json else self.out).print(plain(sentence), soft_wrap=True)
+        (self.err if self.as_json else self.out).tell(sentence)
         if self.listener is not None:
             self.listener(sentence)
+
+    def verbatim(self, text: str) -> None:
+        """Print lines that are read by a machine, or copied: they stay as they are."""
+        for line in text.split("\n"):
+            (self.err if self.as_json else self.out).print(plain(line), soft_wrap=True)
 
     def pages(self, sentences: Sequence[str]) -> None:
         """Print lines for a person, all of them; at a terminal with a person, a screenful at a time."""
         height, width = self.out.size.height - 2, max(1, self.out.size.width)
         used, is_paged = 0, self.asks() and not self._quiet
         for sentence in sentences:
-            needed = -(-max(1, plain(sentence).cell_len) // width)
+            lines = self.out.fitted(sentence).split(allow_blank=True)
+            needed = sum(-(-max(1, line.cell_len) // width) for line in lines)
             if is_paged and used and used + needed > height:
                 _wait_for_key()
                 used = 0
@@ -126,7 +170,7 @@ class Screen:
     def insist(self, sentence: str) -> None:
         """With -q and without --json, print on standard output a sentence that a person must act on."""
         if self._quiet and not self.as_json:
-            PlainConsole(self._output.file, quiet=False).print(plain(sentence), soft_wrap=True)
+            PlainConsole(self._output.file, quiet=False).tell(sentence)
 
     def asks(self) -> bool:
         """Whether a person can be asked: at a terminal, unless a program reads the answer."""
@@ -135,7 +179,7 @@ class Screen:
     def confirm(self, question: str) -> bool:
         """Ask a person, and return whether the answer was yes. Where nobody can be asked, the answer is no."""
         try:
-            return self.asks() and click.confirm(question, default=False)
+            return self.asks() and confirmed(question)
         except click.Abort:
             self.out.print()
             return False
@@ -146,6 +190,8 @@ class Screen:
 
     def choose(self, question: str, choices: Sequence[str]) -> str | None:
         """Ask a person to choose one of several by its name or its number, as `ask` does."""
+        if not self.asks():
+            return None
         for number, choice in enumerate(choices, start=1):
             self.say(f"  {number}  {choice}")
         numbers = {str(number): choice for number, choice in enumerate(choices, start=1) if str(number) not in choices}
@@ -155,7 +201,7 @@ class Screen:
 
     def _prompted(self, question: str, **how: Any) -> str | None:
         try:
-            return str(click.prompt(fit_for_terminal(question), **how)).strip() if self.asks() else None
+            return prompted(question, **how).strip() if self.asks() else None
         except click.Abort:
             self.out.print()
             return None
@@ -167,23 +213,42 @@ class Screen:
 
     def note_aside(self, sentence: str) -> None:
         """Print a note on standard error: it is about the program, and not about what was asked for."""
-        self.err.print(say("Note: {sentence}", sentence=sentence), soft_wrap=True)
+        self.err.tell(say("Note: {sentence}", sentence=sentence))
 
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
         """Print a table; whole numbers are aligned to the right, and a column headed `state` has its colours.
 
         Headings are the marked ones, which are translated here. Amounts, in a column headed `sum`, get their separators
-        here. A heading may have several lines.
+        here. A heading may have several lines. A table that would break words is printed as a list.
         """
-        table = Table(title=title, title_justify="left", box=None if not self.out.is_terminal else Table().box)
-        for place, heading in enumerate(headings):
+        cells = [[_cell(heading, cell) for heading, cell in zip(headings, line, strict=True)] for line in lines]
+        named = [say(heading) for heading in headings]
+        texts = [[name, *(line[place].plain for line in cells)] for place, name in enumerate(named)]
+        columns = [[part for text in of_column for part in text.split("\n")] for of_column in texts]
+        is_boxed, count = self.out.is_terminal, len(headings)
+        room = self.out.size.width - (3 * count + 1 if is_boxed else 2 * count)
+        widths = column_widths(columns, [heading in WHOLE for heading in headings], room)
+        if widths is None:
+            self._listed(title, named, cells)
+            return
+        table = Table(title=title, title_justify="left", box=HEAVY_HEAD if is_boxed else None)
+        for place, (heading, name, width) in enumerate(zip(headings, named, widths, strict=True)):
             numbers = bool(lines) and all(isinstance(line[place], int) for line in lines)
-            # An id that is cut cannot be copied: ids stay whole, and long texts go on in the next line.
             justify: JustifyMethod = "right" if numbers or heading == "sum" else "left"
-            table.add_column(Text(say(heading)), justify=justify, overflow="fold", no_wrap=heading in WHOLE)
-        for line in lines:
-            table.add_row(*(_cell(heading, cell) for heading, cell in zip(headings, line, strict=True)))
+            table.add_column(Text(name), justify=justify, width=width, no_wrap=heading in WHOLE)
+        for line in cells:
+            table.add_row(*line)
         self.out.print(table)
+
+    def _listed(self, title: str, named: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
+        """Print a table that is too wide as a list: a word that is cut cannot be copied."""
+        if title:
+            self.out.tell(title, "italic")
+        names = [name.replace("\n", ", ") for name in named[1:]]
+        for head, *others in cells:
+            self.out.tell(_on_one_line(head), "bold")
+            told = (f"{name}: {_on_one_line(cell)}" for name, cell in zip(names, others, strict=True) if cell.plain)
+            self.out.tell("  " + "; ".join(told))
 
     def finish(self, summary: Summary) -> NoReturn:
         """Print the end of a command, and end it with the true exit code.
@@ -198,14 +263,12 @@ class Screen:
             self._output.write(json_line(summary))
         else:
             style = "" if summary.exit_code is ExitCode.DONE else "bold"
-            self.out.print(plain(summary.message, style), soft_wrap=True)
+            self.out.tell(summary.message, style)
             if summary.exit_code is not ExitCode.DONE:
                 self.insist(summary.message)
         code = summary.exit_code
         if (failure := self._output.failure) is not None and not (self._only_shows and self._output.is_unread):
-            self.err.print(plain(summary.message), soft_wrap=True)
-            self.err.print(
-                say("Error: standard output could not be written: {failure}.", failure=failure), soft_wrap=True
-            )
+            self.err.tell(summary.message)
+            self.err.tell(say("Error: standard output could not be written: {failure}.", failure=failure))
             code = ExitCode.USAGE if code is ExitCode.DONE else code
         raise click.exceptions.Exit(int(code))

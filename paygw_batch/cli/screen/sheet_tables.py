@@ -21,7 +21,7 @@ def show_findings(screen: Screen, title: str, found: Findings, headings: Mapping
             where = (
                 say("Row {row}, {column}", row=row, column=headings.get(column, column)) if row else say("The sheet")
             )
-            console.print(plain("  " + say("{where}: {message}", where=where, message=message)), soft_wrap=True)
+            console.tell("  " + say("{where}: {message}", where=where, message=message))
         if count > EXAMPLES:
             console.print(plain("  " + say("... and {count:,} more.", count=count - EXAMPLES)))
 

@@ -36,7 +36,7 @@ class Stream(io.TextIOBase):
         if self.failure is None:
             fit = fit_in_print(text)
             try:
-                self._target.write(fit.encode(self.encoding, "backslashreplace").decode(self.encoding))
+                self._target.write(_encodable(fit, self.encoding))
                 self._target.flush()
             except OSError as error:
                 self.failure = (error.strerror or "unknown reason").lower()
@@ -54,6 +54,16 @@ class Stream(io.TextIOBase):
     def fileno(self) -> int:
         """That of the target."""
         return self._target.fileno()
+
+
+def _encodable(text: str, encoding: str) -> str:
+    """Return the text with what an encoding has: a no-break space for a narrow one, and escapes for the rest."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        narrow = text.replace("\N{NARROW NO-BREAK SPACE}", "\N{NO-BREAK SPACE}")
+        return narrow.encode(encoding, "backslashreplace").decode(encoding)
+    return text
 
 
 def _drop_the_rest(target: TextIO) -> None:
