@@ -47,6 +47,7 @@ from paygw_batch.errors import (
     UsageError,
 )
 from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowStanding
+from paygw_batch.language import say
 from paygw_batch.processes import forbid_core_dumps
 from paygw_batch.run.approval import PlanDocument, needs_approval
 from paygw_batch.run.approval_keys import load_approval_key
@@ -520,7 +521,13 @@ class Payouts:
     def _found(self, journal: JournalReader, batch: str) -> BatchRecord:
         record = find_batch(journal, batch)
         if record.operation != PAYOUT:
-            raise UsageError(f"Batch {record.batch} is a batch of another operation ({record.operation}).")
+            raise UsageError(
+                say(
+                    "Batch {batch} is a batch of another operation ({operation}).",
+                    batch=record.batch,
+                    operation=record.operation,
+                )
+            )
         return record
 
     def _read(self, sheet: SheetLike, path: Path, answers: SheetAnswers) -> Validated:
@@ -612,15 +619,15 @@ def _path_of(sheet: SheetLike, name: str | None) -> Path:
     """Return the path of a sheet; a frame has none, and counts as a file of its name in this directory."""
     if isinstance(sheet, Path | str):
         if name is not None:
-            raise UsageError("A file has its own name: leave name out.")
+            raise UsageError(say("A file has its own name: leave name out."))
         return _named(sheet, "sheet")
     if name is None or Path(name).name != required_line(name, "The name of a frame"):
-        raise UsageError("A frame needs a name, as of a file: name='payroll-2026-11'.")
+        raise UsageError(say("A frame needs a name, as of a file: name='payroll-2026-11'."))
     return Path(name)
 
 
 def _named(path: Path | str, what: str) -> Path:
     """Return a path that the caller named. To Python an empty text is the current directory, of which nobody spoke."""
     if not str(path).strip() or "\0" in str(path):
-        raise UsageError(f"{what} is no path: {str(path)!r}.", hint="Name the file.")
+        raise UsageError(say("{what} is no path: {path!r}.", what=what, path=str(path)), hint=say("Name the file."))
     return Path(path)

@@ -12,6 +12,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 
 LOOPBACK = "127.0.0.1"
 
@@ -26,8 +27,12 @@ def listen_on_loopback(
     try:
         return socket.create_server((LOOPBACK, port), backlog=backlog)
     except OSError as problem:
+        where = {"address": LOOPBACK, "port": port, "reason": say(str(problem.strerror))}
         raise ConfigurationError(
-            f"{f'{who} cannot' if who else 'Cannot'} listen on {LOOPBACK}:{port}: {problem.strerror}.", hint=hint
+            say("{who} cannot listen on {address}:{port}: {reason}.", who=who, **where)
+            if who
+            else say("Cannot listen on {address}:{port}: {reason}.", **where),
+            hint=hint,
         ) from None
 
 

@@ -22,6 +22,7 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.journal import Due
+from paygw_batch.language import say
 from paygw_batch.report.remittance import payee_of
 
 T = TypeVar("T")
@@ -252,7 +253,7 @@ class BackgroundRun(Generic[T]):
     def result(self) -> T:
         """The result of the run. Raises the error that stopped it; `UsageError` before the end."""
         if self._thread.ident is None or self._thread.is_alive():
-            raise UsageError("The run has not ended yet.", hint="Its result stands after the with block.")
+            raise UsageError(say("The run has not ended yet."), hint=say("Its result stands after the with block."))
         self._raise_failure()
         if self._outcome is None:
             raise InternalError("a run ended without a result")
@@ -311,7 +312,7 @@ class BackgroundRun(Generic[T]):
 
     def _start(self) -> None:
         if self._stop_on and threading.current_thread() is not threading.main_thread():
-            raise UsageError("Signals can be heeded in the main thread only.", hint="Leave stop_on out.")
+            raise UsageError(say("Signals can be heeded in the main thread only."), hint=say("Leave stop_on out."))
         self._thread.start()
 
         def heed(_signal: int, _frame: FrameType | None) -> None:

@@ -16,6 +16,7 @@ from paygw_batch.gateway.enquiry import Enquirer, EnquiryAnswer, read_answer
 from paygw_batch.gateway.http.enquiry_client import EnquiryClient
 from paygw_batch.gateway.message import Expected
 from paygw_batch.gateway.signing.signers import Signers, signers_at_work
+from paygw_batch.language import say
 from paygw_batch.run.quarantine_clock import DateWatch
 from paygw_batch.run.refresh import Ask, Clock, FollowUp, Politeness, Refresh, Refreshed
 from paygw_batch.settings.configuration import Settings
@@ -28,9 +29,11 @@ def require_enquiry(settings: Settings) -> str:
     """Return the configured profile of status enquiries. Raises `ConfigurationError` if none is."""
     if settings.status_enquiry.profile is None:
         raise ConfigurationError(
-            "The configuration does not say status_enquiry.profile: enquiries are off.",
-            hint="The gateway's interface shows no status enquiry. Where the operator's gateway has one, write "
-            '[status_enquiry] profile = "paynet-v4".',
+            say("The configuration does not say status_enquiry.profile: enquiries are off."),
+            hint=say(
+                "The gateway's interface shows no status enquiry. Where the operator's gateway "
+                'has one, write [status_enquiry] profile = "paynet-v4".'
+            ),
         )
     return settings.status_enquiry.profile
 

@@ -31,13 +31,19 @@ class NamedFile(click.Path):
 class WholeNumber(click.IntRange):
     """A whole number within bounds; click's own name for it is a programmer's."""
 
-    name = "whole number"
+    @property
+    def name(self) -> str:  # type: ignore[override]  # an attribute in the base class
+        """What a person is told that it is."""
+        return say("whole number")
 
 
 class Number(click.FloatRange):
     """A number within bounds."""
 
-    name = "number"
+    @property
+    def name(self) -> str:  # type: ignore[override]  # as above
+        """What a person is told that it is."""
+        return say("number")
 
 
 @dataclass(frozen=True, slots=True)

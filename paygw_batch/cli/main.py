@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
+from paygw_batch.cli.click_words import speak_our_languages
 from paygw_batch.cli.help_texts import HelpGroup, section_title
 from paygw_batch.cli.invocation import Invocation, also_after, program_options, with_language_first
 from paygw_batch.cli.screen.streams import standard_error, standard_output
@@ -56,6 +57,9 @@ COMMANDS = {
     "completion": mark("Complete commands, batches and countries in a shell."),
     "doctor": mark("Check configuration, key, clock, journal and connection."),
 }
+
+
+speak_our_languages()
 
 
 class _CommandGroup(HelpGroup):
@@ -128,7 +132,7 @@ def _fit(error: click.UsageError, *, is_json: bool) -> click.UsageError:
     """
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its text is the help
     if is_json:
-        _print_summary("No command was named." if is_help else error.format_message(), error.exit_code)
+        _print_summary(say("No command was named.") if is_help else error.format_message(), error.exit_code)
     return error if is_help else click.UsageError(fit_for_terminal(error.format_message()), error.ctx)
 
 

@@ -44,7 +44,7 @@ from paygw_batch.console.web_guard import MAX_FORM_BYTES, AsgiApp, WebGuard
 from paygw_batch.console.web_sessions import SignInWay, WebSessions
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.language import speaking
+from paygw_batch.language import say, speaking
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.journal import open_trail
 from paygw_batch.wiring.operations import rules_of
@@ -125,7 +125,7 @@ def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str,
     """
     section, public, members = settings.console, settings.console.origin, members_of(settings)
     if config is None:
-        raise ConfigurationError("The pages need a configuration file.", hint="Name it with --config.")
+        raise ConfigurationError(say("The pages need a configuration file."), hint=say("Name it with --config."))
     given = ["--config", str(config.absolute())]
     if settings.journal.url is None:  # a journal in a database is named by the configuration alone
         given += ["--journal", str(settings.journal_path())]

@@ -40,7 +40,7 @@ def serve_console(
             port = int(listener.getsockname()[1])
             place = section.origin or f"http://{LOOPBACK}:{port}"
         elif section.origin is None:
-            raise ConfigurationError("console.socket needs console.origin: the address that browsers see.")
+            raise ConfigurationError(say("console.socket needs console.origin: the address that browsers see."))
         else:
             listener, port = stack.enter_context(listen_on_socket(section.socket)), 0
             place = say("{socket}, for {origin}", socket=section.socket, origin=section.origin)
@@ -113,7 +113,10 @@ def listen_on_socket(path: Path) -> Iterator[socket.socket]:
         listener.listen(_BACKLOG)
     except OSError as problem:
         listener.close()
-        raise ConfigurationError(f"Cannot listen on {path}: {problem.strerror}.", hint="Name another place.") from None
+        raise ConfigurationError(
+            say("Cannot listen on {path}: {reason}.", path=path, reason=say(str(problem.strerror))),
+            hint=say("Name another place."),
+        ) from None
     try:
         yield listener
     finally:

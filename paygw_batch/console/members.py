@@ -54,7 +54,9 @@ def members_of(settings: Settings) -> tuple[Member, ...]:
         for name in names:
             if found.setdefault(plain_name(name), Member(name.strip(), frozenset({role}))).roles != {role}:
                 raise ConfigurationError(
-                    f"{name} is listed as {role}, and as something else too.",
-                    hint="Who prepares or approves payouts neither audits nor administers them: name each person once.",
+                    say("{name} is listed as {role}, and as something else too.", name=name, role=role),
+                    hint=say(
+                        "Who prepares or approves payouts neither audits nor administers them: name each person once."
+                    ),
                 )
     return tuple(sorted(found.values(), key=lambda member: member.name.casefold()))

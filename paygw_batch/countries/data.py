@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from paygw_batch.countries.kinds import KINDS, Checking
 from paygw_batch.countries.rules import AmountForm, FieldKind
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.language import say
+from paygw_batch.language import ENGLISH, language, mark, say
 
 SuppliedName = Literal["purpose", "ipaddress", "order_desc", "address1", "city", "zip_code", "merchant_data"]
 """A field of a form that an operator's terms can hold a value for."""
@@ -263,8 +263,37 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def reason_of(problem: ErrorDetails) -> str:
     """Return the reason of a check that refused a value, without the heading that pydantic puts before it."""
-    error = problem.get("ctx", {}).get("error")
-    return str(error) if isinstance(error, ValueError) else problem["msg"]
+    about = problem.get("ctx", {})
+    if isinstance(error := about.get("error"), ValueError):
+        return str(error)
+    template = _OF_PYDANTIC.get(problem["type"])
+    if template is None or language() == ENGLISH:  # pydantic knows one from many
+        return problem["msg"]
+    return say(template, **about)
+
+
+_OF_PYDANTIC = {
+    "missing": mark("Field required"),
+    "string_type": mark("Input should be a valid string"),
+    "int_type": mark("Input should be a valid integer"),
+    "int_parsing": mark("Input should be a valid integer, unable to parse string as an integer"),
+    "float_type": mark("Input should be a valid number"),
+    "float_parsing": mark("Input should be a valid number, unable to parse string as a number"),
+    "bool_type": mark("Input should be a valid boolean"),
+    "bool_parsing": mark("Input should be a valid boolean, unable to interpret input"),
+    "greater_than": mark("Input should be greater than {gt}"),
+    "greater_than_equal": mark("Input should be greater than or equal to {ge}"),
+    "less_than": mark("Input should be less than {lt}"),
+    "less_than_equal": mark("Input should be less than or equal to {le}"),
+    "literal_error": mark("Input should be {expected}"),
+    "enum": mark("Input should be {expected}"),
+    "string_too_short": mark("String should have at least {min_length} characters"),
+    "string_too_long": mark("String should have at most {max_length} characters"),
+    "string_pattern_mismatch": mark("String should match pattern '{pattern}'"),
+    "list_type": mark("Input should be a valid list"),
+    "dict_type": mark("Input should be a valid dictionary"),
+}
+"""What pydantic says of a wrong value, by the type of the error: its own sentences, for the catalogue."""
 
 
 def _shared(*groups: list[str]) -> str:

@@ -11,6 +11,7 @@ from paygw_batch.countries import load
 from paygw_batch.countries.kinds import KINDS, Cleaning
 from paygw_batch.countries.rules import FieldKind
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 
 COUNTRY_COLUMN = "country"
 OF_EVERY_SHEET: Mapping[str, FieldKind] = MappingProxyType(
@@ -83,7 +84,9 @@ def _forms_of(root: Path, name: str, operation: files.OperationData) -> list[str
 def _columns(name: str, operation: files.OperationData, forms: Sequence[files.FormData]) -> tuple[str, ...]:
     own = [field.name for form in forms for field in form.fields if field.from_sheet]
     if strange := [column for column in operation.columns if column not in own and column not in OF_EVERY_SHEET]:
-        raise ConfigurationError(f"config/operations/{name}.toml: no form of it has a field {strange[0]!r}.")
+        raise ConfigurationError(
+            say("config/operations/{name}.toml: no form of it has a field {strange!r}.", name=name, strange=strange[0])
+        )
     return tuple(dict.fromkeys([*operation.columns, *OF_EVERY_SHEET, *own]))
 
 
@@ -94,8 +97,11 @@ def _cleanings(fields: Iterable[files.FieldData]) -> dict[str, Cleaning]:
         own = KINDS[field.kind].cleaning
         if found.setdefault(field.name, own) is not own:
             raise ConfigurationError(
-                f"config/forms: {field.name} is a {field.kind} in one form, and of a kind that is cleaned otherwise "
-                "in another."
+                say(
+                    "config/forms: {name} is a {kind} in one form, and of a kind that is cleaned otherwise in another.",
+                    name=field.name,
+                    kind=field.kind,
+                )
             )
     return found
 

@@ -108,14 +108,16 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
     rules: dict[str, CountryRule] = {}
     for code, country in countries.items():
         if operation not in country.operations or code not in numbers:
-            raise ConfigurationError(f"config: {code} lacks its {operation} table or its mobile numbers.")
+            raise ConfigurationError(
+                say("config: {code} lacks its {operation} table or its mobile numbers.", code=code, operation=operation)
+            )
         case = _Case(code, country, operation, read, forms, operators.get(code, {}), terms.get(code, _NO_TERMS))
         case.check_data()
         problems += _wrong_terms(case)
         rules[code] = _rule(case, numbers[code])
     problems += _several_purposes(operation, read, rules)
     if problems:
-        raise ConfigurationError("\n".join(problems), hint="Correct these keys in the configuration file.")
+        raise ConfigurationError("\n".join(problems), hint=say("Correct these keys in the configuration file."))
     return MappingProxyType(rules)
 
 
@@ -220,14 +222,21 @@ class _Case:
         """Raise `ConfigurationError` if the country's file names a form or a field that does not exist."""
         form = self.documented_form
         if form is not None and form not in self.forms:
-            raise ConfigurationError(f"config: no form is called {form!r}; {files.nearest(form, self.forms)}")
+            raise ConfigurationError(
+                say("config: no form is called {form!r}; {nearest}", form=form, nearest=files.nearest(form, self.forms))
+            )
         if self.form_name in self.forms:
             have = {field.name for field in self.forms[self.form_name].fields}
             for name in (*self.asks.required, *self.asks.further, *self.asks.omitted, *self.asks.relaxed):
                 if name not in have:
                     raise ConfigurationError(
-                        f"config/countries/{self.code}.toml: the {self.form_name} form has no field {name!r}; "
-                        f"{files.nearest(name, have)}"
+                        say(
+                            "config/countries/{code}.toml: the {form_name} form has no field {name!r}; {nearest}",
+                            code=self.code,
+                            form_name=self.form_name,
+                            name=name,
+                            nearest=files.nearest(name, have),
+                        )
                     )
 
 

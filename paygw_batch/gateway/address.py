@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 
 from paygw_batch.countries.rules import Operation
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _ADDRESS = re.compile(
@@ -69,13 +70,15 @@ class Origin:
         has_dots = found is not None and not {".", ".."}.isdisjoint(unquote(found["path"]).split("/"))
         if not found or not host or scheme not in _DEFAULT_PORTS or len(host) > _MAX_HOST_CHARACTERS or has_dots:
             raise ConfigurationError(
-                f"{setting} is not an address that can be used.",
-                hint="Write https://host, with a port and a path where needed; no user name, query or fragment, and "
-                "other than ASCII names in their xn-- form.",
+                say("{setting} is not an address that can be used.", setting=setting),
+                hint=say(
+                    "Write https://host, with a port and a path where needed; no user name, query or "
+                    "fragment, and other than ASCII names in their xn-- form."
+                ),
             )
         port = int(found["port"]) if found["port"] else _DEFAULT_PORTS[scheme]
         if not 0 < port <= _MAX_PORT:
-            raise ConfigurationError(f"{setting} has a port that does not exist.")
+            raise ConfigurationError(say("{setting} has a port that does not exist.", setting=setting))
         return cls(scheme, host.lower(), port), found["path"].rstrip("/")
 
     @property
@@ -120,7 +123,8 @@ def gateway_origin(base_url: str) -> tuple[Origin, str]:
     origin, path = Origin.of(base_url, setting="gateway.base_url")
     if not origin.is_tls and not origin.is_loopback:
         raise ConfigurationError(
-            f"gateway.base_url would send payouts to {origin.host} unprotected.", hint="Write https:// instead."
+            say("gateway.base_url would send payouts to {host} unprotected.", host=origin.host),
+            hint=say("Write https:// instead."),
         )
     return origin, path
 
@@ -129,11 +133,13 @@ def proxy_origin(proxy: str, *, gateway: Origin) -> Origin:
     """Return the proxy's origin. It is spoken to in plain HTTP, and tunnels TLS only."""
     if not gateway.is_tls:
         raise ConfigurationError(
-            "gateway.proxy is set, and gateway.base_url is plain HTTP.", hint="A proxy carries https:// only."
+            say("gateway.proxy is set, and gateway.base_url is plain HTTP."), hint=say("A proxy carries https:// only.")
         )
     origin, path = Origin.of(proxy, setting="gateway.proxy")
     if origin.is_tls or path:
-        raise ConfigurationError("gateway.proxy is not an address that can be used.", hint="Write http://host:port.")
+        raise ConfigurationError(
+            say("gateway.proxy is not an address that can be used."), hint=say("Write http://host:port.")
+        )
     return origin
 
 
@@ -147,11 +153,14 @@ def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
     origin, path = gateway_origin(base_url)
     if (before := _before(path, operation.path)) is not None:
         raise ConfigurationError(
-            f"gateway.base_url holds {path.removeprefix(before)}, which belongs to the path of an operation.",
-            hint=f"Nothing was sent. Write the address without it: {origin}{before}",
+            say(
+                "gateway.base_url holds {path}, which belongs to the path of an operation.",
+                path=path.removeprefix(before),
+            ),
+            hint=say("Nothing was sent. Write the address without it: {origin}{before}", origin=origin, before=before),
         )
     if endpoint_id in {"", ".", ".."}:
-        raise ConfigurationError("gateway.endpoint_id is not an identifier.")
+        raise ConfigurationError(say("gateway.endpoint_id is not an identifier."))
     return f"{origin}{path}{operation.path.replace('{endpoint_id}', quote(endpoint_id, safe=''))}"
 
 

@@ -18,6 +18,7 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.core.money import AMOUNT_PATTERN, to_minor, with_two_decimals
 from paygw_batch.countries.rules import AmountForm, CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import ConfigurationError, InternalError
+from paygw_batch.language import say
 
 
 class ControlPart(StrEnum):
@@ -180,14 +181,24 @@ def _form(rule: CountryRule, instruction: Instruction) -> Form:
     if rule.form is None:
         raise ConfigurationError(rule.unusable)
     if rule.missing_terms:
-        raise ConfigurationError(f"{rule.name} cannot be used yet: {', '.join(rule.missing_terms)} is not set.")
+        raise ConfigurationError(
+            say(
+                "{name} cannot be used yet: {missing_terms} is not set.",
+                name=rule.name,
+                missing_terms=", ".join(rule.missing_terms),
+            )
+        )
     if (instruction.country, instruction.currency) != (rule.code, rule.currency):
         raise InternalError(f"an instruction was held against the rule of {rule.name}, to which it does not belong")
     if instruction.form != rule.form.name:
         raise ConfigurationError(
-            f"{rule.name} is configured for the {rule.form.name} form now; this batch was validated for the "
-            f"{instruction.form} form.",
-            hint=f'Set form = "{instruction.form}" for {rule.name} again, then resume.',
+            say(
+                "{name} is configured for the {other} form now; this batch was validated for the {form} form.",
+                name=rule.name,
+                other=rule.form.name,
+                form=instruction.form,
+            ),
+            hint=say('Set form = "{form}" for {name} again, then resume.', form=instruction.form, name=rule.name),
         )
     return rule.form
 
@@ -196,7 +207,9 @@ def _may_be_absent(rule: CountryRule, wanted: FormField) -> None:
     if wanted.name not in rule.required:
         return
     if not wanted.from_sheet:
-        raise ConfigurationError(f"{rule.name} cannot be used yet: {wanted.name} is not set.")
+        raise ConfigurationError(
+            say("{name} cannot be used yet: {other} is not set.", name=rule.name, other=wanted.name)
+        )
     raise InternalError(f"an instruction for {rule.name} reached the gateway without {wanted.name}")
 
 

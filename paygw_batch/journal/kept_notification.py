@@ -13,6 +13,7 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, Sp
 from paygw_batch.errors import InboxDamaged
 from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
+from paygw_batch.language import say
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def decode_notification(text: str) -> Notification:
         }
         return Notification(**{**fields, **read})
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InboxDamaged("A notification in the inbox does not read as one.") from None
+        raise InboxDamaged(say("A notification in the inbox does not read as one.")) from None
 
 
 def evidence_of(entry: InboxEntry) -> Evidence:

@@ -269,7 +269,9 @@ def people_of(makers: Listed, approvers: Listed) -> People:
         for name, texts in listed.items():
             plain = plain_name(name)
             if not plain:
-                raise ConfigurationError(f"A name in [approval.{section}] is empty.", hint="Write who has the key.")
+                raise ConfigurationError(
+                    say("A name in [approval.{section}] is empty.", section=section), hint=say("Write who has the key.")
+                )
             names.setdefault(plain, _shown(name))
             of_person = keys.setdefault(plain, {"makers": [], "approvers": []})
             of_person[section] += _read_keys(section, name, texts)
@@ -292,7 +294,11 @@ def _read_keys(section: str, name: str, texts: str | Sequence[str]) -> Iterator[
         key = read_public_key(text)
         if key is None:
             raise ConfigurationError(
-                f"approval.{section}.{name} is no public key of a person (Ed25519, P-256, or RSA from 2048 bits).",
+                say(
+                    "approval.{section}.{name} is no public key of a person (Ed25519, P-256, or RSA from 2048 bits).",
+                    section=section,
+                    name=name,
+                ),
                 hint=_HOW_TO_SHOW_ONE,
             )
         yield key
@@ -305,7 +311,12 @@ def _refuse_shared_keys(people: Sequence[Person]) -> None:
             other = owners.setdefault(key, person)
             if other is not person:
                 raise ConfigurationError(
-                    f"[approval] lists one key under two names, {other.name} and {person.name} (fingerprint "
-                    f"{key.fingerprint}): they would be one person.",
-                    hint="List each key under the name of the one person who has it.",
+                    say(
+                        "[approval] lists one key under two names, {name} and {other} (fingerprint "
+                        "{fingerprint}): they would be one person.",
+                        name=other.name,
+                        other=person.name,
+                        fingerprint=key.fingerprint,
+                    ),
+                    hint=say("List each key under the name of the one person who has it."),
                 )

@@ -13,6 +13,7 @@ from paygw_batch.countries.data import nearest, reason_of
 from paygw_batch.countries.load import config_dir
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.files import read_regular
+from paygw_batch.language import say
 from paygw_batch.sandbox.request import Order
 
 
@@ -177,7 +178,7 @@ def parse_behaviour(text: str, *, name: str) -> Behaviour:
     try:
         return Behaviour.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:
-        raise ConfigurationError(f"{name} is not TOML: {problem}") from None
+        raise ConfigurationError(say("{name} is not TOML: {problem}", name=name, problem=problem)) from None
     except ValidationError as problem:
         raise ConfigurationError(" ".join(f"{name}: {each}" for each in _sentences(problem))) from None
 
@@ -197,7 +198,7 @@ def load_behaviour(path: Path) -> Behaviour:
     try:
         text = read_regular(path, _MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigurationError(f"{path.name} cannot be read: {problem}") from None
+        raise ConfigurationError(say("{name} cannot be read: {problem}", name=path.name, problem=problem)) from None
     return parse_behaviour(text, name=path.name)
 
 

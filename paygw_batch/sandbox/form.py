@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from paygw_batch.core.money import parse_amount
 from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField, Rules
 from paygw_batch.errors import ConfigurationError, InternalError
+from paygw_batch.language import say
 from paygw_batch.sandbox.request import Order, Refusal
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -137,7 +138,13 @@ def is_control(rule: ControlRule, fields: Mapping[str, str], *, minor_units: int
         "minor-units": f"{amount * 10**minor_units:.0f}",
     }
     if rule.amount not in written:
-        raise ConfigurationError(f"The sandbox knows no control amount {rule.amount}: {', '.join(written)}.")
+        raise ConfigurationError(
+            say(
+                "The sandbox knows no control amount {amount}: {written}.",
+                amount=rule.amount,
+                written=", ".join(written),
+            )
+        )
     values = {**fields, "amount": written[rule.amount], "secret": rule.secret}
     digest = hmac.new(rule.secret.encode(), digestmod=hashlib.sha256) if rule.is_keyed else hashlib.sha256()
     for position, part in enumerate(rule.order):

@@ -14,6 +14,7 @@ from typing import Self
 
 from paygw_batch.errors import ConfigurationError, OutputError
 from paygw_batch.files import create_once
+from paygw_batch.language import say
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +57,29 @@ class Record:
             _check(path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as problem:
-            raise ConfigurationError(f"The sandbox's record {path} cannot be opened: {problem.strerror}.") from None
+            raise ConfigurationError(
+                say(
+                    "The sandbox's record {path} cannot be opened: {reason}.",
+                    path=path,
+                    reason=say(str(problem.strerror)),
+                )
+            ) from None
 
     def append(self, line: RecordLine) -> None:
         """Write one line. Raises `OutputError`, and from then on always: half a line may be in the file."""
         if self._broken:
-            raise OutputError("The sandbox's record could not be written earlier.")
+            raise OutputError(say("The sandbox's record could not be written earlier."))
         data = _csv_line(tuple(getattr(line, column) for column in RECORD_COLUMNS))
         try:
             written = os.write(self._descriptor, data)
         except OSError as problem:
             self._broken = True
-            raise OutputError(f"The sandbox's record cannot be written: {problem.strerror}.") from None
+            raise OutputError(
+                say("The sandbox's record cannot be written: {reason}.", reason=say(str(problem.strerror)))
+            ) from None
         if written != len(data):
             self._broken = True
-            raise OutputError("The sandbox's record cannot be written: the disk is full.")
+            raise OutputError(say("The sandbox's record cannot be written: the disk is full."))
 
     def close(self) -> None:
         """Close the file."""
@@ -91,11 +100,13 @@ def read_record(path: Path) -> list[RecordLine]:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file, strict=True))
     except OSError as problem:
-        raise ConfigurationError(f"The sandbox's record {path} cannot be read: {problem.strerror}.") from None
+        raise ConfigurationError(
+            say("The sandbox's record {path} cannot be read: {reason}.", path=path, reason=say(str(problem.strerror)))
+        ) from None
     except (csv.Error, UnicodeDecodeError):
-        raise ConfigurationError(f"{path} is not a record of the sandbox.") from None
+        raise ConfigurationError(say("{path} is not a record of the sandbox.", path=path)) from None
     if not rows or tuple(rows[0]) != RECORD_COLUMNS or any(len(row) != len(RECORD_COLUMNS) for row in rows):
-        raise ConfigurationError(f"{path} is not a record of the sandbox.")
+        raise ConfigurationError(say("{path} is not a record of the sandbox.", path=path))
     return [RecordLine(*map(unguarded, row)) for row in rows[1:]]
 
 
@@ -121,7 +132,7 @@ def _check(path: Path) -> None:
     hint = "Move it away; a new one will be made."
     with path.open("rb") as file:
         if file.read(len(header)) != header:
-            raise ConfigurationError(f"{path} is not a record of the sandbox.", hint=hint)
+            raise ConfigurationError(say("{path} is not a record of the sandbox.", path=path), hint=hint)
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b"\n":
-            raise ConfigurationError(f"The sandbox's record {path} ends in half a line.", hint=hint)
+            raise ConfigurationError(say("The sandbox's record {path} ends in half a line.", path=path), hint=hint)

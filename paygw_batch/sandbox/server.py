@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, InternalError, OutputError
+from paygw_batch.language import say
 from paygw_batch.sandbox.behaviour import Answer, AnswerChoice, Behaviour, Fault
 from paygw_batch.sandbox.callback import CallbackProof, Callbacks
 from paygw_batch.sandbox.form import Expects
@@ -93,7 +94,9 @@ class SandboxApp:
             profile = VerifiedProfile(config.profile)
         except ValueError:
             known = ", ".join(VerifiedProfile)
-            raise ConfigurationError(f"The sandbox knows no signature_profile {config.profile}: {known}.") from None
+            raise ConfigurationError(
+                say("The sandbox knows no signature_profile {profile}: {known}.", profile=config.profile, known=known)
+            ) from None
         self._clock = clock
         self._choice = AnswerChoice(config.behaviour)
         self._callbacks = Callbacks(config.callback_record_path, config.callback_proof)

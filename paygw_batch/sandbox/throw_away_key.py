@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.files import create_once
+from paygw_batch.language import say
 
 KEY_NAME = "sandbox-merchant.pem"
 GATEWAY_KEY_NAME = "sandbox-gateway.pem"
@@ -42,10 +43,10 @@ def sandbox_gateway_key(directory: Path) -> RSAPrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), None)
         if not isinstance(key, RSAPrivateKey):
-            raise ConfigurationError(f"The sandbox's key {path} is no RSA key.", hint=hint)
+            raise ConfigurationError(say("The sandbox's key {path} is no RSA key.", path=path), hint=hint)
         create_once(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     except (OSError, ValueError):
-        raise ConfigurationError(f"The sandbox's key {path} cannot be used.", hint=hint) from None
+        raise ConfigurationError(say("The sandbox's key {path} cannot be used.", path=path), hint=hint) from None
     return key
 
 
@@ -54,7 +55,10 @@ def _make(path: Path, *, hint: str) -> None:
         if not path.exists():
             create_once(path, _new_key())
     except OSError as problem:
-        raise ConfigurationError(f"The sandbox's key {path} cannot be made: {problem.strerror}.", hint=hint) from None
+        raise ConfigurationError(
+            say("The sandbox's key {path} cannot be made: {reason}.", path=path, reason=say(str(problem.strerror))),
+            hint=hint,
+        ) from None
 
 
 def _new_key() -> bytes:

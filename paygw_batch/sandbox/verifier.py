@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 from paygw_batch.sandbox.form import Expects, FormCheck, order_id_of, parse_body
 from paygw_batch.sandbox.request import Order, Refusal, Request
 
@@ -177,9 +178,9 @@ def _load_public_key(pem: bytes) -> RSAPublicKey:
     try:
         key = load_pem_public_key(pem)
     except ValueError:
-        raise ConfigurationError("The merchant's public key for the sandbox is not PEM.") from None
+        raise ConfigurationError(say("The merchant's public key for the sandbox is not PEM.")) from None
     if not isinstance(key, RSAPublicKey):
-        raise ConfigurationError("The merchant's public key for the sandbox is not an RSA key.")
+        raise ConfigurationError(say("The merchant's public key for the sandbox is not an RSA key."))
     return key
 
 

@@ -25,6 +25,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.countries.data import reason_of
 from paygw_batch.countries.rules import OperatorTerms, PurposeTerms
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 from paygw_batch.processes import HANDED_ON
 from paygw_batch.settings.sections import (
     FOLDER_PREFIX,
@@ -96,7 +97,12 @@ class Settings(Section):
     @model_validator(mode="after")
     def _secret(self) -> "Settings":
         if handed_on := sorted(secret_variables(self) & HANDED_ON):
-            raise ValueError(f"a secret cannot be in the variable {handed_on[0]}, which other programs are given")
+            raise ValueError(
+                say(
+                    "a secret cannot be in the variable {handed_on}, which other programs are given",
+                    handed_on=handed_on[0],
+                )
+            )
         return self
 
     @property
@@ -234,7 +240,7 @@ def load_settings(
     for (section, key), value in {**_from_environment(environ), **(flags or {})}.items():
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):
-            raise ConfigurationError(f"{file}: [{section}] must be a table.")
+            raise ConfigurationError(say("{file}: [{section}] must be a table.", file=file, section=section))
         table[key] = value
     settings = _settings(tables, "" if file is None else f"{file}: ")
     if read is not None and read.distrust is not None and not settings.uses_sandbox:
@@ -264,15 +270,17 @@ def _tables(file: Path, content: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file} is not TOML: {error}.", hint="Correct the named line.") from None
+        raise ConfigurationError(
+            say("{file} is not TOML: {error}.", file=file, error=error), hint=say("Correct the named line.")
+        ) from None
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], object]:
     found: dict[tuple[str, str], object] = {}
     if "PAYGW_QUARANTINE_H" in environ:
         raise ConfigurationError(
-            "PAYGW_QUARANTINE_H is set, and no environment variable sets quarantine_h.",
-            hint="Unset it. The configuration file alone says [submission] quarantine_h.",
+            say("PAYGW_QUARANTINE_H is set, and no environment variable sets quarantine_h."),
+            hint=say("Unset it. The configuration file alone says [submission] quarantine_h."),
         )
     for name, (section, key) in environment_keys().items():
         text = environ.get(name)
@@ -296,7 +304,7 @@ def _from_text(name: str, text: str, annotation: Any) -> object:
         if float in options:
             return float(text)
     except ValueError:
-        raise ConfigurationError(f"{name} is {text!r}, which is not a number.") from None
+        raise ConfigurationError(say("{name} is {text!r}, which is not a number.", name=name, text=text)) from None
     if Path in options:
         is_address = str in options and text.startswith(KEY_SCHEMES)
         return text if is_address else _path_from_text(name, text)
@@ -311,7 +319,9 @@ def _kinds(annotation: Any) -> set[Any]:
 def _path_from_text(name: str, text: str) -> str:
     """Return the absolute path that a variable states. An empty one would be the current directory."""
     if not text.strip():
-        raise ConfigurationError(f"{name} is empty, and must be a path.", hint="Set it to a path, or unset it.")
+        raise ConfigurationError(
+            say("{name} is empty, and must be a path.", name=name), hint=say("Set it to a path, or unset it.")
+        )
     return str(Path(text).absolute())
 
 
@@ -339,7 +349,11 @@ def _sentences(error: ValidationError) -> Iterable[str]:
         if problem["type"] == "extra_forbidden":
             known = _known_keys(problem["loc"][:-1])
             nearest = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1, cutoff=0.0)
-            yield f"{key} is not a known key; the nearest is {nearest[0] if nearest else 'none'}."
+            yield (
+                say("{key} is not a known key; the nearest is {nearest}.", key=key, nearest=nearest[0])
+                if nearest
+                else say("{key} is not a known key.", key=key)
+            )
         else:
             yield f"{key}: {reason_of(problem)}."
 

@@ -20,7 +20,7 @@ _HINT = mark(
 
 def _one_line(words: str) -> str:
     if not words.strip() or not words.isprintable():
-        raise ValueError("write one line of text")
+        raise ValueError(say("write one line of text"))
     return words
 
 

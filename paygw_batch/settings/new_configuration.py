@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paygw_batch.errors import UsageError
+from paygw_batch.language import say
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _JOURNAL_TABLE = re.compile(r"^\[journal\].*?(?=^\[)", re.MULTILINE | re.DOTALL)
@@ -124,7 +125,9 @@ def _countries(endpoint: NewEndpoint) -> Iterator[str]:
 def _line(key: str, value: str | None) -> str:
     text = value or ""
     if _CONTROL.search(text) or _CONTROL.search(key):
-        raise UsageError(f"{key} has a control character or a line break.", hint="Write it again, on one line.")
+        raise UsageError(
+            say("{key} has a control character or a line break.", key=key), hint=say("Write it again, on one line.")
+        )
     name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _quoted(key)
     return f"{name} = {_quoted(text)}"
 

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS
 from paygw_batch.core.money import parse_amount
 from paygw_batch.core.text import is_encoding
+from paygw_batch.language import say
 
 
 class Section(BaseModel):
@@ -25,7 +26,9 @@ def _path(value: object) -> object:
     if not isinstance(value, str):
         return value
     if not value.strip() or "\0" in value:
-        raise ValueError("the path is empty; name a file, or leave the key out" if not value.strip() else "not a path")
+        raise ValueError(
+            say("the path is empty; name a file, or leave the key out") if not value.strip() else say("not a path")
+        )
     return Path(value)
 
 
@@ -39,16 +42,16 @@ def _key_place(value: object) -> object:
 
 def _decimal(value: object) -> object:
     if not isinstance(value, str):
-        raise ValueError('write the amount in quotes, as in "250000"')  # noqa: TRY004 (pydantic asks for ValueError)
+        raise ValueError(say('write the amount in quotes, as in "250000"'))  # noqa: TRY004 (pydantic asks for ValueError)
     amount = parse_amount(value, minor_units=4)
     if amount is None:
-        raise ValueError(f"{value!r} is not an amount")
+        raise ValueError(say("{value!r} is not an amount", value=value))
     return amount
 
 
 def _encoding(name: str) -> str:
     if not is_encoding(name):
-        raise ValueError(f"{name!r} is no encoding of texts; for example cp1252 or cp1256")
+        raise ValueError(say("{name!r} is no encoding of texts; for example cp1252 or cp1256", name=name))
     return name
 
 
@@ -123,10 +126,22 @@ class NotificationsSection(Section):
         keys, algorithms = _PROFILES[self.authenticity]
         others = frozenset().union(*(used for used, _ in _PROFILES.values())) - keys
         if unused := sorted(key for key in others if getattr(self, key) is not None):
-            raise ValueError(f'{unused[0]} is not used by authenticity = "{self.authenticity}"; remove it')
+            raise ValueError(
+                say(
+                    '{unused} is not used by authenticity = "{authenticity}"; remove it',
+                    unused=unused[0],
+                    authenticity=self.authenticity,
+                )
+            )
         if self.hash_algorithm is not None and self.hash_algorithm not in algorithms:
             known = " or ".join(algorithms)
-            raise ValueError(f'authenticity = "{self.authenticity}" takes hash_algorithm {known}')
+            raise ValueError(
+                say(
+                    'authenticity = "{authenticity}" takes hash_algorithm {known}',
+                    authenticity=self.authenticity,
+                    known=known,
+                )
+            )
         return self
 
 
@@ -184,11 +199,16 @@ class PayinSection(Section):
     def _one_control(self) -> "PayinSection":
         order = self.control_order
         if order is not None and (len(set(order)) != len(order) or not {*order} >= {*CONTROL_PARTS}):
-            raise ValueError(f"control_order names each of {', '.join(CONTROL_PARTS)} once, and secret at most once")
+            raise ValueError(
+                say(
+                    "control_order names each of {parts} once, and secret at most once",
+                    parts=", ".join(CONTROL_PARTS),
+                )
+            )
         if order is not None and "secret" in order and self.has_key:
-            raise ValueError("with hmac-sha256 the secret is the key of the hash; take it out of control_order")
+            raise ValueError(say("with hmac-sha256 the secret is the key of the hash; take it out of control_order"))
         if order is not None and not self.needs_secret and self.has_secret:
-            raise ValueError("a secret is configured, and control_order does not say where it stands")
+            raise ValueError(say("a secret is configured, and control_order does not say where it stands"))
         return self
 
     @property
@@ -289,11 +309,15 @@ class GatewaySection(Section):
     def _bounded(self) -> "GatewaySection":
         if self.read_timeout_s < MIN_READ_TIMEOUT_S:
             raise ValueError(
-                f"read_timeout_s is {self.read_timeout_s:g}; providers can need {MIN_READ_TIMEOUT_S} seconds to "
-                "answer, and giving up sooner would leave paid rows in doubt"
+                say(
+                    "read_timeout_s is {read_timeout_s:g}; providers can need {least} "
+                    "seconds to answer, and giving up sooner would leave paid rows in doubt",
+                    read_timeout_s=self.read_timeout_s,
+                    least=MIN_READ_TIMEOUT_S,
+                )
             )
         if self.total_timeout_s < self.read_timeout_s:
-            raise ValueError("total_timeout_s must not be below read_timeout_s")
+            raise ValueError(say("total_timeout_s must not be below read_timeout_s"))
         return self
 
 
@@ -333,20 +357,26 @@ class JournalSection(Section):
         if self.url is None:
             return self
         if self.path is not None:
-            raise ValueError("path and url are both set; a journal is in one place: leave one of them out")
+            raise ValueError(say("path and url are both set; a journal is in one place: leave one of them out"))
         if not self.url.startswith(("postgresql://", "postgres://")):
-            raise ValueError("url must begin with postgresql://")
+            raise ValueError(say("url must begin with postgresql://"))
         address = urlsplit(self.url)
         if ":" in address.netloc.rpartition("@")[0] or "password" in parse_qs(address.query):
             raise ValueError(
-                "url holds a password; keep it out of the configuration: write it into a file of your own with mode "
-                "0600 and name that file in the environment variable PGPASSFILE, or use a client certificate"
+                say(
+                    "url holds a password; keep it out of the configuration: write it into a file of "
+                    "your own with mode 0600 and name that file in the environment variable "
+                    "PGPASSFILE, or use a client certificate"
+                )
             )
         if self.replication is None:
             raise ValueError(
-                'replication is not set; say how the database of url is copied: "synchronous" (a standby confirms each '
-                'commit before a row leaves), "asynchronous" (a standby may lag: after a failover the rows that left '
-                'last are in doubt), "provider" (the provider of the database sees to it) or "none" (there is no copy)'
+                say(
+                    'replication is not set; say how the database of url is copied: "synchronous" (a '
+                    'standby confirms each commit before a row leaves), "asynchronous" (a standby '
+                    'may lag: after a failover the rows that left last are in doubt), "provider" '
+                    '(the provider of the database sees to it) or "none" (there is no copy)'
+                )
             )
         return self
 
@@ -396,7 +426,7 @@ class EvidenceSection(Section):
     @model_validator(mode="after")
     def _names_its_key(self) -> "EvidenceSection":
         if (self.statements == "signed") != (self.statement_key is not None):
-            raise ValueError('statements = "signed" and statement_key belong together')
+            raise ValueError(say('statements = "signed" and statement_key belong together'))
         return self
 
     @property
@@ -432,7 +462,7 @@ class ApprovalSection(Section):
     @model_validator(mode="after")
     def _peopled(self) -> "ApprovalSection":
         if self.model_fields_set and not (self.makers and self.approvers):
-            raise ValueError("name at least one key under makers and one under approvers")
+            raise ValueError(say("name at least one key under makers and one under approvers"))
         return self
 
 
@@ -468,7 +498,7 @@ class ConsoleSection(Section):
         try:
             ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError(f"{name!r} is no time zone; write it as Africa/Nairobi") from None
+            raise ValueError(say("{name!r} is no time zone; write it as Africa/Nairobi", name=name)) from None
         return name
 
     @model_validator(mode="after")
@@ -479,9 +509,12 @@ class ConsoleSection(Section):
         is_default_port = self.origin.endswith(":443" if self.origin.startswith("https") else ":80")
         if not _ORIGIN.fullmatch(self.origin) or _ADDRESS.fullmatch(self.origin) or is_default_port:
             raise ValueError(
-                f"{self.origin!r} is no origin that passkeys are made for; write it as the browser does, "
-                '"https://payouts.example.com" or "http://localhost:8443": a name in small letters, no number, '
-                "no path, no default port"
+                say(
+                    "{origin!r} is no origin that passkeys are made for; write it as the browser "
+                    'does, "https://payouts.example.com" or "http://localhost:8443": a name in small '
+                    "letters, no number, no path, no default port",
+                    origin=self.origin,
+                )
             )
         return self
 

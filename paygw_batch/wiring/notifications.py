@@ -20,6 +20,7 @@ from paygw_batch.gateway.notification import (
     SignedHeader,
 )
 from paygw_batch.gateway.signing.key import GatewayKey, SignatureAlgorithm, gateway_key_of
+from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.trusted_files import Others, read_trusted
 from paygw_batch.wiring.signing import secret_of
@@ -41,9 +42,13 @@ def listener_path(settings: Settings, environ: Mapping[str, str]) -> str:
     url = settings.gateway.server_callback_url
     if url is None or TOKEN not in urlsplit(url).path:
         raise ConfigurationError(
-            f"gateway.server_callback_url does not have {TOKEN} in its path.",
-            hint=f'Write it as "https://merchant.example/paygw/{TOKEN}": the token, from [notifications] token_env or '
-            "token_file, is put in where payouts are signed, and the listener takes this very path.",
+            say("gateway.server_callback_url does not have {token} in its path.", token=TOKEN),
+            hint=say(
+                'Write it as "https://merchant.example/paygw/{token}": the token, from '
+                "[notifications] token_env or token_file, is put in where payouts are signed, "
+                "and the listener takes this very path.",
+                token=TOKEN,
+            ),
         )
     return urlsplit(url).path.replace(TOKEN, listener_token(settings, environ))
 
@@ -54,8 +59,11 @@ def listener_token(settings: Settings, environ: Mapping[str, str]) -> str:
     token = secret_of("notifications.token", section.token_env, section.token_file, environ).decode("utf-8", "replace")
     if len(token) < MIN_TOKEN_CHARACTERS or not _TOKEN.fullmatch(token):
         raise ConfigurationError(
-            f"The token of the notifications must be {MIN_TOKEN_CHARACTERS} letters, digits, - or _, or more.",
-            hint="Make one with `openssl rand -hex 32`.",
+            say(
+                "The token of the notifications must be {least} letters, digits, - or _, or more.",
+                least=MIN_TOKEN_CHARACTERS,
+            ),
+            hint=say("Make one with `openssl rand -hex 32`."),
         )
     return token
 
@@ -94,8 +102,12 @@ def _require_keys(settings: Settings, *keys: str, hint: str = "") -> None:
     missing = [f"notifications.{key}" for key in keys if not getattr(section, key)]
     if missing:
         raise ConfigurationError(
-            f'authenticity = "{section.authenticity}" also needs {", ".join(missing)}.',
-            hint=f"The gateway's interface shows none of them: write down what its operator says.{hint}",
+            say(
+                'authenticity = "{authenticity}" also needs {missing}.',
+                authenticity=section.authenticity,
+                missing=", ".join(missing),
+            ),
+            hint=say("The gateway's interface shows none of them: write down what its operator says.{hint}", hint=hint),
         )
 
 
@@ -115,8 +127,11 @@ def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: 
         needed.add(SECRET)
     if unhashed := sorted(needed - set(hashed)):
         raise ConfigurationError(
-            f"notifications.hash_fields lacks {', '.join(unhashed)}: whoever has seen a notification could change it.",
-            hint="Use the check only if the gateway's hash covers them; without it a person confirms.",
+            say(
+                "notifications.hash_fields lacks {unhashed}: whoever has seen a notification could change it.",
+                unhashed=", ".join(unhashed),
+            ),
+            hint=say("Use the check only if the gateway's hash covers them; without it a person confirms."),
         )
     secret = _secret(settings, environ)
     return SharedSecretHash(algorithm, hashed, section.hash_separator or "", section.hash_field or "", secret)
@@ -134,7 +149,12 @@ def _secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
     section = settings.notifications
     secret = secret_of("notifications.secret", section.secret_env, section.secret_file, environ)
     if len(secret) < MIN_SECRET_BYTES:
-        raise ConfigurationError(f"The secret of the notifications is shorter than {MIN_SECRET_BYTES} bytes.")
+        raise ConfigurationError(
+            say(
+                "The secret of the notifications is shorter than {least} bytes.",
+                least=MIN_SECRET_BYTES,
+            )
+        )
     return secret
 
 

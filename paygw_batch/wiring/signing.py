@@ -41,7 +41,11 @@ def secret_of(key: str, variable: str | None, file: Path | None, environ: Mappin
         return _private_file(f"{key}_file", file)
     named = "" if variable is None else f" ({variable})"
     raise ConfigurationError(
-        f"The configuration does not say {key}_file, and no variable that {key}_env names{named} is set."
+        say(
+            "The configuration does not say {key}_file, and no variable that {key}_env names{named} is set.",
+            key=key,
+            named=named,
+        )
     )
 
 
@@ -102,7 +106,7 @@ def key_place(settings: Settings) -> Path | str:
 
         path = sandbox_key(settings.journal_path().parent)
     if path is None:
-        raise ConfigurationError("The configuration does not say gateway.private_key.")
+        raise ConfigurationError(say("The configuration does not say gateway.private_key."))
     return path
 
 
@@ -210,7 +214,7 @@ def control_secret(payin: PayinSection, environ: Mapping[str, str]) -> str:
     except UnicodeDecodeError:
         text = ""
     if not text:
-        raise ConfigurationError("The secret of the control (payin.control_secret) is empty, or is not UTF-8.")
+        raise ConfigurationError(say("The secret of the control (payin.control_secret) is empty, or is not UTF-8."))
     return text
 
 

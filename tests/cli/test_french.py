@@ -157,7 +157,7 @@ def test_a_program_may_speak_to_one_person_in_french_and_to_all_others_in_englis
     with speaking("fr"):
         assert say("Nothing was sent.") == "Rien n'a été envoyé."
         assert say_count(0, "{count:,} row", "{count:,} rows") == "0 ligne"
-        assert say_count(2_000, "{count:,} row", "{count:,} rows") == "2,000 lignes"
+        assert say_count(2_000, "{count:,} row", "{count:,} rows") == "2\u202f000 lignes"
     assert language() == "en"
     assert say_count(0, "{count:,} row", "{count:,} rows") == "0 rows"
     assert say("{braces} are filled, {{these}} are not.", braces="{x}") == "{x} are filled, {these} are not."

@@ -31,8 +31,8 @@ def command(invocation: Invocation, *, file: Path) -> None:
     settings = settings_of(invocation)
     place = require_file(
         settings,
-        "A journal in PostgreSQL is copied with the database's own tools: nothing was copied.",
-        "Use pg_basebackup or pg_dump, as docs/several-hosts.md says.",
+        say("A journal in PostgreSQL is copied with the database's own tools: nothing was copied."),
+        say("Use pg_basebackup or pg_dump, as docs/several-hosts.md says."),
     )
     guard_of(invocation, settings).check(RequestedOutput("FILE", file, OutputKind.NEW))
     with closing(place.open_to_read()) as journal:
@@ -43,4 +43,6 @@ def command(invocation: Invocation, *, file: Path) -> None:
         place.note_copy()
     except OutputError as error:
         screen.say(say("The pages do not know of this copy: {reason}", reason=error.message))
-    screen.finish(Summary(ExitCode.DONE, f"The journal, {facts:,} facts, was copied to {file}."))
+    screen.finish(
+        Summary(ExitCode.DONE, say("The journal, {facts:,} facts, was copied to {file}.", facts=facts, file=file))
+    )

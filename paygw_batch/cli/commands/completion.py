@@ -8,6 +8,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.streams import standard_output
 from paygw_batch.errors import InternalError
+from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 
 PROGRAM = "paygw-batch"
@@ -31,5 +32,5 @@ def command(ctx: click.Context, invocation: Invocation, *, shell: str) -> None:
     script = kind(ctx.find_root().command, {}, PROGRAM, VARIABLE).source()
     screen = Screen(invocation, only_shows=True)
     if screen.as_json:
-        screen.finish(Summary(ExitCode.DONE, f"The script for {shell}.", further={"script": script}))
+        screen.finish(Summary(ExitCode.DONE, say("The script for {shell}.", shell=shell), further={"script": script}))
     standard_output().write(f"{script.strip()}\n")

@@ -30,12 +30,13 @@ def command(invocation: Invocation, *, port: int | None, host: str) -> None:
     """
     if host not in _LOOPBACK:
         raise UsageError(
-            f"The pages are served on loopback or a Unix socket alone, and never on {host}.",
-            hint="Put a proxy that speaks TLS in front of them: docs/console.md shows how.",
+            say("The pages are served on loopback or a Unix socket alone, and never on {host}.", host=host),
+            hint=say("Put a proxy that speaks TLS in front of them: docs/console.md shows how."),
         )
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise ConfigurationError(
-            f"The pages need {', '.join(missing)}.", hint="Install the extra: pip install 'paygw-batch[console]'"
+            say("The pages need {missing}.", missing=", ".join(missing)),
+            hint=say("Install the extra: pip install 'paygw-batch[console]'"),
         )
     from paygw_batch.console.console_server import serve_console  # noqa: PLC0415 (needs the extra)
 

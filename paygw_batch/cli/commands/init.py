@@ -116,7 +116,8 @@ def command(invocation: Invocation, /, *, sandbox: bool, letter: Path | None, fo
         sheet = None if EXAMPLE_SHEET.exists() else EXAMPLE_SHEET
         done = set_up_sandbox(SetupPlaces(configuration, letter, sheet), journal=journal, force=force)
     else:
-        require_no_configuration(configuration, force=force)  # before anything is asked
+        if screen.asks():  # before anything is asked, so that nothing is typed for nothing
+            require_no_configuration(configuration, force=force)
         completed = _completed(answers, screen)
         try:
             endpoint = _endpoint(completed, journal)

@@ -14,6 +14,7 @@ from paygw_batch.console.access.invitations import INVITATION_H, Invitations
 from paygw_batch.console.access.passkey_access import RANDOM_BYTES, invitation_folder
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.journal import AuditNote, AuditResult
+from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.wiring.approvals import person, required_line
 from paygw_batch.wiring.journal import open_trail
@@ -33,7 +34,8 @@ def command(invocation: Invocation, *, name: str) -> None:
     invited = required_line(name, "NAME")
     if settings.console.origin is None:
         raise ConfigurationError(
-            "The configuration has no [console] origin.", hint="It is the address of the pages, as a browser shows it."
+            say("The configuration has no [console] origin."),
+            hint=say("It is the address of the pages, as a browser shows it."),
         )
     token = secrets.token_urlsafe(RANDOM_BYTES)
     with closing(open_trail(settings)) as trail:
@@ -43,7 +45,12 @@ def command(invocation: Invocation, *, name: str) -> None:
     screen.finish(
         Summary(
             ExitCode.DONE,
-            f"{link} is for {invited} alone, once, within {INVITATION_H} hours. Give it to the person directly.",
+            say(
+                "{link} is for {invited} alone, once, within {hours} hours. Give it to the person directly.",
+                link=link,
+                invited=invited,
+                hours=INVITATION_H,
+            ),
             further={"link": link, "name": invited, "expires_at": invitation.expires_at},
         )
     )

@@ -11,10 +11,10 @@ import click
 from paygw_batch.cli.help_texts import HelpGroup
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import by_option, settings_of
-from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.screen import Screen, confirmed
 from paygw_batch.errors import JournalError, JournalNotAdopted, RollCallOpen, UsageError
 from paygw_batch.journal.opening.adopt import Adoption
-from paygw_batch.language import say
+from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.approvals import person
@@ -24,12 +24,26 @@ from paygw_batch.wiring.operations import require_endpoint
 if TYPE_CHECKING:
     from paygw_batch.journal.opening.database_place import AcceptedLoss, DatabasePlace, MissingHost
 
-_GONE = "Is this host gone for good, and does nobody send from it any more?"
-_LOST = "Is the newest data of the database lost for good, and does nobody send from it any more?"
-_QUESTION = "Is this the newest copy of the journal, and does nobody send from another copy?"
+_GONE = mark("Is this host gone for good, and does nobody send from it any more?")
+_LOST = mark("Is the newest data of the database lost for good, and does nobody send from it any more?")
+_QUESTION = mark("Is this the newest copy of the journal, and does nobody send from another copy?")
 _beside_option = click.option(
     "--beside", metavar="JOURNAL_ID", help="The endpoint's newest other journal, to confirm that you know of it."
 )
+
+
+_ABOUT = {
+    "id": mark("id"),
+    "path": mark("path"),
+    "endpoint": mark("endpoint"),
+    "known_as": mark("known as"),
+    "batches": mark("batches"),
+    "rows_ready": mark("rows ready"),
+    "rows_in_doubt": mark("rows in doubt"),
+    "last_fact": mark("last fact"),
+    "last_fact_at": mark("last fact at"),
+}
+"""What is shown of a journal, by its keys of --json."""
 
 
 @click.group("journal", cls=HelpGroup)
@@ -63,20 +77,30 @@ def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
     given = () if database is None else database.give_rights()
     path = settings.journal_place()
     if made is None and not given:
-        kind = "file" if settings.journal.url is None else "journal"
         raise JournalError(
-            f"There is a {kind} at {path} already: no journal was made.",
-            hint="If it is the journal of this endpoint, nothing has to be made: `paygw-batch doctor` looks at it.",
+            say("There is a file at {path} already: no journal was made.", path=path)
+            if settings.journal.url is None
+            else say("There is a journal at {path} already: no journal was made.", path=path),
+            hint=say(
+                "If it is the journal of this endpoint, nothing has to be made: `paygw-batch doctor` looks at it."
+            ),
         )
     told, about = [], dict[str, object]()
     if made is not None:
         told.append(
-            f"The journal {made.journal_id} of {made.endpoint} was made at {path}. Every run for this endpoint must "
-            "use it, from every account."
+            say(
+                "The journal {journal} of {endpoint} was made at {path}. Every run for this endpoint must use it, from "
+                "every account.",
+                journal=made.journal_id,
+                endpoint=made.endpoint,
+                path=path,
+            )
         )
         about["journal"] = {"id": made.journal_id, "path": path, "endpoint": made.endpoint}
     if given:
-        told.append(f"The roles {', '.join(given)} have their rights: make each login a member of one of them.")
+        told.append(
+            say("The roles {roles} have their rights: make each login a member of one of them.", roles=", ".join(given))
+        )
         about["roles"] = given
     screen.finish(Summary(ExitCode.DONE, " ".join(told), further=about))
 
@@ -107,8 +131,14 @@ def move(invocation: Invocation, *, file: Path | None, by: str | None) -> None:
     screen.finish(
         Summary(
             ExitCode.DONE,
-            f"The journal {moved.identity.journal_id} is at {place} now, with {moved.facts:,} facts. Every run for "
-            "this endpoint must use it, from every host. Nothing is paid from the file any more.",
+            say(
+                "The journal {journal_id} is at {place} now, with {facts:,} facts. Every run for "
+                "this endpoint must use it, from every host. Nothing is paid from the file any "
+                "more.",
+                journal_id=moved.identity.journal_id,
+                place=place,
+                facts=moved.facts,
+            ),
             further={"journal": {"id": moved.identity.journal_id, "path": place, "endpoint": moved.identity.endpoint}},
         )
     )
@@ -130,11 +160,15 @@ def upgrade(invocation: Invocation) -> None:
         say("There is nothing to do."),
     )
     before, now = database.upgrade()
+    tables = {"place": settings.journal_place(), "before": before, "now": now}
     message = (
-        f"The tables at {settings.journal_place()} are of version {now} already: nothing was changed."
+        say("The tables at {place} are of version {now} already: nothing was changed.", **tables)
         if before == now
-        else f"The tables at {settings.journal_place()} were brought up from version {before} to {now}. Every host "
-        "needs this version of the program now."
+        else say(
+            "The tables at {place} were brought up from version {before} to {now}. Every host needs this version of "
+            "the program now.",
+            **tables,
+        )
     )
     screen.finish(Summary(ExitCode.DONE, message, further={"tables": {"before": before, "now": now}}))
 
@@ -156,16 +190,23 @@ def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bo
     who = person(by)
     place = require_file(
         settings,
-        "A journal in PostgreSQL is not adopted: every host that has its address may use it.",
-        "`paygw-batch doctor` looks at it.",
+        say("A journal in PostgreSQL is not adopted: every host that has its address may use it."),
+        say("`paygw-batch doctor` looks at it."),
     )
     with closing(Adoption(place, beside=beside)) as found:
         told = _show(screen, found, settings)
         if not found.is_needed:
-            screen.finish(Summary(ExitCode.DONE, f"Nothing to adopt: runs here use {found.path}.", further=told))
+            screen.finish(
+                Summary(ExitCode.DONE, say("Nothing to adopt: runs here use {path}.", path=found.path), further=told)
+            )
         _confirm(_QUESTION, yes=yes)
         found.carry_out(who)
-    message = f"{who} adopted the journal {found.journal_id}: runs here send from {found.path} now."
+    message = say(
+        "{who} adopted the journal {journal}: runs here send from {path} now.",
+        who=who,
+        journal=found.journal_id,
+        path=found.path,
+    )
     screen.finish(Summary(ExitCode.DONE, message, further=told))
 
 
@@ -189,7 +230,7 @@ def call_roll(invocation: Invocation, *, accept_loss: bool, by: str | None, yes:
     require_endpoint(settings)
     if not accept_loss:
         if by is not None or yes:
-            raise UsageError("--by and --yes go with --accept-loss.")
+            raise UsageError(say("--by and --yes go with --accept-loss."))
         _finish_roll_call(screen, _place_of_roll(settings).roll_call())
         return
     who = person(by)
@@ -201,8 +242,8 @@ def call_roll(invocation: Invocation, *, accept_loss: bool, by: str | None, yes:
 def _place_of_roll(settings: Settings) -> "DatabasePlace":
     return require_database(
         settings,
-        "A journal in a file has no other hosts: there is no roll-call.",
-        "`paygw-batch journal adopt` says that a copy of it is the newest.",
+        say("A journal in a file has no other hosts: there is no roll-call."),
+        say("`paygw-batch journal adopt` says that a copy of it is the newest."),
     )
 
 
@@ -215,25 +256,30 @@ def _finish_roll_call(
     if accepted is not None:
         rows = accepted.rows
         message = (
-            f"{who} accepted the loss of {accepted.commits} commits of this host: {_rows(rows.in_doubt)} in doubt. "
+            say(
+                "{who} accepted the loss of {commits} commits of this host: {rows} in doubt. ",
+                who=who,
+                commits=accepted.commits,
+                rows=_rows(rows.in_doubt),
+            )
             if accepted.commits or accepted.is_guess
-            else "Nothing that this host sent is missing: no loss was accepted. "
+            else say("Nothing that this host sent is missing: no loss was accepted. ")
         )
         if accepted.is_guess:
-            message += (
+            message += say(
                 "The witness of this host does not know all of them, so that every row that it could have sent is in "
                 "doubt. "
             )
         for orders, what in (
-            (rows.unknown_orders, "The database does not know the batch of an order that was sent"),
-            (rows.contradictions, "An order was sent from here, and finished by another attempt"),
+            (rows.unknown_orders, mark("The database does not know the batch of an order that was sent")),
+            (rows.contradictions, mark("An order was sent from here, and finished by another attempt")),
         ):
             if orders:
                 screen.table("", (what,), [(order,) for order in orders])
         if rows.unknown_orders:
-            message += "If a sheet names such an order again, its row is held until `resolve` settles it. "
+            message += say("If a sheet names such an order again, its row is held until `resolve` settles it. ")
         if rows.unknown_orders or rows.contradictions:
-            message += "Look for the orders above at the gateway before you submit their sheets again. "
+            message += say("Look for the orders above at the gateway before you submit their sheets again. ")
         further = {
             "lost_commits": accepted.commits,
             "rows_in_doubt": rows.in_doubt,
@@ -246,22 +292,24 @@ def _finish_roll_call(
     further["missing"] = told
     if missing:
         lines = [(one.name, one.host_id, one.seen_at) for one in missing]
-        screen.table("", ("missing host", "id", "last seen"), lines)
-        open_roll = RollCallOpen(f"{message}Nothing is sent yet: {_hosts(len(missing))} in the roll-call.")
+        screen.table("", mark_all("missing host", "id", "last seen"), lines)
+        open_roll = RollCallOpen(
+            message + say("Nothing is sent yet: {hosts} in the roll-call.", hosts=_hosts(len(missing)))
+        )
         if accepted is None:
             raise open_roll
         screen.finish(Summary(ExitCode.JOURNAL, f"{open_roll.message} {open_roll.hint}", further=further))
         return
-    message += "Every host has shown its witness: nothing else that was sent is missing in the database."
+    message += say("Every host has shown its witness: nothing else that was sent is missing in the database.")
     screen.finish(Summary(ExitCode.DONE, message, further=further))
 
 
 def _rows(count: int) -> str:
-    return "1 row is" if count == 1 else f"{count} rows are"
+    return say_count(count, "{count:,} row is", "{count:,} rows are")
 
 
 def _hosts(count: int) -> str:
-    return "1 host is missing" if count == 1 else f"{count} hosts are missing"
+    return say_count(count, "{count:,} host is missing", "{count:,} hosts are missing")
 
 
 @command.command("retire", short_help="Retire a host that is gone for good.")
@@ -283,7 +331,12 @@ def retire_one(invocation: Invocation, *, host: str, by: str | None, yes: bool) 
     who = person(by)
     _confirm(_GONE, yes=yes)
     retired, rows = _place_of_roll(settings).retire(host, by=who)
-    message = f"{who} retired the host {retired.name}: {_rows(rows)} in doubt that it could have sent."
+    message = say(
+        "{who} retired the host {host}: {rows} in doubt that it could have sent.",
+        who=who,
+        host=retired.name,
+        rows=_rows(rows),
+    )
     further = {"host": {"name": retired.name, "id": retired.host_id}, "rows_in_doubt": rows}
     screen.finish(Summary(ExitCode.DONE, message, further=further))
 
@@ -302,11 +355,17 @@ def _show(screen: Screen, found: Adoption, settings: Settings) -> dict[str, obje
         "last_fact": seq,
         "last_fact_at": at,
     }
-    lines = [(what.replace("_", " "), str(value)) for what, value in about.items()]
-    screen.table("", ("journal", "what was found"), lines)
-    screen.say("It was replayed: its chain of facts is whole. Rows that are ready are sent by the next run.")
+    lines = [(say(_ABOUT[what]), str(value)) for what, value in about.items()]
+    screen.table("", mark_all("journal", "what was found"), lines)
+    screen.say(say("It was replayed: its chain of facts is whole. Rows that are ready are sent by the next run."))
     for other in found.others:
-        screen.say(f"This user's state directory also remembers {other.journal_id} at {other.path} for the endpoint.")
+        screen.say(
+            say(
+                "This user's state directory also remembers {journal_id} at {path} for the endpoint.",
+                journal_id=other.journal_id,
+                path=other.path,
+            )
+        )
     return {"journal": about}
 
 
@@ -315,17 +374,15 @@ def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        what = {
-            _QUESTION: "this is the newest copy",
-            _LOST: "the newest data is lost",
-            _GONE: "this host is gone",
-        }[question]
         raise UsageError(
-            f"Nobody can be asked here whether {what}: nothing was changed.",
-            hint="Run the command at a terminal, or say so with --yes.",
+            say("Nobody can be asked here: nothing was changed. {question}", question=say(question)),
+            hint=say("Run the command at a terminal, or say so with --yes."),
         )
-    if not click.confirm(question, err=True):
+    if not confirmed(say(question), err=True):
         if question == _QUESTION:
-            raise JournalNotAdopted("The journal was not adopted: nothing was changed.")
-        what = "The loss was not accepted" if question == _LOST else "The host was not retired"
-        raise UsageError(f"{what}: nothing was changed.")
+            raise JournalNotAdopted(say("The journal was not adopted: nothing was changed."))
+        raise UsageError(
+            say("The loss was not accepted: nothing was changed.")
+            if question == _LOST
+            else say("The host was not retired: nothing was changed.")
+        )

@@ -11,6 +11,7 @@ from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.countries.load import operation_names
+from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.sandbox.server import serve
 from paygw_batch.wiring.operations import require_gateway, rules_of
@@ -35,15 +36,24 @@ def command(invocation: Invocation, *, port: int, behaviour: Path | None) -> Non
     key = signer_key(settings, os.environ)
     served = [rules_of(settings, name) for name in operation_names() if not settings.missing_for(name)]
     config = sandbox_config(settings, served, key, os.environ)
-    records = " and ".join(str(each.record_path) for each in config.served)
+    records = ", ".join(str(each.record_path) for each in config.served)
 
     def ready(base_url: str) -> None:
-        screen.say(f"The sandbox answers at {base_url}; what it accepts is written to {records}.")
-        screen.say("To submit to it from another terminal, with the same configuration and a journal of its own:")
         screen.say(
-            f"  PAYGW_BASE_URL={base_url} PAYGW_PRIVATE_KEY={shlex.quote(str(key_place(settings)))} "
-            "paygw-batch --journal FILE ... submit SHEET"
+            say(
+                "The sandbox answers at {base_url}; what it accepts is written to {records}.",
+                base_url=base_url,
+                records=records,
+            )
+        )
+        screen.say(say("To submit to it from another terminal, with the same configuration and a journal of its own:"))
+        screen.say(
+            say(
+                "  PAYGW_BASE_URL={base_url} PAYGW_PRIVATE_KEY={key_place} paygw-batch --journal FILE ... submit SHEET",
+                base_url=base_url,
+                key_place=shlex.quote(str(key_place(settings))),
+            )
         )
 
     serve(config, port, ready=ready)
-    screen.finish(Summary(ExitCode.DONE, "The sandbox has stopped."))
+    screen.finish(Summary(ExitCode.DONE, say("The sandbox has stopped.")))

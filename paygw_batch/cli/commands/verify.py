@@ -7,10 +7,32 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.progress_bar import bar_on
 from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.core.shown_states import state_words
+from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.processes import gc_paused
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.kept_documents import check_kept_orders, check_kept_withdrawals
 from paygw_batch.wiring.journal import journal_to_read, verify_trail
+
+_COUNTED = {
+    "instructions": mark("instructions"),
+    "order_ids": mark("order ids"),
+    "contradictions": mark("contradictions"),
+    "batches": mark("batches"),
+    "pages": mark("pages"),
+    "facts": mark("facts"),
+    "evidence": mark("evidence"),
+    "notifications_waiting": mark("notifications waiting"),
+    "signed_orders": mark("signed orders"),
+    "withdrawals": mark("withdrawals"),
+    "audit_entries": mark("entries of the audit trail"),
+}
+"""What is counted beside the rows in each state."""
+
+
+def _counted_words(what: str) -> str:
+    known = _COUNTED.get(what)
+    return state_words(what) if known is None else say(known)
 
 
 @click.command("verify", cls=HelpCommand)
@@ -23,23 +45,30 @@ def command(invocation: Invocation) -> None:
     screen = Screen(invocation, only_shows=True)
     settings = settings_of(invocation)
     with journal_to_read(settings, screen.say) as journal:
-        with bar_on(screen.err, "Checking") as progress, gc_paused():
+        with bar_on(screen.err, say("Checking")) as progress, gc_paused():
             counted = dict(journal.verify(progress))
         signed_orders = check_kept_orders(journal)
         withdrawals = check_kept_withdrawals(journal)
         trail = verify_trail(settings, journal)
         contradictions = len(journal.messages().contradictions)
-    message = "The journal is sound: its chain of facts is whole, and states and totals follow from it."
+    message = say("The journal is sound: its chain of facts is whole, and states and totals follow from it.")
     if signed_orders:
         counted["signed_orders"] = signed_orders
     if withdrawals:
         counted["withdrawals"] = withdrawals
     if trail is not None:
-        message += f" The audit trail is whole; it ends with entry {trail.number}, {trail.hash[:16]}."
+        message += say(
+            " The audit trail is whole; it ends with entry {number}, {hash}.", number=trail.number, hash=trail.hash[:16]
+        )
         counted["audit_entries"] = trail.number
     if contradictions:
-        message += f" It holds {contradictions} contradicting messages: `paygw-batch status` shows them."
-    screen.table("", ("checked", "count"), [(what.replace("_", " "), count) for what, count in counted.items()])
+        message += say_count(
+            contradictions,
+            " It holds {count:,} contradicting message: `paygw-batch status` shows it.",
+            " It holds {count:,} contradicting messages: `paygw-batch status` shows them.",
+        )
+    lines = [(_counted_words(what), count) for what, count in counted.items()]
+    screen.table("", mark_all("checked", "count"), lines)
     summary = Summary(
         ExitCode.PERSON_NEEDED if contradictions else ExitCode.DONE,
         message,

@@ -113,7 +113,16 @@ def prompted(question: str, **how: Any) -> str:
 def confirmed(question: str, *, err: bool = False) -> bool:
     """Ask a person, and return whether the answer was yes. Raises `click.Abort` for one who leaves instead."""
     yes, no = say("y"), say("n")
-    answers = {"y": True, "yes": True, yes: True, say("yes"): True, "n": False, "no": False, no: False, say("no"): False}
+    answers = {
+        "y": True,
+        "yes": True,
+        yes: True,
+        say("yes"): True,
+        "n": False,
+        "no": False,
+        no: False,
+        say("no"): False,
+    }
 
     def read(answer: str) -> bool:
         if answer.strip().casefold() not in answers:
@@ -192,8 +201,8 @@ class Screen:
         """Ask a person to choose one of several by its name or its number, as `ask` does."""
         if not self.asks():
             return None
-        for number, choice in enumerate(choices, start=1):
-            self.say(f"  {number}  {choice}")
+        for place, choice in enumerate(choices, start=1):
+            self.say(f"  {place}  {choice}")
         numbers = {str(number): choice for number, choice in enumerate(choices, start=1) if str(number) not in choices}
         kind = click.Choice([*numbers, *choices], case_sensitive=True)
         answer = self._prompted(question, type=kind, show_choices=False)

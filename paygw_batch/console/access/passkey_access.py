@@ -16,6 +16,7 @@ from paygw_batch.console.access.invitations import Invitations
 from paygw_batch.console.access.kept_sessions import KeptSessions
 from paygw_batch.console.members import Member
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 from paygw_batch.run.approval_keys import PublicKey, plain_name, read_public_key
 from paygw_batch.run.passkey import PasskeySignature, RelyingParty, challenge_of, has_asserted
 from paygw_batch.settings.configuration import Settings
@@ -130,9 +131,14 @@ def _keys_of(settings: Settings, members: tuple[Member, ...]) -> Mapping[PublicK
         member = by_name[plain_name(name)]
         if found.setdefault(key, member) != member:
             raise ConfigurationError(
-                f"One key is listed under two names, {found[key].name} and {member.name} (fingerprint "
-                f"{key.fingerprint}): they would be one person.",
-                hint="List each key under the name of the one person who has it.",
+                say(
+                    "One key is listed under two names, {name} and {other} (fingerprint "
+                    "{fingerprint}): they would be one person.",
+                    name=found[key].name,
+                    other=member.name,
+                    fingerprint=key.fingerprint,
+                ),
+                hint=say("List each key under the name of the one person who has it."),
             )
     return found
 
@@ -148,5 +154,7 @@ def _listed_keys(settings: Settings) -> Iterator[tuple[str, PublicKey]]:
             for text in [texts] if isinstance(texts, str) else texts:
                 key = read_public_key(text)
                 if key is None:
-                    raise ConfigurationError(f"console.{section}.{name} is no public key of a person.")
+                    raise ConfigurationError(
+                        say("console.{section}.{name} is no public key of a person.", section=section, name=name)
+                    )
                 yield name, key

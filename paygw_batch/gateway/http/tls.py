@@ -11,6 +11,7 @@ from pathlib import Path
 import certifi
 
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.language import say
 
 _READ_BYTES = 64 * 1024
 _HEADER_BYTES = 5
@@ -31,8 +32,8 @@ def client_context(ca_bundle: Path | None) -> ssl.SSLContext:
         context.load_verify_locations(cafile=ca_bundle or certifi.where())
     except (OSError, ValueError):
         raise ConfigurationError(
-            f"The certificate authorities in {ca_bundle or certifi.where()} cannot be read.",
-            hint="gateway.ca_bundle names a PEM file of certificates.",
+            say("The certificate authorities in {ca_bundle} cannot be read.", ca_bundle=ca_bundle or certifi.where()),
+            hint=say("gateway.ca_bundle names a PEM file of certificates."),
         ) from None
     return context
 

@@ -34,6 +34,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from paygw_batch.errors import ConfigurationError, InternalError
+from paygw_batch.language import say
 from paygw_batch.trusted_files import Others, read_trusted
 
 MIN_KEY_BITS = 2048
@@ -257,11 +258,13 @@ def gateway_key_of(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -> G
         key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
         raise ConfigurationError(
-            f"{name} holds no public key that can be read.",
-            hint="It is PEM, with a line -----BEGIN PUBLIC KEY-----. The gateway's operator has it.",
+            say("{name} holds no public key that can be read.", name=name),
+            hint=say("It is PEM, with a line -----BEGIN PUBLIC KEY-----. The gateway's operator has it."),
         ) from None
     if not isinstance(key, RSAPublicKey) or key.key_size < MIN_KEY_BITS:
-        raise ConfigurationError(f"{name} is not an RSA key of at least {MIN_KEY_BITS} bits.")
+        raise ConfigurationError(
+            say("{name} is not an RSA key of at least {least} bits.", name=name, least=MIN_KEY_BITS)
+        )
     return GatewayKey(key, algorithm)
 
 
@@ -281,13 +284,23 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     key = _decrypt(path, read_trusted(path, f"The private key {path}", Others.MAY_NOTHING), passphrase or None)
     if not isinstance(key, RSAPrivateKey):
         raise ConfigurationError(
-            f"The private key {path} is not an RSA key.", hint=f"{SIGNATURE_METHOD} signs with an RSA key."
+            say("The private key {path} is not an RSA key.", path=path),
+            hint=say("{method} signs with an RSA key.", method=SIGNATURE_METHOD),
         )
     if key.key_size < MIN_KEY_BITS:
         raise ConfigurationError(
-            f"The private key {path} has {key.key_size} bits; at least {MIN_KEY_BITS} are needed.",
-            hint=f"Make a longer one (openssl genrsa -out {shlex.quote(str(path))} {NEW_KEY_BITS}), and hand its "
-            "public half to the service operator.",
+            say(
+                "The private key {path} has {key_size} bits; at least {least} are needed.",
+                path=path,
+                key_size=key.key_size,
+                least=MIN_KEY_BITS,
+            ),
+            hint=say(
+                "Make a longer one (openssl genrsa -out {path} {bits}), and hand its "
+                "public half to the service operator.",
+                path=shlex.quote(str(path)),
+                bits=NEW_KEY_BITS,
+            ),
         )
     return PrivateKey(key, str(path))
 
@@ -296,7 +309,8 @@ def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
     """Return the key in `pem`, of any kind. No error carries the text of the original one: it may quote the file."""
     if b"-----BEGIN " not in pem:
         raise ConfigurationError(
-            f"The private key {path} is not PEM.", hint="A PEM file has a line -----BEGIN ... PRIVATE KEY-----."
+            say("The private key {path} is not PEM.", path=path),
+            hint=say("A PEM file has a line -----BEGIN ... PRIVATE KEY-----."),
         )
     try:
         return load_pem_private_key(pem, passphrase)
@@ -304,15 +318,17 @@ def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
         # The library's way to say that key and passphrase do not go together: one of them is missing.
         if passphrase is None:
             raise ConfigurationError(
-                f"The private key {path} is encrypted, and there is no passphrase.",
-                hint="Set gateway.private_key_passphrase_env or private_key_passphrase_file.",
+                say("The private key {path} is encrypted, and there is no passphrase.", path=path),
+                hint=say("Set gateway.private_key_passphrase_env or private_key_passphrase_file."),
             ) from None
         return _decrypt(path, pem, None)
     except ValueError:
         if passphrase is not None and b"ENCRYPTED" in pem:
             raise ConfigurationError(
-                f"The passphrase does not open the private key {path}, or the file is damaged."
+                say("The passphrase does not open the private key {path}, or the file is damaged.", path=path)
             ) from None
-        raise ConfigurationError(f"The private key {path} holds no private key that can be read.") from None
+        raise ConfigurationError(
+            say("The private key {path} holds no private key that can be read.", path=path)
+        ) from None
     except UnsupportedAlgorithm:
-        raise ConfigurationError(f"The private key {path} is of a kind that is not supported.") from None
+        raise ConfigurationError(say("The private key {path} is of a kind that is not supported.", path=path)) from None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from paygw_batch.errors import AuditDamaged
 from paygw_batch.journal.facts.codec import canonical
+from paygw_batch.language import say
 
 MAX_AUDIT_TEXT = 500
 """Characters of one text of an entry. A longer one is cut: nobody fills the trail with one request."""
@@ -77,11 +78,17 @@ def follow_trail(entries: Iterable[AuditEntry], journal_id: str, path: str) -> I
     end = start_of_trail(journal_id)
     for entry in entries:
         if entry.number != end.number + 1:
-            raise AuditDamaged(f"Entry {end.number + 1} is missing from the audit trail {path}.")
+            raise AuditDamaged(
+                say("Entry {value} is missing from the audit trail {path}.", value=end.number + 1, path=path)
+            )
         if _hashed(end, entry) != entry:
             raise AuditDamaged(
-                f"Entry {entry.number} of the audit trail {path} does not follow the one before it: one of them was "
-                "changed, or the trail is that of another journal."
+                say(
+                    "Entry {number} of the audit trail {path} does not follow the one before it: one "
+                    "of them was changed, or the trail is that of another journal.",
+                    number=entry.number,
+                    path=path,
+                )
             )
         end = AuditEnd(entry.number, entry.hash)
         yield end

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from paygw_batch.errors import InboxDamaged
 from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.values import InboxEnd
+from paygw_batch.language import say
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,9 @@ def entries_after(groups: Iterable[InboxGroup], taken: InboxEnd, path: str) -> I
     for group in remaining:
         contents = json.loads(group.contents)[1:] if group.hash == _hash(end, group.contents) else []
         if not contents or group.last != end.number + len(contents):
-            raise InboxDamaged(f"The inbox {path} is damaged after notification {end.number}.")
+            raise InboxDamaged(
+                say("The inbox {path} is damaged after notification {number}.", path=path, number=end.number)
+            )
         goes_on |= end.number < taken.number <= group.last and group.hash == taken.hash
         if group.last > taken.number and not goes_on:
             break
@@ -72,7 +75,11 @@ def entries_after(groups: Iterable[InboxGroup], taken: InboxEnd, path: str) -> I
         end = group.end
     if not goes_on:
         raise InboxDamaged(
-            f"The inbox {path} does not go on from notification {taken.number}, the last that the journal took."
+            say(
+                "The inbox {path} does not go on from notification {number}, the last that the journal took.",
+                path=path,
+                number=taken.number,
+            )
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from paygw_batch.errors import JournalError
 from paygw_batch.files import sync_directory
+from paygw_batch.language import say
 
 _NETWORK = frozenset(
     {
@@ -33,7 +34,9 @@ def canonical_path(path: Path) -> Path:
     try:
         str(one_name).encode()
     except UnicodeEncodeError:
-        raise JournalError(f"{str(one_name)!a} is not written in UTF-8.", hint="Choose another name.") from None
+        raise JournalError(
+            say("{one_name!a} is not written in UTF-8.", one_name=str(one_name)), hint=say("Choose another name.")
+        ) from None
     return one_name
 
 
@@ -50,7 +53,9 @@ def make_directory(directory: Path) -> None:
         except FileExistsError:
             continue  # another run made it just now
         except OSError as error:
-            raise JournalError(f"The directory {part} cannot be made: {error.strerror}.") from None
+            raise JournalError(
+                say("The directory {part} cannot be made: {reason}.", part=part, reason=say(str(error.strerror)))
+            ) from None
 
 
 def check_directory(directory: Path) -> None:
@@ -58,19 +63,32 @@ def check_directory(directory: Path) -> None:
     try:
         found = directory.stat()
     except OSError as error:
-        raise JournalError(f"The directory {directory} cannot be used: {error.strerror}.") from None
+        raise JournalError(
+            say(
+                "The directory {directory} cannot be used: {reason}.",
+                directory=directory,
+                reason=say(str(error.strerror)),
+            )
+        ) from None
     if not stat.S_ISDIR(found.st_mode):
-        raise JournalError(f"{directory} is not a directory.")
+        raise JournalError(say("{directory} is not a directory.", directory=directory))
     if found.st_mode & _OTHERS_WRITE:
         raise JournalError(
-            f"The directory {directory} can be written by others, who could replace the journal.",
-            hint=f"chmod go-w {shlex.quote(str(directory))}",
+            say(
+                "The directory {directory} can be written by others, who could replace the journal.",
+                directory=directory,
+            ),
+            hint=say("chmod go-w {directory}", directory=shlex.quote(str(directory))),
         )
     kind = _file_system(directory)
     if kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE):
         raise JournalError(
-            f"{directory} is on a file system ({kind}) whose locks and writes cannot be relied on.",
-            hint="Put the journal on a disk of this machine: [journal] path, or --journal.",
+            say(
+                "{directory} is on a file system ({kind}) whose locks and writes cannot be relied on.",
+                directory=directory,
+                kind=kind,
+            ),
+            hint=say("Put the journal on a disk of this machine: [journal] path, or --journal."),
         )
 
 
@@ -91,17 +109,23 @@ def check_file(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise JournalError(f"{path} cannot be used: {error.strerror}.") from None
+        raise JournalError(
+            say("{path} cannot be used: {reason}.", path=path, reason=say(str(error.strerror)))
+        ) from None
     if stat.S_ISLNK(found.st_mode):
-        raise JournalError(f"{path} is a symbolic link.", hint="Name the file itself.")
+        raise JournalError(say("{path} is a symbolic link.", path=path), hint=say("Name the file itself."))
     if not stat.S_ISREG(found.st_mode):
-        raise JournalError(f"{path} is not a file.")
+        raise JournalError(say("{path} is not a file.", path=path))
     if found.st_nlink > 1:
-        raise JournalError(f"{path} has a second name (a hard link).", hint="Remove the other name.")
+        raise JournalError(
+            say("{path} has a second name (a hard link).", path=path), hint=say("Remove the other name.")
+        )
     if found.st_uid not in {os.geteuid(), 0} and os.geteuid() != 0:
-        raise JournalError(f"{path} belongs to another user.")
+        raise JournalError(say("{path} belongs to another user.", path=path))
     if found.st_mode & _OTHERS_READ:
-        raise JournalError(f"{path} can be read or written by others.", hint=f"chmod 600 {shlex.quote(str(path))}")
+        raise JournalError(
+            say("{path} can be read or written by others.", path=path), hint=f"chmod 600 {shlex.quote(str(path))}"
+        )
     return True
 
 
@@ -114,7 +138,9 @@ def open_private(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise JournalError(f"{path} cannot be opened: {error.strerror}.") from None
+        raise JournalError(
+            say("{path} cannot be opened: {reason}.", path=path, reason=say(str(error.strerror)))
+        ) from None
 
 
 def _file_system(directory: Path) -> str:

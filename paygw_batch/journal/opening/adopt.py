@@ -18,6 +18,7 @@ from paygw_batch.journal.sqlite.about import names_of, note_adoption, note_name
 from paygw_batch.journal.sqlite.connect import connect, fetch, leave_untouched
 from paygw_batch.journal.sqlite.schema import migrate
 from paygw_batch.journal.sqlite.verify import verify
+from paygw_batch.language import say
 
 _COMMAND = "journal adopt"
 
@@ -32,7 +33,9 @@ class Adoption:
     def __init__(self, place: FilePlace, *, beside: str | None) -> None:
         self.path, self._place, self._beside = place.path, place, beside
         if not self.path.parent.exists() or not check_place(self.path):
-            raise JournalMissing(f"There is no journal at {self.path}.", hint="Name the file: --journal.")
+            raise JournalMissing(
+                say("There is no journal at {path}.", path=self.path), hint=say("Name the file: --journal.")
+            )
         with ExitStack() as undo:
             undo.callback(RunLock(lock_path(self.path), now=place.now(), command=_COMMAND).close)
             self._found, self._former = self._survey()
@@ -93,7 +96,9 @@ class Adoption:
             if self._former is not None:
                 self._former.unlink(missing_ok=True)
         except (apsw.Error, OSError) as error:
-            raise JournalError(f"The journal {self.path} cannot be written: {error}.") from None
+            raise JournalError(
+                say("The journal {path} cannot be written: {error}.", path=self.path, error=error)
+            ) from None
         return names
 
     def close(self) -> None:
@@ -112,7 +117,9 @@ class Adoption:
                 is_any_name_fine=True,
             )
             if found is None:
-                raise JournalMissing(f"The journal {self.path} is empty.", hint="Name the file: --journal.")
+                raise JournalMissing(
+                    say("The journal {path} is empty.", path=self.path), hint=say("Name the file: --journal.")
+                )
             former = check_home(connection, self.path, found, self._place.witness_dir)
             for witness, seen in seen_elsewhere(self._place.witness_dir, found.identity.journal_id):
                 hold(connection, found, seen, witness)
@@ -132,4 +139,6 @@ class Adoption:
             self.counts: Mapping[str, int] = verify(self._connection, self.path)
         except apsw.Error as error:
             leave_untouched(self._connection)
-            raise JournalError(f"The journal {self.path} cannot be read: {error}.") from None
+            raise JournalError(
+                say("The journal {path} cannot be read: {error}.", path=self.path, error=error)
+            ) from None

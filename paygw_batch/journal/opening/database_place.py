@@ -76,8 +76,10 @@ except ModuleNotFoundError as error:
     if error.name != "psycopg":
         raise
     raise ConfigurationError(
-        "journal.url is set, and the part of this program that speaks with PostgreSQL is not installed.",
-        hint="Install it: pip install 'paygw-batch[cluster]'. Or leave journal.url out: the journal is then a file.",
+        say("journal.url is set, and the part of this program that speaks with PostgreSQL is not installed."),
+        hint=say(
+            "Install it: pip install 'paygw-batch[cluster]'. Or leave journal.url out: the journal is then a file."
+        ),
     ) from None
 
 J = TypeVar("J", bound=PostgresJournal)
@@ -140,10 +142,14 @@ class DatabasePlace(JournalPlace):
             check_endpoint(session.connection, self.server, self.endpoint)
             if role_of(session.connection) is not JournalRole.OWNER:
                 raise JournalError(
-                    f"The role of [journal] url does not own the tables in {self.server.place}: it cannot bring them "
-                    "up.",
-                    hint="Nothing was changed. Name the owner in [journal] url for this one command, for example by a "
-                    "configuration of its own (--config).",
+                    say(
+                        "The role of [journal] url does not own the tables in {place}: it cannot bring them up.",
+                        place=self.server.place,
+                    ),
+                    hint=say(
+                        "Nothing was changed. Name the owner in [journal] url for this one command, for "
+                        "example by a configuration of its own (--config)."
+                    ),
                 )
             before = upgrade_tables(session.connection, self.server, self.now())
             if has_rights(session.connection):
@@ -390,7 +396,11 @@ def _one_missing(missing: Sequence[MissingHost], named: str) -> MissingHost:
         return found[0]
     known = ", ".join(f"{one.name} ({one.host_id}, last seen {one.seen_at})" for one in missing) or "none"
     if found:
-        raise UsageError(f"Several hosts of the name {named} are missing: {known}.", hint="Name one by its id.")
+        raise UsageError(
+            say("Several hosts of the name {named} are missing: {known}.", named=named, known=known),
+            hint=say("Name one by its id."),
+        )
     raise UsageError(
-        f"The roll-call does not miss a host {named}: nothing was changed.", hint=f"Hosts that are missing: {known}."
+        say("The roll-call does not miss a host {named}: nothing was changed.", named=named),
+        hint=say("Hosts that are missing: {known}.", known=known),
     )

@@ -103,7 +103,9 @@ class FilePlace(JournalPlace):
             try:
                 self._make(identity, seen)
             except (apsw.Error, OSError) as error:
-                raise JournalError(f"The journal {self.path} cannot be made: {error}.") from None
+                raise JournalError(
+                    say("The journal {path} cannot be made: {error}.", path=self.path, error=error)
+                ) from None
         return identity
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> SqliteJournal:
@@ -359,7 +361,7 @@ def _fill(path: Path, identity: Identity, endpoint: EndpointIdentity) -> None:
         connection.execute("COMMIT")
         busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
         if busy:
-            raise JournalError(f"The journal {identity.home} cannot be made: its log is in use.")
+            raise JournalError(say("The journal {home} cannot be made: its log is in use.", home=identity.home))
 
 
 def _check_no_log(path: Path) -> None:
@@ -367,6 +369,10 @@ def _check_no_log(path: Path) -> None:
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size > 0:
         raise JournalError(
-            f"The journal {path} is gone, but its log {log} still stands and holds what was written last.",
-            hint="Put the journal file back beside its log.",
+            say(
+                "The journal {path} is gone, but its log {log} still stands and holds what was written last.",
+                path=path,
+                log=log,
+            ),
+            hint=say("Put the journal file back beside its log."),
         )

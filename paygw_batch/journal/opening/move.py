@@ -109,7 +109,10 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
     """
     path, now = file_place.path, place.now()
     if not path.parent.exists() or not check_place(path):
-        raise JournalMissing(f"There is no journal at {path}.", hint="Name the file: `paygw-batch journal move FILE`.")
+        raise JournalMissing(
+            say("There is no journal at {path}.", path=path),
+            hint=say("Name the file: `paygw-batch journal move FILE`."),
+        )
     counts: Mapping[str, int] = {}
     with closing(Session(place.server, write=True)) as session, plainly(place.server):
         if not _moved_place(path):
@@ -117,12 +120,25 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
         with closing(RunLock(lock_path(path), now=now, command=_COMMAND)), closing(connect(path, write=False)) as file:
             identity, end, moved_place = identity_of(file), end_of(file), moved_to(file)
             if moved_place != place.server.place:
-                raise JournalError(f"The journal {path} was moved to {moved_place}, and not to {place.server.place}.")
+                raise JournalError(
+                    say(
+                        "The journal {path} was moved to {moved_place}, and not to {place}.",
+                        path=path,
+                        moved_place=moved_place,
+                        place=place.server.place,
+                    )
+                )
             if not finish_move(session.connection, identity.journal_id, end, at=now, by=by):
                 raise JournalError(
-                    f"The database {place.server.place} does not hold the copy that was made of {path}.",
-                    hint="Nothing is paid from either. Name the database that it was moved to in [journal] url; if "
-                    "that database is lost, restore it.",
+                    say(
+                        "The database {place} does not hold the copy that was made of {path}.",
+                        place=place.server.place,
+                        path=path,
+                    ),
+                    hint=say(
+                        "Nothing is paid from either. Name the database that it was moved to in "
+                        "[journal] url; if that database is lost, restore it."
+                    ),
                 )
             _remember(file_place, place, identity, now)
     return Move(identity, end.seq, counts)
@@ -176,9 +192,13 @@ def _check_name(identity: Identity, place: DatabasePlace) -> None:
     host, _, endpoint_id = identity.endpoint.partition("/")
     if not EndpointIdentity(host, endpoint_id, place.endpoint.consumer_key_sha256).is_reached_like(place.endpoint):
         raise JournalError(
-            f"The journal was made for {identity.endpoint}, and the configuration says {place.endpoint.name}: a "
-            "journal in a database keeps the name it was made with.",
-            hint="Nothing was moved.",
+            say(
+                "The journal was made for {endpoint}, and the configuration says {name}: a "
+                "journal in a database keeps the name it was made with.",
+                endpoint=identity.endpoint,
+                name=place.endpoint.name,
+            ),
+            hint=say("Nothing was moved."),
         )
 
 

@@ -71,7 +71,9 @@ class JournalRegistry:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise JournalError(f"{self._directory} cannot be read: {error.strerror}.") from None
+            raise JournalError(
+                say("{directory} cannot be read: {reason}.", directory=self._directory, reason=say(str(error.strerror)))
+            ) from None
         return sorted((_read(path) for path in found), key=lambda entry: (entry.created_at, entry.journal_id))
 
     def entry(self, journal_id: str) -> Registered | None:
@@ -96,7 +98,8 @@ class JournalRegistry:
                 file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
         except OSError as error:
             raise JournalError(
-                f"{path} cannot be written: {error.strerror}.", hint="Free some disk space, then run again."
+                say("{path} cannot be written: {reason}.", path=path, reason=say(str(error.strerror))),
+                hint=say("Free some disk space, then run again."),
             ) from None
 
     def forget(self, entry: Registered) -> None:
@@ -124,12 +127,16 @@ def _read(path: Path) -> Registered:
         return Registered(names=names, **told)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise JournalError(
-            f"{path} is damaged: it says which endpoint a journal pays.",
-            hint="Put the file back from a backup. If there is none, move it away and run the next command with that "
-            "journal: it is then written again.",
+            say("{path} is damaged: it says which endpoint a journal pays.", path=path),
+            hint=say(
+                "Put the file back from a backup. If there is none, move it away and run the "
+                "next command with that journal: it is then written again."
+            ),
         ) from None
     except OSError as error:
-        raise JournalError(f"{path} cannot be read: {error.strerror}.") from None
+        raise JournalError(
+            say("{path} cannot be read: {reason}.", path=path, reason=say(str(error.strerror)))
+        ) from None
 
 
 def journal_list_sentence(entries: Sequence[Registered]) -> str:
@@ -151,8 +158,8 @@ def check_beside(others: Sequence[Registered], beside: str | None, *, command: s
         return
     if not others:
         raise JournalError(
-            f"This user's state directory remembers no journal {beside} of this endpoint.",
-            hint="Leave --beside out, or run the command as the user and with the state directory that know it.",
+            say("This user's state directory remembers no journal {beside} of this endpoint.", beside=beside),
+            hint=say("Leave --beside out, or run the command as the user and with the state directory that know it."),
         )
     newest = others[-1].journal_id
     if beside != newest:

@@ -73,9 +73,17 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
             ORDER BY number LIMIT 1"""
         for command, pid, host in fetch(connection, query):
             raise JournalHeld(
-                f"A process works with the journal in {server.place}: {command}, process {pid} on {host}.",
-                hint="Nothing was changed. End the workers, listeners and runs of all hosts, wait for half a minute, "
-                "then run this again.",
+                say(
+                    "A process works with the journal in {place}: {command}, process {pid} on {host}.",
+                    place=server.place,
+                    command=command,
+                    pid=pid,
+                    host=host,
+                ),
+                hint=say(
+                    "Nothing was changed. End the workers, listeners and runs of all hosts, wait for "
+                    "half a minute, then run this again."
+                ),
             )
         for number, script in enumerate(scripts()[version:], start=version + 1):
             connection.execute(script.encode())

@@ -17,6 +17,7 @@ from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.migrations import fill_tables, version_in
 from paygw_batch.journal.postgres.session import SCHEMA, Row, fetch
 from paygw_batch.journal.postgres.verify import verify_journal
+from paygw_batch.language import say
 
 COPIED, DONE = "copied", "done"
 
@@ -87,8 +88,8 @@ def copy_journal(
             ((ours,),) = fetch(connection, "SELECT journal_id FROM identity")
             if step is None or step.step != COPIED or ours != moved.identity.journal_id:
                 raise JournalError(
-                    f"There is a journal in the database already: {ours}. Nothing was moved.",
-                    hint="A database holds one journal. Name an empty one in [journal] url.",
+                    say("There is a journal in the database already: {ours}. Nothing was moved.", ours=ours),
+                    hint=say("A database holds one journal. Name an empty one in [journal] url."),
                 )
             connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(SCHEMA)))
         fill_tables(connection, moved.identity, endpoint)
@@ -130,8 +131,11 @@ def check_moved(connection: Connection[Row]) -> None:
     step = move_step(connection)
     if step is not None and step.step == COPIED:
         raise JournalError(
-            f"The move of the journal {step.home} to this database was broken off: nothing is paid from it yet.",
-            hint=f"Run `paygw-batch journal move {step.home}` again, on the machine where that file is.",
+            say(
+                "The move of the journal {home} to this database was broken off: nothing is paid from it yet.",
+                home=step.home,
+            ),
+            hint=say("Run `paygw-batch journal move {home}` again, on the machine where that file is.", home=step.home),
         )
 
 

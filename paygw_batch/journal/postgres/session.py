@@ -77,9 +77,12 @@ def check_url(url: str) -> None:
         raise ConfigurationError(say("journal.url cannot be read: {reason}.", reason=_sentence(error))) from None
     if about.get("password"):
         raise ConfigurationError(
-            "journal.url holds a password.",
-            hint="Keep it out of the configuration: write it into a file of your own (mode 0600), and name that file "
-            "in the environment variable PGPASSFILE. Or use a client certificate.",
+            say("journal.url holds a password."),
+            hint=say(
+                "Keep it out of the configuration: write it into a file of your own (mode 0600), "
+                "and name that file in the environment variable PGPASSFILE. Or use a client "
+                "certificate."
+            ),
         )
 
 

@@ -8,6 +8,7 @@ import apsw
 
 from paygw_batch.errors import OutputError
 from paygw_batch.files import sync_directory, unfinished
+from paygw_batch.language import say
 
 
 def write_backup(sources: Mapping[Path, apsw.Connection]) -> None:
@@ -19,7 +20,9 @@ def write_backup(sources: Mapping[Path, apsw.Connection]) -> None:
     (journal, *_) = sources
     for path in sources:
         if os.path.lexists(path):
-            raise OutputError(f"{path} already exists.", hint="Name a file that does not exist yet.")
+            raise OutputError(
+                say("{path} already exists.", path=path), hint=say("Name a file that does not exist yet.")
+            )
     made: dict[Path, Path] = {}
     try:
         for path, source in sources.items():
@@ -30,7 +33,7 @@ def write_backup(sources: Mapping[Path, apsw.Connection]) -> None:
             os.link(temporary, path)  # unlike a rename, this never replaces a file
             sync_directory(path.parent)
     except (OSError, apsw.FullError, apsw.CantOpenError, apsw.ReadOnlyError) as error:
-        raise OutputError(f"The copy {journal} cannot be written: {error}.") from None
+        raise OutputError(say("The copy {journal} cannot be written: {error}.", journal=journal, error=error)) from None
     finally:
         for temporary in made:
             temporary.unlink(missing_ok=True)

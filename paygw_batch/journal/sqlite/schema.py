@@ -40,7 +40,7 @@ def version_of(connection: apsw.Connection, path: Path) -> int:
     if application_id == 0 and version == 0 and not _tables(connection):
         return 0
     if application_id != APPLICATION_ID:
-        raise JournalError(f"{path} is not a journal: another program made it.")
+        raise JournalError(say("{path} is not a journal: another program made it.", path=path))
     if version == MOVED:
         raise JournalError(
             say(
@@ -52,8 +52,8 @@ def version_of(connection: apsw.Connection, path: Path) -> int:
         )
     if version > len(migrations()):
         raise JournalError(
-            f"The journal {path} was written by a newer version of this program.",
-            hint="Install that version, or a later one.",
+            say("The journal {path} was written by a newer version of this program.", path=path),
+            hint=say("Install that version, or a later one."),
         )
     return int(version)
 

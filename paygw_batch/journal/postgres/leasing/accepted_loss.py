@@ -33,6 +33,7 @@ from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW, LOADED, Loaded, loaded_from
 from paygw_batch.journal.postgres.tables import evidence_in, tables_on
 from paygw_batch.journal.values import Entry, MoveResult
+from paygw_batch.language import say
 
 _AT_ONCE = 1_000
 _COMMITS_AT_ONCE = 200
@@ -222,7 +223,7 @@ class LossWriter:
         before = {number: one for number, (_, _, one) in self._read(numbers).items()}
         chunks = {one.chunk for one in before.values()}
         if not chunks <= self._writer.lease_chunks(chunks):
-            raise JournalHeld("Another process still sends rows of this journal.")
+            raise JournalHeld(say("Another process still sends rows of this journal."))
         self._rows.not_sent += sum(
             one.progress.standing.state is State.IN_FLIGHT
             and (number, one.progress.standing.attempt) in self._loss.unsent
@@ -328,7 +329,7 @@ def put_undone_in_doubt(connection: Connection[Row], writer: ChainWriter, at: st
     rows = 0
     for chunk, undone in fetch(connection, _UNDONE):
         if chunk not in writer.lease_chunks([chunk]):  # puts in doubt what is in flight there
-            raise JournalHeld("Another process still sends rows of this journal.")
+            raise JournalHeld(say("Another process still sends rows of this journal."))
         while found := fetch(connection, _READY, (chunk,)):
             entries = []
             for one in map(loaded_from, found):

@@ -72,7 +72,9 @@ def newest_commit(seen: Seen) -> NewestCommit | None:
         segment, seq, digest, log = seen.hash.split(".", 3)
         return NewestCommit(int(segment), int(seq), bytes.fromhex(digest), end_in(log))
     except ValueError:
-        raise WitnessDamaged(f"The witness of the journal {seen.journal_id} is damaged.", hint=say(_LOST)) from None
+        raise WitnessDamaged(
+            say("The witness of the journal {journal_id} is damaged.", journal_id=seen.journal_id), hint=say(_LOST)
+        ) from None
 
 
 def witness_files(directory: Path, journal_id: str) -> list[Path]:
@@ -133,14 +135,18 @@ def host_id_in(directory: Path, journal_id: str) -> str:
             with replacing(path) as file:
                 file.write(secrets.token_hex(16).encode())
     except OSError as error:
-        raise JournalError(f"{path} cannot be written: {error.strerror}.") from None
+        raise JournalError(
+            say("{path} cannot be written: {reason}.", path=path, reason=say(str(error.strerror)))
+        ) from None
     finally:
         os.close(held)
     host_id = path.read_text(encoding="ascii", errors="replace")
     if re.fullmatch("[0-9a-f]{32}", host_id) is None:
         raise JournalError(
-            f"{path} is damaged: it does not name this host.",
-            hint="Nothing was sent. Remove it: this host is then a new one, and the roll-call asks for the old one.",
+            say("{path} is damaged: it does not name this host.", path=path),
+            hint=say(
+                "Nothing was sent. Remove it: this host is then a new one, and the roll-call asks for the old one."
+            ),
         )
     return host_id
 

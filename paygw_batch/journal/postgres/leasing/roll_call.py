@@ -90,10 +90,15 @@ class RollCall:
     def retired(self) -> JournalError:
         """Return the error for a host that a person retired."""
         return JournalError(
-            f"This host was retired from the journal in {self._server.place}: the rows that it had not finished are in "
-            "doubt.",
-            hint=f"Nothing was sent. To use it again, remove its witness: the files {self._journal_id}* in "
-            f"{self._directory}.",
+            say(
+                "This host was retired from the journal in {place}: the rows that it had not finished are in doubt.",
+                place=self._server.place,
+            ),
+            hint=say(
+                "Nothing was sent. To use it again, remove its witness: the files {journal_id}* in {directory}.",
+                journal_id=self._journal_id,
+                directory=self._directory,
+            ),
         )
 
     def is_older(self, connection: Connection[Row]) -> bool:
