@@ -7,7 +7,7 @@ names in `__all__` is public. docs/python-api.md shows how it is used.
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ from paygw_batch.errors import (
 from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowStanding
 from paygw_batch.language import say
 from paygw_batch.processes import forbid_core_dumps
+from paygw_batch.report.remittance import payee_of
 from paygw_batch.run.approval import PlanDocument, needs_approval
 from paygw_batch.run.approval_keys import load_approval_key
 from paygw_batch.run.resolve import Settlement
@@ -183,9 +184,9 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRow:
-    """A row that needs a person: its state, the code of the reason, and since when.
+    """A row that needs a person: who is paid, its state, the code of the reason, and since when.
 
-    `order_id` is the one that it was sent under last, if any.
+    `order_id` is the one that it was sent under last, if any. The representation names nobody.
     """
 
     row: int
@@ -196,6 +197,12 @@ class WaitingRow:
     amount: str
     currency: str
     since: str | None
+    payee: str = field(repr=False)
+    account: str = field(repr=False)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the values under their names, for JSON."""
+        return _as_dict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,6 +511,7 @@ class Payouts:
 
     def _state(self, journal: JournalReader, record: BatchRecord) -> BatchState:
         found = batch_status(self._settings, journal, record)
+        payments = journal.payments(record.number, [one.row.row for one in found.rows])
         units = minor_units_of(self._rules)
         summary = found.summary
         return BatchState(
@@ -515,7 +523,7 @@ class Payouts:
             rows=record.rows,
             states=summary.states,
             totals=summary.totals,
-            needs_person=tuple(_waiting(one.row, units) for one in found.rows),
+            needs_person=tuple(_waiting(one.row, payments[one.row.row], units) for one in found.rows),
         )
 
     def _found(self, journal: JournalReader, batch: str) -> BatchRecord:
@@ -573,8 +581,9 @@ def _unheard(_sentence: str) -> None:
     """Take a sentence for a person, where nobody reads along."""
 
 
-def _waiting(row: RowStanding, minor_units: Mapping[str, int]) -> WaitingRow:
+def _waiting(row: RowStanding, payment: FoundPayment, minor_units: Mapping[str, int]) -> WaitingRow:
     amount = from_minor(row.minor, minor_units=minor_units[row.currency])
+    payee = payee_of(payment.form, payment.fields)
     since = row.intended_at if row.state in SHOWN_IN_DOUBT else row.updated_at
     return WaitingRow(
         row.row,
@@ -585,6 +594,8 @@ def _waiting(row: RowStanding, minor_units: Mapping[str, int]) -> WaitingRow:
         amount,
         row.currency,
         since or row.updated_at,
+        payee.name,
+        payee.number,
     )
 
 

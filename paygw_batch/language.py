@@ -8,6 +8,7 @@ docs/translating.md says how a sentence or a language is added.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from gettext import GNUTranslations, NullTranslations
 from pathlib import Path
@@ -91,6 +92,8 @@ def mark_all(*templates: str) -> tuple[str, ...]:
 
 
 _ENGLISH_GROUPS = ","
+_TWO_NUMBERS = mark("1.5,2.5")
+"""Two numbers beside each other in a CSV file of a spreadsheet in this language: `1,5;2,5` in French."""
 THOUSANDS = mark(",")
 """The sign between groups of three digits: French has a narrow no-break space."""
 
@@ -98,6 +101,20 @@ THOUSANDS = mark(",")
 def number(count: int) -> str:
     """Return a whole number as people read it in the chosen language."""
     return grouped(f"{count:,}")
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadsheetSigns:
+    """The signs of a CSV file that a spreadsheet in the chosen language opens."""
+
+    decimal: str
+    delimiter: str
+
+
+def spreadsheet_signs() -> SpreadsheetSigns:
+    """Return the signs of CSV in the chosen language."""
+    _, decimal, _, delimiter, *_ = gettext(_TWO_NUMBERS)
+    return SpreadsheetSigns(decimal, delimiter)
 
 
 def grouped(text: str) -> str:

@@ -1,6 +1,6 @@
 """Writes the results of a batch where they go, and sums them up."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,14 +14,14 @@ from paygw_batch.engine.engine import RunEnd
 from paygw_batch.files import write_whole
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say, say_count
-from paygw_batch.report.reconcile import reconciled, reconciliation
+from paygw_batch.report.reconcile import reconciled, reconciliation, with_typed_columns
 from paygw_batch.report.report_page import report_html
 from paygw_batch.report.summary import ExitCode, Summary, of_states
 from paygw_batch.report.totals import BatchTotals, RunningTotals, books
 from paygw_batch.report.workbook import workbook_of
 from paygw_batch.sheet.read.sheet_file import ReadOptions
 from paygw_batch.sheet.write.file_ending import table_ending
-from paygw_batch.sheet.write.table import write_frame, write_pieces
+from paygw_batch.sheet.write.table import write_pieces
 from paygw_batch.wiring.operations import minor_units_of
 from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
 
@@ -98,6 +98,7 @@ def write_results(
     out: Path | None = None,
     report: Path | None = None,
     quarantine_h: float,
+    for_excel: bool = False,
 ) -> BatchTotals:
     """Write the reconciliation of a batch to `out` (a workbook for people where it ends in .xlsx), and the `report`.
 
@@ -106,18 +107,23 @@ def write_results(
     is_workbook = out is not None and table_ending(out) == ".xlsx"
     if out is not None and not is_workbook and report is None:
         counter = RunningTotals(minor_units)
-        write_pieces(counter.counting(reconciled(journal, batch, minor_units)), out)
+        _write_table(counter.counting(reconciled(journal, batch, minor_units)), out, for_excel=for_excel)
         return counter.books()
     frame = reconciliation(journal, batch, minor_units)
     counted = books(frame, minor_units)
     if out is not None and is_workbook:
         write_whole(out, workbook_of(frame, counted, batch, minor_units))
     elif out is not None:
-        write_frame(frame, out)
+        _write_table([frame], out, for_excel=for_excel)
     if report is not None:
         text = report_html(journal, batch, frame, counted, minor_units, quarantine_h=quarantine_h)
         write_whole(report, text.encode())
     return counted
+
+
+def _write_table(pieces: Iterable[pl.DataFrame], out: Path, *, for_excel: bool) -> None:
+    is_typed = table_ending(out) == ".parquet"
+    write_pieces(with_typed_columns(pieces) if is_typed else pieces, out, for_excel=for_excel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +139,13 @@ class Rejects:
 class ResultFiles:
     """The files that a submission writes: `out` is the reconciliation, and `is_out_named` when a person named it.
 
-    `rejects` gets the rows of a refused sheet; `report` is the page. None: not written.
+    `for_excel`: a CSV file that Excel opens as it is. `rejects` gets the rows of a refused sheet; `report` is the page.
+    None: not written.
     """
 
     out: Path
     is_out_named: bool = False
+    for_excel: bool = False
     rejects: Rejects | None = None
     report: Path | None = None
 

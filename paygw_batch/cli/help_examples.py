@@ -34,6 +34,8 @@ _SHEET = (
     Example(mark("Let the workers of all hosts send it, before their other batches:"),
             "{} payroll.csv --detach --urgent"),
     Example(mark("Write the reconciliation to another file:"), "{} payroll.csv --out november.xlsx --force"),
+    Example(mark("Write it as a CSV file that Excel opens with every digit:"),
+            "{} payroll.csv --out november.csv --for-excel"),
 )  # fmt: skip
 
 
@@ -115,11 +117,15 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         Example(mark("Continue the only batch that has rows left:"), "resume"),
         Example(mark("Continue one batch after the run that is using the journal:"), "resume 3f9c2a --wait"),
         Example(mark("Write the reconciliation to another file:"), "resume payroll.csv --out november.xlsx --force"),
+        Example(mark("Write it as a CSV file that Excel opens with every digit:"),
+                "resume payroll.csv --out november.csv --for-excel"),
     ),
     "retry": (
         Example(mark("Send all rejected rows of a batch again:"), "retry payroll.csv --by 'Ada Obi' --wait"),
         Example(mark("Send two rows again, and write the reconciliation to another file:"),
                 "retry 3f9c2a --row 4 --row 9 --out november.xlsx --force"),
+        Example(mark("Write it as a CSV file that Excel opens with every digit:"),
+                "retry 3f9c2a --out november.csv --for-excel"),
         Example(mark("Ask a second person first:"),
                 "retry 3f9c2a --order-out retry.json --key ada.pem --evidence 'Wallets opened, ticket 4711'"),
         Example(mark("Carry the order out after it is approved:"), "retry 3f9c2a --order retry.json"),
@@ -175,6 +181,8 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     ),
     "reconcile": (
         Example(mark("A workbook and a page:"), "reconcile payroll.csv --out nov.xlsx --report nov.html --force"),
+        Example(mark("A CSV file that Excel opens with every digit:"),
+                "reconcile payroll.csv --out nov.csv --for-excel"),
     ),
     "refresh": (
         Example(mark("Ask about the open rows of a batch, and write the reconciliation:"),

@@ -43,7 +43,7 @@ SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
         mark("What is refused"): ("strict", "skip_invalid", "amend", "repeats_meant", "plan"),
         mark("Sending"): ("dry_run", "first", "detach", "urgent", "concurrency", "rate_per_s", "wait", "by"),
-        mark("Files"): ("out", "force"),
+        mark("Files"): ("out", "for_excel", "force"),
     }
 )
 """The groups of the options by which a sheet is run, and the parameters of each."""

@@ -73,6 +73,9 @@ collect_option = click.option(
     help="The sheet lists customers to collect from, not people to pay.",
 )
 force_option = click.option("--force", is_flag=True, help="Overwrite an existing file that this program did not write.")
+excel_option = click.option(
+    "--for-excel", is_flag=True, help="Write the CSV file so that Excel opens it with every digit."
+)
 plan_page_option = click.option(
     "--report", type=NamedFile(), metavar="FILE.html", help="Also write the plan as an HTML page."
 )
@@ -98,6 +101,15 @@ def settings_of(
 def guard_of(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:
     """Return the guard that keeps the outputs of this invocation off files that they must not replace."""
     return OutputGuard(settings, invocation.config, force)
+
+
+def require_csv(out: Path | None, *, for_excel: bool) -> None:
+    """Raise `UsageError` if a file is to be one for Excel, and is no CSV file."""
+    if for_excel and out is not None and out.suffix.lower() != ".csv":
+        raise UsageError(
+            say("--for-excel is about CSV files, and {out} is none.", out=out),
+            hint=say("Leave it out: a workbook (.xlsx) keeps every digit by itself."),
+        )
 
 
 def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:

@@ -57,6 +57,7 @@ class Continued:
     task: Task
     out: Path
     report: RunReport
+    for_excel: bool = False
 
 
 @contextmanager
@@ -70,6 +71,7 @@ def continued(
     *,
     wait: bool,
     force: bool,
+    for_excel: bool = False,
 ) -> Iterator[Continued]:
     """Hold the journal and the gateway for a batch (None: the one that has rows to send), and report how that ended."""
     guard = guard_of(invocation, settings, force=force)
@@ -83,7 +85,7 @@ def continued(
         reported(settings, command, screen) as report,
         continued_batch(settings, command, find, os.environ, screen.say, wait=wait) as task,
     ):
-        yield Continued(task, _checked_out(guard, out, task.batch), report)
+        yield Continued(task, _checked_out(guard, out, task.batch), report, for_excel)
 
 
 def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> Path:
@@ -97,7 +99,9 @@ def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> P
     return path
 
 
-def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | None = None) -> Summary:
+def send_and_reconcile(
+    task: Task, out: Path, screen: Screen, *, report: Path | None = None, for_excel: bool = False
+) -> Summary:
     """Send the due rows of the batch, write the reconciliation file, and return the summary.
 
     Raises what made the run impossible to go on.
@@ -116,6 +120,7 @@ def send_and_reconcile(task: Task, out: Path, screen: Screen, *, report: Path | 
         known=task.known,
         report=report,
         quarantine_h=quarantine_h,
+        for_excel=for_excel,
     )
     if interruption.came:  # kept while the results were written
         return replace(summary, exit_code=worst({summary.exit_code, ExitCode.INTERRUPTED}))
@@ -161,9 +166,16 @@ def reconcile(
     known: int = 0,
     report: Path | None = None,
     quarantine_h: float,
+    for_excel: bool = False,
 ) -> Summary:
     """Write the reconciliation file of a batch, show its totals, and return its summary after a run's `end`."""
-    counted = write_results(journal, batch, minor_units_of(rules), out=out, report=report, quarantine_h=quarantine_h)
+    counted = write_results(
+        *(journal, batch, minor_units_of(rules)),
+        out=out,
+        report=report,
+        quarantine_h=quarantine_h,
+        for_excel=for_excel,
+    )
     show_totals(screen, counted)
     summary = summary_after(journal, batch, counted, end, known=known)
     told = f"{summary.message} {say('The reconciliation is in {out}.', out=out)}"
@@ -187,7 +199,8 @@ def submit_and_report(
     """
 
     def send(task: Task, plan: Plan) -> Summary:
-        return with_warnings_told(send_and_reconcile(task, files.out, screen, report=files.report), plan)
+        sent = send_and_reconcile(task, files.out, screen, report=files.report, for_excel=files.for_excel)
+        return with_warnings_told(sent, plan)
 
     surface = Surface(partial(show_planned, screen), screen.say, screen.confirm if may_ask else Surface().confirm)
     result = submit_sheet(asked, settings, rules, gateway, journal, surface, send)

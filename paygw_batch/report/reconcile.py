@@ -66,6 +66,34 @@ def reconciled(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[
         raise InternalError(f"the reconciliation of batch {batch.batch} has {rows} rows, not {batch.rows}")
 
 
+def with_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield the pieces of a reconciliation with amounts and times once more at the end, typed, for a data frame.
+
+    The text beside them is what was read and what was answered; an amount that does not read as one is null here.
+    """
+    for piece in pieces:
+        names = {typed: _free_name(typed, piece.columns) for typed in ("amount_decimal", *_TYPED_TIMES)}
+        yield piece.with_columns(
+            readable_amount("amount").alias(names["amount_decimal"]),
+            *(
+                pl.col(text).str.to_datetime(_TIME, time_unit="us", time_zone="UTC", strict=False).alias(names[typed])
+                for typed, text in _TYPED_TIMES.items()
+            ),
+        )
+
+
+_TIME = "%Y-%m-%dT%H:%M:%S%.fZ"
+_TYPED_TIMES = {"first_sent_at_utc": "first_sent_at", "updated_at_utc": "updated_at"}
+"""Typed column -> the text that it is of."""
+
+
+def _free_name(name: str, taken: Sequence[str]) -> str:
+    """Return a name that no column of the sender has."""
+    while name in taken:
+        name += "_"
+    return name
+
+
 def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
     """Yield the pages of the sheet with the states of their rows, so that no more than a page is in memory twice."""
     standings = _standings(journal.standing_lines(batch.number))

@@ -21,12 +21,21 @@ _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
 _CLEAN_NUMBER = r"^\+?[0-9]+$"
 _LATIN = r"\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{131}\x{134}-\x{13E}\x{141}-\x{148}\x{14A}-\x{17E}"
 """Letters of European languages and their neighbours, each of them one character that Unicode's form NFKC keeps."""
-_CLEAN_TEXT = f"^[!-~{_LATIN}](?:[ -~{_LATIN}]*[!-~{_LATIN}])?$"
+_CLEAN_TEXT = f"^[!-<>-~{_LATIN}](?:[ -~{_LATIN}]*[!-~{_LATIN}])?$"
 _CLEAN = {Cleaning.CODE: "^[A-Z]+$", Cleaning.AMOUNT: "^[0-9.]+$"}
 """Patterns of values that cleaning leaves as they are; `_CLEAN_TEXT` for all others but numbers."""
 _TRIM_START, _TRIM_END = r"^[\p{C}\p{Z}]+", r"[\p{C}\p{Z}]+$"
 _TRIM = f"{_TRIM_START}|{_TRIM_END}"
 _WRAPPED = r'^="([^"]*)"$'
+_TAKEN = (
+    r"[+-]?[.,]?[0-9][0-9.,:/ +-]*(?:[eE][+-]?[0-9]+)?%?"  # a number, a date, a time
+    r"|[0-9]{1,2}[ /.-]?\p{L}{3,9}\.?(?:[ /.-]?[0-9]{1,4})?|\p{L}{3,9}[ /.-]?[0-9]{1,4}"  # a date with a month's name
+    r"|(?i:true|false|vrai|faux)"
+)
+"""Texts of which a spreadsheet makes something else when it opens a CSV: `0712` becomes 712, `MAR-1` a day."""
+_KEPT = f'^="({_TAKEN})"$'
+_MOST_IN_A_FORMULA = 255
+"""The longest text that a formula of Excel may hold."""
 _IN_GROUPS = r"^\+?[0-9]+(?:[ -][0-9]+)*$"
 """How most numbers with separators look: nothing but blanks and hyphens between digits."""
 _FLOAT_OF_A_WHOLE = r"^\+?[0-9]{7,15}\.0$"
@@ -84,7 +93,12 @@ def _cleaned_number(text: pl.Series) -> pl.Series:
 
 
 def _cleaned_text(text: pl.Series) -> pl.Series:
-    return trimmed(trimmed(text).str.normalize("NFKC"))
+    return trimmed(_cleaned_line(text).str.normalize("NFKC"))
+
+
+def _cleaned_line(text: pl.Series) -> pl.Series:
+    """Return texts without what `kept_by_spreadsheets` put around them: `="A-1"` would be another order id."""
+    return trimmed(trimmed(text).str.replace(_KEPT, "${1}"))
 
 
 def _cleaned_code(text: pl.Series) -> pl.Series:
@@ -154,7 +168,7 @@ def _bare(text: pl.Series) -> pl.Series:
 
 
 CLEANERS: Mapping[Cleaning, Callable[[pl.Series], pl.Series]] = {
-    Cleaning.TRIMMED: trimmed,
+    Cleaning.TRIMMED: _cleaned_line,
     Cleaning.TEXT: _cleaned_text,
     Cleaning.NUMBER: _cleaned_number,
     Cleaning.CODE: _cleaned_code,
@@ -171,6 +185,12 @@ def guarded(text: pl.Series) -> pl.Series:
     """Return the values with the guard where they need it."""
     risky = text.str.contains(_RISKY) & ~text.str.contains(_PLAIN_NUMBER)
     return changed(text, risky, lambda part: "'" + part)
+
+
+def kept_by_spreadsheets(text: pl.Series) -> pl.Series:
+    """Return the values with `="..."` around each of which a spreadsheet would make a number or a day."""
+    is_taken = text.str.contains(f"^(?:{_TAKEN})$") & (text.str.len_chars() <= _MOST_IN_A_FORMULA)
+    return changed(text, is_taken, lambda part: '="' + part + '"')
 
 
 def guarded_columns(frame: pl.DataFrame) -> pl.DataFrame:

@@ -124,6 +124,17 @@ def test_a_row_in_doubt_is_settled_by_a_person(payouts: Payouts, program: Progra
     assert any("Ms Njeri" in deed["by"] for deed in history)
 
 
+def test_a_row_that_waits_names_its_payee_and_its_representation_does_not(payouts: Payouts) -> None:
+    batch = paid(payouts, 1, amount="9007").batch
+    (waiting,) = payouts.status(batch).needs_person
+    assert (waiting.payee, waiting.account, waiting.amount, waiting.currency) == (
+        *("Jane Wanjiku", "254712345001"),
+        *("9007.00", "KES"),
+    )
+    assert "Jane" not in repr(waiting)
+    assert waiting.to_dict()["payee"] == "Jane Wanjiku"
+
+
 def test_refresh_needs_to_be_configured(payouts: Payouts) -> None:
     batch = paid(payouts, 1).batch
     with pytest.raises(ConfigurationError, match="status_enquiry"):

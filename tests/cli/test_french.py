@@ -15,6 +15,7 @@ from paygw_batch.language import language, say, say_count, speaking
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.wiring.outputs import OutputKind, _is_ours
 from tests.cli.approving import plan_of, policy
+from tests.cli.conversing import converse
 from tests.cli.program import ROOT, SAMPLES, Program, kenyan_rows, sandbox_toml
 from tests.sheet.sheet_values import of_rows
 
@@ -122,6 +123,57 @@ def test_json_differs_in_sentences_alone(program: Program) -> None:
     assert sentences
     assert [pair for pair in sentences if pair[0] == pair[1]] == []
     assert english_in("\n".join(message for _, message in sentences)) == []
+
+
+@pytest.mark.parametrize("words", [("submit", "--help"), ("status", "--nosuch"), ("nosuch",), ("submit",)])
+def test_the_language_counts_wherever_it_is_written(program: Program, words: tuple[str, ...]) -> None:
+    before, after = program.run("--lang", "fr", *words), program.run(*words, "--lang", "fr")
+    assert before.output == after.output
+    assert before.output.startswith("Utilisation\u00a0: paygw-batch")
+    assert english_in(before.output) == []
+    assert program.run(*words, "--lang=fr", PAYGW_LANG="en").output == after.output
+    assert program.run(*words).output.startswith("Usage: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("submit", "payroll.csv", "--concurrency", "many"),
+        ("submit", "payroll.csv", "--concurrency", "0"),
+        ("limits", "--rate", "fast"),
+        ("submit", "a.csv", "b.csv"),
+        ("submit", "payroll.csv", "--force=yes"),
+        ("submit", "payroll.csv", "--refrence", "x"),
+        ("validate",),
+        ("backup", "journal.sqlite3"),
+        ("backup", "copy.sqlite3"),
+        ("journal", "new"),
+        ("journal", "adopt", "--yes"),
+        ("journal", "roll-call"),
+        ("verify",),
+        ("invite", "Ada"),
+        ("completion", "powershell"),
+        ("--config", "bad.toml", "status"),
+    ],
+    ids=" ".join,
+)
+def test_answers_of_the_commands_are_in_french(program: Program, words: tuple[str, ...]) -> None:
+    program.run("submit", program.sheet(kenyan_rows(1)))
+    bad = program.home / "bad.toml"
+    bad.write_text('[gateway]\nread_timeout_s = 3\nbase_urll = "x"\n[submission]\nconcurrency = "a"\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(program.home)
+        result = program.run(*words, "--lang", "fr", COLUMNS="200", config="bad.toml" not in words)
+    assert result.output
+    assert english_in(result.output) == []
+
+
+def test_a_yes_is_one_in_the_language_that_asks(program: Program) -> None:
+    sheet = program.sheet(kenyan_rows(2))
+    program.run("submit", sheet)
+    again = program.sheet(kenyan_rows(2, prefix="AGAIN"), "again.csv")
+    shown, code = converse(program, "--lang", "fr", "submit", again, answers=[("[o/N]", "oui")])
+    assert (code, len(program.record())) == (0, 4), shown
 
 
 def test_an_unknown_language_is_a_mistake_that_lists_the_known_ones(program: Program) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -270,7 +271,39 @@ def test_at_a_terminal_it_asks_for_what_is_missing(nobody: Program) -> None:
     assert "-----BEGIN PUBLIC KEY-----" in shown
 
 
-def at_a_terminal(user: Program, answers: str, *words: str) -> str:
+def test_each_answer_is_checked_at_its_prompt_and_a_country_has_its_name(nobody: Program) -> None:
+    answers = (
+        "gateway.example\nhttps://gateway.example\n..\n77\nmerchant\nnowhere\nhttps://merchant.example/cb\n"
+        "Kenia\nKenya, Tanzania\njson\njson-params\nnosuch.txt\n\n"
+    )
+    shown = at_a_terminal(nobody, answers, "init")
+    assert shown.count("Error: ") == 6
+    settings = load_settings(nobody.config, environ={})
+    assert list(settings.countries) == ["KE", "TZ"]
+    assert settings.gateway.signature_profile == "json-params"
+
+
+def test_what_was_typed_is_kept_in_a_command_if_the_setup_fails(nobody: Program) -> None:
+    secret = nobody.home / "secret.txt"
+    secret.write_text("words\n")
+    secret.chmod(0o644)
+    answers = f"https://gateway.example\n77\nmy login\nhttps://merchant.example/cb\nKenya\n\n{secret}\n"
+    shown = at_a_terminal(nobody, answers, "init", exit_code=2)
+    (command,) = re.findall(r"^  paygw-batch (.*)$", shown, re.MULTILINE)
+    assert not nobody.config.exists()
+    secret.chmod(0o600)
+    assert nobody.run(*shlex.split(command), config=False).exit_code == 0
+    assert load_settings(nobody.config, environ={}).gateway.consumer_key == "my login"
+
+
+def test_a_configuration_that_is_there_is_told_before_anything_is_asked(nobody: Program) -> None:
+    init(nobody, *NEEDED)
+    shown = at_a_terminal(nobody, "", "init", exit_code=2)
+    assert "There already is a configuration" in shown
+    assert "base address" not in shown
+
+
+def at_a_terminal(user: Program, answers: str, *words: str, exit_code: int = 0) -> str:
     """Run the program at a terminal of its own, type the answers, and return all that the screen showed."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "paygw_batch", *words]
@@ -285,5 +318,5 @@ def at_a_terminal(user: Program, answers: str, *words: str) -> str:
     except OSError:  # how Linux says that the other end is closed
         pass
     os.close(ours)
-    assert running.wait() == 0, shown.decode()
+    assert running.wait() == exit_code, shown.decode()
     return shown.decode().replace("\r\n", "\n")

@@ -9,7 +9,16 @@ import click
 from paygw_batch.actions.continue_batch import prepare_release, release_by_order, release_rejected
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, WholeNumber
-from paygw_batch.cli.options import by_option, complete_batches, force_option, guard_of, settings_of, wait_option
+from paygw_batch.cli.options import (
+    by_option,
+    complete_batches,
+    excel_option,
+    force_option,
+    guard_of,
+    require_csv,
+    settings_of,
+    wait_option,
+)
 from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import continued, send_and_reconcile
@@ -31,6 +40,7 @@ SHOWN_WAITING = 20
 @click.argument("batch", shell_complete=complete_batches)
 @click.option("--row", "rows", type=WholeNumber(1), multiple=True, help="Only this row of the sheet. Repeatable.")
 @click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx).")
+@excel_option
 @click.option("--evidence", metavar="TEXT", help="With --order-out: why they may be sent again.")
 @click.option("--order-out", type=NamedFile(), help="Write an order for a second person, and send nothing.")
 @click.option("--key", type=NamedFile(), help="With --order-out: your private key (Ed25519, PEM).")
@@ -45,6 +55,7 @@ def command(
     batch: str,
     rows: tuple[int, ...],
     out: Path | None,
+    for_excel: bool,
     evidence: str | None,
     order_out: Path | None,
     key: Path | None,
@@ -59,6 +70,7 @@ def command(
     release is written as an order: another person approves it, and --order carries it out.
     """
     screen = Screen(invocation)
+    require_csv(out, for_excel=for_excel)
     settings = settings_of(invocation)
     who = person(by)
     if order_out is not None or key is not None or evidence is not None:
@@ -74,7 +86,9 @@ def command(
     if order is not None and rows:
         raise UsageError(say("--order already names its rows: leave --row out."))
     document = None if order is None else read_document(order, ReleaseOrder)
-    with continued(invocation, settings, "retry", screen, batch, out, wait=wait, force=force) as run:
+    with continued(
+        invocation, settings, "retry", screen, batch, out, wait=wait, force=force, for_excel=for_excel
+    ) as run:
         released = (
             release_rejected(run.task, rows, who) if document is None else release_by_order(run.task, document, who)
         )
@@ -84,7 +98,7 @@ def command(
             else say("There is no rejected row to retry.")
         )
         screen.say(" ".join([said, *released.waiting[:SHOWN_WAITING]]))
-        summary = send_and_reconcile(run.task, run.out, screen)
+        summary = send_and_reconcile(run.task, run.out, screen, for_excel=run.for_excel)
         waiting = len(released.waiting)
         why = (
             say_count(waiting, "{count:,} rejected row must wait", "{count:,} rejected rows must wait")

@@ -138,8 +138,8 @@ def command(
             guard.check(wanted, inputs={say("the sheet"): Path(record.sheet_path)})
             limit = None if screen.as_json else SHOWN_ROWS
             found = batch_status(settings, journal, record, only_doubt=in_doubt, limit=limit)
-            doubtful = [one.row.row for one in found.rows[:SHOWN_ROWS] if one.row.state in SHOWN_IN_DOUBT]
-            payments = journal.payments(record.number, doubtful)
+            told = found.rows if screen.as_json else found.rows[:SHOWN_ROWS]
+            payments = journal.payments(record.number, [one.row.row for one in told])
             _show_run(followed_batch(settings, journal, record, lambda: found.tallies), screen)
             summary = _one(found, payments, screen, only_doubt=in_doubt)
             if history:
@@ -202,7 +202,7 @@ def _one(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Scree
     _show_steps(found, payments, screen)
     _show_contradictions(found.contradictions, screen)
     waiting = show_evidence(found, screen)
-    rows = [_row_told(one) for one in sorted(found.rows, key=lambda one: one.row.row)]
+    rows = [_row_told(one, payments.get(one.row.row)) for one in sorted(found.rows, key=lambda one: one.row.row)]
     return replace(
         found.summary,
         further={
@@ -249,11 +249,11 @@ def _show_steps(found: BatchStatus, payments: Mapping[int, FoundPayment], screen
     for one in shown:
         row, why = one.row, f" ({one.row.error_code})" if one.row.error_code else ""
         state = state_words(shown_state(row.state))
-        told = _doubt_told(row, payments[row.row]) if row.row in payments else _step_told(one)
+        told = _doubt_told(row, payments[row.row]) if row.state in SHOWN_IN_DOUBT else _step_told(one)
         screen.say(say("- Row {row}, {state}{why}: {step}", row=row.row, state=state, why=why, step=told))
     if count > SHOWN_ROWS:
         screen.say(say("... and {count:,} more: --json lists all of them.", count=count - SHOWN_ROWS))
-    doubtful = [one.row.row for one in shown if one.row.row in payments]
+    doubtful = [one.row.row for one in shown if one.row.state in SHOWN_IN_DOUBT]
     if doubtful:
         operation = load_operation(found.record.operation)
         step = step_of_state(State.IN_DOUBT, found.record, operation, first_row=doubtful[0])
@@ -395,14 +395,20 @@ def _batch_told(one: ListedBatch) -> dict[str, object]:
     }
 
 
-def _row_told(one: RowStatus) -> dict[str, object]:
-    row = one.row
+def _row_told(one: RowStatus, payment: FoundPayment | None) -> dict[str, object]:
+    """Return a row that needs a person as the JSON has it; a person is shown its end of the account alone."""
+    row, payee = one.row, None if payment is None else payee_of(payment.form, payment.fields)
     return {
         "row": row.row,
         "client_orderid": row.client_orderid,
         "sent_orderid": row.sent_orderid,
         "state": shown_state(row.state),
         "attempts": row.attempts,
+        "payee": None if payee is None else payee.name,
+        "account": None if payee is None else payee.number,
+        "amount": None if payment is None else payment.amount,
+        "currency": row.currency,
+        "since": (row.intended_at if row.state in SHOWN_IN_DOUBT else None) or row.updated_at,
         "first_sent_at": row.first_sent_at,
         "error_code": row.error_code,
         "held": one.hold is not None,

@@ -28,10 +28,12 @@ from paygw_batch.cli.options import (
     answers_of,
     answers_options,
     by_option,
+    excel_option,
     force_option,
     guard_of,
     profile_option,
     repeats_option,
+    require_csv,
     settings_of,
     stated_totals,
     strict_option,
@@ -61,6 +63,7 @@ _OPTIONS = (
     answers_options,
     profile_option,
     click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx)."),
+    excel_option,
     click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others."),
     click.option("--mended", type=NamedFile(), metavar="FILE", help="File of corrections made in the console."),
     click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent."),
@@ -111,6 +114,7 @@ def run_sheet(
     sheet: Path,
     column_profile: str | None,
     out: Path | None,
+    for_excel: bool,
     mended: Path | None,
     plan: Path | None,
     first: int | None,
@@ -127,6 +131,7 @@ def run_sheet(
 ) -> None:
     """Run a sheet of `operation`. `further` are the values of `answers_options`, and those of `SheetOptions`."""
     screen, answers, stated = Screen(invocation), answers_of(further), stated_totals(expect_rows, expect_total)
+    require_csv(out, for_excel=for_excel)
     pace = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
     settings = settings_of(invocation, {**pace, ("sheet", "column_profile"): column_profile})
     sent_by = _sent_by(settings, first, detach=detach, urgent=further["urgent"])
@@ -151,7 +156,9 @@ def run_sheet(
         screen.finish(_tried(read, settings, minor_units_of(rules), screen))
     with reported(settings, command_name, screen) as report:
         asked = read()
-        files = ResultFiles(out or default_out(sheet, asked.validated.sheet.name), is_out_named=out is not None)
+        files = ResultFiles(
+            out or default_out(sheet, asked.validated.sheet.name), is_out_named=out is not None, for_excel=for_excel
+        )
         files.check(guard, asked)
         with (
             gateway_of(settings, rules, os.environ) as gateway,

@@ -11,14 +11,17 @@ from polars.io.plugins import register_io_source
 
 from paygw_batch.errors import OutputError
 from paygw_batch.files import appearing, cannot_write
-from paygw_batch.language import say
-from paygw_batch.sheet.clean import guarded_columns, guarded_names
+from paygw_batch.language import say, spreadsheet_signs
+from paygw_batch.sheet.clean import guarded_columns, guarded_names, kept_by_spreadsheets
 from paygw_batch.sheet.columns import REJECTS_COLUMNS
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.write.file_ending import table_ending
 
 _WORKBOOK_ROWS = 1_048_575
 """The most rows of a worksheet below its header."""
+_AS_IT_IS = frozenset({"amount", "first_sent_at", "updated_at"})
+"""The columns of a reconciliation of which a spreadsheet makes what they say."""
+_AMOUNT_OF_EXCEL = r"^([0-9]{1,15})\.([0-9]+)$"
 _LINE_POINTS = 15
 _LETTERS_A_DIGIT = 1.1
 """A width is in digits; letters are narrower on the whole."""
@@ -42,14 +45,17 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
         _write_workbook(frame, file)
 
 
-def write_pieces(pieces: Iterable[pl.DataFrame], path: Path) -> None:
+def write_pieces(pieces: Iterable[pl.DataFrame], path: Path, *, for_excel: bool = False) -> None:
     """Write a frame that comes piece by piece to a .csv or .parquet file, as `write_frame` does.
 
-    What the pieces raise is passed on: then there is no file.
+    A CSV file `for_excel` can be opened with a double click: see `_write_csv_for_excel`. What the pieces raise is
+    passed on: then there is no file.
     """
     with _written(path) as file:
         if table_ending(path) == ".parquet":
             _write_parquet(pieces, file)
+        elif for_excel:
+            _write_csv_for_excel(pieces, file)
         else:
             _write_csv(pieces, file)
 
@@ -107,6 +113,23 @@ def _write_csv(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
         safe = guarded_columns(piece)
         safe.columns = guarded_names(piece.columns)
         safe.write_csv(file, include_header=place == 0)
+
+
+def _write_csv_for_excel(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
+    """Write CSV that Excel shows as it is: with a byte order mark, and long numbers, zeros and days kept as text.
+
+    Amounts are numbers there, written with the signs of the chosen language: Excel reads the files of its own.
+    """
+    signs = spreadsheet_signs()
+    for place, piece in enumerate(pieces):
+        safe = guarded_columns(piece)
+        names = [name for name in safe.columns if safe.schema[name] == pl.String and name not in _AS_IT_IS]
+        safe = safe.with_columns(
+            *(kept_by_spreadsheets(safe[name]) for name in names),
+            pl.col("amount").str.replace(_AMOUNT_OF_EXCEL, f"${{1}}{signs.decimal}${{2}}"),
+        )
+        safe.columns = guarded_names(piece.columns)
+        safe.write_csv(file, include_header=place == 0, include_bom=place == 0, separator=signs.delimiter)
 
 
 def _write_parquet(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:

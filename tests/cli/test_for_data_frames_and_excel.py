@@ -1,0 +1,102 @@
+"""A reconciliation for a data frame has typed columns beside the text; one for Excel keeps every digit."""
+
+import csv
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from paygw_batch.sheet.clean import kept_by_spreadsheets
+from tests.cli.program import HEADING, Program, kenyan_rows
+
+BOM = b"\xef\xbb\xbf"
+ODD = [
+    "KE,0712,1500.50,KES,Jane Wanjiku,254712345001,0712345001,1/2",
+    "KE,MAR-1,9001,KES,Ann,254712345002,+254712345002,x",
+]
+
+
+@pytest.fixture
+def paid(program: Program) -> Path:
+    """A paid sheet with ids of which a spreadsheet makes a number and a day; its second row is rejected."""
+    sheet = program.sheet(ODD, heading=f"{HEADING},amount_decimal")
+    program.json("submit", sheet)
+    return sheet
+
+
+def rows_of(path: Path, delimiter: str) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8-sig") as stream:
+        return list(csv.DictReader(stream, delimiter=delimiter))
+
+
+def test_parquet_has_amounts_and_times_typed_at_its_end(program: Program, paid: Path) -> None:
+    out = program.home / "out.parquet"
+    program.json("reconcile", paid, "--out", out)
+    found = pl.read_parquet(out)
+    assert found["amount_decimal"].to_list() == ["1/2", "x"]  # the sender's own column keeps its name
+    typed = found.columns[-3:]
+    assert typed == ["amount_decimal_", "first_sent_at_utc", "updated_at_utc"]
+    assert [str(found.schema[name]) for name in typed] == [
+        "Decimal(precision=38, scale=4)",
+        *2 * ["Datetime(time_unit='us', time_zone='UTC')"],
+    ]
+    assert found["amount_decimal_"].to_list() == [Decimal("1500.50"), Decimal(9001)]
+    for text, time in found.select("first_sent_at", "first_sent_at_utc").iter_rows():
+        assert datetime.fromisoformat(text) == time.astimezone(UTC)
+
+
+def test_what_does_not_read_as_an_amount_is_null_there(program: Program) -> None:
+    sheet = program.sheet([*kenyan_rows(1), "KE,BAD-1,1e3,KES,Jane,254712345678,+254712345678"])
+    out = program.home / "out.parquet"
+    program.json("submit", sheet, "--skip-invalid", "--out", out)
+    found = pl.read_parquet(out)
+    assert found["amount"].to_list() == ["1500.50", "1e3"]
+    assert found["amount_decimal"].to_list() == [Decimal("1500.50"), None]
+    assert found["first_sent_at_utc"][1] is None
+
+
+def test_a_csv_for_excel_keeps_every_digit(program: Program, paid: Path) -> None:
+    out = program.home / "out.csv"
+    program.json("reconcile", paid, "--out", out, "--for-excel")
+    assert out.read_bytes().startswith(BOM)
+    first, second = rows_of(out, ",")
+    assert (first["row"], first["amount"]) == ("2", "1500.50")
+    assert (first["client_orderid"], second["client_orderid"]) == ('="0712"', '="MAR-1"')
+    assert (first["account_number"], first["phone"]) == ('="254712345001"', '="+254712345001"')
+    assert (first["account_name"], first["amount_decimal"]) == ("Jane Wanjiku", '="1/2"')
+    assert first["updated_at"].endswith("Z")
+    program.json("reconcile", paid, "--out", out, "--for-excel")  # its own file may be replaced
+
+
+def test_a_french_excel_gets_its_own_signs(program: Program, paid: Path) -> None:
+    out = program.home / "out.csv"
+    program.json("--lang", "fr", "reconcile", paid, "--out", out, "--for-excel")
+    first, second = rows_of(out, ";")
+    assert (first["amount"], second["amount"]) == ("1500,50", "9001")
+
+
+@pytest.mark.parametrize("command", ["submit", "resume", "retry"])
+def test_every_command_that_writes_the_file_can_write_it_so(program: Program, paid: Path, command: str) -> None:
+    out = program.home / "out.csv"
+    program.json(command, paid, "--out", out, "--for-excel")
+    assert out.read_bytes().startswith(BOM)
+    assert program.run(command, paid, "--out", program.home / "out.xlsx", "--for-excel").exit_code == 2
+
+
+def test_a_file_for_excel_that_comes_back_pays_nobody_again(program: Program, paid: Path) -> None:
+    out = program.home / "out.csv"
+    program.json("reconcile", paid, "--out", out, "--for-excel")
+    again = program.json("submit", out, "--dry-run")
+    assert (again["known"], again["states"]) == (2, {"paid": 1, "rejected": 1})
+
+
+@pytest.mark.parametrize("text", ["0712", "1e5", "12.50", "1-2", "3/4", "2:30", "SEP2", "mars 2026", "TRUE", "+254"])
+def test_what_a_spreadsheet_would_change_is_kept(text: str) -> None:
+    assert kept_by_spreadsheets(pl.Series([text])).to_list() == [f'="{text}"']
+
+
+@pytest.mark.parametrize("text", ["A-1", "Jane Wanjiku", "", "'=1", "2026-11-24T10:40:13.402Z", "1" * 256, '1"2'])
+def test_what_a_spreadsheet_leaves_alone_stays(text: str) -> None:
+    assert kept_by_spreadsheets(pl.Series([text])).to_list() == [text]
