@@ -62,7 +62,8 @@ class Submission:
 
     `sheet` is its path, `plan` the file of its approved plan, `by` who decides, in the words that the journal keeps.
     `read` reads and validates the sheet once more (a plan may be in another language), and `corrections` returns
-    those that people made after its upload: the findings of its plan are made again from them.
+    those that people made after its upload: the findings of its plan are made again from them. `typed` is the sheet in
+    a command, with the options that say how it is read.
     """
 
     validated: Validated
@@ -72,6 +73,7 @@ class Submission:
     options: SheetOptions = field(default_factory=SheetOptions)
     read: Callable[[], Validated] | None = None
     corrections: Callable[[Validated], Sequence[PlanFinding]] = lambda _validated: ()
+    typed: str = "SHEET"
 
     @property
     def operation(self) -> str:

@@ -3,6 +3,7 @@
 How a surface sends (a progress bar, a queue of outcomes) is passed in as a function.
 """
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -106,8 +107,8 @@ def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
     return replace(summary, further={**summary.further, **told})
 
 
-def refused_summary(refused: RefusedSheet, *, strict: bool) -> Summary:
-    """Return the summary of a refused sheet; with `strict`, warnings are among its defects."""
+def refused_summary(refused: RefusedSheet, asked: Submission) -> Summary:
+    """Return the summary of a refused sheet; if the submission is strict, warnings are among its defects."""
     plan, validated = refused.plan, refused.plan.validated
     summary = Summary(
         ExitCode.DEFECTS,
@@ -124,21 +125,25 @@ def refused_summary(refused: RefusedSheet, *, strict: bool) -> Summary:
         summary = replace(summary, message=message, further={"code": refused.repeat.code}, option=option)
     else:
         bad = validated.defects_found.rows.len()
-        summary = replace(summary, message=_defects_sentence(plan, bad, strict=strict), defects=bad)
+        summary = replace(summary, message=_defects_sentence(plan, bad, asked), defects=bad)
     return with_warnings_told(summary, plan)
 
 
-def _defects_sentence(plan: Plan, bad: int, *, strict: bool) -> str:
+def _defects_sentence(plan: Plan, bad: int, asked: Submission) -> str:
     operation = load_operation(plan.validated.sheet.operation)
-    options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if strict else ''}"
+    ending = ".xlsx" if asked.sheet.suffix.lower() == ".xlsx" else ".csv"
+    rejects = shlex.quote(f"{asked.sheet.stem}.rejects{ending}")
+    options = f"{'' if operation.name == PAYOUT else '--collect '}{'--strict ' if asked.options.strict else ''}"
     return say_count(
         bad,
-        "{count:,} of {rows} has defects: nothing was sent. Correct it (`paygw-batch validate SHEET "
-        "{options}--rejects FILE` writes it out), or {command} with --skip-invalid to {verb} the others.",
-        "{count:,} of {rows} have defects: nothing was sent. Correct them (`paygw-batch validate SHEET "
-        "{options}--rejects FILE` writes them out), or {command} with --skip-invalid to {verb} the others.",
+        "{count:,} of {rows} has defects: nothing was sent. Correct it (`paygw-batch validate {sheet} "
+        "{options}--rejects {rejects}` writes it out), or {command} with --skip-invalid to {verb} the others.",
+        "{count:,} of {rows} have defects: nothing was sent. Correct them (`paygw-batch validate {sheet} "
+        "{options}--rejects {rejects}` writes them out), or {command} with --skip-invalid to {verb} the others.",
         rows=say_count(plan.validated.height, "{count:,} row", "{count:,} rows"),
+        sheet=asked.typed,
         options=options,
+        rejects=rejects,
         command=operation.command,
         verb=say(operation.verb),
     )

@@ -209,7 +209,7 @@ def submit_and_report(
     if files.rejects is not None and result.repeat is None:
         given, validated = files.rejects, result.plan.validated
         screen.notes(write_mendable(validated, given.source, given.options, given.path).notes)
-    return refused_summary(result, strict=asked.options.strict)
+    return refused_summary(result, asked)
 
 
 def show_planned(screen: Screen, plan: Plan) -> None:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -37,6 +38,13 @@ def answered(
                 said = " ".join(f"--{asks} {shlex.quote(answer)}" for asks, answer in asked.items())
                 screen.say(say("The options that say the same: {said}", said=said))
             return found, answers
+
+
+def as_typed(sheet: Path, answers: SheetAnswers, column_profile: str | None) -> str:
+    """Return a sheet as a person types it in another command, with the options that say how it is read."""
+    options = [(asks.value, getattr(answers, asks.value)) for asks in Asked] + [("column-profile", column_profile)]
+    words = [word for name, answer in options if answer is not None for word in (f"--{name}", answer)]
+    return shlex.join([str(sheet), *words])
 
 
 def _reference(screen: Screen, question: SheetQuestion, operation: str) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 import click
@@ -73,7 +74,8 @@ class HealthCheck:
     @classmethod
     def failed(cls, what: str, error: PaygwError, code: ExitCode = ExitCode.USAGE) -> "HealthCheck":
         """Return the failed check for an error, with its hint."""
-        return cls(what, Health.BAD, f"{error.message} {error.hint}".strip(), code)
+        hint = "" if error.hint == say(ConfigurationError.default_hint) else error.hint  # it names this very command
+        return cls(what, Health.BAD, f"{error.message} {hint}".strip(), code)
 
 
 _TEST_TEXT = "a test of paygw-batch doctor: no payment"
@@ -447,9 +449,16 @@ def _journal(settings: Settings, now: datetime, wrong: list[str]) -> Iterator[He
         yield HealthCheck(mark("database role"), Health.GOOD, say(_RIGHTS[role or "none"]))
     else:
         yield HealthCheck(_JOURNAL, Health.GOOD, found)
-        lacking = lacking_room(settings, due)
+        lacking = _unwritable(settings.journal_path().parent) or lacking_room(settings, due)
         room = say("{mib:,.0f} MiB are free on the disk of the journal", mib=free_bytes(settings) / 2**20)
         yield HealthCheck(mark("room"), Health.BAD if lacking else Health.GOOD, lacking or room, ExitCode.STOPPED_EARLY)
+
+
+def _unwritable(folder: Path) -> str:
+    """Return the sentence about a folder of a journal in which nothing can be written; empty if all is well."""
+    if os.access(folder, os.W_OK):
+        return ""
+    return say("{folder} cannot be written: no run can note what it sends, and none starts.", folder=folder)
 
 
 def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[HealthCheck]:

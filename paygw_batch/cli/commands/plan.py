@@ -29,7 +29,7 @@ from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_co
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.sheet_tables import show_findings
 from paygw_batch.cli.send_batch import show_known, show_planned
-from paygw_batch.cli.sheet_questions import answered
+from paygw_batch.cli.sheet_questions import answered, as_typed
 from paygw_batch.errors import UsageError
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
@@ -90,14 +90,15 @@ def command(
     maker = own_key(key)
     known_maker(maker.public, policy, say("No plan was made."))
     reading = partial(validated_sheet, settings, rules, sheet)
-    validated, _ = answered(screen, reading, answers_of(answers_given), operation)
+    validated, answered_by = answered(screen, reading, answers_of(answers_given), operation)
     options = SheetOptions(skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant)
-    asked = Submission(validated, sheet, out, "", options)
+    typed = as_typed(sheet, answered_by, column_profile)
+    asked = Submission(validated, sheet, out, "", options, typed=typed)
     with journal_for_document(settings, "plan") as journal:
         surface = Surface(partial(_show, screen, skip_invalid=skip_invalid), screen.say, screen.confirm)
         prepared = prepare_plan(asked, settings, rules, journal, surface, maker, against=against)
     if isinstance(prepared, RefusedSheet):
-        screen.finish(refused_summary(prepared, strict=strict))
+        screen.finish(refused_summary(prepared, asked))
     plan, document = prepared.plan, prepared.document
     write_document(document, out)
     is_shared = share_plan(settings, document)

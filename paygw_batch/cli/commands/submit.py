@@ -42,7 +42,7 @@ from paygw_batch.cli.options import (
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.screen.sheet_tables import show_totals
 from paygw_batch.cli.send_batch import reported, show_planned, submit_and_report
-from paygw_batch.cli.sheet_questions import answered
+from paygw_batch.cli.sheet_questions import answered, as_typed
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import with_separators
 from paygw_batch.errors import UsageError
@@ -150,7 +150,8 @@ def run_sheet(
         again = partial(reading, answered_by)
         screen.notes(validated.sheet.notes)
         require_as_stated(settings, rules, validated, stated)
-        return Submission(validated, sheet, plan_file, decider, options, again, corrections)
+        typed = as_typed(sheet, answered_by, column_profile)
+        return Submission(validated, sheet, plan_file, decider, options, again, corrections, typed)
 
     if dry_run:
         screen.finish(_tried(read, settings, minor_units_of(rules), screen))
@@ -197,11 +198,11 @@ def _tried_with(
     show_planned(screen, plan)
     require_named_plan(asked, settings)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
-        return refused_summary(refused, strict=asked.options.strict)
+        return refused_summary(refused, asked)
     counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
     show_totals(screen, counted)
     if (refused := refused_as_repeat(asked, plan, journal, Surface())) is not None:
-        return refused_summary(refused, strict=asked.options.strict)
+        return refused_summary(refused, asked)
     ready = counted.states.get("ready", 0)
     sums = ", ".join(
         f"{currency} {with_separators(by_state['ready'])}"
