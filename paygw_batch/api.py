@@ -316,6 +316,7 @@ class Payouts:
         like: nothing was sent by then.
         """
         path, answers = _path_of(sheet, name), SheetAnswers(reference, worksheet, encoding)
+        given = _given(sheet)
         plan_file = None if plan is None else _named(plan, "plan")
         options = SheetOptions(
             skip_invalid=skip_invalid,
@@ -327,11 +328,11 @@ class Payouts:
 
         def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
-            validated = self._read(sheet, path, answers)
+            validated = self._read(given, path, answers)
             for note in validated.sheet.notes:
                 parts.note(note)
             require_as_stated(self._settings, self._rules, validated, expected)
-            again = partial(self._read, sheet, path, answers)
+            again = partial(self._read, given, path, answers)
             asked = Submission(validated, path, plan_file or default_plan(path), person(by), options, read=again)
 
             def send_planned(task: Task, plan: Plan) -> Finished:
@@ -358,7 +359,7 @@ class Payouts:
     ) -> Checked:
         """Read and validate a sheet, as `submit` would. Raises `SheetError` for one that cannot be read at all."""
         answers = SheetAnswers(reference, worksheet, encoding)
-        found = self._read(sheet, _path_of(sheet, name), answers)
+        found = self._read(_given(sheet), _path_of(sheet, name), answers)
         if strict:
             found = warnings_as_defects(found)
         return Checked(
@@ -452,7 +453,7 @@ class Payouts:
         path, file, policy = _path_of(sheet, name), _named(out, "out"), required_policy(self._settings)
         maker = load_approval_key(_named(key, "key"), passphrase)
         known_maker(maker.public, policy, "No plan was made.")
-        validated = self._read(sheet, path, SheetAnswers(reference, worksheet, encoding))
+        validated = self._read(_given(sheet), path, SheetAnswers(reference, worksheet, encoding))
         options = SheetOptions(skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant)
         asked = Submission(validated, path, file, "", options)
         OutputGuard(self._settings, self._config).check(
@@ -538,10 +539,9 @@ class Payouts:
             )
         return record
 
-    def _read(self, sheet: SheetLike, path: Path, answers: SheetAnswers) -> Validated:
-        if isinstance(sheet, Path | str):
+    def _read(self, frame: pl.DataFrame | None, path: Path, answers: SheetAnswers) -> Validated:
+        if frame is None:
             return validated_sheet(self._settings, self._rules, path, answers)
-        frame = sheet if isinstance(sheet, pl.DataFrame) else pl.DataFrame(sheet)
         return validated_frame(self._settings, self._rules, frame, name=path.name, reference=answers.reference)
 
 
@@ -624,6 +624,21 @@ def _plain(value: object) -> object:
             return [_as_dict(one) if is_dataclass(one) else one for one in value]
         case _:
             return value
+
+
+def _given(sheet: SheetLike) -> pl.DataFrame | None:
+    """Return a frame of any library as one of polars; None for a file. A stream can be read once, and is read here."""
+    if isinstance(sheet, Path | str):
+        return None
+    if not isinstance(sheet, ArrowTable):
+        raise UsageError(
+            say("A sheet is the path of a file, or a frame; this is neither: {kind}.", kind=type(sheet).__name__),
+            hint=say("Any frame with __arrow_c_stream__ will do: of polars, pandas, pyarrow, DuckDB."),
+        )
+    try:
+        return sheet if isinstance(sheet, pl.DataFrame) else pl.DataFrame(sheet)
+    except pl.exceptions.PolarsError as error:
+        raise SheetError(say("The frame cannot be read: {reason}.", reason=str(error).partition("\n")[0])) from None
 
 
 def _path_of(sheet: SheetLike, name: str | None) -> Path:

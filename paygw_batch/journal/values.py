@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import NamedTuple
 
@@ -113,6 +113,10 @@ class BatchRecord:
     sheet_path: str = ""
     reference: str = ""
     """The reference that its order ids were derived from; empty if they were in the sheet."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the values under their names, for JSON."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,6 +500,10 @@ class FoundPayment:
     possible_duplicate_of: int | None
     first_sent_at: str | None
     updated_at: str | None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the values under their names, for JSON: the payee's as well."""
+        return {one.name: getattr(self, one.name) for one in fields(self)} | {"fields": dict(self.fields)}
 
 
 @dataclass(frozen=True, slots=True)

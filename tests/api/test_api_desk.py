@@ -72,6 +72,38 @@ def test_a_frame_of_another_library_is_paid_as_one_of_ours(payouts: Payouts) -> 
     assert finished(again.result).batch == result.batch
 
 
+def test_a_stream_is_read_once_also_for_a_plan(program: Program) -> None:
+    """A reader of batches is empty after its first reading; a submission makes the findings of its plan again."""
+
+    class Reader(OtherFrame):
+        def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+            rows, self._frame = self._frame, self._frame.clear()
+            return rows.__arrow_c_stream__(requested_schema)
+
+    program.config.write_text(sandbox_toml() + policy(program.home))
+    payouts, home = Payouts(program.config, environ=program.environ), program.home
+    plan = home / "plan.json"
+    payouts.plan(Reader(people(2)), plan, home / "ada.pem", name=NAME)
+    payouts.approve(plan, home / "ben.pem")
+    with payouts.submit(Reader(people(2)), name=NAME, plan=plan) as run:
+        assert finished(run.wait()).states == {"paid": 2}
+
+
+@pytest.mark.parametrize("sheet", [None, b"country", [1], 7])
+def test_what_is_neither_file_nor_frame_is_a_mistake(payouts: Payouts, sheet: object) -> None:
+    with pytest.raises(UsageError, match="neither"):
+        payouts.validate(sheet, name=NAME)  # type: ignore[arg-type]
+
+
+def test_a_frame_whose_columns_have_one_name_is_refused(payouts: Payouts) -> None:
+    class Twice(OtherFrame):
+        def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+            raise pl.exceptions.DuplicateError("column appears more than once")
+
+    with pytest.raises(SheetError, match="more than once"):
+        payouts.validate(Twice(people(1)), name=NAME)
+
+
 def test_a_run_says_its_batch_and_how_far_it_is(payouts: Payouts) -> None:
     with payouts.submit(people(5), name=NAME) as run:
         assert (run.batch, run.total) == (payouts.batches()[0].batch, 5)
@@ -174,6 +206,8 @@ def test_every_result_is_json(payouts: Payouts) -> None:
         told = json.loads(json.dumps(result.to_dict()))
         assert told["batch" if not isinstance(result, Refused) else "message"]
     assert json.loads(json.dumps(done.to_dict()))["reconciliation"][0]["state"] == "paid"
+    for one in (*payouts.find("Jane"), *payouts.batches()):
+        assert json.loads(json.dumps(one.to_dict()))["batch"] == done.batch
     checked = payouts.validate(people(1, amount="x"), name=NAME).to_dict()
     assert json.loads(json.dumps(checked))["defects"][0]["code"] == "amount.format"
 
