@@ -3,10 +3,11 @@
 import difflib
 import importlib
 import os
+import shutil
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -133,7 +134,20 @@ def _fit(error: click.UsageError, *, is_json: bool) -> click.UsageError:
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its text is the help
     if is_json:
         _print_summary(say("No command was named.") if is_help else error.format_message(), error.exit_code)
-    return error if is_help else click.UsageError(fit_for_terminal(error.format_message()), error.ctx)
+    if is_help:
+        return error
+    first = say("Error: ")
+    text = fitted(first + fit_for_terminal(error.format_message()), standard_error().file)
+    return click.UsageError(text.removeprefix(first), error.ctx)
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """Return a line as it is printed to a stream: at a terminal broken between words."""
+    if not stream.isatty():
+        return text
+    from paygw_batch.cli.screen.layout import wrapped  # noqa: PLC0415 (rich: only for what is shown)
+
+    return wrapped(text, shutil.get_terminal_size().columns)
 
 
 def _print_summary(message: str, exit_code: int, code: str = "") -> None:
@@ -153,9 +167,11 @@ def _fail(
     told = standard_error().file
     if trace is not None:
         click.echo(_bare_trace(trace), file=told)
-    click.echo(click.style(say("Error: "), fg="red", bold=True) + fit_for_terminal(message), file=told)
+    first = say("Error: ")
+    text = fitted(first + fit_for_terminal(message), told)
+    click.echo(click.style(first, fg="red", bold=True) + text.removeprefix(first), file=told)
     if hint:
-        click.echo(fit_for_terminal(hint), file=told)
+        click.echo(fitted(fit_for_terminal(hint), told), file=told)
     # Of the group's own options, which are known before a command's module is loaded.
     if ctx.params.get("as_json"):
         _print_summary(message, exit_code, code)
