@@ -116,6 +116,15 @@ class HelpGroup(HelpCommand, click.Group):
 
     command_class = HelpCommand
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is called; one that is not there is answered with those that are."""
+        if self.commands and args[0] not in self.commands and not ctx.resilient_parsing:
+            known = ", ".join(f"{ctx.info_name} {name}" for name in self.commands)
+            ctx.fail(say("No such command {name!r}. There are: {known}.", name=args[0], known=known))
+        return super().resolve_command(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line for each option and for each command."""
         super().format_options(ctx, formatter)

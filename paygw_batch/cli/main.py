@@ -17,7 +17,7 @@ from paygw_batch.cli.invocation import Invocation, also_after, program_options, 
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import AGAIN, EXIT_CODE, interruption
 from paygw_batch.core.text import fit_for_terminal
-from paygw_batch.errors import ConfigurationError, PaygwError
+from paygw_batch.errors import ConfigurationError, PaygwError, UsageError
 from paygw_batch.language import mark, say
 from paygw_batch.processes import forbid_core_dumps
 
@@ -111,7 +111,7 @@ class _CommandGroup(HelpGroup):
         except click.UsageError as error:
             raise _fit(error, is_json=bool(ctx.params.get("as_json")) or ctx.meta.get(_JSON_ASKED, False)) from None
         except PaygwError as error:
-            _fail(ctx, error.message, error.hint, error.exit_code, code=error.code)
+            _fail(ctx, error.message, _hint_of(error, ctx), error.exit_code, code=error.code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
@@ -124,6 +124,13 @@ class _CommandGroup(HelpGroup):
                 1,
                 trace=error,
             )
+
+
+def _hint_of(error: PaygwError, ctx: click.Context) -> str:
+    """Return the hint of an error; the general one of a wrong usage names the command that was called."""
+    if error.hint == say(UsageError.default_hint) and ctx.invoked_subcommand:
+        return say("`paygw-batch {command} --help` shows how it is written.", command=ctx.invoked_subcommand)
+    return error.hint
 
 
 def _fit(error: click.UsageError, *, is_json: bool) -> click.UsageError:

@@ -123,6 +123,11 @@ def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
                 say("--expect-total {text}: write the amount without a sign between thousands.", text=text),
                 hint=say("The decimals follow a point: KES=125000.50."),
             )
+        if equals and currency.strip() and amount_text.strip() and amount is None:
+            raise UsageError(
+                say("--expect-total {text}: {amount} is not an amount.", text=text, amount=amount_text.strip()),
+                hint=say("Write it in plain digits, without a sign or an exponent: KES=125000.50."),
+            )
         if not equals or amount is None or not currency.strip():
             raise UsageError(
                 say("--expect-total {text} does not say a currency and an amount.", text=text),

@@ -12,16 +12,17 @@ from paygw_batch.clock import utc_now
 from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.errors import Asked, SheetQuestion
 from paygw_batch.language import say
+from paygw_batch.sheet.read.headings import HeadingError
 
 T = TypeVar("T")
 
 
 def answered(
-    screen: Screen, read: Callable[[SheetAnswers], T], answers: SheetAnswers, operation: str
+    screen: Screen, read: Callable[[SheetAnswers], T], answers: SheetAnswers, operation: str, sheet: Path
 ) -> tuple[T, SheetAnswers]:
     """Return what `read` makes of a sheet, and the answers with which it could be read.
 
-    Raises `SheetQuestion` if nobody can be asked, or the answer was no.
+    Commands in hints name `sheet`. Raises `SheetQuestion` if nobody can be asked, or the answer was no.
     """
     asked: dict[Asked, str] = {}
     while True:
@@ -33,6 +34,9 @@ def answered(
                 raise
             asked[question.asks] = answer
             answers = answers.to(question.asks, answer)
+        except HeadingError as error:
+            error.hint = error.hint_about(shlex.quote(str(sheet)))
+            raise
         else:
             if asked:
                 said = " ".join(f"--{asks} {shlex.quote(answer)}" for asks, answer in asked.items())

@@ -197,8 +197,13 @@ def load_behaviour(path: Path) -> Behaviour:
     """Return the behaviour in the file at `path`; raise `ConfigurationError`."""
     try:
         text = read_regular(path, _MAX_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigurationError(say("{name} cannot be read: {problem}", name=path.name, problem=problem)) from None
+    except OSError as problem:
+        reason = say(problem.strerror or "unknown reason")
+        raise ConfigurationError(
+            say("{path} cannot be read: {reason}.", path=path, reason=reason), hint=say("Check the path.")
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(say("{path} is not written in UTF-8.", path=path), hint="") from None
     return parse_behaviour(text, name=path.name)
 
 

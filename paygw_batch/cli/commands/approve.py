@@ -140,7 +140,7 @@ def _viewed(
     rules, content = rules_of(settings, found.content.operation), found.content
 
     reading = partial(validated_sheet, settings, rules, sheet)
-    validated, answers = answered(screen, reading, answers_of(answers_given), content.operation)
+    validated, answers = answered(screen, reading, answers_of(answers_given), content.operation, sheet)
     options = SheetOptions(
         skip_invalid=content.invalid > 0, amend=content.amended > 0, strict=strict, repeats_meant=True
     )

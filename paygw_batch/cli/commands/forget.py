@@ -1,5 +1,6 @@
 """`paygw-batch forget`: forget people whom the journal paid, and keep the books."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -182,7 +183,7 @@ def _written(
     message = say(
         "Nothing was changed. The order is in {out}; {asks}: `paygw-batch approve {out} --key KEY`. Then "
         "`paygw-batch forget --order {out}` carries it out.",
-        out=out,
+        out=shlex.quote(str(out)),
         asks=asks,
     )
     further = _told(journal, chosen) | document_told(document, policy)

@@ -24,7 +24,7 @@ from paygw_batch.cli.screen.screen import Screen, prompted
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import country_named, load_operation, load_rules
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import PaygwError, UsageError
+from paygw_batch.errors import ConfigurationError, PaygwError, UsageError
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.language import mark, say
 from paygw_batch.report.summary import ExitCode, Summary
@@ -122,7 +122,9 @@ def command(invocation: Invocation, /, *, sandbox: bool, letter: Path | None, fo
         try:
             endpoint = _endpoint(completed, journal)
             done = set_up_endpoint(endpoint, SetupPlaces(configuration, letter), environ=os.environ, force=force)
-        except PaygwError:
+        except PaygwError as error:
+            if error.hint == say(ConfigurationError.default_hint):  # doctor has nothing to look at yet
+                error.hint = say(_NOTHING)
             _keep_answers(screen, completed, answers, invocation)
             raise
     _show(screen, done)

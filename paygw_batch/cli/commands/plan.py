@@ -1,5 +1,6 @@
 """`paygw-batch plan`: write a plan of the exact payments of a sheet, signed by its maker, for others to approve."""
 
+import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -90,7 +91,7 @@ def command(
     maker = own_key(key)
     known_maker(maker.public, policy, say("No plan was made."))
     reading = partial(validated_sheet, settings, rules, sheet)
-    validated, answered_by = answered(screen, reading, answers_of(answers_given), operation)
+    validated, answered_by = answered(screen, reading, answers_of(answers_given), operation, sheet)
     options = SheetOptions(skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant)
     typed = as_typed(sheet, answered_by, column_profile)
     asked = Submission(validated, sheet, out, "", options, typed=typed)
@@ -133,7 +134,7 @@ def _message(document: PlanDocument, policy: ApprovalPolicy, out: Path, report: 
             policy.needed,
             "It needs {count} approval by others: `paygw-batch approve {out} --key KEY`.",
             "It needs {count} approvals by others: `paygw-batch approve {out} --key KEY`.",
-            out=out,
+            out=shlex.quote(str(out)),
         )
         if needs_approval(document.content, policy)
         else say("It is too small to need approval.")

@@ -415,7 +415,7 @@ def _write_order(
         say(
             "Nothing was changed. The order is in {out}; {asks}: `paygw-batch approve {out} --key KEY`. Then "
             "`paygw-batch resolve order {out}` carries it out.",
-            out=file.out,
+            out=shlex.quote(str(file.out)),
             asks=asks,
         ),
         batch=record.batch,

@@ -1,5 +1,6 @@
 """`paygw-batch retry`: release rejected rows for another attempt, and send them."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -131,7 +132,7 @@ def _write_order(
         say(
             "Nothing was released or sent. The order is in {out}: `paygw-batch approve {out} --key KEY` "
             "approves it, and `paygw-batch retry {batch} --order {out}` carries it out.",
-            out=out,
+            out=shlex.quote(str(out)),
             batch=record.batch,
         ),
         batch=record.batch,

@@ -75,7 +75,7 @@ def command(
     settings = settings_of(invocation, {("gateway", "signature_profile"): profile})
     rules = rules_of(settings, operation)
     reading = partial(validated_sheet, settings, rules, sheet)
-    validated, _ = answered(screen, reading, answers_of(answers_given), operation)
+    validated, _ = answered(screen, reading, answers_of(answers_given), operation, sheet)
     found = _row(validated, row)
     require_complete(settings, rules, {found.country})
     fields = json.loads(found.fields)

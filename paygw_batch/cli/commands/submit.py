@@ -146,7 +146,7 @@ def run_sheet(
     corrections = partial(corrections_of, settings, mending)
 
     def read() -> Submission:
-        validated, answered_by = answered(screen, reading, answers, operation)
+        validated, answered_by = answered(screen, reading, answers, operation, sheet)
         again = partial(reading, answered_by)
         screen.notes(validated.sheet.notes)
         require_as_stated(settings, rules, validated, stated)

@@ -1,5 +1,6 @@
 """`paygw-batch template`: an empty sheet with the columns that some countries ask for."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -43,7 +44,7 @@ def command(invocation: Invocation, *, operation: str, countries: tuple[str, ...
             ExitCode.DONE,
             say(
                 "The template is in {out}. Fill it in, then: paygw-batch validate {further}{out}",
-                out=out,
+                out=shlex.quote(str(out)),
                 further=further,
             ),
             further={"template": str(out), "columns": columns_of(guides)},

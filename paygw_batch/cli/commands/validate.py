@@ -77,7 +77,7 @@ def command(
     rules = rules_of(settings, operation)
     if map_file is not None:
         _write_map(map_file, sheet, read_options(settings, operation, answers), screen)
-    validated, answers = answered(screen, partial(validated_sheet, settings, rules, sheet), answers, operation)
+    validated, answers = answered(screen, partial(validated_sheet, settings, rules, sheet), answers, operation, sheet)
     if strict:
         validated = warnings_as_defects(validated)
     screen.notes(validated.sheet.notes)

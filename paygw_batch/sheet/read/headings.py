@@ -1,7 +1,7 @@
 """Recognises a sender's column names, and finds the header row."""
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
@@ -72,12 +72,33 @@ class SeenHeading:
 class HeadingError(SheetError):
     """A file has no header that names the columns that every sheet needs, or one that names a column twice.
 
-    `headings` are those of the row that comes nearest.
+    `headings` are those of the row that comes nearest. `how_of` ends the hint with a command about a sheet.
     """
 
-    def __init__(self, message: str, hint: str, headings: Sequence[SeenHeading], *, option: str = "") -> None:
-        super().__init__(message, hint=hint, option=option)
+    def __init__(
+        self,
+        message: str,
+        hint: str,
+        headings: Sequence[SeenHeading],
+        *,
+        option: str = "",
+        file: str = "",
+        how_of: Callable[[str], str] | None = None,
+    ) -> None:
+        self._hint, self._how_of = hint, how_of
+        super().__init__(message, hint=self.hint_about(file), option=option)
         self.headings = headings
+
+    def hint_about(self, sheet: str) -> str:
+        """Return the hint for a sheet that a person calls so in a command."""
+        return self._hint if self._how_of is None else f"{self._hint} {self._how_of(sheet)}"
+
+
+def _how_to_map(sheet: str) -> str:
+    return say(
+        "`paygw-batch validate {file} --map FILE.toml` writes its headings to a file where you say what each means.",
+        file=sheet,
+    )
 
 
 class MissingColumns(SheetError):
@@ -159,24 +180,18 @@ def no_header(
         for place, (cell, name) in enumerate(zip(best, names, strict=True))
         if cell.strip()
     ]
-    how = say(
-        "`paygw-batch validate {file} --map FILE.toml` writes its headings to a file where you say what each means.",
-        file=file,
-    )
     if fitting := _fitting_profiles(best, vocabulary):
         return _of_profiles(place, list(rows).index(best) + 1, fitting, headings)
     if not any(names):
         return UnknownHeadings(
             say("{place} has no known header in its first {rows} rows.", place=place, rows=HEADER_ROWS),
-            say(
-                "The first row must name the columns: {columns}. {how}",
-                columns=", ".join(vocabulary.columns[:7]),
-                how=how,
-            ),
+            say("The first row must name the columns: {columns}.", columns=", ".join(vocabulary.columns[:7])),
             headings,
             option="--column-profile",
+            file=file,
+            how_of=_how_to_map,
         )
-    return _lacking(place, list(rows).index(best) + 1, names, headings, how)
+    return _lacking(place, list(rows).index(best) + 1, names, headings, file)
 
 
 def _lacking(
@@ -197,9 +212,11 @@ def _lacking(
             row=row,
             columns=say(" and no column ").join(said),
         ),
-        say("Add the column, or correct its heading. {how}", how=how),
+        say("Add the column, or correct its heading."),
         headings,
         option="--column-profile",
+        file=file,
+        how_of=_how_to_map,
     )
 
 

@@ -183,13 +183,13 @@ def write_template(rules: Sequence[CountryRule], path: Path) -> list[ColumnGuide
     An .xlsx has cells of text, drop-down lists and a help sheet; a .csv has the headings alone. An existing file is
     never touched: it may be a template that someone has filled in. Raises `OutputError`.
     """
-    table_ending(path)
     check_writable(path)
     if path.suffix.lower() not in {".xlsx", ".csv"}:
         raise OutputError(
             say("{name}: a template is a .xlsx or a .csv file.", name=path.name),
             hint=say("Give it one of these endings."),
         )
+    table_ending(path)
     if path.exists():
         raise OutputError(
             say("{path} already exists.", path=path), hint=say("Name a new file: this one may have been filled in.")
