@@ -113,8 +113,8 @@ class SpreadsheetSigns:
 
 def spreadsheet_signs() -> SpreadsheetSigns:
     """Return the signs of CSV in the chosen language."""
-    _, decimal, _, delimiter, *_ = gettext(_TWO_NUMBERS)
-    return SpreadsheetSigns(decimal, delimiter)
+    two_numbers = gettext(_TWO_NUMBERS)
+    return SpreadsheetSigns(decimal=two_numbers[1], delimiter=two_numbers[3])
 
 
 def grouped(text: str) -> str:

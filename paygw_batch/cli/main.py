@@ -130,6 +130,8 @@ def _hint_of(error: PaygwError, ctx: click.Context) -> str:
     """Return the hint of an error; the general one of a wrong usage names the command that was called."""
     if error.hint == say(UsageError.default_hint) and ctx.invoked_subcommand:
         return say("`paygw-batch {command} --help` shows how it is written.", command=ctx.invoked_subcommand)
+    if error.option and error.option not in f"{error.message} {error.hint}":  # the sentence is one for a page, too
+        return f"{error.hint} {say('The option: {option}.', option=error.option)}".strip()
     return error.hint
 
 

@@ -150,8 +150,8 @@ def run_sheet(
         again = partial(reading, answered_by)
         screen.notes(validated.sheet.notes)
         require_as_stated(settings, rules, validated, stated)
-        typed = as_typed(sheet, answered_by, column_profile)
-        return Submission(validated, sheet, plan_file, decider, options, again, corrections, typed)
+        as_asked = (decider, options, again, corrections, as_typed(sheet, answered_by, column_profile))
+        return Submission(validated, sheet, plan_file, *as_asked)
 
     if dry_run:
         screen.finish(_tried(read, settings, minor_units_of(rules), screen))

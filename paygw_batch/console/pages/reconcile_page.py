@@ -29,5 +29,6 @@ def download_reconciliation(visit: Visit) -> Response:
 
 def _write(visit: Visit, journal: JournalReader, record: BatchRecord, path: Path) -> None:
     minor_units, quarantine_h = minor_units_of(visit.console.rules), visit.console.settings.submission.quarantine_h
-    where = {"report" if path.suffix == ".html" else "out": path}
-    write_results(journal, record, minor_units, **where, quarantine_h=quarantine_h)
+    is_page = path.suffix == ".html"
+    out, report = (None, path) if is_page else (path, None)
+    write_results(journal, record, minor_units, out=out, report=report, quarantine_h=quarantine_h)
