@@ -147,11 +147,10 @@ def run_sheet(
 
     def read() -> Submission:
         validated, answered_by = answered(screen, reading, answers, operation, sheet)
-        again = partial(reading, answered_by)
         screen.notes(validated.sheet.notes)
         require_as_stated(settings, rules, validated, stated)
-        as_asked = (decider, options, again, corrections, as_typed(sheet, answered_by, column_profile))
-        return Submission(validated, sheet, plan_file, *as_asked)
+        again, typed = partial(reading, answered_by), as_typed(sheet, answered_by, column_profile)
+        return Submission(validated, sheet, plan_file, decider, options, again, corrections, typed)
 
     if dry_run:
         screen.finish(_tried(read, settings, minor_units_of(rules), screen))
