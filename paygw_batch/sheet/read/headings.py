@@ -195,7 +195,7 @@ def no_header(
 
 
 def _lacking(
-    place: str, row: int, names: Sequence[str | None], headings: Sequence[SeenHeading], how: str
+    place: str, row: int, names: Sequence[str | None], headings: Sequence[SeenHeading], file: str
 ) -> UnknownHeadings:
     """Return the error for a header that lacks a column which is always needed, with the heading that may be meant."""
     missing = [name for name in ALWAYS_NEEDED if name not in names]
