@@ -30,11 +30,12 @@ ALLOWED = {
     "run": {"engine", "statement", "sheet", "gateway", "journal", "countries", *BASE},
     "report": {"run", "engine", "sheet", "journal", "countries", *BASE},
     "settings": {"countries", *BASE},
+    "notices": BASE,
     "sandbox": {"countries", "web_server", *BASE},
     "listener": {"gateway", "journal", "web_server", *BASE},
-    "wiring": {"settings", "report", "statement", "run", "sandbox", "sheet", "gateway", "journal", "countries", *BASE},
+    "wiring": {"notices", "settings", "report", "statement", "run", "sandbox", "sheet", "gateway", "journal", "countries", *BASE},
     "actions": {
-        *("wiring", "settings", "report", "statement", "run", "engine", "sheet", "gateway", "journal", "countries"),
+        *("notices", "wiring", "settings", "report", "statement", "run", "engine", "sheet", "gateway", "journal", "countries"),
         *BASE,
     },
     "console": {
@@ -74,7 +75,7 @@ FLOORS = {
     ),
     "gateway": ("signing", "*", "http"),
     "journal": (
-        "journal_thread values shared_run batch_part gate_port port named_sql",
+        "journal_thread values shared_run batch_part gate_port port named_sql outbox",
         *(
             "facts",
             "guards",
@@ -103,7 +104,7 @@ FLOORS = {
 """Rooms with floors: folders, or modules of the room itself, from the ground up. None imports from a floor above it."""
 
 ROOMS_OF_LIBRARIES = {
-    "httpx": {"gateway/http/enquiry_client.py", "sandbox/callback.py"},
+    "httpx": {"gateway/http/enquiry_client.py", "notices/webhook.py", "sandbox/callback.py"},
     "httptools": {"gateway/http"},
     # Approvals are between people of one company, and not the gateway's: their keys have a module of their own.
     "cryptography": {"gateway/signing/key.py", "sandbox", "run/approval_keys.py"},

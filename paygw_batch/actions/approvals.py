@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from paygw_batch.actions.notices import add_notices, plan_notices, unheard
 from paygw_batch.clock import Now
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.countries.rules import Rules
@@ -37,7 +38,7 @@ from paygw_batch.run.signed_document import (
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.approvals import policy_of
-from paygw_batch.wiring.journal import database_of, journal_to_read, place_of
+from paygw_batch.wiring.journal import Tell, database_of, journal_to_read, place_of
 from paygw_batch.wiring.operations import minor_units_of
 
 
@@ -210,15 +211,23 @@ def code_in(settings: Settings, name: Path) -> str | None:
     return code if _CODE.fullmatch(code) and not name.exists() else None
 
 
-def share_plan(settings: Settings, document: PlanDocument, before: KeptPlan | None = None) -> bool:
+def share_plan(
+    settings: Settings, document: PlanDocument, before: KeptPlan | None = None, *, tell: Tell = unheard
+) -> bool:
     """Keep a plan in the database, as the next version of the one `before`; return whether there is a database.
+
+    Who is told that a new plan waits gets a notice: with a database, in the transaction that keeps the plan.
 
     Raises `ApprovalError` if another person has approved it since it was read.
     """
+    notices = plan_notices(settings, document)
     if (place := database_of(settings)) is None:
+        add_notices(settings, notices, tell)
         return False
     payments = payments_sha256(document.content)
-    if place.keep_plan(payout_code(document), document.model_dump_json(indent=1), before, payments=payments):
+    if place.keep_plan(
+        payout_code(document), document.model_dump_json(indent=1), before, payments=payments, notices=notices
+    ):
         return True
     raise ApprovalError(
         say("Another person has signed at the same moment: nothing was written."),

@@ -97,6 +97,11 @@ class Claimed:
         return self.folder / "refused" / f"{self._stem}.rejects{'.xlsx' if is_workbook else '.csv'}"
 
     @property
+    def answer(self) -> Path:
+        """The path of what its sender gets when it is refused: its rejects, or else a text that says why."""
+        return self.rejects if self.rejects.exists() else self.folder / "refused" / f"{self._stem}.refused.txt"
+
+    @property
     def plan(self) -> Path:
         """The path of its plan now, if it has one."""
         return self.path.with_name(f"{self.path.stem}{PLAN_ENDING}")
@@ -115,8 +120,8 @@ class Claimed:
         The sender of a refused sheet gets its rejects, or a text beside it that says why.
         """
         place = self.folder / ("refused" if is_refused else "done")
-        if is_refused and not self.rejects.exists():
-            write_whole(place / f"{self._stem}.refused.txt", _bytes(self._answer(summary)))
+        if is_refused and self.answer != self.rejects:
+            write_whole(self.answer, _bytes(self._answer(summary)))
         text = json.dumps(summary.as_json(), ensure_ascii=False, indent=1) + "\n"
         write_whole(place / f"{self._stem}.summary.json", _bytes(text))
         kept = companions_of(self.kept_as)

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
 from paygw_batch.actions.batch_status import journal_status
+from paygw_batch.actions.notices import send_after, tell_of_refused_sheet
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, STATES
 from paygw_batch.errors import OutputError, PaygwError
@@ -30,6 +32,7 @@ from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings, secret_variables
 from paygw_batch.settings.sections import ReportingSection
 from paygw_batch.wiring.journal import Tell, journal_to_read, require_workers
+from paygw_batch.wiring.notices import Channels, channels_of
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
 """The digits before the last three of a number that could be a phone or an account."""
@@ -92,6 +95,8 @@ class RunReport:
     def __init__(self, log: RunLog) -> None:
         self.summary = Summary(ExitCode.UNEXPECTED, say("The run ended without a summary."))
         self.files: Mapping[str, int] = {}
+        self.sheet: Path | None = None
+        """The sheet that the command is about, of which people are told if it is refused."""
         self._log = log
 
     def said(self, sentence: str) -> None:
@@ -106,6 +111,7 @@ def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Call
     `tell` takes why that could not be done; `interrupted` says how a run ended that a person stopped.
     """
     started_s = time.monotonic()
+    channels = channels_of(settings, os.environ)  # what is wrong with them shows before anything is done
     log = RunLog(settings.reporting.log, command)
     log.write("run_started", pid=os.getpid())
     report = RunReport(log)
@@ -117,6 +123,16 @@ def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Call
     finally:
         report.summary = replace(report.summary, seconds=time.monotonic() - started_s)
         _tell(settings, EndedRun(command, report.summary, report.files), tell, log)
+        _send_notices(settings, channels, report, tell, log)
+
+
+def _send_notices(settings: Settings, channels: Channels, report: RunReport, tell: Tell, log: RunLog) -> None:
+    """Tell people of a refused sheet, and send what else is due."""
+    could_not = partial(_could_not, tell, log)
+    summary, sheet = report.summary, report.sheet
+    if sheet is not None and summary.exit_code is ExitCode.DEFECTS:
+        tell_of_refused_sheet(settings, summary.sheet or sheet.name, summary.defects, None, could_not)
+    send_after(settings, channels, could_not)
 
 
 def _of_error(error: BaseException, interrupted: Callable[[], str]) -> Summary:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from paygw_batch.actions.notices import expect_end
 from paygw_batch.actions.plan_sheet import SentBy
 from paygw_batch.clock import elapsed_s, timestamp, utc_now
 from paygw_batch.core.lifecycle import State
@@ -183,6 +184,7 @@ def send(
     if not due:
         return RunEnd(0, None, interrupted=False)
     require_sendable(task, {tally.country for tally in due})
+    expect_end(task.settings, task.journal, task.batch, progress.note)
     if wrong := wrong_clock(task):
         return RunEnd(0, wrong, interrupted=False)
     due_rows = sum(tally.count for tally in due)

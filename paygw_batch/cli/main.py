@@ -43,6 +43,7 @@ COMMANDS = {
     "reconcile": mark("Write the reconciliation file again."),
     "refresh": mark("Ask the gateway what happened to rows."),
     "listen": mark("Receive the gateway's notifications."),
+    "notices": mark("List what people are told, or send it."),
     "limits": mark("Show or set the limits that workers share."),
     "verify": mark("Replay and check the whole journal."),
     "journal": mark("Create, move or adopt a journal; list its hosts."),

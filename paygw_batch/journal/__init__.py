@@ -19,6 +19,7 @@ from paygw_batch.journal.guards.location import make_directory
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.journal import Journal, JournalReader
 from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
+from paygw_batch.journal.outbox import Outbox
 from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.shared_run import RowBeingSent, RunNow, RunOfWorkers, SharedRun, SharedWork, WorkerLife
 from paygw_batch.journal.values import (
@@ -38,6 +39,7 @@ from paygw_batch.journal.values import (
     HistoryEntry,
     Hold,
     InboxEnd,
+    KeptNotice,
     KeptPlan,
     KeptReply,
     Known,
@@ -46,6 +48,8 @@ from paygw_batch.journal.values import (
     MoveResult,
     NewBatch,
     NewInstruction,
+    NewNotice,
+    Occasion,
     PaymentSearch,
     RepeatedBatch,
     RowStanding,
@@ -90,6 +94,7 @@ __all__ = [
     "InboxEnd",
     "Journal",
     "JournalReader",
+    "KeptNotice",
     "KeptPlan",
     "KeptReply",
     "Known",
@@ -100,7 +105,10 @@ __all__ = [
     "MoveResult",
     "NewBatch",
     "NewInstruction",
+    "NewNotice",
     "Notification",
+    "Occasion",
+    "Outbox",
     "PaymentSearch",
     "RepeatedBatch",
     "RowBeingSent",

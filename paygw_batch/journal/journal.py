@@ -61,6 +61,7 @@ from paygw_batch.journal.values import (
     LookAlike,
     Messages,
     NewBatch,
+    NewNotice,
     PaymentSearch,
     RepeatedBatch,
     RowStanding,
@@ -488,6 +489,10 @@ class Journal(JournalReader):
     @abstractmethod
     def for_engine(self) -> AbstractContextManager[EngineJournal]:
         """Give the journal to an engine: until the block ends, only the engine uses it."""
+
+    @abstractmethod
+    def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
+        """Make the notices of the run durable that holds this journal and is about to send: due when it is over."""
 
     def gate(self) -> Gate | None:
         """Return the limits that all workers of the endpoint share; None if there is one process that sends."""

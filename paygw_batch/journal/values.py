@@ -3,8 +3,8 @@
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from enum import Enum
-from typing import NamedTuple
+from enum import Enum, StrEnum
+from typing import Any, NamedTuple
 
 from paygw_batch.core.batch import Instruction
 from paygw_batch.core.evidence import EvidenceSource, Finding
@@ -514,3 +514,53 @@ class KeptPlan:
     version: int
     code: str
     content: str
+
+
+class Occasion(StrEnum):
+    """The occasions on which people are told something."""
+
+    RUN_ENDED = "run_ended"
+    SHEET_REFUSED = "sheet_refused"
+    PLAN_WAITS = "plan_waits"
+    IN_DOUBT = "in_doubt"
+
+
+@dataclass(frozen=True, slots=True)
+class NewNotice:
+    """What people are to be told, before it is kept. A `subject` is told each recipient once.
+
+    Without `content`, it is made when the notice is first sent. No payee's data is in it.
+    """
+
+    occasion: Occasion
+    subject: str
+    batch: str
+    recipients: Sequence[str]
+    content: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptNotice:
+    """A notice to one recipient as the outbox has it. `id` is the same for every try.
+
+    `next_at` is when it is tried next (None: never again), and `problem` why the last try failed, as a code.
+    """
+
+    number: int
+    id: str
+    occasion: Occasion
+    subject: str
+    batch: str
+    recipient: str
+    written_at: str
+    content: Mapping[str, Any] | None
+    tries: int
+    tried_at: str | None
+    next_at: str | None
+    sent_at: str | None
+    problem: str
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was not sent, and is never tried again by itself."""
+        return self.sent_at is None and self.next_at is None

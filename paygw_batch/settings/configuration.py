@@ -37,6 +37,7 @@ from paygw_batch.settings.sections import (
     GatewaySection,
     JournalSection,
     LimitsSection,
+    NoticesSection,
     NotificationsSection,
     PayinSection,
     PayinTermsSection,
@@ -89,6 +90,7 @@ class Settings(Section):
     approval: ApprovalSection = ApprovalSection()
     reporting: ReportingSection = ReportingSection()
     notifications: NotificationsSection = NotificationsSection()
+    notices: NoticesSection = NoticesSection()
     status_enquiry: StatusEnquirySection = StatusEnquirySection()
     sandbox: SandboxSection = SandboxSection()
     console: ConsoleSection = ConsoleSection()
@@ -332,6 +334,9 @@ def secret_variables(settings: Settings) -> frozenset[str]:
         settings.notifications.token_env,
         settings.notifications.secret_env,
         settings.payin.control_secret_env,
+        settings.notices.smtp_password_env,
+        settings.notices.webhook_env,
+        settings.notices.webhook_secret_env,
     }
     return frozenset(name for name in named if name is not None)
 
@@ -367,7 +372,7 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
             annotation = model.model_fields[part].annotation
             if isinstance(annotation, type) and issubclass(annotation, BaseModel):
                 model = annotation
-    return list(model.model_fields)
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
@@ -414,7 +419,7 @@ def setting_origins(
     in_environment = {
         f"{section}.{key}": name for name, (section, key) in environment_keys().items() if name in environ
     }
-    values = dict(_leaves(settings.model_dump()))
+    values = dict(_leaves(settings.model_dump(by_alias=True)))
     values["journal.path"] = settings.journal_path()
     for key, value in values.items():
         if key == "journal.path" and journal_origin is not None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS
 from paygw_batch.core.money import parse_amount
 from paygw_batch.core.text import is_encoding
-from paygw_batch.language import say
+from paygw_batch.language import ENGLISH, languages, say
 
 
 class Section(BaseModel):
@@ -529,6 +529,146 @@ class ReportingSection(Section):
     metrics: FilePath | None = None
     hook: list[str] = Field(default_factory=list)
     hook_timeout_s: Seconds = 60
+
+
+def _is_loopback(host: str) -> bool:
+    return host in {"localhost", "127.0.0.1", "::1"}
+
+
+def _mail_server(text: str) -> str:
+    """Return the address of a mail server with its scheme: smtp (STARTTLS) or smtps (TLS from the first byte)."""
+    full = text if "://" in text else f"smtp://{text}"
+    address = urlsplit(full)
+    is_whole = address.scheme in {"smtp", "smtps"} and bool(address.hostname) and not address.path.strip("/")
+    if not is_whole or not _has_port(address) or address.query or address.fragment or not full.isascii():
+        raise ValueError('this is no mail server; write "smtp://mail.example.com:587" or "smtps://mail.example.com"')
+    if address.username is not None:
+        raise ValueError("a name and a password have no place in the address; set smtp_user and smtp_password_file")
+    return full
+
+
+def _has_port(address: SplitResult) -> bool:
+    try:
+        return address.port != 0
+    except ValueError:
+        return False
+
+
+_MAILBOX = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63}", re.ASCII)
+
+
+def _mailbox(text: str) -> str:
+    if not _MAILBOX.fullmatch(text):
+        raise ValueError(f'{text!r} is no e-mail address; write it as "treasury@example.com"')
+    return text
+
+
+_SENDER = re.compile(r'(?P<name>[^<>"]+?) *<(?P<address>[^<>]+)>')
+
+
+def name_and_address(sender: str) -> tuple[str, str]:
+    """Return the two parts of a sender: `Payouts <payouts@example.com>`, or an address alone."""
+    found = _SENDER.fullmatch(sender)
+    return ("", sender) if found is None else (found["name"], found["address"])
+
+
+def _sender(text: str) -> str:
+    name, address = name_and_address(text)
+    if name and not name.isprintable():
+        raise ValueError("the name of the sender holds a character that cannot be printed")
+    _mailbox(address)
+    return text
+
+
+def webhook_address(text: str) -> str:
+    """Return the address of a webhook. Raises `ValueError` for one that is not safe or no address; it is not quoted."""
+    address = urlsplit(text)
+    if not re.fullmatch(r"[!-~]+", text) or not address.hostname or not _has_port(address) or address.fragment:
+        raise ValueError('this is no address of a webhook; write "https://hooks.example.com/payouts"')
+    if address.username is not None:
+        raise ValueError("a name and a password have no place in the address of a webhook")
+    if address.scheme != "https" and not (address.scheme == "http" and _is_loopback(address.hostname)):
+        raise ValueError("a webhook must begin with https://; http:// is allowed for this machine alone")
+    return text
+
+
+Mailbox = Annotated[str, AfterValidator(_mailbox)]
+OccasionKey = Literal["run_ended", "sheet_refused", "plan_waits", "in_doubt"]
+OCCASIONS: tuple[OccasionKey, ...] = ("run_ended", "sheet_refused", "plan_waits", "in_doubt")
+"""The occasions of notices: the keys of `[notices]` that list their recipients."""
+
+
+class NoticesSection(Section):
+    """`[notices]`: who is told what by e-mail, and the webhook that is told.
+
+    A key named after an occasion lists the recipients. `personal_data` lists those of them who may get payees' data.
+    """
+
+    smtp: Annotated[str, AfterValidator(_mail_server)] | None = None
+    smtp_user: Annotated[str, Field(min_length=1)] | None = None
+    smtp_password_env: str | None = None
+    smtp_password_file: FilePath | None = None
+    sender: Annotated[str, AfterValidator(_sender)] | None = Field(default=None, alias="from")
+    run_ended: list[Mailbox] = Field(default_factory=list)
+    sheet_refused: list[Mailbox] = Field(default_factory=list)
+    plan_waits: list[Mailbox] = Field(default_factory=list)
+    in_doubt: list[Mailbox] = Field(default_factory=list)
+    in_doubt_h: Annotated[float, Field(ge=0, le=8760)] = 24
+    personal_data: list[Mailbox] = Field(default_factory=list)
+    language: str = ENGLISH
+    webhook: Annotated[str, AfterValidator(webhook_address)] | None = None
+    webhook_env: str | None = None
+    webhook_file: FilePath | None = None
+    webhook_format: Literal["standard", "slack", "teams"] = "standard"
+    webhook_for: list[OccasionKey] = Field(default_factory=lambda: list(OCCASIONS))
+    webhook_secret_env: str | None = None
+    webhook_secret_file: FilePath | None = None
+    ca_bundle: FilePath | None = None
+
+    @field_validator("language")
+    @classmethod
+    def _is_spoken(cls, name: str) -> str:
+        if name not in languages():
+            raise ValueError(f"{name!r} is no language of this program; there are {', '.join(languages())}")
+        return name
+
+    @model_validator(mode="after")
+    def _complete(self) -> "NoticesSection":
+        if self.recipients() and (self.smtp is None or self.sender is None):
+            raise ValueError("recipients are listed; set smtp, the mail server, and from, the sender")
+        if self.smtp_user is not None and self.smtp_password_env is None and self.smtp_password_file is None:
+            raise ValueError("smtp_user is set; say where its password is: smtp_password_env or smtp_password_file")
+        if strangers := sorted(set(self.personal_data) - self.recipients()):
+            raise ValueError(f"personal_data names {strangers[0]}, who is no recipient of any occasion")
+        if sum(one is not None for one in (self.webhook, self.webhook_env, self.webhook_file)) > 1:
+            raise ValueError("webhook, webhook_env and webhook_file are three ways to say one address: keep one")
+        if self.webhook is not None and self.webhook_format != "standard":
+            raise ValueError(
+                f"who knows the address of a {self.webhook_format} webhook can write to it: keep it out of the "
+                "configuration, and name its place in webhook_env or webhook_file"
+            )
+        if self.needs_secret and self.webhook_secret_env is None and self.webhook_secret_file is None:
+            raise ValueError("the webhook is signed; name its secret in webhook_secret_env or webhook_secret_file")
+        return self
+
+    def recipients(self) -> frozenset[str]:
+        """Return everybody who is told of any occasion by e-mail."""
+        return frozenset(one for occasion in OCCASIONS for one in self.mailboxes(occasion))
+
+    def mailboxes(self, occasion: str) -> list[str]:
+        """Return who is told of an occasion by e-mail."""
+        found: list[str] = getattr(self, occasion)
+        return found
+
+    @property
+    def has_webhook(self) -> bool:
+        """Whether a webhook is configured."""
+        return (self.webhook or self.webhook_env or self.webhook_file) is not None
+
+    @property
+    def needs_secret(self) -> bool:
+        """Whether what the webhook gets is signed."""
+        return self.has_webhook and self.webhook_format == "standard"
 
 
 class SandboxSection(Section):

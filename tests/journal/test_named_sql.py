@@ -16,6 +16,7 @@ JOURNAL = ROOT / "paygw_batch" / "journal"
 OF_ONE_STORE = {
     "evidence.sql": {"evidence_in_turn", "lock_rows", "lost_orders", "spelled_as_lost"},
     "replay.sql": {"count_all", "next_instructions", "plain_rows"},
+    "outbox.sql": {"newest_open", "close_open", "may_decide"},
     "journal.sql": {"add_spelling", "newest_fact", "open_segments", "sealed"},
 }
 """What the other store has no use for."""

@@ -59,6 +59,10 @@ MAY_WRITE: Mapping[str, Mapping[str, frozenset[str]]] = {
         for key in ("batch", "page", "instruction", "known", "payee_words", "chunk", "chunk_tally")
     },
     **{key: {"INSERT": DESK} for key in ("evidence", "plan_document")},
+    "notice": {
+        "INSERT": DESK,
+        **dict.fromkeys((f"UPDATE ({one})" for one in "content tries tried_at next_at sent_at problem".split()), DESK),
+    },
     "order_id": {"INSERT": DESK, "UPDATE (instruction)": DESK},
     "offer": {"INSERT": SENDERS, "DELETE": SENDERS},
     "run": {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import click
 
+from paygw_batch.actions.notices import listed_notices, mail_trouble
 from paygw_batch.actions.send import free_bytes, lacking_room
 from paygw_batch.cli.commands.sign import STALE_NONCE, STALE_TIMESTAMP_S, show_steps
 from paygw_batch.cli.help_texts import HelpCommand
@@ -21,6 +22,7 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import elapsed_s, timestamp, utc_now
 from paygw_batch.core.batch import PAYIN, PAYOUT, Instruction
+from paygw_batch.core.delivery import TroubleKind
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rules
 from paygw_batch.errors import ConfigurationError, PaygwError
@@ -30,6 +32,7 @@ from paygw_batch.gateway.signing.key import Custody, KeyKind, SigningKey
 from paygw_batch.journal import TallyKind
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.machine import processor, python_build
+from paygw_batch.report.notice import trouble_words
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.approval_keys import Person, PublicKey
 from paygw_batch.run.quarantine_clock import JournalClock
@@ -40,6 +43,7 @@ from paygw_batch.statement.proof import SignedStatements, TransferFolder
 from paygw_batch.wiring.approvals import policy_of
 from paygw_batch.wiring.gateway import GatewayAccess, gateway_of
 from paygw_batch.wiring.journal import database_of, journal_to_read, place_of
+from paygw_batch.wiring.notices import channels_of, has_notices
 from paygw_batch.wiring.notifications import TOKEN, authenticity, field_names, listener_path
 from paygw_batch.wiring.operations import as_answered, filled_in, operation_of, rules_of
 from paygw_batch.wiring.signing import Signing, require_good_signature, signer_key, signing_of
@@ -93,6 +97,7 @@ _COLLECTIONS = mark("collections")
 _APPROVAL = mark("approval")
 _STATEMENTS = mark("statements")
 _NOTIFICATIONS = mark("notifications")
+_NOTICES = mark("notices")
 _JOURNAL = mark("journal")
 _CLOCK = mark("clock")
 _GATEWAY = mark("gateway")
@@ -121,6 +126,7 @@ def command(invocation: Invocation) -> None:
         _statements(settings),
         *_key(key, problem, is_sandbox=settings.uses_sandbox),
         *_notifications(settings, os.environ),
+        *_notices(settings, os.environ),
         *_journal_and_clock(settings),
         _speed(key),
     ]
@@ -348,6 +354,43 @@ def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[H
     asks = settings.notifications.on_unproven is not None and settings.status_enquiry.profile is not None
     found = say("not proven: the gateway is asked about each") if asks else say("not proven: a person confirms each")
     yield HealthCheck(_NOTIFICATIONS, Health.WARNING, found)
+
+
+def _notices(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
+    """Sign in at the mail server, and say what waits in the outbox. Nothing is sent."""
+    if not has_notices(settings):
+        return
+    section = settings.notices
+    try:
+        channels = channels_of(settings, environ)
+        waiting = [one for one in listed_notices(settings) if one.tries and one.sent_at is None]
+    except ConfigurationError as error:
+        yield HealthCheck.failed(_NOTICES, error)
+        return
+    except PaygwError as error:
+        yield HealthCheck.failed(_NOTICES, error, ExitCode.JOURNAL)
+        return
+    if channels.mail is not None and (trouble := mail_trouble(channels)) is not None:
+        is_ours = trouble.kind in {TroubleKind.UNTRUSTED, TroubleKind.NOT_ENCRYPTED, TroubleKind.SIGN_IN}
+        found = say("{server}: {reason}", server=section.smtp, reason=trouble_words(trouble.code))
+        yield HealthCheck(_NOTICES, Health.BAD, found, ExitCode.USAGE if is_ours else ExitCode.STOPPED_EARLY)
+    else:
+        ways = [*([section.smtp or ""] if channels.mail else []), *([say("a webhook")] if channels.webhook else [])]
+        yield HealthCheck(_NOTICES, Health.GOOD, say("sent by {ways}", ways=", ".join(ways)))
+    if given_up := sum(one.is_given_up for one in waiting):
+        found = say_count(
+            given_up,
+            "{count:,} was given up after days: `paygw-batch notices send --again` tries it again",
+            "{count:,} were given up after days: `paygw-batch notices send --again` tries them again",
+        )
+        yield HealthCheck(_NOTICES, Health.BAD, found, ExitCode.STOPPED_EARLY)
+    elif waiting:
+        found = say_count(
+            len(waiting),
+            "{count:,} could not be sent yet: `paygw-batch notices` shows why",
+            "{count:,} could not be sent yet: `paygw-batch notices` shows why",
+        )
+        yield HealthCheck(_NOTICES, Health.WARNING, found)
 
 
 def _tried_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:

@@ -1,5 +1,6 @@
 """`paygw-batch plan`: write a plan of the exact payments of a sheet, signed by its maker, for others to approve."""
 
+import os
 import shlex
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 from paygw_batch.actions.approvals import share_plan
+from paygw_batch.actions.notices import send_after
 from paygw_batch.actions.plan_document import prepare_plan
 from paygw_batch.actions.plan_sheet import RefusedSheet, SheetOptions, Submission, Surface
 from paygw_batch.actions.submit_sheet import refused_summary
@@ -39,6 +41,7 @@ from paygw_batch.run.signed_document import ApprovalPolicy, write_document
 from paygw_batch.run.submit import Plan
 from paygw_batch.wiring.approvals import known_maker, required_policy
 from paygw_batch.wiring.journal import journal_for_document
+from paygw_batch.wiring.notices import channels_of
 from paygw_batch.wiring.operations import rules_of
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 from paygw_batch.wiring.sheet import validated_sheet
@@ -86,7 +89,7 @@ def command(
         RequestedOutput("--report", report, OutputKind.PLAN_PAGE),
         inputs={say("the sheet"): sheet, say("a key"): key},
     )
-    policy = required_policy(settings)
+    policy, channels = required_policy(settings), channels_of(settings, os.environ)
     rules = rules_of(settings, operation)
     maker = own_key(key)
     known_maker(maker.public, policy, say("No plan was made."))
@@ -102,7 +105,8 @@ def command(
         screen.finish(refused_summary(prepared, asked))
     plan, document = prepared.plan, prepared.document
     write_document(document, out)
-    is_shared = share_plan(settings, document)
+    is_shared = share_plan(settings, document, tell=screen.note_aside)
+    send_after(settings, channels, screen.note_aside)
     show_content(screen, document, policy, settings.submission.quarantine_h)
     show_known(screen, plan)
     show_signatures(screen, document, policy)

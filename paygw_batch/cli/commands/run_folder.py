@@ -12,6 +12,7 @@ import click
 
 from paygw_batch.actions.drop_folder import Claimed, Drop, adopt
 from paygw_batch.actions.dropped_files import NOTE_ENDING
+from paygw_batch.actions.notices import tell_of_refused_sheet
 from paygw_batch.actions.plan_sheet import SheetOptions, Submission
 from paygw_batch.actions.results import Rejects, ResultFiles
 from paygw_batch.cli.help_texts import HelpCommand
@@ -128,7 +129,13 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
                 say("{name} is not finished: the next run continues it before any other.", name=claimed.name)
             )
             return
-        claimed.finish(summary, is_refused=summary.exit_code in _REFUSED)
+        is_refused = summary.exit_code in _REFUSED
+        if is_refused:
+            # Before the sheet is moved: a run that is killed in between takes it again, and its name is told once.
+            tell_of_refused_sheet(
+                run.settings, claimed.name, summary.defects, claimed.answer, run.screen.say, subject=claimed.kept_as
+            )
+        claimed.finish(summary, is_refused=is_refused)
 
 
 def _name_left(drop: Drop, screen: Screen) -> Mapping[str, str]:

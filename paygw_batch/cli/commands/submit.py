@@ -155,6 +155,7 @@ def run_sheet(
     if dry_run:
         screen.finish(_tried(read, settings, minor_units_of(rules), screen))
     with reported(settings, command_name, screen) as report:
+        report.sheet = sheet
         asked = read()
         files = ResultFiles(
             out or default_out(sheet, asked.validated.sheet.name), is_out_named=out is not None, for_excel=for_excel

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 from starlette.responses import Response
 
+from paygw_batch.actions.notices import add_notices, plan_notices
 from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder, UploadedSheet, folder_of
 from paygw_batch.actions.start_run import StartedRun, start_run
 from paygw_batch.console.pages.agreement import (
@@ -141,6 +142,8 @@ class PlanAgreement(Agreement[PlanDocument]):
     def write(self, document: PlanDocument) -> None:
         """Keep the signed plan."""
         super().write(document)
+        settings = self.visit.console.settings
+        add_notices(settings, plan_notices(settings, document, self.page))
         self.folder.note(replace(self.folder.uploaded, sent_back=""))
 
     def draft_again(self, sent_back: str = "") -> None:

@@ -18,22 +18,26 @@ _HEADER_BYTES = 5
 """A record of TLS begins with its type, its version and, in the last two bytes, its length."""
 
 
-def client_context(ca_bundle: Path | None) -> ssl.SSLContext:
-    """Return the terms on which a server is trusted: TLS 1.2 or later, certificate and host name verified, HTTP/1.1.
+def client_context(
+    ca_bundle: Path | None, *, key: str = "gateway.ca_bundle", protocol: str | None = "http/1.1"
+) -> ssl.SSLContext:
+    """Return the terms on which a server is trusted: TLS 1.2 or later, certificate and host name verified.
 
     Built by hand, because the usual ways read SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE from the environment. The
-    authorities are those of `ca_bundle`, or else Mozilla's, as certifi ships them.
+    authorities are those of `ca_bundle`, which `key` of the configuration names, or else Mozilla's, as certifi ships
+    them. `protocol` is the one that is asked for by ALPN.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(["http/1.1"])
+    if protocol is not None:
+        context.set_alpn_protocols([protocol])
     try:
         context.load_verify_locations(cafile=ca_bundle or certifi.where())
     except (OSError, ValueError):
         raise ConfigurationError(
             say("The certificate authorities in {ca_bundle} cannot be read.", ca_bundle=ca_bundle or certifi.where()),
-            hint=say("gateway.ca_bundle names a PEM file of certificates."),
+            hint=say("{key} names a PEM file of certificates.", key=key),
         ) from None
     return context
 

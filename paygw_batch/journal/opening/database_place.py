@@ -24,7 +24,7 @@ from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside
 from paygw_batch.journal.shared_run import SharedWork, WorkerLife
 from paygw_batch.journal.sqlite.inbox import InboxReader
-from paygw_batch.journal.values import KeptPlan, Withdrawal
+from paygw_batch.journal.values import KeptPlan, NewNotice, Withdrawal
 from paygw_batch.language import say
 
 __all__ = ["DatabaseCopies", "MissingHost", "Server", "WorkerJournal"]
@@ -66,6 +66,7 @@ try:
         upgrade_tables,
     )
     from paygw_batch.journal.postgres.moved_copy import check_moved
+    from paygw_batch.journal.postgres.outbox import PostgresOutbox
     from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
     from paygw_batch.journal.postgres.postgres_reader import PostgresReader
     from paygw_batch.journal.postgres.roles import JournalRole, give_rights, has_rights, role_of
@@ -192,6 +193,12 @@ class DatabasePlace(JournalPlace):
         with closing(self.open_to_read()) as journal:
             return SharedWork(journal.workers(), journal.runs_now(), self.limits())
 
+    @contextmanager
+    def outbox(self, *, write: bool) -> "Iterator[PostgresOutbox]":
+        """Open the outbox (see the place)."""
+        with self._known(write=write) as (session, _):
+            yield PostgresOutbox(session.connection)
+
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Make a withdrawal durable (see the place)."""
         with self._known(write=True) as (session, identity), session.connection.transaction():
@@ -240,10 +247,21 @@ class DatabasePlace(JournalPlace):
         with self._known(write=False) as (session, _):
             return plans_of_payments(session.connection, payments)
 
-    def keep_plan(self, code: str, content: str, before: KeptPlan | None = None, *, payments: str = "") -> bool:
-        """Keep a new plan, or the next version of the one `before`; False if somebody was faster."""
-        with self._known(write=True) as (session, _):
-            return keep_plan(session.connection, code, content, before, payments=payments)
+    def keep_plan(
+        self,
+        code: str,
+        content: str,
+        before: KeptPlan | None = None,
+        *,
+        payments: str = "",
+        notices: Sequence[NewNotice] = (),
+    ) -> bool:
+        """Keep a new plan, or the next version of the one `before`, with its notices; False if somebody was faster."""
+        with self._known(write=True) as (session, _), session.connection.transaction():
+            is_kept = keep_plan(session.connection, code, content, before, payments=payments)
+            if is_kept:
+                PostgresOutbox(session.connection).add(notices, self.now())
+        return is_kept
 
     def roll_call(self) -> Sequence[MissingHost]:
         """Show the witness of this host, and return the hosts that have not shown theirs. Raises `JournalWentBack`."""

@@ -5,7 +5,8 @@ the registry, the witness, the journal under another name, its own name, and the
 """
 
 import secrets
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside, journal_list_sentence
 from paygw_batch.journal.sqlite.about import names_of, note_name
 from paygw_batch.journal.sqlite.connect import connect, leave_untouched, reason_of, unwritable
+from paygw_batch.journal.sqlite.outbox import FileOutbox
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.schema import migrate, migrations
 from paygw_batch.journal.sqlite.tables import evidence_in
@@ -138,6 +140,14 @@ class FilePlace(JournalPlace):
             connection.close()
             raise
         return SqliteReader(connection, self.path, notes)
+
+    @contextmanager
+    def outbox(self, *, write: bool) -> Iterator[FileOutbox]:
+        """Open the outbox (see the place). Notices of runs that are over are due."""
+        with closing(FileOutbox(self.path, write=write)) as outbox:
+            if write:
+                outbox.close_over()
+            yield outbox
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Make a withdrawal durable (see the place).

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from paygw_batch.journal.guards.location import canonical_path
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.journal import Journal, JournalReader
 from paygw_batch.journal.opening.registry import JournalRegistry
+from paygw_batch.journal.outbox import Outbox
 from paygw_batch.journal.values import Withdrawal
 
 
@@ -70,6 +72,10 @@ class JournalPlace(ABC):
     @abstractmethod
     def holder(self) -> LockHolder | None:
         """Return the living process that holds the journal; None: nobody does. Nothing is taken or touched."""
+
+    @abstractmethod
+    def outbox(self, *, write: bool) -> AbstractContextManager[Outbox]:
+        """Open the outbox of the journal as long as the block lasts, also while a run holds the journal."""
 
     @abstractmethod
     def withdraw(self, withdrawal: Withdrawal) -> None:

@@ -35,7 +35,8 @@ def keep_plan(
         plan, version = str(before.number), before.version + 1
     query = f"INSERT INTO plan_document (plan, version, code, payments, content) VALUES ({plan}, %s, %s, %s, %s)"  # noqa: S608 - ours
     try:
-        fetch(connection, query, (version, code, payments, content))
+        with connection.transaction():
+            fetch(connection, query, (version, code, payments, content))
     except psycopg.errors.UniqueViolation:
         return False
     return True

@@ -26,10 +26,11 @@ from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal
 from paygw_batch.journal.postgres.leasing.offered_chunks import OfferedRun, start_run, withdraw_run
 from paygw_batch.journal.postgres.leasing.postgres_gate import PostgresGate
 from paygw_batch.journal.postgres.lost_orders import hold_lost_orders
+from paygw_batch.journal.postgres.outbox import PostgresOutbox
 from paygw_batch.journal.postgres.postgres_reader import PostgresReader
 from paygw_batch.journal.postgres.session import Session, conflicting_lines, fetch
 from paygw_batch.journal.postgres.standing_lines import load_instructions
-from paygw_batch.journal.values import Amendment, BatchRecord, Entry, Known, MoveResult, NewBatch
+from paygw_batch.journal.values import Amendment, BatchRecord, Entry, Known, MoveResult, NewBatch, NewNotice
 
 _AT_ONCE = 10_000
 _NOTIFICATIONS_AT_ONCE = 200
@@ -90,6 +91,10 @@ class PostgresJournal(PostgresReader, Journal):
         run = self.writer.ask_at_length(start)
         self.writer.leave_desk()
         return OfferedRun(run.number, self.writer.ask)
+
+    def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
+        """Make the notices of this run durable, with the desk."""
+        self.writer.ask(lambda connection: PostgresOutbox(connection).add_for_run(notices, at, self.writer.worker))
 
     @contextmanager
     def for_engine(self) -> Iterator[ChunkJournal]:

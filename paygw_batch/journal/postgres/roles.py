@@ -45,6 +45,7 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
         "GRANT INSERT ON evidence, run TO {role}",
         "GRANT UPDATE (is_urgent) ON run TO {role}",
         "GRANT INSERT ON plan_document TO {role}",
+        "GRANT INSERT, UPDATE (content, tries, tried_at, next_at, sent_at, problem) ON notice TO {role}",
         "GRANT UPDATE (instruction) ON order_id TO {role}",
         "GRANT EXECUTE ON FUNCTION is_alive, may_decide, open_gate, set_limits, retire_host TO {role}",
         "GRANT EXECUTE ON FUNCTION hold_segment, lock_standing, accept_loss, witness_is_older TO {role}",

@@ -331,6 +331,26 @@ CREATE TABLE plan_document (
 CREATE INDEX plan_document_by_code ON plan_document (code, plan, version);
 CREATE INDEX plan_document_by_payments ON plan_document (payments, plan, version);
 
+-- What people are to be told: each line is one message to one recipient. That of a run is due when `worker`, which started it, and the
+-- run have ended. `next_at` is when it may be tried; null: it was given up.
+CREATE TABLE notice (
+    number     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id         text COLLATE "C" NOT NULL UNIQUE,
+    occasion   text COLLATE "C" NOT NULL,
+    subject    text COLLATE "C" NOT NULL,
+    batch      text COLLATE "C" NOT NULL,
+    recipient  text COLLATE "C" NOT NULL,
+    written_at text COLLATE "C" NOT NULL,
+    content    text,
+    worker     bigint REFERENCES worker,
+    tries      integer NOT NULL DEFAULT 0,
+    tried_at   text COLLATE "C",
+    next_at    text COLLATE "C",
+    sent_at    text COLLATE "C",
+    problem    text NOT NULL DEFAULT '',
+    UNIQUE (occasion, batch, subject, recipient)
+);
+
 -- Who set which limits, and when. The newest line is in force; null: as configured.
 CREATE TABLE limit_change (
     number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -352,12 +372,12 @@ BEGIN
         'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
-    FOREACH name IN ARRAY ARRAY['order_id', 'standing', 'chunk', 'chunk_tally', 'segment', 'worker', 'run'] LOOP
+    FOREACH name IN ARRAY ARRAY['order_id', 'standing', 'chunk', 'chunk_tally', 'segment', 'worker', 'run', 'notice'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
         'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document', 'order_id', 'standing', 'chunk', 'chunk_tally',
-        'segment', 'worker', 'run'] LOOP
+        'segment', 'worker', 'run', 'notice'] LOOP
         EXECUTE format('CREATE TRIGGER never_emptied BEFORE TRUNCATE ON %I EXECUTE FUNCTION refuse_change()', name);
         -- ALWAYS: a session that plays the part of a replica is refused as well.
         EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);

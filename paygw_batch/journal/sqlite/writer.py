@@ -29,9 +29,10 @@ from paygw_batch.journal.sqlite.connect import conflicting, leave_untouched, rea
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.forget import Forgetting, remains, scrub, unguarded
 from paygw_batch.journal.sqlite.inbox import forget_taken, inbox_path
+from paygw_batch.journal.sqlite.outbox import add_for_run
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import IntendedRows, load, save_progress, store_batch, totals_written, write_lines
-from paygw_batch.journal.values import BatchRecord, Entry, Forgettable, Known, MoveResult
+from paygw_batch.journal.values import BatchRecord, Entry, Forgettable, Known, MoveResult, NewNotice
 
 _INSERT_FACTS = "INSERT INTO fact {lines}"
 
@@ -113,6 +114,11 @@ class SqliteJournal(SqliteReader, Journal):
         """Give the journal to an engine: until the block ends, only the engine uses it."""
         with closing(SqliteEngineJournal(self)) as given:
             yield given
+
+    def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
+        """Make the notices of this run durable, beside the journal; there is no place beside one in memory."""
+        if self.path.is_file():
+            add_for_run(self.path, notices, at)
 
     def forget(self, chosen: Forgettable, *, by: str, at: str, order: SignedOrder | None = None) -> bool:
         """Forget the payees of payments, as every journal does."""

@@ -1,0 +1,315 @@
+"""Tells people by e-mail and webhook: writes notices to the outbox when something happens, and sends what waits there.
+
+The end of a run is no fact of a journal: a run that is killed writes none. So its notice is written before its first
+row leaves, and is due when the run is over, however it ended; its figures are taken when it is first sent. Nothing here
+holds up a payout or changes an exit code.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from secrets import token_hex
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from paygw_batch.actions.batch_status import batch_summary
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.delivery import Trouble, TroubleKind
+from paygw_batch.core.shown_states import SHOWN_IN_DOUBT
+from paygw_batch.countries.load import minor_units_by_currency
+from paygw_batch.errors import JournalMissing, PaygwError
+from paygw_batch.journal import BatchRecord, Journal, JournalReader, KeptNotice, NewNotice, Occasion, Outbox
+from paygw_batch.language import say, speaking
+from paygw_batch.report.notice import mail_page, mail_text, notice_words, webhook_body
+from paygw_batch.run.approval import PlanDocument, needs_approval
+from paygw_batch.run.signed_document import signatures_of
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.settings.sections import name_and_address
+from paygw_batch.wiring.approvals import policy_of
+from paygw_batch.wiring.journal import Tell, journal_to_read, place_of
+from paygw_batch.wiring.notices import WEBHOOK, Channels, has_notices, recipients_of
+
+if TYPE_CHECKING:
+    from paygw_batch.notices.mail import Attachment
+
+AFTER_A_RUN_S = 20.0
+"""How long a command that has done its work stays to send notices. What is left waits for the next one."""
+BY_ITSELF_S = 300.0
+"""How long `notices send` takes at most: less than the shortest pause between two tries of one notice."""
+_AT_ONCE = 500
+_MAX_FILE_BYTES = 10 * 2**20
+_SERVER_IS_DOWN = frozenset(TroubleKind) - {TroubleKind.REFUSED}
+"""The troubles that the next notice on the same way would have as well."""
+
+
+@dataclass(slots=True)
+class Delivered:
+    """What became of the notices that were due: how many were sent, and how many not; `fault`: why none can be."""
+
+    sent: int = 0
+    failed: int = 0
+    fault: str = ""
+    has_ended: bool = False
+    """Whether all were tried in time."""
+
+
+def expect_end(settings: Settings, journal: Journal, batch: BatchRecord, tell: Tell) -> None:
+    """Write the notice of a run of a batch, which is about to send its first row."""
+    recipients = recipients_of(settings, Occasion.RUN_ENDED)
+    if recipients:
+        with _told_apart(tell):
+            journal.expect_end(
+                [NewNotice(Occasion.RUN_ENDED, token_hex(8), batch.batch, recipients)], timestamp(utc_now())
+            )
+
+
+def tell_of_refused_sheet(
+    settings: Settings, sheet: str, defects: int, answer: Path | None, tell: Tell, *, subject: str = ""
+) -> None:
+    """Write the notice that a sheet was refused, once for a `subject`; `answer` is the file that says why."""
+    content = {"sheet": _plain(sheet), "defects": defects, "answer": "" if answer is None else _plain(str(answer))}
+    recipients = recipients_of(settings, Occasion.SHEET_REFUSED)
+    notice = NewNotice(Occasion.SHEET_REFUSED, _plain(subject) or token_hex(8), "", recipients, content)
+    add_notices(settings, [notice], tell)
+
+
+def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> list[NewNotice]:
+    """Return the notice that a new plan waits for approval, if anybody is told; `path` is its page in the console."""
+    recipients, policy = recipients_of(settings, Occasion.PLAN_WAITS), policy_of(settings)
+    if not recipients or policy is None or document.approvals or not needs_approval(document.content, policy):
+        return []
+    content = document.content
+    told = {
+        "sheet": _plain(content.sheet),
+        "batch": content.batch,
+        "rows": content.rows - content.invalid,
+        "totals": content.totals,
+        "maker": signatures_of(document, policy, utc_now()).maker.name,
+        "needed": policy.needed,
+        "code": document.code,
+        "link": _link(settings, path),
+    }
+    return [NewNotice(Occasion.PLAN_WAITS, document.digest(), content.batch, recipients, told)]
+
+
+def unheard(sentence: str) -> None:
+    """Tell nobody: there is no person at this call."""
+
+
+def add_notices(settings: Settings, notices: Sequence[NewNotice], tell: Tell = unheard) -> None:
+    """Write notices to the outbox, in a transaction of their own."""
+    if any(notice.recipients for notice in notices):
+        with _told_apart(tell), place_of(settings).outbox(write=True) as outbox:
+            outbox.add(notices, timestamp(utc_now()))
+
+
+def send_due(settings: Settings, channels: Channels, *, within_s: float, again: bool = False) -> Delivered:
+    """Send the notices that are due, for at most `within_s`; with `again`, also those that wait for a later try.
+
+    A server can hold a connection open for ever, and a name server as well: the work is done in a thread that dies with
+    the process. What it was sending then is sent again later, with the same id.
+    """
+    done = Delivered()
+    if not has_notices(settings):
+        done.has_ended = True
+        return done
+    until_s = time.monotonic() + within_s
+    thread = Thread(target=_deliver, args=(settings, channels, done, until_s), kwargs={"again": again}, daemon=True)
+    thread.start()
+    thread.join(within_s)
+    return done
+
+
+def send_after(settings: Settings, channels: Channels, tell: Tell) -> None:
+    """Send what is due at the end of a command. A signal ends the wait for it, and changes nothing else."""
+    with suppress(KeyboardInterrupt):
+        done = send_due(settings, channels, within_s=AFTER_A_RUN_S)
+        if done.fault:
+            tell(say("The notices cannot be sent: {reason}", reason=done.fault))
+        elif done.failed or not done.has_ended:
+            tell(say("A notice could not be sent yet; `paygw-batch notices` shows why. It is tried again."))
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """One round of sending, inside its thread."""
+
+    settings: Settings
+    channels: Channels
+    done: Delivered
+    until_s: float
+    down: set[str] = field(default_factory=set)
+    """The ways that are not tried again in this round."""
+
+    def run(self, *, again: bool) -> None:
+        with place_of(self.settings).outbox(write=True) as outbox:
+            if not outbox.may_send:
+                return
+            with journal_to_read(self.settings) as journal:
+                outbox.add(doubts(self.settings, journal, outbox, utc_now()), timestamp(utc_now()))
+            if again:
+                outbox.hurry(utc_now())
+            due = outbox.due(utc_now(), limit=_AT_ONCE)
+            with journal_to_read(
+                self.settings
+            ) as journal:  # as it is once the runs are over that the notices are about
+                for notice in due:
+                    if time.monotonic() >= self.until_s:
+                        return
+                    self._try(outbox, journal, notice)
+        self.done.has_ended = True
+
+    def _try(self, outbox: Outbox, journal: JournalReader, notice: KeptNotice) -> None:
+        way = WEBHOOK if notice.recipient == WEBHOOK else "mail"
+        if way in self.down:
+            self.done.failed += 1
+            return
+        content = notice.content or run_figures(self.settings, journal, notice.batch)
+        if not outbox.claim(notice, content, utc_now()):
+            return
+        trouble = deliver(self.settings, self.channels, notice, content)
+        if trouble is None:
+            outbox.note_sent(notice, timestamp(utc_now()))
+            self.done.sent += 1
+            return
+        outbox.note_problem(notice, trouble.code)
+        self.done.failed += 1
+        if trouble.kind in _SERVER_IS_DOWN:
+            self.down.add(way)
+
+
+def _deliver(settings: Settings, channels: Channels, done: Delivered, until_s: float, *, again: bool) -> None:
+    """Send what is due; nothing that goes wrong here ends the command."""
+    try:
+        with speaking(settings.notices.language):
+            _Delivery(settings, channels, done, until_s).run(again=again)
+    except JournalMissing:
+        done.has_ended = True
+    except PaygwError as error:
+        done.fault = f"{error.message} {error.hint}".strip()
+    except Exception as error:  # noqa: BLE001 (its text could hold anything: only its kind is told)
+        done.fault = say("Unexpected error ({kind}).", kind=type(error).__name__)
+
+
+def deliver(settings: Settings, channels: Channels, notice: KeptNotice, content: Mapping[str, Any]) -> Trouble | None:
+    """Send one notice; return why it was not taken, or None."""
+    if notice.recipient == WEBHOOK:
+        if channels.webhook is None:
+            return Trouble(TroubleKind.NOT_CONFIGURED)
+        body = webhook_body(notice, content, settings.notices.webhook_format)
+        return channels.webhook.post(notice.id, body, int(utc_now().timestamp()))
+    if channels.mail is None or settings.notices.sender is None:
+        return Trouble(TroubleKind.NOT_CONFIGURED)
+    from paygw_batch.notices.mail import mail_of  # noqa: PLC0415 (only if there is a mail)
+
+    attachment = _attachment(settings, notice, content)
+    words = notice_words(notice, content, has_file=attachment is not None)
+    mail = mail_of(
+        notice.id,
+        name_and_address(settings.notices.sender),
+        notice.recipient,
+        datetime.fromisoformat(notice.written_at),
+        words.title,
+        mail_text(words),
+        mail_page(words),
+        attachment,
+    )
+    return channels.mail.send(mail)
+
+
+def _attachment(settings: Settings, notice: KeptNotice, content: Mapping[str, Any]) -> "Attachment | None":
+    """Return the marked rows of a refused sheet, for a recipient who may get payees' data; None for all others.
+
+    With a database none goes: its lines are written on other hosts, and must not make this one mail its files.
+    """
+    if notice.occasion is not Occasion.SHEET_REFUSED or notice.recipient not in settings.notices.personal_data:
+        return None
+    path = Path(content["answer"])
+    if settings.journal.url is not None or not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
+        return None
+    from paygw_batch.notices.mail import Attachment  # noqa: PLC0415 (only if there is a mail)
+
+    return Attachment(path.name, path.read_bytes())
+
+
+def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mapping[str, Any]:
+    """Return what is told of the end of a run: the rows of its batch by state, and their sums."""
+    record = journal.batch(batch)
+    if record is None:
+        return {"sheet": batch, "batch": batch, "rows": 0, "states": {}, "totals": {}, "at": timestamp(utc_now())}
+    found = batch_summary(journal, record, minor_units_by_currency())
+    return {
+        "sheet": _plain(record.sheet_name),
+        "batch": batch,
+        "operation": record.operation,
+        "rows": record.rows,
+        "states": dict(found.states),
+        "totals": {currency: dict(sums) for currency, sums in found.totals.items()},
+        "exit_code": int(found.exit_code),
+        "at": timestamp(utc_now()),
+        "link": _link(settings, f"/payouts/{batch}"),
+    }
+
+
+def doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> list[NewNotice]:
+    """Return a notice for each batch with rows that have been in doubt for too long, and that nobody was told of.
+
+    Nothing is lost by looking late: the journal has the rows, and the outbox when the last of them was told.
+    """
+    recipients, hours = recipients_of(settings, Occasion.IN_DOUBT), settings.notices.in_doubt_h
+    if not recipients:
+        return []
+    until, found = timestamp(now - timedelta(hours=hours)), []
+    for record in journal.batches():
+        rows = journal.rows(record.number, states=SHOWN_IN_DOUBT)
+        sent = sorted(row.intended_at for row in rows if row.intended_at is not None and row.intended_at <= until)
+        if sent and sent[-1] > outbox.newest_subject(Occasion.IN_DOUBT, record.batch):
+            told = {
+                "sheet": _plain(record.sheet_name),
+                "batch": record.batch,
+                "rows_in_doubt": len(sent),
+                "hours": hours,
+                "oldest": sent[0],
+                "link": _link(settings, f"/payouts/{record.batch}"),
+            }
+            found.append(NewNotice(Occasion.IN_DOUBT, sent[-1], record.batch, recipients, told))
+    return found
+
+
+def _link(settings: Settings, path: str) -> str:
+    """Return the address of a page of the console; empty if there is none."""
+    return "" if settings.console.origin is None else f"{settings.console.origin}{path}"
+
+
+def _plain(text: str) -> str:
+    """Return a text that can be written in UTF-8: the name of a file may not be."""
+    return text.encode(errors="replace").decode()
+
+
+@contextmanager
+def _told_apart(tell: Tell) -> Iterator[None]:
+    """Say that a notice cannot be written, and go on."""
+    try:
+        yield
+    except PaygwError as error:
+        tell(say("A notice cannot be written, and nobody is told: {reason}", reason=error.message))
+
+
+def mail_trouble(channels: Channels) -> Trouble | None:
+    """Return why the mail server cannot be used, or None; it is given as long as a command gives it at its end."""
+    if (server := channels.mail) is None:
+        return None
+    found: list[Trouble | None] = []
+    thread = Thread(target=lambda: found.append(server.probe()), daemon=True)
+    thread.start()
+    thread.join(AFTER_A_RUN_S)
+    return found[0] if found else Trouble(TroubleKind.NO_ANSWER)
+
+
+def listed_notices(settings: Settings, *, limit: int = 1_000) -> Sequence[KeptNotice]:
+    """Return the newest notices of the journal, those that were not sent first. Nothing is written."""
+    with place_of(settings).outbox(write=False) as outbox:
+        return outbox.listed(limit=limit)

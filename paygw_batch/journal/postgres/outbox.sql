@@ -1,0 +1,43 @@
+-- The statements of `outbox.py` for PostgreSQL.
+
+-- name: add_notice
+-- Writes one notice, unless its subject was told this recipient before. `run`: it is due when that worker has ended.
+INSERT INTO notice (id, occasion, subject, batch, recipient, written_at, content, worker, next_at)
+VALUES (:id, :occasion, :subject, :batch, :recipient, :at, :content, :run, :at)
+ON CONFLICT (occasion, batch, subject, recipient) DO NOTHING
+
+-- name: due
+-- The notices that may be sent now, oldest first. That of a run waits for who started it, and for the workers.
+SELECT {notice} FROM notice n WHERE sent_at IS NULL AND next_at <= :now
+    AND (worker IS NULL OR NOT is_alive(worker) AND NOT EXISTS (
+        SELECT FROM run r JOIN batch b ON b.number = r.batch WHERE b.batch = n.batch AND r.ended_at IS NULL
+    )) ORDER BY number LIMIT :limit
+
+-- name: claim
+-- Books the next try of a notice, if nobody has done so since it was read.
+UPDATE notice SET tries = tries + 1, tried_at = :now, next_at = :next_at, problem = '', content = coalesce(content, :content)
+WHERE number = :number AND tries = :tries AND sent_at IS NULL AND next_at <= :now RETURNING number
+
+-- name: note_sent
+-- It was sent.
+UPDATE notice SET sent_at = :at, problem = '' WHERE number = :number
+
+-- name: note_problem
+-- It could not be sent.
+UPDATE notice SET problem = :problem WHERE number = :number
+
+-- name: hurry
+-- Lets what was tried and failed, or was tried before a time and never heard of again, be due now.
+UPDATE notice SET next_at = :now WHERE sent_at IS NULL AND (problem <> '' OR tried_at <= :before)
+
+-- name: listed
+-- All notices, those that wait first.
+SELECT {notice} FROM notice ORDER BY sent_at IS NOT NULL, number DESC LIMIT :limit
+
+-- name: newest_subject
+-- The greatest subject of an occasion about a batch.
+SELECT max(subject) FROM notice WHERE occasion = :occasion AND batch = :batch
+
+-- name: may_decide
+-- Whether this login may write the outbox.
+SELECT may_decide()

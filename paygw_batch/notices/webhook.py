@@ -1,0 +1,77 @@
+"""Posts notices to a webhook, signed as Standard Webhooks has it (https://www.standardwebhooks.com)."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ssl
+from dataclasses import dataclass, field
+
+from paygw_batch.core.delivery import Trouble, TroubleKind
+
+SECRET_PREFIX = "whsec_"  # noqa: S105 (how one begins)
+_FEWEST_SECRET_BYTES, _MOST_SECRET_BYTES = 24, 64
+
+
+def secret_bytes(text: str) -> bytes:
+    """Return the key that a secret spells: `whsec_` and base64. Raises `ValueError`, which does not quote it."""
+    try:
+        key = base64.b64decode(text.strip().removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("it is no base64") from None
+    if not _FEWEST_SECRET_BYTES <= len(key) <= _MOST_SECRET_BYTES:
+        raise ValueError(f"it has {len(key)} bytes, and must have {_FEWEST_SECRET_BYTES} to {_MOST_SECRET_BYTES}")
+    return key
+
+
+def signature_of(key: bytes, notice: str, at_s: int, body: bytes) -> str:
+    """Return the value of `webhook-signature`: version 1, HMAC-SHA256 over id, time and body."""
+    digest = hmac.digest(key, f"{notice}.{at_s}.".encode() + body, hashlib.sha256)
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A webhook. Without a `key`, what it gets is not signed: its address is then the secret."""
+
+    url: str = field(repr=False)
+    trust: ssl.SSLContext = field(repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    timeout_s: float = 10.0
+    """How long it may be silent."""
+
+    def post(self, notice: str, body: bytes, at_s: int) -> Trouble | None:
+        """Post a notice; return why the receiver did not take it, or None: it did (2xx). Its answer is not read."""
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "paygw-batch",
+            "webhook-id": notice,
+            "webhook-timestamp": str(at_s),
+        }
+        if self.key is not None:
+            headers["webhook-signature"] = signature_of(self.key, notice, at_s, body)
+        import httpx  # noqa: PLC0415 (it takes as long to import as polars, and most commands send nothing)
+
+        try:
+            with (
+                httpx.Client(verify=self.trust, trust_env=False, timeout=self.timeout_s) as client,
+                client.stream("POST", self.url, content=body, headers=headers) as response,
+            ):
+                return None if response.is_success else Trouble(TroubleKind.REFUSED, response.status_code)
+        except httpx.TimeoutException:
+            return Trouble(TroubleKind.NO_ANSWER)
+        except httpx.ConnectError as error:
+            return Trouble(_why_not_connected(error))
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return Trouble(TroubleKind.BROKEN)
+
+
+def _why_not_connected(error: BaseException) -> TroubleKind:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return TroubleKind.UNTRUSTED
+        if isinstance(cause, ssl.SSLError):
+            return TroubleKind.NOT_ENCRYPTED
+        cause = cause.__cause__ or cause.__context__
+    return TroubleKind.NOT_REACHED
