@@ -133,6 +133,8 @@ def mail_of(
 
 
 def _trouble(error: Exception) -> Trouble:
+    if isinstance(error, smtplib.SMTPServerDisconnected) and isinstance(error.__context__, TimeoutError):
+        return Trouble(TroubleKind.NO_ANSWER)  # smtplib makes one of the other
     kind = next(kind for sort, kind in _FAILURES if isinstance(error, sort))
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return Trouble(kind, max((code for code, _ in error.recipients.values()), default=0))

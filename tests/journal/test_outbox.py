@@ -1,0 +1,331 @@
+"""The outbox, in both stores: nothing is lost, and while no process dies nothing is sent twice."""
+
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from paygw_batch.clock import timestamp
+from paygw_batch.errors import JournalError, OutboxBroken
+from paygw_batch.journal import KeptNotice, NewNotice, Occasion, Outbox
+from paygw_batch.journal.opening.place import JournalPlace
+from paygw_batch.journal.outbox import FIRST_PAUSE, GIVEN_UP_AFTER, LONGEST_PAUSE, next_try
+from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.sqlite.outbox import outbox_path
+from tests.journal.journal_rows import file_place, journal_path, make_at, open_sheet
+from tests.journal.postgres_rows import open_postgres, postgres_place
+from tests.journal.postgres_server import PostgresServer
+
+NOW = datetime(2026, 11, 24, 8, tzinfo=UTC)
+NOTICE = NewNotice(Occasion.PLAN_WAITS, "a plan", "b1", ["ada@example.com"], {"sheet": "payroll.csv"})
+RUN = NewNotice(Occasion.RUN_ENDED, "a run", "b1", ["ada@example.com"])
+
+
+@pytest.fixture(params=["file", "postgres"])
+def journal_place(request: pytest.FixtureRequest, place: Path) -> JournalPlace:
+    """The place of an empty journal, in each store."""
+    if request.param == "postgres":
+        return postgres_place(request.getfixturevalue("database"), place)
+    make_at(place)
+    return file_place(place)
+
+
+@pytest.fixture
+def outbox(journal_place: JournalPlace) -> Iterator[Outbox]:
+    with journal_place.outbox(write=True) as opened:
+        yield opened
+
+
+def due(outbox: Outbox, now: datetime = NOW) -> Sequence[KeptNotice]:
+    return outbox.due(now, limit=100)
+
+
+def added(outbox: Outbox, *notices: NewNotice) -> Sequence[KeptNotice]:
+    outbox.add(notices or [NOTICE], timestamp(NOW))
+    return due(outbox)
+
+
+def test_a_subject_is_told_each_recipient_once(outbox: Outbox) -> None:
+    first = added(outbox, replace(NOTICE, recipients=["ada@example.com", "ben@example.com"]))
+    again = added(outbox, replace(NOTICE, recipients=["ben@example.com", "eve@example.com"]))
+    assert [one.recipient for one in first] == ["ada@example.com", "ben@example.com"]
+    assert [one.recipient for one in again] == ["ada@example.com", "ben@example.com", "eve@example.com"]
+    assert len({one.id for one in again}) == 3
+    assert len(added(outbox, replace(NOTICE, occasion=Occasion.IN_DOUBT), replace(NOTICE, batch="b2"))) == 5
+
+
+def test_of_two_that_send_one_has_it_and_both_know(outbox: Outbox) -> None:
+    (notice,) = added(outbox)
+    assert outbox.claim(notice, {}, NOW)
+    assert not outbox.claim(notice, {}, NOW)
+    assert due(outbox) == []
+    assert due(outbox, NOW + FIRST_PAUSE - timedelta(seconds=1)) == []
+
+
+def test_what_was_sent_is_never_due_again(outbox: Outbox) -> None:
+    (notice,) = added(outbox)
+    outbox.claim(notice, {}, NOW)
+    outbox.note_sent(notice, timestamp(NOW))
+    outbox.hurry(NOW + GIVEN_UP_AFTER)
+    assert due(outbox, NOW + GIVEN_UP_AFTER) == []
+    assert [one.sent_at for one in outbox.listed(limit=9)] == [timestamp(NOW)]
+
+
+def test_every_try_says_the_same_under_the_same_id(outbox: Outbox) -> None:
+    (notice,) = added(outbox, replace(NOTICE, content=None))
+    outbox.claim(notice, {"rows": 1}, NOW)
+    (again,) = due(outbox, NOW + FIRST_PAUSE)
+    outbox.claim(again, {"rows": 2}, NOW + FIRST_PAUSE)
+    (kept,) = outbox.listed(limit=9)
+    assert (again.content, kept.content, kept.id, kept.tries) == ({"rows": 1}, {"rows": 1}, notice.id, 2)
+
+
+def test_it_is_tried_for_days_at_longer_and_longer_pauses_and_then_given_up(outbox: Outbox) -> None:
+    now, pauses = NOW, []
+    (notice,) = added(outbox)
+    while True:
+        assert outbox.claim(notice, {}, now)
+        outbox.note_problem(notice, "no_answer")
+        (kept,) = outbox.listed(limit=9)
+        if kept.next_at is None:
+            break
+        pauses.append(datetime.fromisoformat(kept.next_at) - now)
+        now = datetime.fromisoformat(kept.next_at)
+        (notice,) = due(outbox, now)
+    assert pauses[:3] == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
+    assert max(pauses) == LONGEST_PAUSE
+    assert GIVEN_UP_AFTER - LONGEST_PAUSE <= now - NOW <= GIVEN_UP_AFTER
+    assert kept.is_given_up
+    assert kept.problem == "no_answer"
+    assert due(outbox, now + GIVEN_UP_AFTER) == []
+    outbox.hurry(now)
+    assert [one.id for one in due(outbox, now)] == [notice.id]
+
+
+def test_who_is_in_a_hurry_leaves_alone_what_is_being_sent_and_what_was_never_tried(outbox: Outbox) -> None:
+    sending, failed = added(outbox, NOTICE, replace(NOTICE, subject="another"))
+    for notice in (sending, failed):
+        outbox.claim(notice, {}, NOW)
+    outbox.note_problem(failed, "refused 550")
+    outbox.hurry(NOW)
+    assert [one.id for one in due(outbox)] == [failed.id]
+    outbox.hurry(NOW + FIRST_PAUSE)
+    assert len(due(outbox, NOW + FIRST_PAUSE)) == 2
+
+
+def test_the_newest_subject_of_a_batch_is_known(outbox: Outbox) -> None:
+    assert outbox.newest_subject(Occasion.IN_DOUBT, "b1") == ""
+    for subject in ("2026-11-02T00:00:00.000Z", "2026-11-01T00:00:00.000Z"):
+        outbox.add([replace(NOTICE, occasion=Occasion.IN_DOUBT, subject=subject)], timestamp(NOW))
+    assert outbox.newest_subject(Occasion.IN_DOUBT, "b1") == "2026-11-02T00:00:00.000Z"
+    assert outbox.newest_subject(Occasion.IN_DOUBT, "b2") == ""
+
+
+@pytest.mark.parametrize("tries", [1, 2, 7, 40, 10_000])
+def test_the_next_try_is_later_and_within_the_days(tries: int) -> None:
+    later = next_try(tries, timestamp(NOW), NOW)
+    assert later is not None
+    assert FIRST_PAUSE <= datetime.fromisoformat(later) - NOW <= LONGEST_PAUSE
+    assert next_try(tries, timestamp(NOW - GIVEN_UP_AFTER), NOW) is None
+
+
+# Kills: what is claimed, sent and noted by processes that may die between any two steps.
+
+
+class _Killed(Exception):
+    """The process that was sending is gone."""
+
+
+class _Company:
+    """Processes that send what is due, and receivers that count what they get by its id."""
+
+    def __init__(self, place: JournalPlace, seed: int) -> None:
+        self.place, self.chance, self.now = place, random.Random(seed), NOW  # noqa: S311 - a test's
+        self.received: Counter[str] = Counter()
+        self.killed_after: set[str] = set()
+        self.down_until = NOW + timedelta(hours=self.chance.choice((0, 1, 30)))
+
+    def _step(self, kill_share: float) -> None:
+        if self.chance.random() < kill_share:
+            raise _Killed
+
+    def send(self, kill_share: float) -> None:
+        with self.place.outbox(write=True) as one, self.place.outbox(write=True) as other:
+            for notice in due(one, self.now):
+                self._step(kill_share)
+                if not self.chance.choice((one, other)).claim(notice, {}, self.now):
+                    continue
+                assert not other.claim(notice, {}, self.now)
+                self._step(kill_share)
+                if self.now < self.down_until:
+                    one.note_problem(notice, "not_reached")
+                    continue
+                self.received[notice.id] += 1
+                if self.chance.random() < kill_share:
+                    self.killed_after.add(notice.id)
+                    raise _Killed
+                one.note_sent(notice, timestamp(self.now))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_under_kills_no_notice_is_lost_and_only_a_kill_makes_one_come_twice(
+    journal_place: JournalPlace, seed: int
+) -> None:
+    company = _Company(journal_place, seed)
+    for number in range(8):
+        with journal_place.outbox(write=True) as outbox:
+            outbox.add([replace(NOTICE, subject=f"{seed} {number}")], timestamp(company.now))
+        with suppress(_Killed):
+            company.send(0.15)
+        company.now += timedelta(minutes=company.chance.randrange(1, 200))
+    while company.now < NOW + GIVEN_UP_AFTER:
+        company.send(0.0)
+        company.now += timedelta(hours=3)
+    with journal_place.outbox(write=False) as outbox:
+        kept = outbox.listed(limit=99)
+    assert {one.id for one in kept} == set(company.received), "a notice was lost"
+    assert all(one.sent_at is not None for one in kept)
+    assert {notice for notice, count in company.received.items() if count > 1} <= company.killed_after
+
+
+def test_of_many_that_send_at_the_same_moment_one_has_each(journal_place: JournalPlace) -> None:
+    with journal_place.outbox(write=True) as outbox:
+        outbox.add([replace(NOTICE, subject=f"{number}") for number in range(5)], timestamp(NOW))
+    claimed: list[str] = []
+    start = threading.Barrier(4)
+
+    def send() -> None:
+        with journal_place.outbox(write=True) as outbox:
+            found = due(outbox)
+            start.wait()
+            claimed.extend(notice.id for notice in found if outbox.claim(notice, {}, NOW))
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(claimed) == len(set(claimed)) == 5
+
+
+# Runs: a notice is written before the first row leaves, and is due when the run is over.
+
+
+def test_the_notice_of_a_run_is_due_when_its_journal_is_closed(journal_place: JournalPlace) -> None:
+    with closing(journal_place.open_to_write("a test")) as journal:
+        journal.expect_end([RUN], timestamp(NOW))
+        with journal_place.outbox(write=True) as outbox:
+            assert due(outbox) == []
+            assert [one.subject for one in outbox.listed(limit=9)] == ["a run"]
+    with journal_place.outbox(write=True) as outbox:
+        assert [one.subject for one in due(outbox)] == ["a run"]
+
+
+def test_the_notice_of_a_run_that_was_killed_is_due(place: Path) -> None:
+    make_at(place)
+    if (child := os.fork()) == 0:
+        journal = file_place(place).open_to_write("a test")
+        journal.expect_end([RUN], timestamp(NOW))
+        os._exit(9)
+    os.waitpid(child, 0)
+    with file_place(place).outbox(write=True) as outbox:
+        assert [one.subject for one in due(outbox)] == ["a run"]
+
+
+def test_the_run_after_a_killed_one_lets_its_notice_be_due_and_keeps_its_own_back(place: Path) -> None:
+    make_at(place)
+    for subject in ("killed", "living"):
+        journal = file_place(place).open_to_write("a test")
+        journal.expect_end([replace(RUN, subject=subject)], timestamp(NOW))
+        if subject == "killed":
+            journal.close()
+    with closing(journal), file_place(place).outbox(write=True) as outbox:
+        assert [one.subject for one in due(outbox)] == ["killed"]
+
+
+def test_a_reader_sees_an_outbox_without_making_one(place: Path) -> None:
+    make_at(place)
+    with file_place(place).outbox(write=False) as outbox:
+        assert outbox.listed(limit=9) == []
+    assert not outbox_path(journal_path(place)).exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a database at all, but long enough to be one" * 40])
+def test_a_damaged_outbox_is_named(place: Path, damage: bytes) -> None:
+    make_at(place)
+    path = outbox_path(journal_path(place))
+    path.touch(mode=0o600)
+    path.write_bytes(damage)
+    with pytest.raises((OutboxBroken, JournalError)) as caught, file_place(place).outbox(write=True):
+        pass
+    assert str(path) in caught.value.message
+
+
+def test_the_outbox_of_a_file_is_private_and_never_forgets(place: Path) -> None:
+    make_at(place)
+    with file_place(place).outbox(write=True) as outbox:
+        added(outbox)
+        with pytest.raises(OutboxBroken), outbox._writing():
+            outbox._connection.execute("DELETE FROM notice")  # type: ignore[attr-defined]  # of the file's
+    assert outbox_path(journal_path(place)).stat().st_mode & 0o777 == 0o600
+
+
+# PostgreSQL alone.
+
+
+def test_a_run_that_workers_have_keeps_its_notice_back_until_it_is_over(database: str, place: Path) -> None:
+    there = postgres_place(database, place)
+    with closing(open_postgres(there)) as desk:
+        batch = open_sheet(desk, "b1")
+        desk.expect_end([RUN], timestamp(NOW))
+        assert desk.hand_over(batch.number, waits=True) is not None
+    with there.outbox(write=True) as outbox:
+        assert due(outbox) == []
+        with psycopg.connect(database, autocommit=True) as owner:
+            owner.execute("UPDATE paygw.run SET ended_at = clock_timestamp()")
+        assert [one.subject for one in due(outbox)] == ["a run"]
+
+
+def test_a_plan_and_its_notice_are_kept_together_or_not_at_all(database: str, place: Path) -> None:
+    there = postgres_place(database, place)
+    assert there.keep_plan("code", "{}", notices=[NOTICE])
+    kept = there.newest_plan("code")
+    assert kept is not None
+    assert there.keep_plan("code", "{1}", kept)
+    assert not there.keep_plan("code", "{2}", kept, notices=[replace(NOTICE, subject="of nothing")])
+    with there.outbox(write=False) as outbox:
+        assert [one.subject for one in outbox.listed(limit=9)] == ["a plan"]
+
+
+@pytest.mark.parametrize("role", ["worker", "reader"])
+def test_who_decides_nothing_can_send_nothing(
+    database: str, place: Path, postgres_server: PostgresServer, role: str
+) -> None:
+    there = postgres_place(database, place)
+    name = database.rpartition("/")[2]
+    there.give_rights()
+    postgres_server.execute(f"CREATE ROLE {name}_{role}_of_notices LOGIN IN ROLE {name}_{role}")
+    with there.outbox(write=True) as outbox:
+        (notice,) = added(outbox)
+        assert outbox.may_send
+    theirs = replace(there, server=Server(postgres_server.url(name, user=f"{name}_{role}_of_notices")))
+    acts: Sequence[Callable[[Outbox], object]] = (
+        lambda outbox: outbox.add([replace(NOTICE, subject="forged")], timestamp(NOW)),
+        lambda outbox: outbox.claim(notice, {}, NOW),
+        lambda outbox: outbox.note_sent(notice, timestamp(NOW)),
+        lambda outbox: outbox.hurry(NOW),
+    )
+    for act in acts:
+        with ExitStack() as opened:
+            outbox = opened.enter_context(theirs.outbox(write=role == "worker"))
+            assert not outbox.may_send
+            opened.enter_context(pytest.raises((JournalError, psycopg.Error)))
+            act(outbox)

@@ -1,0 +1,122 @@
+"""Webhooks: signed so that the library of Standard Webhooks takes them, and bad receivers are told apart."""
+
+import socket
+import time
+from base64 import b64encode
+from collections.abc import Callable
+
+import pytest
+import standardwebhooks
+
+from paygw_batch.core.delivery import Trouble, TroubleKind
+from paygw_batch.gateway.http.tls import client_context
+from paygw_batch.notices.webhook import Webhook, secret_bytes
+from tests.notices.receivers import Trust, peer, silent, webhook
+
+SECRET = "whsec_" + b64encode(bytes(range(32))).decode()
+BODY = '{"type": "run_ended", "data": {"sheet": "été.csv"}}'.encode()
+
+
+def hook(url: str, trust: Trust | None = None, *, timeout_s: float = 60.0, is_signed: bool = True) -> Webhook:
+    context = client_context(trust.bundle if trust else None)
+    return Webhook(url, context, secret_bytes(SECRET) if is_signed else None, timeout_s)
+
+
+def test_the_library_of_standard_webhooks_takes_what_is_posted(trust: Trust) -> None:
+    with webhook(trust.context()) as posts:
+        assert hook(posts.url, trust).post("notice_1", BODY, int(time.time())) is None
+    ((headers, body),) = posts.got
+    assert headers["webhook-id"] == "notice_1"
+    assert standardwebhooks.Webhook(SECRET).verify(body, dict(headers))["data"] == {"sheet": "été.csv"}
+    with pytest.raises(standardwebhooks.WebhookVerificationError):
+        standardwebhooks.Webhook(SECRET).verify(body + b" ", dict(headers))
+
+
+def test_what_nobody_verifies_is_not_signed() -> None:
+    with webhook() as posts:
+        assert hook(posts.url, is_signed=False).post("notice_1", BODY, 1) is None
+    ((headers, _),) = posts.got
+    assert "webhook-signature" not in headers
+
+
+@pytest.mark.parametrize("status", [302, 307, 400, 410, 429, 500, 503])
+def test_a_receiver_that_does_not_say_yes_has_refused_and_no_redirect_is_followed(status: int) -> None:
+    with webhook() as posts, webhook() as elsewhere:
+        posts.status, posts.answer = status, {"Location": elsewhere.url}
+        assert hook(posts.url).post("notice_1", BODY, 1) == Trouble(TroubleKind.REFUSED, status)
+    assert elsewhere.got == []
+
+
+def test_the_environment_sends_nothing_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    with webhook() as posts, webhook() as elsewhere:
+        for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "https_proxy"):
+            monkeypatch.setenv(name, elsewhere.url)
+        assert hook(posts.url).post("notice_1", BODY, 1) is None
+    assert (len(posts.got), elsewhere.got) == (1, [])
+
+
+@pytest.mark.parametrize("case", ["another name", "an unknown authority", "no TLS"])
+def test_a_receiver_that_is_not_who_it_should_be_gets_nothing(trust: Trust, case: str) -> None:
+    context = None if case == "no TLS" else trust.context("hooks.example" if case == "another name" else "127.0.0.1")
+    with webhook(context) as posts:
+        found = hook(posts.url.replace("http:", "https:"), trust if case == "another name" else None).post(
+            "notice_1", BODY, 1
+        )
+    wanted = TroubleKind.NOT_ENCRYPTED if case == "no TLS" else TroubleKind.UNTRUSTED
+    assert found == Trouble(wanted)
+    assert posts.got == []
+
+
+def _hang_up(connection: socket.socket) -> None:
+    connection.recv(10_000)
+
+
+def _talk_nonsense(connection: socket.socket) -> None:
+    connection.recv(10_000)
+    connection.sendall(b"\0\xff\r\n\r\n")
+
+
+def _write_without_end(connection: socket.socket) -> None:
+    connection.recv(10_000)
+    for _ in range(1_000):
+        connection.sendall(b"x-header: " + b"x" * 10_000 + b"\r\n")
+
+
+def _say_yes_and_write_without_end(connection: socket.socket) -> None:
+    connection.recv(10_000)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000000\r\n\r\n")
+    while True:
+        connection.sendall(b"x" * 10_000)
+
+
+@pytest.mark.parametrize("serve", [_hang_up, _talk_nonsense, _write_without_end], ids=lambda one: one.__name__)
+def test_a_receiver_that_is_none_is_told_apart(serve: Callable[[socket.socket], None]) -> None:
+    with peer(serve) as port:
+        assert hook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) == Trouble(TroubleKind.BROKEN)
+
+
+def test_the_answer_of_a_receiver_is_not_read() -> None:
+    with peer(_say_yes_and_write_without_end) as port:
+        assert hook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) is None
+
+
+def test_a_silent_receiver_is_left_and_one_that_is_gone_is_not_reached() -> None:
+    with peer(silent) as port:
+        found = hook(f"http://127.0.0.1:{port}/", timeout_s=0.05).post("notice_1", BODY, 1)
+    assert found == Trouble(TroubleKind.NO_ANSWER)
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    assert hook(f"http://127.0.0.1:{port}/").post("notice_1", BODY, 1) == Trouble(TroubleKind.NOT_REACHED)
+
+
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_!", "whsec_" + b64encode(b"short").decode(), "é" * 40])
+def test_a_secret_that_proves_nothing_is_refused_and_not_quoted(secret: str) -> None:
+    with pytest.raises(ValueError, match=r"base64|bytes") as caught:
+        secret_bytes(secret)
+    assert secret.removeprefix("whsec_") not in str(caught.value) or secret == "whsec_"
+
+
+def test_a_webhook_shows_neither_its_address_nor_its_secret() -> None:
+    shown = repr(hook("https://hooks.example/T0/B0/secret"))
+    assert "secret" not in shown
+    assert "hooks.example" not in shown
