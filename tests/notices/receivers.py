@@ -97,6 +97,8 @@ class Posts:
     answer: dict[str, str] = field(default_factory=dict)
     got: list[tuple[Mapping[str, str], bytes]] = field(default_factory=list)
     url: str = ""
+    on_post: Callable[[], object] | None = None
+    """What is done with each post before it is answered."""
 
     def ids(self) -> list[str]:
         return [headers["webhook-id"] for headers, _ in self.got]
@@ -111,6 +113,8 @@ def webhook(tls: ssl.SSLContext | None = None) -> Iterator[Posts]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             posts.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            if posts.on_post is not None:
+                posts.on_post()
             self.send_response(posts.status)
             for name, value in posts.answer.items():
                 self.send_header(name, value)

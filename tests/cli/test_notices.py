@@ -1,0 +1,361 @@
+"""Notices from end to end: what people are told of runs, refused sheets, plans and rows in doubt; and who is not."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import standardwebhooks
+
+from paygw_batch.actions import notices as actions
+from tests.cli.approving import policy, prepared
+from tests.cli.program import Program, kenyan_rows, kill
+from tests.notices.receivers import PASSWORD, USER, Mails, Posts, Trust, mail_server, peer, silent, trust_at, webhook
+from tests.notices.test_webhook import SECRET
+from tests.patience import until
+
+ADA, BEN = "ada@example.com", "ben@example.com"
+NAME = "Wanjiku"
+"""A payee's: in no notice but for who may have it."""
+
+
+@pytest.fixture(scope="session")
+def trust(tmp_path_factory: pytest.TempPathFactory) -> Trust:
+    return trust_at(tmp_path_factory.mktemp("trust_of_notices"))
+
+
+@pytest.fixture
+def mails(trust: Trust) -> Iterator[Mails]:
+    with mail_server(trust.context()) as found:
+        yield found
+
+
+@pytest.fixture
+def posts() -> Iterator[Posts]:
+    with webhook() as found:
+        yield found
+
+
+def write(program: Program, *lines: str) -> None:
+    """Write `[notices]` with these lines into the configuration."""
+    text = program.config.read_text().partition("\n[notices]")[0]
+    program.config.write_text("\n".join([text, "[notices]", *lines, ""]))
+
+
+def by_mail(program: Program, trust: Trust, port: int, *lines: str) -> None:
+    """Tell Ada of every occasion by mail, where `lines` say nothing else."""
+    secret = program.home / "password"
+    secret.write_text(f"{PASSWORD}\n")
+    secret.chmod(0o600)
+    said = " ".join(lines)
+    each = [f'{one} = ["{ADA}"]' for one in ("run_ended", "sheet_refused", "plan_waits", "in_doubt") if one not in said]
+    server = (
+        f'smtp = "smtp://127.0.0.1:{port}"', f'smtp_user = "{USER}"', 'smtp_password_file = "password"',
+        'from = "Payouts <payouts@example.com>"', f'ca_bundle = "{trust.bundle}"',
+    )  # fmt: skip
+    write(program, *server, *each, *lines)
+
+
+def by_webhook(program: Program, posts: Posts, *lines: str) -> None:
+    write(program, f'webhook = "{posts.url}"', 'webhook_secret_env = "PAYGW_HOOK"', *lines)
+
+
+def outbox(program: Program) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = program.json("notices", PAYGW_HOOK=SECRET)["notices"]
+    return found
+
+
+def text_of(found: Any) -> str:
+    body = found.get_body(("plain",))
+    return str(body.get_content())
+
+
+# What is told.
+
+
+def test_the_end_of_a_run_is_told_with_counts_and_sums_and_no_payee(
+    program: Program, trust: Trust, mails: Mails
+) -> None:
+    by_mail(program, trust, mails.port)
+    sheet = program.sheet(kenyan_rows(3))
+    assert program.json("submit", sheet)["states"] == {"paid": 3}
+    (told,) = mails.taken
+    assert (told["To"], told["Subject"]) == (ADA, "payroll.csv: the run has ended")
+    assert "paid: 3 (KES 4,501.50)" in text_of(told)
+    assert NAME not in told.as_string()
+    assert "254712345" not in told.as_string()
+    (kept,) = outbox(program)
+    assert (kept["occasion"], kept["tries"], kept["problem"], kept["next_at"] is not None) == ("run_ended", 1, "", True)
+    assert kept["sent_at"] is not None
+    assert program.json("submit", sheet)["sent_this_run"] == 0
+    assert len(mails.taken) == 1, "a run that sends nothing is no news"
+
+
+def test_a_webhook_gets_the_same_as_values_signed(program: Program, posts: Posts) -> None:
+    by_webhook(program, posts)
+    assert program.json("submit", program.sheet(kenyan_rows(2)), PAYGW_HOOK=SECRET)["states"] == {"paid": 2}
+    ((headers, body),) = posts.got
+    told = standardwebhooks.Webhook(SECRET).verify(body, dict(headers))
+    assert told["type"] == "run_ended"
+    assert told["data"]["states"] == {"paid": 2}
+    assert told["data"]["totals"] == {"KES": {"paid": "3001.00"}}
+    assert NAME not in body.decode()
+    assert headers["webhook-id"] == outbox(program)[0]["id"]
+
+
+@pytest.mark.parametrize("style", ["slack", "teams"])
+def test_slack_and_teams_get_their_own_message_at_an_address_that_is_a_secret(
+    program: Program, posts: Posts, style: str
+) -> None:
+    write(program, 'webhook_env = "PAYGW_ADDRESS"', f'webhook_format = "{style}"')
+    sheet = program.sheet(kenyan_rows(2), name="pay <roll> \"&\" 'co'.csv")
+    assert program.json("submit", sheet, PAYGW_ADDRESS=posts.url)["states"] == {"paid": 2}
+    ((headers, body),) = posts.got
+    assert "webhook-signature" not in headers
+    said = json.loads(body)
+    if style == "slack":
+        assert said["text"].startswith("*pay &lt;roll&gt; \"&amp;\" 'co'.csv: the run has ended*\n")
+        assert "paid: 2 (KES 3,001.00)" in said["text"]
+    else:
+        card = said["attachments"][0]["content"]
+        assert card["body"][0]["text"] == "pay <roll> \"&\" 'co'.csv: the run has ended"
+        assert card["body"][-1]["facts"] == [{"title": "paid", "value": "2 (KES 3,001.00)"}]
+
+
+def test_a_refused_sheet_is_told_once_for_each_time_it_is_dropped(program: Program, trust: Trust, mails: Mails) -> None:
+    by_mail(program, trust, mails.port, f'sheet_refused = ["{ADA}", "{BEN}"]', f'personal_data = ["{BEN}"]')
+    folder = program.home / "drop"
+    folder.mkdir()
+    rows = [*kenyan_rows(1), "KE,PAY-9,-5,KES,Jane Wanjiku,254712345999,+254712345999"]
+    for _ in range(2):
+        program.sheet(rows, name="drop/payroll.csv")
+        assert program.json("run-folder", folder, "--settle-s", "0")["exit_code"] == 3
+    assert [mail["To"] for mail in mails.taken] == [ADA, BEN] * 2
+    plain, personal = mails.taken[:2]
+    assert "1 row has defects." in text_of(plain)
+    assert "rejects.csv" in text_of(plain)
+    assert NAME not in plain.as_string()
+    assert "names no payee" in text_of(plain)
+    (attached,) = personal.iter_attachments()
+    assert NAME in attached.get_content().decode()
+    assert "names no payee" not in text_of(personal)
+    assert list(plain.iter_attachments()) == []
+
+
+@pytest.mark.parametrize("rows", [["KE,PAY-1,-5,KES,Jane Wanjiku,254712345999,+254712345999"], ["not", "a", "sheet"]])
+def test_a_sheet_that_submit_refuses_is_told(program: Program, posts: Posts, rows: list[str]) -> None:
+    by_webhook(program, posts)
+    program.run("journal", "new")
+    assert program.json("submit", program.sheet(rows), PAYGW_HOOK=SECRET)["exit_code"] == 3
+    (said,) = [json.loads(body) for _, body in posts.got]
+    assert (said["type"], said["data"]["sheet"]) == ("sheet_refused", "payroll.csv")
+
+
+def test_a_plan_that_waits_is_told_with_its_code_and_a_link(program: Program, trust: Trust, mails: Mails) -> None:
+    program.config.write_text(program.config.read_text() + policy(program.home))
+    program.config.write_text(f'{program.config.read_text()}\n[console]\norigin = "https://pay.example.com"\n')
+    by_mail(program, trust, mails.port)
+    prepared(program)
+    (told,) = mails.taken
+    assert told["Subject"] == "payroll.csv waits for approval"
+    assert "asks for your approval: KES 4,501.50." in text_of(told)
+    assert "https://pay.example.com" in text_of(told)
+    assert NAME not in told.as_string()
+
+
+def test_rows_in_doubt_are_told_once_and_new_ones_again(program: Program, posts: Posts) -> None:
+    by_webhook(program, posts, "in_doubt_h = 0", 'webhook_for = ["in_doubt"]')
+    (program.home / "doubt.toml").write_text('[default]\nstatus = "a word that nobody knows"\n')
+    program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "doubt.toml"\n')
+    for number in (1, 2):
+        sheet = program.sheet(kenyan_rows(1, prefix=f"P{number}"), name=f"{number}.csv")
+        program.json("submit", sheet, "--repeats-meant", PAYGW_HOOK=SECRET)
+        assert program.json("notices", "send", PAYGW_HOOK=SECRET)["sent"] == 0
+    told = [json.loads(body)["data"] for _, body in posts.got]
+    assert [(one["sheet"], one["rows_in_doubt"]) for one in told] == [("1.csv", 1), ("2.csv", 1)]
+
+
+def test_a_notice_is_in_the_configured_language(program: Program, trust: Trust, mails: Mails) -> None:
+    by_mail(program, trust, mails.port, 'language = "fr"')
+    shown = program.run("submit", program.sheet(kenyan_rows(1)))
+    assert "paid" in shown.stderr + shown.stdout
+    assert 'lang=3D"fr"' in str(mails.taken[0].get_body(("html",)))
+    assert mails.taken[0]["Subject"] != "payroll.csv: the run has ended"
+
+
+# What it never does.
+
+
+@pytest.mark.parametrize("case", ["gone", "silent", "refusing"])
+def test_a_run_ends_as_it_would_whatever_the_servers_do(
+    program: Program, monkeypatch: pytest.MonkeyPatch, trust: Trust, mails: Mails, case: str
+) -> None:
+    monkeypatch.setattr(actions, "AFTER_A_RUN_S", 0.5)
+    mails.answers["RCPT"] = "550 no"
+    with peer(silent) as hole:
+        port = {"gone": 1, "silent": hole, "refusing": mails.port}[case]
+        by_mail(program, trust, port)
+        summary = program.json("submit", program.sheet(kenyan_rows(2)))
+    assert (summary["exit_code"], summary["states"]) == (0, {"paid": 2})
+    (kept,) = outbox(program)
+    assert (kept["sent_at"], kept["tries"]) == (None, 1)
+    mails.answers.clear()
+    by_mail(program, trust, mails.port)
+    if case == "silent":  # as it is after a crash: nobody knows what became of the try
+        assert program.json("notices", "send", "--again")["sent"] == 0
+        return
+    assert program.json("notices", "send")["exit_code"] == 0
+    assert mails.taken == []
+    assert program.json("notices", "send", "--again")["sent"] == 1
+    assert mails.ids() == [f"<{kept['id']}@example.com>"]
+
+
+def test_what_cannot_be_sent_is_told_by_its_exit_code_and_by_doctor(
+    program: Program, trust: Trust, mails: Mails
+) -> None:
+    mails.answers["DATA"] = "552 full"
+    by_mail(program, trust, mails.port)
+    program.json("submit", program.sheet(kenyan_rows(1)))
+    again = program.json("notices", "send", "--again")
+    assert (again["exit_code"], again["failed"]) == (6, 1)
+    assert "(552)" in program.run("notices").stdout
+    checks = [one for one in program.json("doctor")["checks"] if one["check"] == "notices"]
+    assert [one["state"] for one in checks] == ["ok", "look"]
+
+
+def test_an_outbox_that_cannot_be_written_stops_no_payout(program: Program, posts: Posts) -> None:
+    by_webhook(program, posts)
+    damaged = program.home / "journal.sqlite3.outbox"
+    damaged.touch(mode=0o600)
+    damaged.write_bytes(b"no database" * 1000)
+    summary = program.json("submit", program.sheet(kenyan_rows(1)), PAYGW_HOOK=SECRET)
+    assert (summary["exit_code"], summary["states"]) == (0, {"paid": 1})
+    assert posts.got == []
+
+
+def test_nobody_is_told_where_nothing_is_configured(program: Program) -> None:
+    program.json("submit", program.sheet(kenyan_rows(1)))
+    assert outbox(program) == []
+    assert not (program.home / "journal.sqlite3.outbox").exists()
+
+
+# Wrong configurations.
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        (['run_ended = ["ada@example.com"]'], "smtp"),
+        (['smtp = "mail.example.com"', 'from = "p@example.com"', 'run_ended = ["ada"]'], "'ada'"),
+        (['smtp = "https://mail.example.com"'], "smtp"),
+        (['smtp = "smtp://me:secret@mail.example.com"'], "smtp_user"),
+        (['from = "nobody"'], "'nobody'"),
+        (['run_ends = ["ada@example.com"]'], "run_ended"),
+        (['webhook_for = ["run_ends"]'], "run_ended"),
+        (['webhook = "http://hooks.example.com/"', 'webhook_secret_env = "A"'], "https://"),
+        (['webhook = "https://hooks.example.com/"'], "webhook_secret_env"),
+        (['webhook = "https://hooks.example.com/"', 'webhook_format = "slack"'], "webhook_env"),
+        (['webhook = "https://hooks.example.com/"', 'webhook_secret_env = "PAYGW_HOOK"'], "PAYGW_HOOK"),
+        (['webhook = "https://h.example/"', 'webhook_secret_env = "PAYGW_HOOK"', 'ca_bundle = "none.pem"'], "none.pem"),
+        (['webhook_env = "PAYGW_ADDRESS"', 'webhook_secret_env = "PAYGW_HOOK"'], "PAYGW_ADDRESS"),
+        (['personal_data = ["ada@example.com"]'], "ada@example.com"),
+        (['language = "tlh"'], "'tlh'"),
+    ],
+)
+def test_a_wrong_configuration_is_a_sentence_and_2_at_the_start_and_nothing_is_sent(
+    program: Program, lines: list[str], named: str
+) -> None:
+    write(program, *lines)
+    environ = {"PAYGW_HOOK": SECRET} if "none.pem" in named or named == "PAYGW_ADDRESS" else {}
+    summary = program.json("submit", program.sheet(kenyan_rows(1)), **environ)
+    assert summary["exit_code"] == 2
+    assert named in summary["message"]
+    assert "secret" not in summary["message"].replace("webhook_secret", "").replace("its secret", "")
+    assert program.json("doctor", **environ)["exit_code"] == 2
+    assert program.record() == []
+
+
+def test_a_mail_server_that_is_not_trusted_is_2_at_doctor(program: Program, trust: Trust) -> None:
+    with mail_server(trust.context("mail.example.com")) as others:
+        by_mail(program, trust, others.port)
+        summary = program.json("doctor")
+    assert summary["exit_code"] == 2
+    (check,) = [one for one in summary["checks"] if one["check"] == "notices"]
+    assert check["state"] == "wrong"
+
+
+def test_no_secret_of_a_notice_is_shown(program: Program, posts: Posts) -> None:
+    write(program, 'webhook_env = "PAYGW_ADDRESS"', 'webhook_secret_env = "PAYGW_HOOK"')
+    environ = {"PAYGW_ADDRESS": f"{posts.url}/T0/B0", "PAYGW_HOOK": SECRET}
+    shown = program.run("config", "show", **environ).stdout + program.run("doctor", **environ).stdout
+    shown += program.run("--json", "submit", program.sheet(kenyan_rows(1)), **environ).stdout
+    assert SECRET not in shown
+    assert "T0/B0" not in shown
+    assert len(posts.got) == 1
+
+
+# Kills, of real processes.
+
+
+@pytest.mark.parametrize("where", ["before the sending", "before it is noted"])
+def test_a_notice_outlives_the_process_that_sends_it_and_keeps_its_id(
+    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setenv("PAYGW_HOOK", SECRET)
+    started: list[subprocess.Popen[str]] = []
+
+    def kill_it(*_: object) -> None:
+        until(lambda: started)
+        started[0].kill()
+
+    sheet = program.sheet(kenyan_rows(1))
+    with peer(kill_it) as hole:
+        by_webhook(program, posts)
+        if where == "before the sending":
+            program.config.write_text(program.config.read_text().replace(posts.url, f"http://127.0.0.1:{hole}/"))
+        posts.on_post = kill_it
+        started.append(program.start("submit", sheet))
+        assert started[0].wait() == -signal.SIGKILL
+    posts.on_post = None
+    by_webhook(program, posts)
+    sent = 0 if where == "before the sending" else 1
+    assert len(posts.got) == sent
+    assert program.json("notices", "send")["sent"] == 0, "it was just tried"
+    monkeypatch.setattr("paygw_batch.journal.outbox.FIRST_PAUSE", timedelta(0))
+    assert program.json("notices", "send", "--again")["sent"] == 1
+    assert set(posts.ids()) == {outbox(program)[0]["id"]}
+    assert len(posts.got) == sent + 1
+    assert program.json("submit", sheet)["states"] == {"paid": 1}
+
+
+def test_a_run_that_is_killed_is_told_all_the_same(program: Program, posts: Posts) -> None:
+    by_webhook(program, posts)
+    (program.home / "slow.toml").write_text("[default]\ndelay_s = 0.02\n")
+    program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAYGW_HOOK", SECRET)
+        process: subprocess.Popen[str] = program.start("submit", program.sheet(kenyan_rows(100)))
+        until(lambda: len(program.record()) >= 3 or process.poll() is not None)
+        assert program.json("notices", "send")["sent"] == 0, "the run is on"
+        kill(process)
+        assert program.json("notices", "send")["sent"] == 1
+    (said,) = [json.loads(body)["data"] for _, body in posts.got]
+    assert said["states"]["ready"] > 0
+    assert sum(said["states"].values()) == 100
+
+
+def test_two_that_send_at_the_same_moment_send_one(program: Program, posts: Posts) -> None:
+    posts.status = 500
+    by_webhook(program, posts)
+    program.json("submit", program.sheet(kenyan_rows(1)), PAYGW_HOOK=SECRET)
+    posts.status = 204
+    posts.got.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAYGW_HOOK", SECRET)
+        both = [program.start("--json", "notices", "send", "--again") for _ in range(2)]
+        ended = [json.loads(one.communicate()[0]) for one in both]
+    assert sorted(one["sent"] for one in ended) == [0, 1]
+    assert len(posts.got) == 1
