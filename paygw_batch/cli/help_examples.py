@@ -189,6 +189,11 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
                 "refresh 3f9c2a --out november.csv --force --wait"),
     ),
     "listen": (Example(mark("Listen on a port of your choice:"), "listen --port 8461"),),
+    "notices": (Example(mark("See what people were told, and what waits:"), "notices"),),
+    "notices send": (
+        Example(mark("Send what is due, every five minutes from cron:"), "notices send"),
+        Example(mark("After the mail server was mended, do not wait for the next try:"), "notices send --again"),
+    ),
     "limits": (
         Example(mark("Show the limits:"), "limits"),
         Example(mark("Set them for all workers:"), "limits --rate 20 --concurrency 40 --by 'Ada Obi'"),

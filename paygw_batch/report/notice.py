@@ -79,7 +79,11 @@ def webhook_body(notice: KeptNotice, content: Mapping[str, Any], style: str) -> 
     if style == "standard":
         told = {"type": notice.occasion.value, "timestamp": notice.written_at, "data": content}
         return json.dumps(told, ensure_ascii=False).encode()
-    text = our_templates().get_template(f"notice.{style}.json").render(words=notice_words(notice, content))
+    text = (
+        our_templates()
+        .get_template(f"notice.{style}.json")
+        .render(words=notice_words(notice, content), open_it=say("Open"))
+    )
     return text.encode()
 
 
