@@ -1,6 +1,7 @@
 """Notices from end to end: what people are told of runs, refused sheets, plans and rows in doubt; and who is not."""
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import standardwebhooks
 
 from paygw_batch.actions import notices as actions
 from tests.cli.approving import policy, prepared
+from tests.cli.paying import is_in_flight
 from tests.cli.program import Program, kenyan_rows, kill
 from tests.notices.receivers import PASSWORD, USER, Mails, Posts, Trust, mail_server, peer, silent, trust_at, webhook
 from tests.notices.test_webhook import SECRET
@@ -309,7 +311,7 @@ def test_a_notice_outlives_the_process_that_sends_it_and_keeps_its_id(
 
     def kill_it(*_: object) -> None:
         until(lambda: started)
-        started[0].kill()
+        os.kill(started[0].pid, signal.SIGKILL)
 
     sheet = program.sheet(kenyan_rows(1))
     with peer(kill_it) as hole:
@@ -318,7 +320,8 @@ def test_a_notice_outlives_the_process_that_sends_it_and_keeps_its_id(
             program.config.write_text(program.config.read_text().replace(posts.url, f"http://127.0.0.1:{hole}/"))
         posts.on_post = kill_it
         started.append(program.start("submit", sheet))
-        assert started[0].wait() == -signal.SIGKILL
+        started[0].communicate()
+        assert started[0].returncode == -signal.SIGKILL
     posts.on_post = None
     by_webhook(program, posts)
     sent = 0 if where == "before the sending" else 1
@@ -333,15 +336,16 @@ def test_a_notice_outlives_the_process_that_sends_it_and_keeps_its_id(
 
 def test_a_run_that_is_killed_is_told_all_the_same(program: Program, posts: Posts) -> None:
     by_webhook(program, posts)
-    (program.home / "slow.toml").write_text("[default]\ndelay_s = 0.02\n")
+    (program.home / "slow.toml").write_text("[default]\ndelay_s = 50\n")
     program.config.write_text(f'{program.config.read_text()}\n[sandbox]\nbehaviour = "slow.toml"\n')
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PAYGW_HOOK", SECRET)
         process: subprocess.Popen[str] = program.start("submit", program.sheet(kenyan_rows(100)))
-        until(lambda: len(program.record()) >= 3 or process.poll() is not None)
+        until(lambda: is_in_flight(program) or process.poll() is not None)
         assert program.json("notices", "send")["sent"] == 0, "the run is on"
         kill(process)
-        assert program.json("notices", "send")["sent"] == 1
+        told = program.json("notices", "send")
+        assert told["sent"] == 1, (told, outbox(program))
     (said,) = [json.loads(body)["data"] for _, body in posts.got]
     assert said["states"]["ready"] > 0
     assert sum(said["states"].values()) == 100
