@@ -22,6 +22,7 @@ from paygw_batch.core.shown_states import SHOWN_IN_DOUBT
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import JournalMissing, PaygwError
 from paygw_batch.journal import BatchRecord, Journal, JournalReader, KeptNotice, NewNotice, Occasion, Outbox
+from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.language import say, speaking
 from paygw_batch.report.notice import mail_page, mail_text, notice_words, webhook_body
 from paygw_batch.run.approval import PlanDocument, needs_approval
@@ -296,6 +297,15 @@ def _told_apart(tell: Tell) -> Iterator[None]:
         yield
     except PaygwError as error:
         tell(say("A notice cannot be written, and nobody is told: {reason}", reason=error.message))
+
+
+def move_notices(old: JournalPlace, new: JournalPlace) -> None:
+    """Have the outbox of a journal that was moved send what the old one did not."""
+    with old.outbox(write=False) as before:
+        waiting = [one for one in before.listed(limit=_AT_ONCE) if one.sent_at is None]
+    if waiting:
+        with new.outbox(write=True) as outbox:
+            outbox.take_over(reversed(waiting))
 
 
 def mail_trouble(channels: Channels) -> Trouble | None:

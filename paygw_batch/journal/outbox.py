@@ -44,6 +44,14 @@ class Outbox(ABC):
         with self._writing():
             self._add(notices, at)
 
+    def take_over(self, notices: Iterable[KeptNotice]) -> None:
+        """Make notices of another outbox durable that it did not send, with their ids: they are due now. Once each."""
+        with self._writing():
+            for one in notices:
+                content = None if one.content is None else json.dumps(one.content)
+                about = {"id": one.id, "occasion": one.occasion.value, "subject": one.subject, "batch": one.batch}
+                self._run("add_notice", **about, recipient=one.recipient, at=one.written_at, content=content, run=None)
+
     def due(self, now: datetime, *, limit: int) -> Sequence[KeptNotice]:
         """Return up to `limit` notices that may be sent now, the oldest first."""
         return [_kept(line) for line in self._run("due", now=timestamp(now), limit=limit)]

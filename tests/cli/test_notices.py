@@ -2,19 +2,26 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import standardwebhooks
 
 from paygw_batch.actions import notices as actions
-from tests.cli.approving import policy, prepared
+from paygw_batch.settings.sections import NoticesSection
+from tests.checkout import ROOT
+from tests.cli.approving import plan_of, policy, prepared
 from tests.cli.paying import is_in_flight
 from tests.cli.program import Program, kenyan_rows, kill
+from tests.cli.test_postgres_commands import ClusterProgram
+from tests.journal.postgres_server import PostgresServer
 from tests.notices.receivers import PASSWORD, USER, Mails, Posts, Trust, mail_server, peer, silent, trust_at, webhook
 from tests.notices.test_webhook import SECRET
 from tests.patience import until
@@ -363,3 +370,87 @@ def test_two_that_send_at_the_same_moment_send_one(program: Program, posts: Post
         ended = [json.loads(one.communicate()[0]) for one in both]
     assert sorted(one["sent"] for one in ended) == [0, 1]
     assert len(posts.got) == 1
+
+
+# The document.
+
+DOCUMENT = (ROOT / "docs" / "notices.md").read_text()
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", DOCUMENT, flags=re.DOTALL)
+
+
+def test_the_configuration_and_the_commands_of_the_document_work(
+    program: Program, trust: Trust, mails: Mails, posts: Posts
+) -> None:
+    (shown,) = blocks("toml")
+    for name, secret in (("smtp-password", PASSWORD), ("webhook-secret", SECRET)):
+        (program.home / name).write_text(secret)
+        (program.home / name).chmod(0o600)
+    shown = shown.replace("mail.example.com:587", f"127.0.0.1:{mails.port}").replace('"payouts"', f'"{USER}"')
+    shown = shown.replace("https://erp.example.com/paygw", posts.url)
+    program.config.write_text(f'{program.config.read_text()}\n{shown}\nca_bundle = "{trust.bundle}"\n')
+    assert program.json("submit", program.sheet(kenyan_rows(2)))["states"] == {"paid": 2}
+    assert [mail["To"] for mail in mails.taken] == ["treasury@example.com"]
+    ((_, body),) = posts.got
+    (example,) = blocks("json")
+    said, wanted = json.loads(body), json.loads(example)
+    assert (said.keys(), said["data"].keys()) == (wanted.keys(), wanted["data"].keys())
+    assert (said["data"]["states"], said["data"]["totals"]) == (wanted["data"]["states"], wanted["data"]["totals"])
+    (commands,) = blocks("sh")
+    for line in commands.splitlines():
+        assert program.json(*shlex.split(line, comments=True)[1:])["exit_code"] == 0, line
+    assert (len(mails.taken), len(posts.got)) == (1, 1)
+
+
+def test_every_key_is_documented() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    for name, field in NoticesSection.model_fields.items():
+        key = field.alias or name
+        assert f"`notices.{key}`" in text or re.search(rf"`notices\.\w+`.*`{key}`", text), key
+
+
+# A journal in PostgreSQL.
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, program: Program, postgres_server: PostgresServer) -> Iterator[ClusterProgram]:
+    name = postgres_server.new_database()
+    user = ClusterProgram(tmp_path, program.config)
+    user.write_url(postgres_server.url(name))
+    yield user
+    postgres_server.drop_database(name)
+
+
+def test_with_a_database_runs_and_plans_are_told_from_it(cluster: ClusterProgram, posts: Posts) -> None:
+    cluster.config.write_text(cluster.config.read_text() + policy(cluster.home))
+    by_webhook(cluster, posts)
+    environ = {"PAYGW_HOOK": SECRET}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*environ.popitem())
+        sheet = prepared(cluster)
+        assert cluster.json("approve", plan_of(cluster), "--key", cluster.home / "ben.pem")["exit_code"] == 0
+        assert cluster.json("submit", sheet)["states"] == {"paid": 3}
+        assert [json.loads(body)["type"] for _, body in posts.got] == ["plan_waits", "run_ended"]
+        assert [one["occasion"] for one in outbox(cluster)] == ["run_ended", "plan_waits"]
+        assert cluster.json("notices", "send")["sent"] == 0
+        assert cluster.json("verify")["exit_code"] == 0
+    assert not list(cluster.home.glob("**/*.outbox"))
+
+
+def test_what_waits_moves_with_the_journal(program: Program, posts: Posts, postgres_server: PostgresServer) -> None:
+    name = postgres_server.new_database()
+    posts.status = 500
+    by_webhook(program, posts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAYGW_HOOK", SECRET)
+        assert program.json("submit", program.sheet(kenyan_rows(1)))["states"] == {"paid": 1}
+        (waiting,) = outbox(program)
+        user = ClusterProgram(program.home, program.config)
+        user.write_url(postgres_server.url(name))
+        assert user.json("journal", "move", program.journal, "--by", "Ada")["exit_code"] == 0
+        posts.status = 204
+        assert user.json("notices", "send")["sent"] == 1
+    assert set(posts.ids()) == {waiting["id"]}
+    postgres_server.drop_database(name)
