@@ -147,7 +147,8 @@ class _Delivery:
 
     def run(self, *, again: bool) -> None:
         with place_of(self.settings).outbox(write=True) as outbox:
-            if not outbox.may_send:
+            if not outbox.may_send:  # the login of a worker: the desk's hosts send
+                self.done.has_ended = True
                 return
             with journal_to_read(self.settings) as journal:
                 outbox.add(doubts(self.settings, journal, outbox, utc_now()), timestamp(utc_now()))

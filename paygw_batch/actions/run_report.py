@@ -78,6 +78,7 @@ class RunLog:
             self.failure = f"The log {self._path} cannot be written: {(error.strerror or 'unknown reason').lower()}."
 
 
+_WORK = "work"
 METRICS_MODE = 0o644
 """The exporter is another user. The figures name nobody."""
 
@@ -111,7 +112,8 @@ def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Call
     `tell` takes why that could not be done; `interrupted` says how a run ended that a person stopped.
     """
     started_s = time.monotonic()
-    channels = channels_of(settings, os.environ)  # what is wrong with them shows before anything is done
+    # What is wrong with them shows before anything is done. A worker sends no notice, and its host needs no password.
+    channels = None if command == _WORK else channels_of(settings, os.environ)
     log = RunLog(settings.reporting.log, command)
     log.write("run_started", pid=os.getpid())
     report = RunReport(log)
@@ -123,7 +125,8 @@ def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Call
     finally:
         report.summary = replace(report.summary, seconds=time.monotonic() - started_s)
         _tell(settings, EndedRun(command, report.summary, report.files), tell, log)
-        _send_notices(settings, channels, report, tell, log)
+        if channels is not None:
+            _send_notices(settings, channels, report, tell, log)
 
 
 def _send_notices(settings: Settings, channels: Channels, report: RunReport, tell: Tell, log: RunLog) -> None:

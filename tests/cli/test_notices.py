@@ -251,6 +251,15 @@ def test_nobody_is_told_where_nothing_is_configured(program: Program) -> None:
     assert not (program.home / "journal.sqlite3.outbox").exists()
 
 
+def test_who_may_not_send_says_nothing_of_it(program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_webhook(program, posts)
+    monkeypatch.setattr(actions.Outbox, "may_send", False)
+    ended = program.run("submit", program.sheet(kenyan_rows(1)), PAYGW_HOOK=SECRET)
+    assert ended.exit_code == 0
+    assert "notice" not in ended.stderr
+    assert posts.got == []
+
+
 # Wrong configurations.
 
 
