@@ -5,13 +5,16 @@ import io
 import json
 import re
 import time
+from pathlib import Path
 
 import openpyxl
 import pytest
 from markupsafe import escape
 
+from paygw_batch.actions.notices import listed_notices
+from paygw_batch.journal import Occasion
 from paygw_batch.run.approval import read_plan
-from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person
+from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, set_up
 from tests.console.test_console_payout import SMALL
 
 HEADING = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
@@ -429,3 +432,20 @@ def test_who_is_left_out_is_named_and_nothing_mended_of_such_a_row(house: House)
     assert "<bdi>Jane 2</bdi>" in left_out[: left_out.index("<h2>", 4)]
     assert f"left out by {MAKER}" in left_out
     assert "12-Jan" not in page
+
+
+def test_a_plan_that_is_signed_on_the_pages_is_told_with_a_link_to_its_page(tmp_path: Path) -> None:
+    program = set_up(tmp_path, further='origin = "http://localhost:8460"')
+    notices = '[notices]\nwebhook = "https://erp.example.com/"\nwebhook_secret_env = "HOOK"\n'
+    program.config.write_text(f"{program.config.read_text()}\n{notices}")
+    house = House(program)
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(2))
+    ada.get(f"{place}/plan")
+    code = signed(ada, place)
+    (told,) = listed_notices(house.console.settings)
+    assert (told.occasion, told.recipient, told.sent_at) == (Occasion.PLAN_WAITS, "webhook", None)
+    assert told.content is not None
+    assert (told.content["code"], told.content["maker"]) == (code, MAKER)
+    assert told.content["link"] == f"http://localhost:8460{place}/plan"
+    assert "Jane" not in str(told.content)
