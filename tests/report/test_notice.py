@@ -1,0 +1,84 @@
+"""A notice in words: every occasion, in every language and on every channel, with a hostile name of a sheet."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from paygw_batch.core.delivery import Trouble, TroubleKind
+from paygw_batch.journal import KeptNotice, Occasion
+from paygw_batch.language import languages, speaking
+from paygw_batch.report.notice import mail_page, mail_text, notice_words, trouble_words, webhook_body
+
+HOSTILE = "pay <b>\"&\\'\x1b[2J\u202e.csv"
+CONTENT: Mapping[Occasion, Mapping[str, Any]] = {
+    Occasion.RUN_ENDED: {
+        "sheet": HOSTILE, "batch": "b1", "rows": 5, "states": {"paid": 2, "in_doubt": 1, "ready": 2}, "exit_code": 5,
+        "totals": {"KES": {"paid": "3001.00", "in_doubt": "1.00", "ready": "2.00"}, "XOF": {"paid": "7"}},
+        "at": "2026-11-24T08:00:00.000Z", "link": "https://pay.example.com/payouts/b1",
+    },
+    Occasion.SHEET_REFUSED: {"sheet": HOSTILE, "defects": 2, "answer": f"/srv/refused/{HOSTILE}"},
+    Occasion.PLAN_WAITS: {
+        "sheet": HOSTILE, "batch": "b1", "rows": 3, "totals": {"KES": "4501.50"}, "maker": "Ada", "needed": 1,
+        "code": "1a2b 3c4d", "link": "",
+    },
+    Occasion.IN_DOUBT: {
+        "sheet": HOSTILE, "batch": "b1", "rows_in_doubt": 1, "hours": 24.0, "oldest": "2026-11-23T07:30:00.000Z",
+        "link": "",
+    },
+}  # fmt: skip
+
+
+def notice(occasion: Occasion) -> KeptNotice:
+    return KeptNotice(
+        1, "notice_1", occasion, "s", "b1", "webhook", "2026-11-24T08:00:00.000Z", None, 0, None, None, None, ""
+    )
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("occasion", Occasion)
+def test_every_occasion_is_worded_on_every_channel(occasion: Occasion, language: str) -> None:
+    content = CONTENT[occasion]
+    with speaking(language):
+        words = notice_words(notice(occasion), content)
+        text, page = mail_text(words), mail_page(words)
+        slack, teams = (json.loads(webhook_body(notice(occasion), content, style)) for style in ("slack", "teams"))
+    for shown in (text, page, slack["text"], json.dumps(teams, ensure_ascii=False)):
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+    assert text.startswith(words.title)
+    assert "<b>" not in page
+    assert "<b>" not in slack["text"]
+    assert teams["attachments"][0]["content"]["body"][0]["text"] == words.title
+    assert all(sentence in text for sentence in words.sentences)
+
+
+@pytest.mark.parametrize("occasion", Occasion)
+def test_a_program_gets_the_values_as_they_are(occasion: Occasion) -> None:
+    said = json.loads(webhook_body(notice(occasion), CONTENT[occasion], "standard"))
+    assert said == {"type": occasion.value, "timestamp": "2026-11-24T08:00:00.000Z", "data": CONTENT[occasion]}
+
+
+def test_a_run_is_told_by_state_with_its_sums() -> None:
+    words = notice_words(notice(Occasion.RUN_ENDED), CONTENT[Occasion.RUN_ENDED])
+    assert list(words.table) == [
+        ("ready", "2", "KES 2.00"),
+        ("in doubt", "1", "KES 1.00"),
+        ("paid", "2", "KES 3,001.00, XOF 7"),
+    ]
+    assert mail_text(words).count("\n\n\n") == 0
+
+
+@pytest.mark.parametrize("kind", TroubleKind)
+def test_every_trouble_has_words(kind: TroubleKind) -> None:
+    assert trouble_words(Trouble(kind, 550).code).endswith(" (550)")
+    assert trouble_words(kind.value)
+
+
+def test_only_a_message_without_a_file_says_that_it_names_nobody() -> None:
+    of = (notice(Occasion.SHEET_REFUSED), CONTENT[Occasion.SHEET_REFUSED])
+    for has_file in (False, True):
+        words = notice_words(*of, has_file=has_file)
+        assert ("names no payee" in mail_text(words)) is not has_file
+        assert ("names no payee" in mail_page(words)) is not has_file
