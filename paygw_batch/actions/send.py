@@ -184,12 +184,12 @@ def send(
     if not due:
         return RunEnd(0, None, interrupted=False)
     require_sendable(task, {tally.country for tally in due})
-    expect_end(task.settings, task.journal, task.batch, progress.note)
     if wrong := wrong_clock(task):
         return RunEnd(0, wrong, interrupted=False)
     due_rows = sum(tally.count for tally in due)
     if lacking := lacking_room(task.settings, due_rows if task.first is None else min(task.first, due_rows)):
         return RunEnd(0, lacking, interrupted=False)
+    expect_end(task.settings, task.journal, task.batch, progress.note)
     if (gate := task.journal.gate()) is not None:
         gate.open()
         gate.close()
