@@ -15,6 +15,7 @@ import pytest
 import standardwebhooks
 
 from paygw_batch.actions import notices as actions
+from paygw_batch.journal import Outbox
 from paygw_batch.settings.sections import NoticesSection
 from tests.checkout import ROOT
 from tests.cli.approving import plan_of, policy, prepared
@@ -253,7 +254,7 @@ def test_nobody_is_told_where_nothing_is_configured(program: Program) -> None:
 
 def test_who_may_not_send_says_nothing_of_it(program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
     by_webhook(program, posts)
-    monkeypatch.setattr(actions.Outbox, "may_send", False)
+    monkeypatch.setattr(Outbox, "may_send", False)
     ended = program.run("submit", program.sheet(kenyan_rows(1)), PAYGW_HOOK=SECRET)
     assert ended.exit_code == 0
     assert "notice" not in ended.stderr
@@ -305,11 +306,12 @@ def test_a_mail_server_that_is_not_trusted_is_2_at_doctor(program: Program, trus
     assert check["state"] == "wrong"
 
 
-def test_no_secret_of_a_notice_is_shown(program: Program, posts: Posts) -> None:
+def test_no_secret_of_a_notice_is_shown(program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
     write(program, 'webhook_env = "PAYGW_ADDRESS"', 'webhook_secret_env = "PAYGW_HOOK"')
-    environ = {"PAYGW_ADDRESS": f"{posts.url}/T0/B0", "PAYGW_HOOK": SECRET}
-    shown = program.run("config", "show", **environ).stdout + program.run("doctor", **environ).stdout
-    shown += program.run("--json", "submit", program.sheet(kenyan_rows(1)), **environ).stdout
+    monkeypatch.setenv("PAYGW_ADDRESS", f"{posts.url}/T0/B0")
+    monkeypatch.setenv("PAYGW_HOOK", SECRET)
+    shown = program.run("config", "show").stdout + program.run("doctor").stdout
+    shown += program.run("--json", "submit", program.sheet(kenyan_rows(1))).stdout
     assert SECRET not in shown
     assert "T0/B0" not in shown
     assert len(posts.got) == 1

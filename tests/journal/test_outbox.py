@@ -274,7 +274,7 @@ def test_the_outbox_of_a_file_is_private_and_never_forgets(place: Path) -> None:
     with file_place(place).outbox(write=True) as outbox:
         added(outbox)
         with pytest.raises(OutboxBroken), outbox._writing():
-            outbox._connection.execute("DELETE FROM notice")  # type: ignore[attr-defined]  # of the file's
+            outbox._connection.execute("DELETE FROM notice")
     assert outbox_path(journal_path(place)).stat().st_mode & 0o777 == 0o600
 
 

@@ -61,7 +61,9 @@ MAY_WRITE: Mapping[str, Mapping[str, frozenset[str]]] = {
     **{key: {"INSERT": DESK} for key in ("evidence", "plan_document")},
     "notice": {
         "INSERT": DESK,
-        **dict.fromkeys((f"UPDATE ({one})" for one in "content tries tried_at next_at sent_at problem".split()), DESK),
+        **dict.fromkeys(
+            (f"UPDATE ({one})" for one in ["content", "tries", "tried_at", "next_at", "sent_at", "problem"]), DESK
+        ),
     },
     "order_id": {"INSERT": DESK, "UPDATE (instruction)": DESK},
     "offer": {"INSERT": SENDERS, "DELETE": SENDERS},

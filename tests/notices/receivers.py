@@ -63,7 +63,7 @@ class Mails:
     async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802
         answer = self.answers.get("DATA", "250 OK")
         if answer.startswith("250"):
-            self.taken.append(cast("EmailMessage", message_from_bytes(cast("bytes", envelope.content), policy=default)))
+            self.taken.append(message_from_bytes(cast("bytes", envelope.content), policy=default))
         return answer
 
 

@@ -26,7 +26,7 @@ def server(
     trust: Trust | None, port: int, *, host: str = "127.0.0.1", timeout_s: float = PATIENCE_S, **more: str
 ) -> MailServer:
     context = client_context(trust.bundle if trust else None, protocol=None)
-    return MailServer(host, port, has_tls=bool(more.pop("tls", "")), trust=context, timeout_s=timeout_s, **more)  # type: ignore[arg-type]
+    return MailServer(host, port, has_tls=bool(more.pop("tls", "")), trust=context, timeout_s=timeout_s, **more)
 
 
 @contextmanager
