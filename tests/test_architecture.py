@@ -46,8 +46,10 @@ ALLOWED = {
         "countries",
         *BASE,
     },
+    "jobs": {"settings", "journal", "countries", *BASE},
     "actions": {
         *(
+            "jobs",
             "notices",
             "wiring",
             "settings",
@@ -70,6 +72,7 @@ ALLOWED = {
         *(
             "console",
             "actions",
+            "jobs",
             "wiring",
             "listener",
             "settings",
@@ -140,7 +143,9 @@ ROOMS_OF_LIBRARIES = {
     "openpyxl": {"sheet/write"},
     "xlsxwriter": {"sheet/write", "report/workbook.py"},
     "apsw": {"journal/sqlite", "journal/opening", "journal/audit"},
-    "psycopg": {"journal/postgres", "journal/opening/database_place.py"},
+    "psycopg": {"journal/postgres", "journal/opening/database_place.py", "jobs"},
+    "procrastinate": {"journal/postgres/jobs_schema.py", "jobs"},
+    "croniter": {"settings/sections.py", "jobs"},
     "click": {"cli"},
     "rich": {"cli"},
     "uvicorn": {"web_server.py", "sandbox/server.py", "listener.py"},

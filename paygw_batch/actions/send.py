@@ -195,7 +195,7 @@ def send(
         gate.close()
     if task.sent_by is not SentBy.THIS_PROCESS and task.first is None:
         waits = task.sent_by is SentBy.WORKERS_LATER
-        run = task.journal.hand_over(task.batch.number, waits=waits, is_urgent=task.is_urgent)
+        run = _handed_over(task, waits=waits)
         if run is not None and waits:
             if not run.has_workers():
                 progress.note(say("No worker is alive: the rows wait for one (`paygw-batch work`)."))
@@ -212,6 +212,16 @@ def send(
     dates.note_in(task.journal)
     take_in_waiting(task.settings, task.journal, progress.note)
     return end
+
+
+def _handed_over(task: Task, *, waits: bool) -> RunOfWorkers | None:
+    """Hand a batch over to workers, and call one of them; None if none is alive and the batch `waits` for none."""
+    run = task.journal.hand_over(task.batch.number, waits=waits, is_urgent=task.is_urgent)
+    if run is not None and task.settings.journal.url is not None:
+        from paygw_batch.jobs.calling import call_workers  # noqa: PLC0415 (procrastinate: only where workers are)
+
+        call_workers(task.settings.journal.url, run.look())
+    return run
 
 
 def require_sendable(task: Task, countries: set[str]) -> None:

@@ -1,6 +1,7 @@
 """Defines the options that commands share, builds settings from them, and completes words in a shell."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from decimal import Decimal
@@ -110,6 +111,12 @@ def require_csv(out: Path | None, *, for_excel: bool) -> None:
             say("--for-excel is about CSV files, and {out} is none.", out=out),
             hint=say("Leave it out: a workbook (.xlsx) keeps every digit by itself."),
         )
+
+
+def program_words(invocation: Invocation) -> list[str]:
+    """Return the words that start the program in a process of its own, with this invocation's configuration."""
+    config = [] if invocation.config is None else ["--config", str(invocation.config.absolute())]
+    return [sys.executable, "-P", "-m", "paygw_batch", *config]
 
 
 def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:

@@ -21,7 +21,15 @@ from paygw_batch.journal.journal import Journal, JournalReader
 from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
 from paygw_batch.journal.outbox import Outbox
 from paygw_batch.journal.port import EngineJournal
-from paygw_batch.journal.shared_run import RowBeingSent, RunNow, RunOfWorkers, SharedRun, SharedWork, WorkerLife
+from paygw_batch.journal.shared_run import (
+    JOBS_SCHEMA,
+    RowBeingSent,
+    RunNow,
+    RunOfWorkers,
+    SharedRun,
+    SharedWork,
+    WorkerLife,
+)
 from paygw_batch.journal.values import (
     LINE_COLUMNS,
     Amendment,
@@ -61,6 +69,7 @@ from paygw_batch.journal.values import (
 )
 
 __all__ = [
+    "JOBS_SCHEMA",
     "LINE_COLUMNS",
     "Amendment",
     "AttemptReply",

@@ -6,6 +6,9 @@ from typing import Protocol
 
 from paygw_batch.journal.gate_port import GateState
 
+JOBS_SCHEMA = "paygw_jobs"
+"""The schema of the database that holds the jobs of workers, and the last result of each; no journal reads it."""
+
 
 @dataclass(frozen=True, slots=True)
 class SharedRun:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -52,6 +52,7 @@ from paygw_batch.settings.sections import (
     StatementSection,
     StatusEnquirySection,
     SubmissionSection,
+    TimetableSection,
 )
 from paygw_batch.settings.user_directories import state_directory
 from paygw_batch.trusted_files import Others, read_with_mode
@@ -60,6 +61,7 @@ SANDBOX = "sandbox"
 """The `base_url` that starts the built-in gateway for the duration of a run."""
 
 
+S = TypeVar("S", bound=Section)
 _OWN_PORTS = {"https": 443, "http": 80}
 
 
@@ -95,6 +97,13 @@ class Settings(Section):
     sandbox: SandboxSection = SandboxSection()
     console: ConsoleSection = ConsoleSection()
     payin: PayinSection = PayinSection()
+    timetable: TimetableSection = TimetableSection()
+
+    @model_validator(mode="after")
+    def _has_workers(self) -> "Settings":
+        if self.timetable.model_fields_set and self.journal.url is None:
+            raise ValueError("a timetable is kept by workers; set [journal] url (docs/several-hosts.md), or use cron")
+        return self
 
     @model_validator(mode="after")
     def _secret(self) -> "Settings":
@@ -360,7 +369,7 @@ def _sentences(error: ValidationError) -> Iterable[str]:
                 else say("{key} is not a known key.", key=key)
             )
         else:
-            yield f"{key}: {reason_of(problem)}."
+            yield f"{key}: {reason_of(problem)}." if key else f"{reason_of(problem)}."
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
@@ -369,9 +378,8 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
         if model is Settings and part == "countries":
             model = CountrySection
         elif isinstance(part, str) and part in model.model_fields:
-            annotation = model.model_fields[part].annotation
-            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-                model = annotation
+            kinds = _kinds(model.model_fields[part].annotation)
+            model = next((one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)), model)
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
@@ -380,12 +388,8 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
     changed: dict[str, Section] = {}
     for name in Settings.model_fields:
         section = getattr(settings, name)
-        if not isinstance(section, Section):
-            continue
-        # Without following links: whether there is one matters to the code that opens the file.
-        paths = {key: Path(os.path.abspath(base / value)) for key, value in section if isinstance(value, Path)}  # noqa: PTH100 (Path.resolve would follow them)
-        if paths:
-            changed[name] = section.model_copy(update=paths)
+        if isinstance(section, Section) and (absolute := _absolute(section, base)) is not section:
+            changed[name] = absolute
     if (profile := settings.sheet.column_profile) is not None and profile.endswith(".toml"):
         own = os.path.abspath(base / profile)  # noqa: PTH100 (as above)
         changed["sheet"] = settings.sheet.model_copy(update={"column_profile": own})
@@ -393,6 +397,23 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
         there = f"{FOLDER_PREFIX}{os.path.abspath(base / folder)}"  # noqa: PTH100 (as above)
         changed["evidence"] = settings.evidence.model_copy(update={"statements": there})
     return settings.model_copy(update=changed)
+
+
+def _absolute(section: S, base: Path) -> S:
+    """Return a table with the paths in it, and in tables below it, taken from `base`; itself if it has none."""
+    paths: dict[str, object] = {}
+    for key, value in section:
+        match value:
+            case Path():
+                # Without following links: whether there is one matters to the code that opens the file.
+                paths[key] = Path(os.path.abspath(base / value))  # noqa: PTH100 (Path.resolve would follow them)
+            case Section():
+                paths[key] = _absolute(value, base)
+            case [Section(), *_]:
+                paths[key] = [_absolute(one, base) for one in value]
+            case _:
+                pass
+    return section.model_copy(update=paths) if paths else section
 
 
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")

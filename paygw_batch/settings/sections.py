@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from urllib.parse import SplitResult, parse_qs, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS
 from paygw_batch.core.money import parse_amount
@@ -55,7 +55,17 @@ def _encoding(name: str) -> str:
     return name
 
 
+def _time_zone(name: str) -> str:
+    """Refuse a name that the system's time zones do not have."""
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"{name!r} is no time zone; write it as Africa/Nairobi") from None
+    return name
+
+
 Encoding = Annotated[str, AfterValidator(_encoding)]
+TimeZone = Annotated[str, AfterValidator(_time_zone)]
 FilePath = Annotated[Path, BeforeValidator(_path)]
 """A path; relative ones are taken from the directory of the configuration file."""
 KeyPlace = Annotated[Path | str, BeforeValidator(_key_place)]
@@ -381,6 +391,61 @@ class JournalSection(Section):
         return self
 
 
+def _cron(expression: str) -> str:
+    try:
+        from croniter import croniter  # noqa: PLC0415 (of the extra `cluster`, and only where there is a timetable)
+    except ModuleNotFoundError:
+        raise ValueError("a timetable needs more packages: pip install 'paygw-batch[cluster]'") from None
+    if len(expression.split()) != _CRON_FIELDS or not croniter.is_valid(expression):
+        raise ValueError(
+            f"{expression!r} is no time of a timetable; write minute, hour, day, month and day of the week as cron "
+            'does: "*/5 6-18 * * 1-5" is every 5 minutes from 6:00 to 18:55 on working days'
+        )
+    return " ".join(expression.split())
+
+
+_CRON_FIELDS = 5
+Cron = Annotated[str, AfterValidator(_cron)]
+"""The times at which something is done, as five fields of cron."""
+
+
+class PickUpSection(Section):
+    """An entry of `[[timetable.pick_up]]`: the folder whose sheets are submitted, as by `run-folder`, and when."""
+
+    folder: FilePath
+    at: Cron
+    collect: bool = False
+
+
+class BackupSection(Section):
+    """`[timetable.backup]`: the folder that the database is copied to, and when."""
+
+    folder: FilePath
+    at: Cron
+
+
+class TimetableSection(Section):
+    """`[timetable]`: when workers do what cron would do on one host, once over all hosts.
+
+    `time_zone` is the zone of its times. Without an entry for something, no worker of this host does it.
+    """
+
+    time_zone: TimeZone | None = None
+    pick_up: list[PickUpSection] = Field(default_factory=list)
+    refresh: Cron | None = None
+    verify: Cron | None = None
+    backup: BackupSection | None = None
+
+    @model_validator(mode="after")
+    def _says_its_zone(self) -> "TimetableSection":
+        folders = [one.folder for one in self.pick_up]
+        if self.model_fields_set and self.time_zone is None:
+            raise ValueError('time_zone is not set; say in which zone the times are, for example "Africa/Nairobi"')
+        if len(set(folders)) < len(folders):
+            raise ValueError("pick_up names a folder twice; write one entry for each folder")
+        return self
+
+
 class RetrySection(Section):
     """`[retry]`: under which order id a released row is sent again."""
 
@@ -489,17 +554,7 @@ class ConsoleSection(Section):
     auditors: Mapping[str, Keys] = Field(default_factory=dict)
     administrators: Mapping[str, Keys] = Field(default_factory=dict)
     sandbox_keys: FilePath | None = None
-    time_zone: str = "UTC"
-
-    @field_validator("time_zone")
-    @classmethod
-    def _is_known(cls, name: str) -> str:
-        """Refuse a name that the system's time zones do not have."""
-        try:
-            ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError(say("{name!r} is no time zone; write it as Africa/Nairobi", name=name)) from None
-        return name
+    time_zone: TimeZone = "UTC"
 
     @model_validator(mode="after")
     def _can_have_passkeys(self) -> "ConsoleSection":

@@ -5,7 +5,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -22,6 +22,7 @@ from paygw_batch.cli.signals import HEEDED, interruption
 from paygw_batch.clock import utc_now
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import JournalError, JournalHeld, UsageError
+from paygw_batch.jobs.asked import AskedShare, Trouble
 from paygw_batch.journal import BatchRecord, SharedRun, TallyKind
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary, worst
@@ -31,17 +32,18 @@ from paygw_batch.wiring.gateway import gateway_of
 from paygw_batch.wiring.operations import minor_units_of, rules_of
 
 if TYPE_CHECKING:
+    from paygw_batch.jobs.job_worker import JobWorker
     from paygw_batch.journal.opening.database_place import WorkerJournal
 import click
 
 from paygw_batch.cli.invocation import Invocation, Number
-from paygw_batch.cli.options import complete_batches, guard_of, settings_of
+from paygw_batch.cli.options import complete_batches, guard_of, program_words, settings_of
 from paygw_batch.cli.send_batch import reported
 from paygw_batch.wiring.journal import find_batch, require_workers
 from paygw_batch.wiring.operations import require_gateway
 
 LOOK_EVERY_S = 1.0
-"""How long a worker that has nothing to do waits at most, before it looks for itself."""
+"""How often a worker looks whether an urgent run waits, and a share whether others have left it something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,13 @@ class Share:
 
 
 class BatchServer:
-    """A worker. It ends when it is asked to; with a `share`, when the runs have nothing more for it, too."""
+    """A worker. With a `share` it ends when the runs have nothing more for it; else it takes jobs until asked to end.
 
-    def __init__(self, settings: Settings, screen: Screen, share: Share | None) -> None:
-        self._settings, self._screen, self._share = settings, screen, share
+    `program` are the words that start the program with the same configuration.
+    """
+
+    def __init__(self, settings: Settings, screen: Screen, share: Share | None, program: Sequence[str]) -> None:
+        self._settings, self._screen, self._share, self._program = settings, screen, share, program
         seconds = None if share is None else share.seconds
         self._until_s = None if seconds is None else time.monotonic() + seconds
         self._is_asked_to_end = False
@@ -74,13 +79,11 @@ class BatchServer:
         before = [(each, signal.getsignal(each)) for each in HEEDED]
         try:
             self._heed(self._end_now)
-            while not (self._is_asked_to_end or self._is_done):
-                with closing(require_workers(self._settings).open_to_work("work")) as journal:
-                    self._journal = journal
-                    for note in journal.notes:
-                        self._screen.notes([note])
-                    self._screen.say(say("This worker is ready."))
-                    self._serve(journal)
+            if self._share is not None:
+                self._open_again_and_again(self._serve_share)
+            else:
+                with closing(self._jobs()) as jobs:
+                    self._open_again_and_again(lambda journal: self._serve_jobs(journal, jobs))
         except KeyboardInterrupt:
             self._is_asked_to_end = True
         finally:
@@ -88,6 +91,28 @@ class BatchServer:
                 signal.signal(each, handler)
             interruption.raise_on_second_signal()
         return self._summary()
+
+    def _open_again_and_again(self, serve: "Callable[[WorkerJournal], None]") -> None:
+        """Serve with an open journal; with a new one if another worker has taken a chunk over."""
+        while not (self._is_asked_to_end or self._is_done):
+            with closing(require_workers(self._settings).open_to_work("work")) as journal:
+                self._journal = journal
+                for note in journal.notes:
+                    self._screen.notes([note])
+                self._screen.say(say("This worker is ready."))
+                serve(journal)
+
+    def _jobs(self) -> "JobWorker":
+        """Begin to take jobs. Raises `JournalError` unless their tables are there."""
+        from paygw_batch.jobs.job_worker import JobWorker  # noqa: PLC0415 (procrastinate: a share does without)
+        from paygw_batch.jobs.timetable import deeds_of  # noqa: PLC0415 (as above)
+
+        place = require_workers(self._settings)
+        place.check_jobs()
+        deeds = list(deeds_of(self._settings.timetable))
+        jobs = JobWorker(place.server.url, place.lease_s, deeds, self._program, place.waiting_runs)
+        jobs.start()
+        return jobs
 
     def drain(self) -> None:
         """End, once the rows in flight are known; start no new row."""
@@ -109,7 +134,34 @@ class BatchServer:
             codes = {ExitCode.DONE if self._wanted_name is None else ExitCode.STOPPED_EARLY}
         return Summary(worst(codes), sent, sent_this_run=self._sent)
 
-    def _serve(self, journal: "WorkerJournal") -> None:
+    def _serve_jobs(self, journal: "WorkerJournal", jobs: "JobWorker") -> None:
+        """Send the shares that jobs ask for, until this process is to end or the journal has to be opened again."""
+        while not (self._is_asked_to_end or journal.is_spent):
+            match jobs.next():
+                case AskedShare() as asked:
+                    try:
+                        self._serve_job(journal, jobs, asked.run)
+                    finally:
+                        asked.ended()
+                case Trouble() as trouble:
+                    journal.wait_for_server()
+                    if trouble.is_lasting:
+                        raise JournalError(
+                            say("The jobs of workers cannot be read: {reason}.", reason=trouble.reason),
+                            hint=say("Nothing was lost. `paygw-batch doctor` says which rights the role has."),
+                        )
+
+    def _serve_job(self, journal: "WorkerJournal", jobs: "JobWorker", number: int) -> None:
+        """Send a share of a run, or of one that is more urgent, and call workers to what is left."""
+        joined = journal.join_run([run for run in journal.runs() if run.is_urgent or run.number == number])
+        if joined is None:
+            return
+        jobs.call(joined)
+        self._send(journal, joined)
+        for run in journal.waiting_runs():
+            jobs.call(run)
+
+    def _serve_share(self, journal: "WorkerJournal") -> None:
         if self._wanted_name is not None and self._wanted is None:
             self._wanted = find_batch(journal, self._wanted_name).number
             self._batches[self._wanted] = ExitCode.DONE
@@ -117,14 +169,14 @@ class BatchServer:
             runs = [run for run in journal.runs() if self._wanted in {None, run.batch}]
             for run in runs:
                 self._batches.setdefault(run.batch, ExitCode.DONE)
-            if self._share is not None and (not runs or self._left_s() <= 0):
+            if not runs or self._left_s() <= 0:
                 self._judge(journal)
                 self._is_done = True
                 return
             if (joined := journal.join_run(runs)) is not None:
                 self._send(journal, joined)
             else:
-                journal.wait_for_offer(max(0.0, min(LOOK_EVERY_S, self._left_s())))
+                time.sleep(max(0.0, min(LOOK_EVERY_S, self._left_s())))
         if self._is_asked_to_end and self._wanted is not None:
             self._judge(journal)
             self._is_done = True
@@ -243,5 +295,6 @@ def command(invocation: Invocation, *, batch: str | None, once: bool, seconds: f
     require_gateway(settings)
     guard_of(invocation, settings).check(reporting=True)
     with reported(settings, "work", screen) as report, workers_measured(settings):
-        report.summary = BatchServer(settings, screen, Share(batch, seconds) if once else None).serve()
+        share = Share(batch, seconds) if once else None
+        report.summary = BatchServer(settings, screen, share, program_words(invocation)).serve()
     screen.finish(report.summary)

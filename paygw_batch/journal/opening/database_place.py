@@ -22,7 +22,7 @@ from paygw_batch.journal.guards.location import check_directory, make_directory
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside
-from paygw_batch.journal.shared_run import SharedWork, WorkerLife
+from paygw_batch.journal.shared_run import SharedRun, SharedWork, WorkerLife
 from paygw_batch.journal.sqlite.inbox import InboxReader
 from paygw_batch.journal.values import KeptPlan, NewNotice, Withdrawal
 from paygw_batch.language import say
@@ -32,6 +32,7 @@ __all__ = ["DatabaseCopies", "MissingHost", "Server", "WorkerJournal"]
 try:
     import psycopg
 
+    from paygw_batch.journal.postgres.jobs_schema import check_jobs
     from paygw_batch.journal.postgres.kept_plans import keep_plan, newest_plan, plans_of_payments
     from paygw_batch.journal.postgres.leasing import leases
     from paygw_batch.journal.postgres.leasing.accepted_loss import (
@@ -55,6 +56,7 @@ try:
     )
     from paygw_batch.journal.postgres.leasing.intent_log import log_key
     from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases
+    from paygw_batch.journal.postgres.leasing.offered_chunks import waiting_runs
     from paygw_batch.journal.postgres.leasing.postgres_gate import read_gate, set_limits
     from paygw_batch.journal.postgres.leasing.roll_call import MissingHost, RollCall, missing_hosts
     from paygw_batch.journal.postgres.migrations import (
@@ -74,7 +76,7 @@ try:
     from paygw_batch.journal.postgres.tables import evidence_in
     from paygw_batch.journal.postgres.worker_journal import WorkerJournal
 except ModuleNotFoundError as error:
-    if error.name != "psycopg":
+    if error.name not in {"psycopg", "procrastinate"}:
         raise
     raise ConfigurationError(
         say("journal.url is set, and the part of this program that speaks with PostgreSQL is not installed."),
@@ -198,6 +200,16 @@ class DatabasePlace(JournalPlace):
         """Open the outbox (see the place)."""
         with self._known(write=write) as (session, _):
             yield PostgresOutbox(session.connection)
+
+    def waiting_runs(self) -> Sequence[SharedRun]:
+        """Return the runs that wait for a worker, urgent ones first. Runs with nothing left are ended here."""
+        with self._known(write=True) as (session, _):
+            return waiting_runs(session.connection)
+
+    def check_jobs(self) -> None:
+        """Raise `JournalError` unless the tables of jobs are those that this program needs."""
+        with self._session(write=False) as session:
+            check_jobs(session.connection, self.server)
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Make a withdrawal durable (see the place)."""

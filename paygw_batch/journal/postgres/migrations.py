@@ -12,6 +12,7 @@ from psycopg import Connection, sql
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalMissing, JournalOutdated
 from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.postgres.jobs_schema import bring_jobs_up, jobs_version_in, newest_jobs_version
 from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch
 from paygw_batch.language import say
 
@@ -56,17 +57,20 @@ def fill_tables(connection: Connection[Row], identity: Identity, endpoint: Endpo
     fetch(connection, "INSERT INTO identity VALUES (1, %s, %s, %s, %s)", line)
     fetch(connection, "INSERT INTO gate (endpoint) VALUES (%s)", (identity.endpoint,))
     fetch(connection, "INSERT INTO roll_call VALUES (1, database_life(), 'the journal was made', true)")
+    bring_jobs_up(connection)
 
 
 def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int:
     """Bring the tables up to the newest version in one transaction, and return the version that they were of.
+
+    Those of jobs are brought up as well.
 
     Raises `JournalHeld` while a process works with them: it knows only what they were.
     """
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # as `make_tables` does
         version = version_in(connection)
-        if version == newest_version():
+        if version == newest_version() and jobs_version_in(connection) >= newest_jobs_version():
             return version
         connection.execute("LOCK TABLE worker IN SHARE ROW EXCLUSIVE MODE")  # none begins meanwhile
         query = """SELECT command, pid, host FROM worker WHERE ended_at IS NULL AND is_alive(number)
@@ -88,6 +92,7 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
         for number, script in enumerate(scripts()[version:], start=version + 1):
             connection.execute(script.encode())
             fetch(connection, "INSERT INTO migration VALUES (%s, %s)", (number, now))
+        bring_jobs_up(connection)
     return version
 
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from psycopg import Connection, sql
 
 from paygw_batch.journal.postgres.session import SCHEMA, Row, fetch
+from paygw_batch.journal.shared_run import JOBS_SCHEMA
 
 
 class JournalRole(StrEnum):
@@ -25,11 +26,18 @@ _TAKEN_BACK = (
     "REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM {role}",
     "REVOKE ALL ON ALL SEQUENCES IN SCHEMA {schema} FROM {role}",
     "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM {role}",
+    "REVOKE ALL ON ALL TABLES IN SCHEMA {jobs} FROM {role}",
+    "REVOKE ALL ON ALL SEQUENCES IN SCHEMA {jobs} FROM {role}",
 )
 """Rights are given again each time: a role keeps none that it had by an earlier version."""
-_EVERYBODY = ("GRANT USAGE ON SCHEMA {schema} TO {role}", "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
+_EVERYBODY = (
+    "GRANT USAGE ON SCHEMA {schema}, {jobs} TO {role}",
+    "GRANT SELECT ON ALL TABLES IN SCHEMA {schema}, {jobs} TO {role}",
+)
 _WORKERS = (
     *_EVERYBODY,
+    "GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {jobs} TO {role}",
+    "GRANT USAGE ON ALL SEQUENCES IN SCHEMA {jobs} TO {role}",
     "GRANT INSERT, DELETE ON offer TO {role}",
     "GRANT UPDATE (stop_reason, ended_at) ON run TO {role}",
     "GRANT EXECUTE ON FUNCTION enrol, show_life, note_place, end_life, ask_gate, leave_gate TO {role}",
@@ -63,7 +71,8 @@ def give_rights(connection: Connection[Row]) -> list[str]:
             if not fetch(connection, "SELECT FROM pg_roles WHERE rolname = %s", (name,)):
                 connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(name)))
             for right in (*_TAKEN_BACK, *rights):
-                given = sql.SQL(right).format(schema=sql.Identifier(SCHEMA), role=sql.Identifier(name))
+                names_of = {"schema": SCHEMA, "jobs": JOBS_SCHEMA, "role": name}
+                given = sql.SQL(right).format(**{key: sql.Identifier(one) for key, one in names_of.items()})
                 connection.execute(given)
             names.append(name)
     return names

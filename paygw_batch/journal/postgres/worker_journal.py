@@ -5,23 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
-import psycopg
-from psycopg import Connection
-
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalError
+from paygw_batch.errors import InternalError
 from paygw_batch.journal.postgres.leasing.chunk_journal import TakenChunks
 from paygw_batch.journal.postgres.leasing.offered_chunks import (
-    CHANNEL,
-    free_chunks,
     note_place,
+    offers,
     stop_run,
-    tend_run,
     unfinished_runs,
+    waiting_runs,
 )
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
-from paygw_batch.journal.postgres.session import Row, connect, fetch
+from paygw_batch.journal.postgres.session import fetch
 from paygw_batch.journal.shared_run import SharedRun
 
 
@@ -34,7 +30,6 @@ class WorkerJournal(PostgresJournal):
     """Whether another worker may take over chunks of this one: it has to be closed, and opened again."""
     sent_rows = 0
     """How many rows it has sent, of chunks that are finished."""
-    _listening: Connection[Row] | None = None
     _taken: TakenChunks | None = None
 
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
@@ -43,23 +38,20 @@ class WorkerJournal(PostgresJournal):
         Runs with nothing left are ended here.
         """
         for run in self.runs() if runs is None else runs:
-            if not self._offers(run):
-                self.writer.ask_at_length(partial(tend_run, number=run.number))
-                if not self._offers(run):
-                    continue
-            self.writer.ask(partial(note_place, worker=self.writer.worker, run=run.number, chunk=None))
-            self.writer.is_stopped = False
-            self.run = run
-            return run
+            if self.writer.ask_at_length(partial(offers, run=run)):
+                self.writer.ask(partial(note_place, worker=self.writer.worker, run=run.number, chunk=None))
+                self.writer.is_stopped = False
+                self.run = run
+                return run
         return None
 
     def runs(self) -> Sequence[SharedRun]:
         """Return the runs that are not over, oldest first."""
         return self.writer.ask(unfinished_runs)
 
-    def _offers(self, run: SharedRun) -> bool:
-        """Whether a run that was not stopped offers a chunk that is free."""
-        return run.stop_reason is None and bool(self.writer.ask(partial(free_chunks, run=run.number)))
+    def waiting_runs(self) -> Sequence[SharedRun]:
+        """Return the runs that wait for a worker, urgent ones first. Runs with nothing left are ended here."""
+        return self.writer.ask_at_length(waiting_runs)
 
     def leave_run(self) -> None:
         """Give back the chunks that were taken, and leave the run."""
@@ -105,22 +97,9 @@ class WorkerJournal(PostgresJournal):
         """Whether the role of this worker may write from the desk."""
         return self.writer.ask(lambda connection: fetch(connection, "SELECT may_decide()")) == [(True,)]
 
-    def wait_for_offer(self, timeout_s: float) -> None:
-        """Wait until chunks are offered, or until the timeout: a message can be lost with its connection."""
-        try:
-            if self._listening is None or self._listening.closed:
-                self._listening = connect(self._session.server, write=False)
-                fetch(self._listening, f"LISTEN {CHANNEL}")
-            for _ in self._listening.notifies(timeout=timeout_s, stop_after=1):
-                pass
-        except (psycopg.Error, JournalError):
-            self.writer.ask(lambda connection: fetch(connection, "SELECT"))  # waits for a server that restarts
-
-    def close(self) -> None:
-        """Close the journal and give its leases back. It can be reopened."""
-        if self._listening is not None:
-            self._listening.close()
-        super().close()
+    def wait_for_server(self) -> None:
+        """Wait for a server that restarts. Raises `JournalUnwritable` if it does not come back."""
+        self.writer.ask(lambda connection: fetch(connection, "SELECT"))
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

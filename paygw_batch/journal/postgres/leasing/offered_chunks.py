@@ -18,8 +18,6 @@ from paygw_batch.language import say
 
 T = TypeVar("T")
 
-CHANNEL = "paygw_offer"
-"""The channel on which workers that wait hear of new offers."""
 _AT_ONCE = 8
 _DUE = """coalesce(s.state, 'ready') = 'ready'
     AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = i.number)"""
@@ -93,6 +91,22 @@ def tend_run(connection: Connection[Row], number: int) -> None:
             return
         if run.stop_reason is not None or not _offer(connection, number):
             _end(connection, number)
+
+
+def offers(connection: Connection[Row], run: SharedRun) -> bool:
+    """Whether a run that was not stopped offers a chunk that is free. Where none is, its offers are made again first.
+
+    A run with nothing left is ended.
+    """
+    if run.stop_reason is None and free_chunks(connection, run.number):
+        return True
+    tend_run(connection, run.number)
+    return run.stop_reason is None and bool(free_chunks(connection, run.number))
+
+
+def waiting_runs(connection: Connection[Row]) -> list[SharedRun]:
+    """Return the runs that wait for a worker, in the order of `unfinished_runs`; those with nothing left are ended."""
+    return [run for run in unfinished_runs(connection) if offers(connection, run)]
 
 
 def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
@@ -190,7 +204,6 @@ def _is_at_work(connection: Connection[Row], run: int) -> bool:
 def _offer(connection: Connection[Row], run: int) -> bool:
     """Offer the chunks of a run in which rows are due, or were left in flight; return whether any is offered."""
     fetch(connection, _OFFER, (run, run))
-    fetch(connection, f"NOTIFY {CHANNEL}")
     return bool(fetch(connection, "SELECT FROM offer WHERE run = %s LIMIT 1", (run,)))
 
 

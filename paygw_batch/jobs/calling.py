@@ -1,0 +1,60 @@
+"""Calls workers to a run, by jobs of procrastinate.
+
+A job only says where to look, as an offer does: what is sent, and by whom, is decided in the journal. If every job is
+lost, the workers find the runs that wait in the journal (`tend`).
+"""
+
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from procrastinate import App, SyncPsycopgConnector
+from procrastinate.exceptions import ConnectorException
+from procrastinate.jobs import Status
+from psycopg import AsyncConnection, Connection
+
+from paygw_batch.journal import JOBS_SCHEMA, SharedRun
+
+SHARE = "share"
+"""The job of a worker that sends a share of a run, and the queue of these jobs."""
+_SESSION = (f"SET search_path = {JOBS_SCHEMA}, pg_temp".encode(), b"SET synchronous_commit = off")
+"""A job that a crash of the server loses is made again."""
+_TIMEOUT_S = 5.0
+
+
+def call_workers(url: str, run: SharedRun) -> None:
+    """Call a worker that waits to a run. Where that fails, workers find the run a moment later."""
+    app = App(connector=SyncPsycopgConnector(**pool_of(url, _prepare), min_size=1, max_size=1, num_workers=1))
+    with suppress(ConnectorException, psycopg.Error), app.open():
+        lock = share_lock(run)
+        if not app.job_manager.list_jobs(queueing_lock=lock, status=Status.TODO.value):
+            app.configure_task(SHARE, queue=SHARE, queueing_lock=lock, priority=priority(run)).defer(run=run.number)
+
+
+def share_lock(run: SharedRun) -> str:
+    """Return the name by which no two jobs wait for the same run: the worker that takes one calls the next."""
+    return f"{SHARE} {run.number}"
+
+
+def priority(run: SharedRun) -> int:
+    """Return the priority of the jobs of a run: workers take the highest first."""
+    return 1 if run.is_urgent else 0
+
+
+def pool_of(url: str, prepare: Any) -> dict[str, Any]:
+    """Return the settings of a pool of connections to the tables of jobs."""
+    about = {"application_name": "paygw-batch jobs", "connect_timeout": int(_TIMEOUT_S)}
+    return {"conninfo": url, "kwargs": about, "configure": prepare, "timeout": _TIMEOUT_S}
+
+
+def _prepare(connection: Connection[Any]) -> None:
+    for statement in _SESSION:
+        connection.execute(statement)
+    connection.commit()
+
+
+async def prepare_async(connection: AsyncConnection[Any]) -> None:
+    """Prepare a connection of a worker as one of a command is."""
+    for statement in _SESSION:
+        await connection.execute(statement)
+    await connection.commit()

@@ -1,0 +1,235 @@
+"""Runs procrastinate's worker beside the thread that sends: it hands shares over, and does what the timetable says.
+
+Sending stays in the main thread: there a signal drains it. What the timetable says is done by commands of the program,
+as processes of their own: none of them takes time from the rows in flight, and each may be killed and done again.
+"""
+
+import asyncio
+import logging
+import socket
+import sys
+import threading
+import time
+from asyncio.subprocess import DEVNULL
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+import psycopg
+from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, UniqueViolation
+from procrastinate.jobs import Job, Status
+from procrastinate.manager import JobManager
+
+from paygw_batch.errors import JournalError
+from paygw_batch.jobs.asked import AskedShare, Trouble
+from paygw_batch.jobs.calling import SHARE, pool_of, prepare_async, priority, share_lock
+from paygw_batch.jobs.timetable import Deed, ZonedTask
+from paygw_batch.journal import SharedRun
+
+if TYPE_CHECKING:
+    from procrastinate.app import WorkerOptions
+    from typing_extensions import Unpack
+
+Tend = Callable[[], Sequence[SharedRun]]
+"""Looks after the runs in the journal, and returns those that wait for a worker."""
+TEND_EVERY_S = 2.0
+"""How soon a run is found that lost its jobs, or whose worker died. Jobs may be lost: this look does without them."""
+AGAIN_AFTER_S = 1.0
+"""How soon the jobs are looked at again after a failure."""
+LASTING_S = 60.0
+_HEALTHY_S = 10.0
+_LEAVE_S = 3.0
+_BEATS = 3
+_FAILED = frozenset({1, 7, 130})
+"""The exit codes of a command that is to be tried again: a defect of ours, the journal, an interruption."""
+_RETRY = RetryStrategy(max_attempts=5, exponential_wait=3)
+_RESULT = """INSERT INTO paygw_result VALUES (%(job)s, %(host)s, %(began_at)s, %(ended_at)s, %(exit_code)s)
+    ON CONFLICT (job) DO UPDATE SET host = excluded.host, began_at = excluded.began_at,
+        ended_at = excluded.ended_at, exit_code = excluded.exit_code"""
+
+
+class DeedFailed(Exception):
+    """A command of the timetable failed; it is tried again."""
+
+
+class JobWorker:
+    """The worker of this process for jobs. `program` are the words that start the program with its configuration.
+
+    `tend` looks after the runs in the journal, and returns those that wait for a worker.
+    """
+
+    def __init__(self, url: str, lease_s: float, deeds: Sequence[Deed], program: Sequence[str], tend: Tend) -> None:
+        self._lease_s, self._program, self._tend = lease_s, list(program), tend
+        self._by_queue = {deed.name: deed for deed in deeds}
+        self._connector = PsycopgConnector(**pool_of(url, prepare_async), min_size=1, max_size=4)
+        self._jobs = _Jobs(self._connector)
+        how: WorkerOptions = {
+            "delete_jobs": "always",
+            "install_signal_handlers": False,
+            "update_heartbeat_interval": lease_s / _BEATS,
+            "stalled_worker_timeout": lease_s,
+        }
+        self._shares = App(connector=self._connector, worker_defaults=how)
+        self._deeds = App(connector=self._connector, worker_defaults=how)
+        self._shares.job_manager = self._deeds.job_manager = self._jobs
+        self._task = self._shares.task(name=SHARE, queue=SHARE)(self._share)
+        for deed in deeds:
+            self._add(deed)
+        self._asked: SimpleQueue[AskedShare | Trouble] = SimpleQueue()
+        self._children: set[asyncio.subprocess.Process] = set()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._ending = asyncio.Event()
+        self._failing_since_s: float | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take jobs."""
+        for name in ("procrastinate", "psycopg.pool"):  # what goes wrong is said in a sentence, by the main thread
+            logging.getLogger(name).addHandler(logging.NullHandler())
+            logging.getLogger(name).propagate = False
+        self._thread.start()
+
+    def next(self) -> AskedShare | Trouble:
+        """Wait for the next share, or for trouble. A signal ends the waiting."""
+        return self._asked.get()
+
+    def call(self, run: SharedRun) -> None:
+        """Call one more worker to a run."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(lambda: self._calls.add(self._loop.create_task(self._call(run))))
+
+    def close(self) -> None:
+        """Take no more jobs; ask the commands of the timetable to end, and wait for them."""
+        with suppress(RuntimeError):  # as above
+            self._loop.call_soon_threadsafe(self._ending.set)
+        while self._thread.is_alive():
+            self._thread.join(_LEAVE_S)
+            if not self._children:  # what is left waits for a server that is away
+                return
+
+    # In the thread of the jobs.
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._serve())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._loop.set_exception_handler(lambda _loop, _context: None)  # a job that is gone cannot be finished
+        while not self._ending.is_set():
+            began_s = time.monotonic()
+            try:
+                async with self._shares.open_async():
+                    await asyncio.gather(self._kept_shares(), self._kept_deeds(), self._tended())
+            except psycopg.Error as error:
+                await self._pause(error, began_s)
+
+    async def _kept_shares(self) -> None:
+        await self._kept(self._shares, queues=[SHARE], concurrency=1)
+
+    async def _kept_deeds(self) -> None:
+        if self._by_queue:
+            queues = list(self._by_queue)
+            await self._kept(self._deeds, queues=queues, concurrency=len(queues), listen_notify=False)
+
+    async def _kept(self, app: App, **options: "Unpack[WorkerOptions]") -> None:
+        """Run a worker until this process is to end. Where its tables were emptied, it has to register again."""
+        while not self._ending.is_set():
+            began_s = time.monotonic()
+            working = asyncio.create_task(app.run_worker_async(**options))
+            ending = asyncio.create_task(self._ending.wait())
+            await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
+            ending.cancel()
+            working.cancel()  # it takes no further job then, and waits for its own
+            if self._ending.is_set():
+                self._end_children()
+            (found,) = await asyncio.gather(working, return_exceptions=True)
+            if isinstance(found, Exception) and not self._ending.is_set():
+                await self._pause(found, began_s)
+
+    async def _pause(self, error: Exception, began_s: float) -> None:
+        """Tell the main thread of a failure, and wait for a moment."""
+        now_s = time.monotonic()
+        if self._failing_since_s is None or now_s - began_s > _HEALTHY_S:
+            self._failing_since_s = now_s
+        cause = error.__cause__ or error
+        reason = str(cause).strip().partition("\n")[0].removesuffix(".") or type(cause).__name__
+        self._asked.put(Trouble(reason, now_s - self._failing_since_s > LASTING_S))
+        await self._wait(AGAIN_AFTER_S)
+
+    async def _wait(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), seconds)
+
+    async def _tended(self) -> None:
+        """Take back the jobs of dead workers, and call workers to runs that wait, until this process is to end."""
+        while not self._ending.is_set():
+            with suppress(ConnectorException, psycopg.Error, JournalError):
+                for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=self._lease_s):
+                    await self._jobs.retry_job(job)
+                for run in await asyncio.to_thread(self._tend):
+                    await self._call(run)
+            await self._wait(TEND_EVERY_S)
+
+    async def _call(self, run: SharedRun) -> None:
+        """Call a worker to a run, unless a job waits for one already."""
+        with suppress(ConnectorException, psycopg.Error, AlreadyEnqueued):
+            lock = share_lock(run)
+            if not await self._jobs.list_jobs_async(queueing_lock=lock, status=Status.TODO.value):
+                job = self._task.configure(queueing_lock=lock, priority=priority(run))
+                await job.defer_async(run=run.number)
+
+    async def _share(self, *, run: int) -> None:
+        asked = AskedShare(run, self._loop)
+        self._asked.put(asked)
+        await asked.over.wait()
+
+    def _add(self, deed: Deed) -> None:
+        name = deed.name
+        task = self._deeds.task(name=name, queue=name, lock=name, queueing_lock=name, retry=_RETRY, pass_context=True)
+        zoned = ZonedTask(task=task(self._do), cron=deed.cron, periodic_id="", configure_kwargs={}, zone=deed.zone)
+        self._deeds.periodic_registry.periodic_tasks[name, ""] = zoned
+
+    async def _do(self, context: JobContext, *, timestamp: int) -> None:  # noqa: ARG002 (when it was due)
+        """Do what the configuration of this host says for the queue of a job; what the job itself says is not asked."""
+        deed, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
+        if self._ending.is_set():
+            raise DeedFailed
+        command = [*self._program, *deed.command_words()]
+        child = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=sys.stderr, start_new_session=True)
+        self._children.add(child)
+        try:
+            code = await child.wait()
+        finally:
+            self._children.discard(child)
+        line = {"job": deed.name, "host": socket.gethostname(), "began_at": began_at, "ended_at": datetime.now(UTC)}
+        await self._connector.execute_query_async(_RESULT, **line, exit_code=code)
+        if code in _FAILED or code < 0 or self._ending.is_set():
+            raise DeedFailed
+
+    def _end_children(self) -> None:
+        for child in self._children:
+            with suppress(ProcessLookupError):
+                child.terminate()
+
+
+class _Jobs(JobManager):
+    """The jobs in the database, in which one that is to be tried again may meet the next one of its name."""
+
+    async def retry_job(
+        self,
+        job: Job,
+        retry_at: datetime | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        lock: str | None = None,
+    ) -> None:
+        """Let a job be tried again. Where the next one waits already, that is the next try."""
+        try:
+            await super().retry_job(job, retry_at, priority, queue, lock)
+        except UniqueViolation:
+            await self.finish_job(job, Status.FAILED, delete_job=True)

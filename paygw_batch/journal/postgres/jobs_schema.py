@@ -1,0 +1,74 @@
+"""Makes the tables of procrastinate, which hands jobs to workers, in a schema of their own beside the journal's.
+
+No journal reads them: they may be emptied at any time, and no row is lost or sent twice. The schema itself says by its
+comment which version they are of, so that emptied tables say it as well.
+"""
+
+from pathlib import Path
+
+from procrastinate.schema import SchemaManager
+from psycopg import Connection, sql
+
+from paygw_batch.errors import JournalError, JournalOutdated
+from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch
+from paygw_batch.journal.shared_run import JOBS_SCHEMA
+from paygw_batch.language import say
+
+_RESULTS = """CREATE TABLE paygw_result (job text PRIMARY KEY, host text NOT NULL, began_at timestamptz NOT NULL,
+    ended_at timestamptz NOT NULL, exit_code integer NOT NULL)"""
+_COMMENT = """SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s"""
+
+
+def newest_jobs_version() -> str:
+    """Return the version of the tables that the installed procrastinate needs: the name of its last migration."""
+    return _migrations()[-1].stem
+
+
+def jobs_version_in(connection: Connection[Row]) -> str:
+    """Return the version of the tables of jobs; an empty text if there are none."""
+    found = fetch(connection, _COMMENT, (JOBS_SCHEMA,))
+    return (found[0][0] or "") if found else ""
+
+
+def bring_jobs_up(connection: Connection[Row]) -> tuple[str, str]:
+    """Make the tables of jobs inside the open transaction, or bring them up; return their version before and now."""
+    before, newest = jobs_version_in(connection), newest_jobs_version()
+    if before >= newest:
+        return before, before
+    schema = sql.Identifier(JOBS_SCHEMA)
+    connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
+    connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(schema))
+    for script in _scripts_after(before):
+        connection.execute(script.encode())
+    connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(schema, sql.Literal(newest)))
+    connection.execute(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(sql.Identifier(SCHEMA)))
+    return before, newest
+
+
+def check_jobs(connection: Connection[Row], server: Server) -> None:
+    """Raise `JournalError` unless the tables of jobs are of the version that the installed procrastinate needs."""
+    version = jobs_version_in(connection)
+    if version < newest_jobs_version():
+        raise JournalOutdated(
+            say("The tables of jobs in {place} are missing or of an older version.", place=server.place),
+            hint=say(
+                "Nothing was sent. `paygw-batch journal upgrade`, with the owner of the tables in [journal] url, "
+                "brings them up. After that every host needs this version."
+            ),
+        )
+    if version > newest_jobs_version():
+        raise JournalError(
+            say("The tables of jobs in {place} are of a newer version of procrastinate.", place=server.place),
+            hint=say("Nothing was sent. Install that version, or a later one."),
+        )
+
+
+def _scripts_after(version: str) -> list[str]:
+    if not version:
+        return [SchemaManager.get_schema(), _RESULTS]
+    return [file.read_text(encoding="utf-8") for file in _migrations() if file.stem > version]
+
+
+def _migrations() -> list[Path]:
+    """Return the scripts that procrastinate brings for tables that are there already, in their order."""
+    return sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))
