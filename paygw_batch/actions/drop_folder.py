@@ -22,7 +22,7 @@ import re
 import shlex
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -169,16 +169,21 @@ class Drop:
             if os.path.lexists(place):
                 check_directory(place)
 
-    def claim_all(self) -> Iterator[Claimed]:
-        """Yield the sheets that an earlier run left, then every settled file, oldest first."""
+    def claim_all(self, hold: Callable[[], None] = lambda: None) -> Iterator[Claimed]:
+        """Yield the sheets that an earlier run left, then every settled file, oldest first.
+
+        `hold` makes sure, before each, that the journal is held.
+        """
         try:
             self._make_places()
             left = sorted(path for path in self._working.iterdir() if is_sheet(path.name))
             for path in left:
                 name = path.name.partition("-")[2]
+                hold()
                 self._take_note_away(_note_of(self._folder / name), _note_of(path))
                 yield Claimed(self._folder, path, name, path.name)
             for name in self._oldest_first(self.look()):
+                hold()
                 found = self.look()  # what was put beside it since counts
                 self._make_places()
                 if name in found.unfit:

@@ -33,6 +33,8 @@ class SentBy(Enum):
     THIS_PROCESS = "this_process"
     WORKERS_IF_ANY = "workers_if_any"
     """The workers, where one lives, while this process follows them; otherwise this process."""
+    WORKERS_UNATTENDED = "workers_unattended"
+    """As before, for a timer: a signal leaves the run to the workers, instead of stopping it."""
     WORKERS_LATER = "workers_later"
     """The workers, also if none lives yet; this process ends."""
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from paygw_batch.actions.send import Task, real_world
@@ -16,13 +16,14 @@ from paygw_batch.gateway.enquiry import Enquirer, EnquiryAnswer, read_answer
 from paygw_batch.gateway.http.enquiry_client import EnquiryClient
 from paygw_batch.gateway.message import Expected
 from paygw_batch.gateway.signing.signers import Signers, signers_at_work
+from paygw_batch.journal import BatchRecord, Journal
 from paygw_batch.language import say
 from paygw_batch.run.quarantine_clock import DateWatch
-from paygw_batch.run.refresh import Ask, Clock, FollowUp, Politeness, Refresh, Refreshed
+from paygw_batch.run.refresh import OPEN_STATES, Ask, Clock, FollowUp, Politeness, Refresh, Refreshed
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.gateway import GatewayAccess, transport_settings
+from paygw_batch.wiring.gateway import GatewayAccess, gateway_of, transport_settings
 from paygw_batch.wiring.journal import journal_to_read, place_of, take_in_waiting
-from paygw_batch.wiring.operations import as_answered, minor_units_of
+from paygw_batch.wiring.operations import as_answered, minor_units_of, rules_of
 
 
 def require_enquiry(settings: Settings) -> str:
@@ -44,6 +45,27 @@ def refresh(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], 
     `watch` is given the refresh inside the loop, before it starts: whoever wants to drain it keeps it.
     """
     return asyncio.run(_run(task, tell, watch))
+
+
+def refresh_all(
+    settings: Settings,
+    journal: Journal,
+    environ: Mapping[str, str],
+    tell: Callable[[str], None],
+    watch: Callable[[Refresh], None],
+) -> Iterator[tuple[BatchRecord, Refreshed]]:
+    """Ask once about each row of all batches that is accepted or in doubt; yield what each batch heard."""
+    section = settings.status_enquiry.model_copy(update={"limit_min": 0.0})
+    once = settings.model_copy(update={"status_enquiry": section})
+    for record in journal.batches():
+        if not any(tally.state in OPEN_STATES for tally in journal.tallies(record.number)):
+            continue
+        rules = rules_of(once, record.operation)
+        with gateway_of(once, rules, environ) as gateway:
+            done = refresh(Task(once, rules, gateway, journal, record), tell, watch)
+        yield record, done
+        if done.interrupted:
+            return
 
 
 @asynccontextmanager

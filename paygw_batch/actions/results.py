@@ -62,6 +62,7 @@ def summary_after(
         defects=batch.defects,
         known=known,
         sent_this_run=end.sent,
+        is_under_way=end.is_under_way,
     )
 
 

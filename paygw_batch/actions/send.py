@@ -61,7 +61,9 @@ Counted = Callable[[Mapping[OutcomeKind, int]], None]
 
 
 class Drained(Protocol):
-    """A run that can be asked to start no new row."""
+    """A run that can be asked to start no new row. `goes_on`: others go on with it all the same."""
+
+    goes_on: bool
 
     def drain(self) -> None:
         """Start no new row; the run waits for the rows in flight."""
@@ -74,25 +76,35 @@ def follow_run(
     batch: BatchRecord,
     watch: Callable[[Drained], None],
     counted: Counted,
+    *,
+    stops: bool = True,
 ) -> RunEnd:
-    """Follow a run until it is over, or until no worker lives any more, and return how that ended."""
-    return asyncio.run(_Following(run, journal, batch, counted).follow(watch))
+    """Follow a run until it is over, or until no worker lives any more, and return how that ended.
+
+    Drained, it `stops` the run for all workers, or leaves the run to them.
+    """
+    return asyncio.run(_Following(run, journal, batch, counted, stops=stops).follow(watch))
 
 
 class _Following:
-    def __init__(self, run: RunOfWorkers, journal: JournalReader, batch: BatchRecord, counted: Counted) -> None:
+    def __init__(
+        self, run: RunOfWorkers, journal: JournalReader, batch: BatchRecord, counted: Counted, *, stops: bool
+    ) -> None:
         self._run, self._journal, self._batch, self._counted = run, journal, batch, counted
+        self.goes_on = not stops
         self._before = self._states()
         self._drained = asyncio.Event()
 
     def drain(self) -> None:
-        """Stop the run for all workers, at the next look."""
+        """Stop the run for all workers, or leave it, at the next look."""
         self._drained.set()
 
     async def follow(self, watch: Callable[[Drained], None]) -> RunEnd:
         watch(self)
         is_stopped = False
         while True:
+            if self._drained.is_set() and self.goes_on:
+                return RunEnd(self._count(), None, interrupted=True, is_under_way=True)
             if self._drained.is_set() and not is_stopped:
                 self._run.stop(say("An operator stopped it."))
                 is_stopped = True
@@ -101,7 +113,7 @@ class _Following:
             if now.is_over:
                 return RunEnd(sent, None if is_stopped else now.stop_reason, interrupted=is_stopped)
             if not self._run.has_workers():
-                return RunEnd(sent, say("No worker is alive."), interrupted=is_stopped)
+                return RunEnd(sent, say("No worker is alive."), interrupted=is_stopped, is_under_way=True)
             await self._wait(max(LOOK_EVERY_S, (time.monotonic() - started_s) / _LOOK_SHARE), is_stopped=is_stopped)
 
     async def _wait(self, wait_s: float, *, is_stopped: bool) -> None:
@@ -206,7 +218,8 @@ def send(
                 watch(followed)
                 progress.started(due_rows)
 
-            return follow_run(run, task.journal, task.batch, begun, counted or _uncounted)
+            stops = task.sent_by is not SentBy.WORKERS_UNATTENDED
+            return follow_run(run, task.journal, task.batch, begun, counted or _uncounted, stops=stops)
     dates = DateWatch(utc_now)
     end = send_rows(task, due_rows, progress, watch, dates, wait_for_room=wait_for_room)
     dates.note_in(task.journal)

@@ -138,7 +138,11 @@ def drain_on_signals(run: Drained, progress: Progress) -> None:
         if signals > 1:
             _leave()
         progress.note(
-            say("Stopping: no new rows are started. Waiting for rows in flight. Press Ctrl-C again to stop at once.")
+            say("Leaving: the workers go on with this batch.")
+            if run.goes_on
+            else say(
+                "Stopping: no new rows are started. Waiting for rows in flight. Press Ctrl-C again to stop at once."
+            )
         )
         run.drain()
 

@@ -76,6 +76,8 @@ class RunEnd:
     interrupted: bool
     failure: Exception | None = None
     unrecorded: tuple[tuple[str, OutcomeKind], ...] = ()
+    is_under_way: bool = False
+    """Whether the run goes on without this process: workers have it, or wait for one."""
 
 
 @dataclass(slots=True)
@@ -110,6 +112,9 @@ def _page_rows(left: int | None) -> int:
 
 class Engine:
     """Sends one batch. Made for one run; `drain` may be called at any time, from the event loop."""
+
+    goes_on = False
+    """Once it is drained, nobody sends the rows that are left."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
 """Reads the timetable of the configuration: what is done when, by which command of the program."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +11,7 @@ from croniter import croniter
 from procrastinate.periodic import PeriodicTask
 
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.settings.sections import TimetableSection
+from paygw_batch.settings.sections import TimetableSection, pick_up_name
 
 BACKUP = "backup"
 
@@ -41,12 +40,10 @@ def deeds_of(timetable: TimetableSection) -> Iterator[Deed]:
     """Yield the entries of a timetable."""
     zone = timetable.time_zone or "UTC"
     for one in timetable.pick_up:
-        # The name of a queue has at most 40 bytes, and a folder's name may be longer.
-        mark = hashlib.sha256(bytes(one.folder)).hexdigest()[:8]
         words = ("run-folder", "--wait", *(["--collect"] if one.collect else []), "--", str(one.folder))
-        yield Deed(f"pick_up {mark}", one.at, zone, words)
+        yield Deed(pick_up_name(one.folder), one.at, zone, words)
     if timetable.refresh is not None:
-        yield Deed("refresh", timetable.refresh, zone, ("refresh", "--wait", "--all"))
+        yield Deed("refresh", timetable.refresh, zone, ("refresh", "--wait"))
     if timetable.verify is not None:
         yield Deed("verify", timetable.verify, zone, ("verify",))
     if timetable.backup is not None:

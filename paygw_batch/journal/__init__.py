@@ -28,6 +28,7 @@ from paygw_batch.journal.shared_run import (
     RunOfWorkers,
     SharedRun,
     SharedWork,
+    TimetableJob,
     WorkerLife,
 )
 from paygw_batch.journal.values import (
@@ -128,6 +129,7 @@ __all__ = [
     "SharedWork",
     "StateTally",
     "TallyKind",
+    "TimetableJob",
     "UsedSpelling",
     "WaitingEvidence",
     "Withdrawal",

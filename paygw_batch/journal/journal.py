@@ -486,6 +486,9 @@ class Journal(JournalReader):
         """
         return None
 
+    def hold_again(self) -> None:
+        """Hold the write lock again after a batch was handed over. Raises `JournalHeld` if another process has it."""
+
     @abstractmethod
     def for_engine(self) -> AbstractContextManager[EngineJournal]:
         """Give the journal to an engine: until the block ends, only the engine uses it."""

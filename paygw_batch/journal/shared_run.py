@@ -71,6 +71,23 @@ class SharedWork:
     gate: GateState
 
 
+@dataclass(frozen=True, slots=True)
+class TimetableJob:
+    """A job of the timetable: whether it waits or is being done, and its last result, of any host.
+
+    `attempts` counts the tries that failed; `due_at` says when the next one is. Times are UTC, ISO 8601 with `Z`.
+    """
+
+    name: str
+    is_being_done: bool
+    attempts: int
+    due_at: str | None
+    host: str | None
+    began_at: str | None
+    ended_at: str | None
+    exit_code: int | None
+
+
 class RunOfWorkers(Protocol):
     """A run that was handed over to workers."""
 

@@ -77,6 +77,8 @@ class Summary:
     further: Mapping[str, Any] = field(default_factory=dict)
     option: str = ""
     """As `PaygwError.option`, of a sheet that was refused; the JSON object does not have it."""
+    is_under_way: bool = False
+    """Whether workers go on with it; the JSON object does not have it."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented JSON object."""

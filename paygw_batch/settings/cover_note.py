@@ -44,6 +44,7 @@ class CoverNote(Section):
     amend: bool = False
     strict: bool = False
     repeats_meant: bool = False
+    urgent: bool = False
     by: Annotated[str, AfterValidator(_one_line)] | None = None
 
     @property

@@ -1,5 +1,6 @@
 """Defines the tables of the configuration file."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -415,6 +416,11 @@ class PickUpSection(Section):
     folder: FilePath
     at: Cron
     collect: bool = False
+
+
+def pick_up_name(folder: Path) -> str:
+    """Return the name of the job for a folder. Names of jobs have at most 40 bytes, and a folder's may be longer."""
+    return f"pick_up {hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
 
 
 class BackupSection(Section):

@@ -4,9 +4,9 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.shown_states import counted_finding
@@ -24,6 +24,7 @@ from paygw_batch.settings.configuration import Settings
 if TYPE_CHECKING:
     from paygw_batch.journal.opening.database_place import DatabasePlace
 
+T = TypeVar("T")
 Tell = Callable[[str], None]
 """Takes a sentence that a person should read now."""
 
@@ -241,12 +242,31 @@ def take_in_waiting(settings: Settings, journal: Journal, tell: Tell, *, is_quie
         )
 
 
+@contextmanager
+def only_one(settings: Settings, name: str, tell: Tell, *, wait: bool) -> Iterator[None]:
+    """Do something of this name in one process of all hosts. A journal in a file is held by one process anyway."""
+    with ExitStack() as held:
+        if (database := database_of(settings)) is not None:
+            _patiently(lambda: held.enter_context(database.only_one(name)), tell, wait=wait)
+        yield
+
+
+def hold_again(journal: Journal, tell: Tell, *, wait: bool) -> None:
+    """Hold the journal again after a batch was handed over to workers, as `run_journal` does."""
+    _patiently(journal.hold_again, tell, wait=wait)
+
+
 def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> Journal:
+    return _patiently(lambda: open_to_write(settings, command), tell, wait=wait)
+
+
+def _patiently(hold: Callable[[], T], tell: Tell, *, wait: bool) -> T:
+    """Take what another process may hold: wait for a moment, or as long as it takes if asked to `wait`."""
     has_told = False
     give_up_s = time.monotonic() + LISTENER_LIMIT_S
     while True:
         try:
-            return open_to_write(settings, command)
+            return hold()
         except JournalHeld as held:
             is_moment = held.holder in _FOR_A_MOMENT and time.monotonic() < give_up_s
             if not wait and not is_moment:

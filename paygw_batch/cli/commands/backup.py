@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from paygw_batch.actions.dump_database import dump_database
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import guard_of, settings_of
@@ -12,7 +13,7 @@ from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.errors import OutputError
 from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.wiring.journal import require_file, tell_notes
+from paygw_batch.wiring.journal import database_of, file_of, tell_notes
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 
 
@@ -22,6 +23,8 @@ from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 def command(invocation: Invocation, *, file: Path) -> None:
     """Copy the journal to FILE, a new file: one consistent snapshot, also during a run.
 
+    A journal in PostgreSQL is copied by pg_dump, in the form that pg_restore reads.
+
     The notifications that `listen` received are copied to FILE.inbox, the console's audit trail to FILE.audit.
 
     The copy is for safekeeping. No run sends from it while the original exists, or once the original has gone on:
@@ -29,12 +32,14 @@ def command(invocation: Invocation, *, file: Path) -> None:
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
-    place = require_file(
-        settings,
-        say("A journal in PostgreSQL is copied with the database's own tools: nothing was copied."),
-        say("Use pg_basebackup or pg_dump, as docs/several-hosts.md says."),
-    )
     guard_of(invocation, settings).check(RequestedOutput("FILE", file, OutputKind.NEW))
+    if (database := database_of(settings)) is not None:
+        with closing(database.open_to_read()) as journal:
+            facts = journal.head().seq
+        dump_database(database.server.url, file)
+        said = say("The journal, {facts:,} facts or more, was copied to {file}.", facts=facts, file=file)
+        screen.finish(Summary(ExitCode.DONE, said))
+    place = file_of(settings)
     with closing(place.open_to_read()) as journal:
         tell_notes(journal, screen.say)
         facts = journal.head().seq

@@ -50,7 +50,7 @@ from paygw_batch.wiring.signing import Signing, require_good_signature, signer_k
 from paygw_batch.wiring.statements import statement_key, statement_rule
 
 if TYPE_CHECKING:
-    from paygw_batch.journal.opening.database_place import DatabaseCopies
+    from paygw_batch.journal.opening.database_place import DatabaseCopies, DatabasePlace
 
 
 class Health(StrEnum):
@@ -102,6 +102,7 @@ _JOURNAL = mark("journal")
 _CLOCK = mark("clock")
 _GATEWAY = mark("gateway")
 _REPLICATION = mark("replication")
+_JOBS = mark("jobs of workers")
 _PRIVATE_KEY = mark("private key")
 _KEY_PLACE = mark("place of the key")
 _KEY_END = mark("end of the key")
@@ -490,6 +491,7 @@ def _journal(settings: Settings, now: datetime, wrong: list[str]) -> Iterator[He
         role = database.role()
         yield HealthCheck(_JOURNAL, Health.GOOD, found)
         yield HealthCheck(mark("database role"), Health.GOOD, say(_RIGHTS[role or "none"]))
+        yield _jobs(database)
     else:
         yield HealthCheck(_JOURNAL, Health.GOOD, found)
         lacking = _unwritable(settings.journal_path().parent) or lacking_room(settings, due)
@@ -502,6 +504,15 @@ def _unwritable(folder: Path) -> str:
     if os.access(folder, os.W_OK):
         return ""
     return say("{folder} cannot be written: no run can note what it sends, and none starts.", folder=folder)
+
+
+def _jobs(database: "DatabasePlace") -> HealthCheck:
+    """Look at the tables of the jobs of workers."""
+    try:
+        found = say("tables of procrastinate, {version}", version=database.check_jobs())
+    except PaygwError as error:
+        return HealthCheck.failed(_JOBS, error, ExitCode.JOURNAL)
+    return HealthCheck(_JOBS, Health.GOOD, found)
 
 
 def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[HealthCheck]:

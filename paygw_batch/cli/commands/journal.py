@@ -161,10 +161,15 @@ def upgrade(invocation: Invocation) -> None:
         say("A journal in a file is upgraded by the next command that writes to it."),
         say("There is nothing to do."),
     )
-    before, now = database.upgrade()
+    before, now, has_new_jobs = database.upgrade()
     tables = {"place": settings.journal_place(), "before": before, "now": now}
+    unchanged = (
+        say("The tables at {place} are of version {now} already: those of jobs were upgraded.", **tables)
+        if has_new_jobs
+        else say("The tables at {place} are of version {now} already: nothing was changed.", **tables)
+    )
     message = (
-        say("The tables at {place} are of version {now} already: nothing was changed.", **tables)
+        unchanged
         if before == now
         else say(
             "The tables at {place} were brought up from version {before} to {now}. Every host needs this version of "

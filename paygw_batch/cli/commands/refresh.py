@@ -1,39 +1,53 @@
 """`paygw-batch refresh`: ask the gateway for the outcome of the rows that are accepted or in doubt."""
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from paygw_batch.actions.refresh_run import refresh, require_enquiry
+from paygw_batch.actions.batch_status import batch_summary
+from paygw_batch.actions.refresh_run import refresh, refresh_all, require_enquiry
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
-from paygw_batch.cli.options import complete_batches, force_option, settings_of, wait_option
+from paygw_batch.cli.options import complete_batches, force_option, guard_of, settings_of, wait_option
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.send_batch import continued, reconcile
+from paygw_batch.cli.send_batch import continued, reconcile, reported
 from paygw_batch.cli.signals import interruption
 from paygw_batch.core.shown_states import counted_finding
+from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.engine.engine import RunEnd
+from paygw_batch.errors import UsageError
 from paygw_batch.language import say, say_count
-from paygw_batch.report.summary import Summary
+from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.refresh import Refresh, Refreshed
+from paygw_batch.settings.configuration import Settings
+from paygw_batch.wiring.journal import run_journal
+from paygw_batch.wiring.operations import require_gateway
+from paygw_batch.wiring.signing import signer_key
 
 
 @click.command("refresh", cls=HelpCommand)
-@click.argument("batch", shell_complete=complete_batches)
+@click.argument("batch", required=False, shell_complete=complete_batches)
 @click.option("--out", type=NamedFile(), help="Reconciliation file (.csv, .parquet or .xlsx).")
 @wait_option
 @force_option
 @click.pass_obj
-def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool, force: bool) -> None:
+def command(invocation: Invocation, *, batch: str | None, out: Path | None, wait: bool, force: bool) -> None:
     """Ask the gateway about the rows of BATCH that are accepted or in doubt, until each has a final answer.
+
+    Without BATCH it asks once about such rows of every batch, and writes no reconciliation.
 
     Off unless the configuration names a [status_enquiry] profile. It never sends or releases a row.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
     require_enquiry(settings)
+    if batch is None:
+        if out is not None:
+            raise UsageError(say("--out goes with BATCH: without it, no reconciliation is written."))
+        screen.finish(_all_batches(invocation, settings, screen, wait=wait))
     with continued(invocation, settings, "refresh", screen, batch, out, wait=wait, force=force) as run:
         try:
             done = refresh(run.task, screen.say, lambda one: _drain_on_signals(one, screen))
@@ -47,6 +61,35 @@ def command(invocation: Invocation, *, batch: str, out: Path | None, wait: bool,
     screen.finish(run.report.summary)
 
 
+def _all_batches(invocation: Invocation, settings: Settings, screen: Screen, *, wait: bool) -> Summary:
+    """Ask once about the open rows of every batch, and return the summary."""
+    guard_of(invocation, settings).check(reporting=True)
+    require_gateway(settings)
+    signer_key(settings, os.environ)
+    every, codes, units = Refreshed(), set[ExitCode](), minor_units_by_currency()
+    with (
+        reported(settings, "refresh", screen) as report,
+        run_journal(settings, "refresh", screen.say, wait=wait) as journal,
+    ):
+        try:
+            for record, done in refresh_all(
+                settings, journal, os.environ, screen.say, lambda one: _drain_on_signals(one, screen)
+            ):
+                every.asked += done.asked
+                every.findings.update(done.findings)
+                every.causes.update(done.causes)
+                codes.add(batch_summary(journal, record, units).exit_code)
+                codes |= {ExitCode.INTERRUPTED} if done.interrupted else set()
+        finally:
+            interruption.heed_again()
+        report.summary = _told(Summary(worst(codes & _OF_ASKING), ""), every)
+    return report.summary
+
+
+_OF_ASKING = frozenset({ExitCode.PERSON_NEEDED, ExitCode.INTERRUPTED})
+"""What asking can come to for all batches: a row that is still in doubt, or an interruption. It sends nothing."""
+
+
 def _told(summary: Summary, done: Refreshed) -> Summary:
     findings = {finding.value: count for finding, count in sorted(done.findings.items())}
     heard = ", ".join(counted_finding(count, finding) for finding, count in findings.items())
@@ -55,7 +98,7 @@ def _told(summary: Summary, done: Refreshed) -> Summary:
         message += " " + say("It ended early: {reason}", reason=done.stop_reason)
     return replace(
         summary,
-        message=f"{message} {summary.message}",
+        message=f"{message} {summary.message}".strip(),
         further={"asked": done.asked, "findings": findings, "no_answer": dict(sorted(done.causes.items()))},
     )
 

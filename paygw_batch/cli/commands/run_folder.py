@@ -13,7 +13,7 @@ import click
 from paygw_batch.actions.drop_folder import Claimed, Drop, adopt
 from paygw_batch.actions.dropped_files import NOTE_ENDING
 from paygw_batch.actions.notices import tell_of_refused_sheet
-from paygw_batch.actions.plan_sheet import SheetOptions, Submission
+from paygw_batch.actions.plan_sheet import SentBy, SheetOptions, Submission
 from paygw_batch.actions.results import Rejects, ResultFiles
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, Number
@@ -34,7 +34,7 @@ from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.profiles import read_profile
 from paygw_batch.wiring.approvals import person
 from paygw_batch.wiring.gateway import gateway_of
-from paygw_batch.wiring.journal import run_journal
+from paygw_batch.wiring.journal import hold_again, only_one, run_journal
 from paygw_batch.wiring.operations import operation_of, require_complete, rules_of
 from paygw_batch.wiring.outputs import OutputGuard
 from paygw_batch.wiring.sheet import read_options, require_as_stated, validated_sheet
@@ -54,6 +54,7 @@ class _Run:
     screen: Screen
     guard: OutputGuard
     options: SheetOptions
+    wait: bool
 
 
 @click.command("run-folder", cls=HelpCommand)
@@ -107,9 +108,12 @@ def command(
     with reported(settings, "run-folder", screen) as report:
         report.files = drop.counts()
         signer_key(settings, os.environ)
-        with run_journal(settings, "run-folder", screen.say, wait=wait) as journal:
-            options = SheetOptions(skip_invalid=skip_invalid, strict=strict)
-            run = _Run(settings, rules, journal, screen, guard, options)
+        with (
+            only_one(settings, f"run-folder {folder.resolve()} {operation}", screen.say, wait=wait),
+            run_journal(settings, "run-folder", screen.say, wait=wait) as journal,
+        ):
+            options = SheetOptions(skip_invalid=skip_invalid, strict=strict, sent_by=SentBy.WORKERS_UNATTENDED)
+            run = _Run(settings, rules, journal, screen, guard, options, wait)
             sheets = list(_submit_all(drop, run))
         report.files = drop.counts()
         report.summary = _told(sheets, _name_left(drop, screen))
@@ -118,13 +122,14 @@ def command(
 
 def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
     """Submit sheet after sheet, those first that an earlier run left; stop where going on makes no sense."""
-    for claimed in drop.claim_all():
+    # Workers sent the sheet before, and others could use the journal meanwhile.
+    for claimed in drop.claim_all(partial(hold_again, run.journal, run.screen.say, wait=run.wait)):
         run.screen.say(f"{claimed.name}:")
         summary = _submit(claimed, run)
         if summary.exit_code is not ExitCode.DONE:
             run.screen.insist(f"{claimed.name}: {summary.message}")
         yield claimed.name, summary
-        if summary.exit_code in _UNFINISHED:
+        if summary.exit_code in _UNFINISHED or summary.is_under_way:
             run.screen.say(
                 say("{name} is not finished: the next run continues it before any other.", name=claimed.name)
             )
@@ -159,6 +164,8 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
         return _refusal(claimed, run, error)
     chosen = SheetOptions(
         skip_invalid=run.options.skip_invalid if note.skip_invalid is None else note.skip_invalid,
+        sent_by=run.options.sent_by,
+        urgent=note.urgent,
         amend=note.amend,
         strict=run.options.strict or note.strict,
         repeats_meant=note.repeats_meant,

@@ -60,6 +60,8 @@ class BatchServer:
     `program` are the words that start the program with the same configuration.
     """
 
+    goes_on = False
+
     def __init__(self, settings: Settings, screen: Screen, share: Share | None, program: Sequence[str]) -> None:
         self._settings, self._screen, self._share, self._program = settings, screen, share, program
         seconds = None if share is None else share.seconds

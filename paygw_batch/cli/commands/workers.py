@@ -10,12 +10,16 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import complete_batches, settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.errors import HolderKind, UsageError
+from paygw_batch.journal import TimetableJob
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.settings.sections import pick_up_name
 from paygw_batch.wiring.journal import find_batch, require_workers
 
 _HEADINGS = mark_all("host", "process", "since", "last sign of life", "batch", "chunk", "rows sent", "alive")
+
+_JOB_HEADINGS = mark_all("job", "now", "ended", "host", "exit code")
 
 _MINUTES, _SECONDS = 16, 19
 
@@ -24,12 +28,13 @@ _MINUTES, _SECONDS = 16, 19
 @click.option("--stop", "batch", metavar="BATCH", shell_complete=complete_batches, help="Stop all work on BATCH.")
 @click.pass_obj
 def command(invocation: Invocation, *, batch: str | None) -> None:
-    """List the workers of all hosts: start, last sign of life, batch, chunk and rows sent."""
+    """List the workers of all hosts: start, last sign of life, batch, chunk and rows sent; and the timetable's jobs."""
     screen = Screen(invocation, only_shows=batch is None)
     settings = settings_of(invocation)
     if batch is not None:
         screen.finish(Summary(ExitCode.DONE, _stopped(settings, batch)))
-    found = require_workers(settings).workers()
+    place = require_workers(settings)
+    found, jobs = place.workers(), place.timetable_jobs()
     lines = [
         (
             one.host,
@@ -45,9 +50,26 @@ def command(invocation: Invocation, *, batch: str | None) -> None:
     ]
     if lines:
         screen.table(say("Workers"), _HEADINGS, lines)
+    if jobs:
+        screen.table(say("Timetable"), _JOB_HEADINGS, [_job_line(job, settings) for job in jobs])
     living = sum(one.is_alive for one in found)
     message = say_count(living, "{count:,} worker is alive.", "{count:,} workers are alive.")
-    screen.finish(Summary(ExitCode.DONE, message, further={"workers": [asdict(one) for one in found]}))
+    screen.finish(
+        Summary(
+            ExitCode.DONE,
+            message,
+            further={"workers": [asdict(one) for one in found], "jobs": [asdict(one) for one in jobs]},
+        )
+    )
+
+
+def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
+    """Return the line of the table for a job; of a folder that this host knows too, by the folder's name."""
+    folders = {pick_up_name(one.folder): one.folder.name for one in settings.timetable.pick_up}
+    state = say("under way") if job.is_being_done else "" if job.due_at is None else _short(job.due_at, _SECONDS)
+    ended = "" if job.ended_at is None else _short(job.ended_at, _SECONDS)
+    code = "" if job.exit_code is None else str(job.exit_code)
+    return folders.get(job.name, job.name), state, ended, job.host or "", code
 
 
 def _short(at: str, length: int) -> str:

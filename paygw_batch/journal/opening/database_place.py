@@ -11,6 +11,7 @@ from paygw_batch.errors import (
     ConfigurationError,
     HolderKind,
     JournalError,
+    JournalHeld,
     JournalOutdated,
     JournalWentBack,
     UsageError,
@@ -22,7 +23,7 @@ from paygw_batch.journal.guards.location import check_directory, make_directory
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside
-from paygw_batch.journal.shared_run import SharedRun, SharedWork, WorkerLife
+from paygw_batch.journal.shared_run import SharedRun, SharedWork, TimetableJob, WorkerLife
 from paygw_batch.journal.sqlite.inbox import InboxReader
 from paygw_batch.journal.values import KeptPlan, NewNotice, Withdrawal
 from paygw_batch.language import say
@@ -32,7 +33,7 @@ __all__ = ["DatabaseCopies", "MissingHost", "Server", "WorkerJournal"]
 try:
     import psycopg
 
-    from paygw_batch.journal.postgres.jobs_schema import check_jobs
+    from paygw_batch.journal.postgres.jobs_schema import check_jobs, jobs_version_in, timetable_jobs
     from paygw_batch.journal.postgres.kept_plans import keep_plan, newest_plan, plans_of_payments
     from paygw_batch.journal.postgres.leasing import leases
     from paygw_batch.journal.postgres.leasing.accepted_loss import (
@@ -72,7 +73,7 @@ try:
     from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
     from paygw_batch.journal.postgres.postgres_reader import PostgresReader
     from paygw_batch.journal.postgres.roles import JournalRole, give_rights, has_rights, role_of
-    from paygw_batch.journal.postgres.session import DatabaseCopies, Server, Session, copies_of, limited, plainly
+    from paygw_batch.journal.postgres.session import DatabaseCopies, Server, Session, copies_of, fetch, limited, plainly
     from paygw_batch.journal.postgres.tables import evidence_in
     from paygw_batch.journal.postgres.worker_journal import WorkerJournal
 except ModuleNotFoundError as error:
@@ -134,8 +135,10 @@ class DatabasePlace(JournalPlace):
                 registry.write(Registered(identity.journal_id, (self.endpoint,), identity.home, now))
         return identity
 
-    def upgrade(self) -> tuple[int, int]:
+    def upgrade(self) -> tuple[int, int, bool]:
         """Bring the tables up to the version of this program; return the versions that they were and are of.
+
+        The last value says whether the tables of jobs were brought up.
 
         The roles get the rights on what is new. Raises `JournalError` for anybody but the owner of the tables.
         """
@@ -154,10 +157,11 @@ class DatabasePlace(JournalPlace):
                         "example by a configuration of its own (--config)."
                     ),
                 )
+            jobs = jobs_version_in(session.connection)
             before = upgrade_tables(session.connection, self.server, self.now())
             if has_rights(session.connection):
                 give_rights(session.connection)
-            return before, newest_version()
+            return before, newest_version(), jobs_version_in(session.connection) != jobs
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> PostgresJournal:
         """Open the journal and hold its desk (see the place)."""
@@ -201,15 +205,32 @@ class DatabasePlace(JournalPlace):
         with self._known(write=write) as (session, _):
             yield PostgresOutbox(session.connection)
 
+    @contextmanager
+    def only_one(self, name: str) -> Iterator[None]:
+        """Do something of this name in one process of all hosts. Raises `JournalHeld` while another one does it.
+
+        It keeps two processes out of each other's way. Where the connection is lost, both may go on, and the journal
+        alone decides what is sent.
+        """
+        with self._known(write=False) as (session, _):
+            if fetch(session.connection, "SELECT pg_try_advisory_lock(7023, hashtext(%s))", (name,)) != [(True,)]:
+                raise JournalHeld(say("Another process does the same: {name}.", name=name))
+            yield
+
     def waiting_runs(self) -> Sequence[SharedRun]:
         """Return the runs that wait for a worker, urgent ones first. Runs with nothing left are ended here."""
         with self._known(write=True) as (session, _):
             return waiting_runs(session.connection)
 
-    def check_jobs(self) -> None:
-        """Raise `JournalError` unless the tables of jobs are those that this program needs."""
+    def timetable_jobs(self) -> Sequence[TimetableJob]:
+        """Return the jobs of the timetable that wait, are being done, or have been done."""
+        with self._known(write=False) as (session, _):
+            return timetable_jobs(session.connection)
+
+    def check_jobs(self) -> str:
+        """Return the version of the tables of jobs. Raises `JournalError` for one that this program cannot use."""
         with self._session(write=False) as session:
-            check_jobs(session.connection, self.server)
+            return check_jobs(session.connection, self.server)
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Make a withdrawal durable (see the place)."""

@@ -11,11 +11,20 @@ from psycopg import Connection, sql
 
 from paygw_batch.errors import JournalError, JournalOutdated
 from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch
-from paygw_batch.journal.shared_run import JOBS_SCHEMA
+from paygw_batch.journal.shared_run import JOBS_SCHEMA, TimetableJob
 from paygw_batch.language import say
 
 _RESULTS = """CREATE TABLE paygw_result (job text PRIMARY KEY, host text NOT NULL, began_at timestamptz NOT NULL,
     ended_at timestamptz NOT NULL, exit_code integer NOT NULL)"""
+_TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
+_TIMETABLE = f"""SELECT coalesce(r.job, j.queue_name), coalesce(j.status = 'doing', false), coalesce(j.attempts, 0),
+        {_TIME.format("j.scheduled_at")}, r.host, {_TIME.format("r.began_at")}, {_TIME.format("r.ended_at")},
+        r.exit_code
+    FROM {JOBS_SCHEMA}.paygw_result r FULL JOIN (
+        SELECT DISTINCT ON (queue_name) queue_name, status, attempts, scheduled_at
+        FROM {JOBS_SCHEMA}.procrastinate_jobs WHERE queue_name <> 'share' AND status IN ('todo', 'doing')
+        ORDER BY queue_name, status = 'doing' DESC
+    ) j ON j.queue_name = r.job ORDER BY 1"""  # noqa: S608 - constants of ours
 _COMMENT = """SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s"""
 
 
@@ -28,6 +37,13 @@ def jobs_version_in(connection: Connection[Row]) -> str:
     """Return the version of the tables of jobs; an empty text if there are none."""
     found = fetch(connection, _COMMENT, (JOBS_SCHEMA,))
     return (found[0][0] or "") if found else ""
+
+
+def timetable_jobs(connection: Connection[Row]) -> list[TimetableJob]:
+    """Return the jobs of the timetable that wait, are being done, or have been done."""
+    if not jobs_version_in(connection):
+        return []
+    return [TimetableJob(*line) for line in fetch(connection, _TIMETABLE)]
 
 
 def bring_jobs_up(connection: Connection[Row]) -> tuple[str, str]:
@@ -45,8 +61,8 @@ def bring_jobs_up(connection: Connection[Row]) -> tuple[str, str]:
     return before, newest
 
 
-def check_jobs(connection: Connection[Row], server: Server) -> None:
-    """Raise `JournalError` unless the tables of jobs are of the version that the installed procrastinate needs."""
+def check_jobs(connection: Connection[Row], server: Server) -> str:
+    """Return the version of the tables of jobs. Raises `JournalError` unless the installed procrastinate needs it."""
     version = jobs_version_in(connection)
     if version < newest_jobs_version():
         raise JournalOutdated(
@@ -61,6 +77,7 @@ def check_jobs(connection: Connection[Row], server: Server) -> None:
             say("The tables of jobs in {place} are of a newer version of procrastinate.", place=server.place),
             hint=say("Nothing was sent. Install that version, or a later one."),
         )
+    return version
 
 
 def _scripts_after(version: str) -> list[str]:

@@ -96,6 +96,11 @@ class PostgresJournal(PostgresReader, Journal):
         """Make the notices of this run durable, with the desk."""
         self.writer.ask(lambda connection: PostgresOutbox(connection).add_for_run(notices, at, self.writer.worker))
 
+    def hold_again(self) -> None:
+        """Take the desk again after a batch was handed over. Raises `JournalHeld` if another process has it."""
+        if not self.writer.has_desk:
+            self.writer.take_desk()
+
     @contextmanager
     def for_engine(self) -> Iterator[ChunkJournal]:
         """Give the journal to an engine: until the block ends, only the engine uses it."""

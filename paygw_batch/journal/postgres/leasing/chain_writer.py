@@ -74,6 +74,11 @@ class ChainWriter:
         """The number of this process as a worker."""
         return self._held.worker
 
+    @property
+    def has_desk(self) -> bool:
+        """Whether this process has the desk, as far as it knows."""
+        return self._held.desk is not None
+
     def hurry(self) -> None:
         """Wait no longer than a moment for a server that is away, from now on."""
         self._guarded.hurry()
