@@ -7,7 +7,6 @@ as processes of their own: none of them takes time from the rows in flight, and 
 import asyncio
 import logging
 import socket
-import sys
 import threading
 import time
 from asyncio.subprocess import DEVNULL
@@ -43,6 +42,7 @@ LASTING_S = 60.0
 _HEALTHY_S = 10.0
 _LEAVE_S = 3.0
 _BEATS = 3
+_STANDARD_ERROR = 2
 _FAILED = frozenset({1, 7, 130})
 """The exit codes of a command that is to be tried again: a defect of ours, the journal, an interruption."""
 _RETRY = RetryStrategy(max_attempts=5, exponential_wait=3)
@@ -199,8 +199,10 @@ class JobWorker:
         deed, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
         if self._ending.is_set():
             raise DeedFailed
-        command = [*self._program, *deed.command_words()]
-        child = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=sys.stderr, start_new_session=True)
+        command = [*self._program, "-q", *deed.command_words()]
+        child = await asyncio.create_subprocess_exec(
+            *command, stdin=DEVNULL, stdout=_STANDARD_ERROR, start_new_session=True
+        )
         self._children.add(child)
         try:
             code = await child.wait()

@@ -1,0 +1,191 @@
+"""The timetable: what cron does on one host, done once over all hosts by workers, and again where a host dies."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from paygw_batch.settings.sections import pick_up_name
+from tests.cli.clusters import Host, Hosts, hosts_on
+from tests.cli.program import kenyan_rows, kill
+from tests.journal.postgres_server import BIN, PostgresServer
+from tests.patience import PATIENCE_S, until
+
+ROWS = 40
+ONCE = "59 23 31 12 *"
+"""A time that does not come while a test is on: it asks for the job itself."""
+ASKED = """SELECT paygw_jobs.procrastinate_defer_jobs_v1(ARRAY[
+    ROW(%(queue)s::text, %(queue)s::text, 0, %(queue)s::text, %(queue)s::text, '{"timestamp": 0}', NULL)
+    ]::paygw_jobs.procrastinate_job_to_defer_v1[])"""
+JOBS = "SELECT status::text, attempts FROM paygw_jobs.procrastinate_jobs WHERE queue_name <> 'share'"
+RESULTS = "SELECT job, exit_code FROM paygw_jobs.paygw_result ORDER BY job"
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
+    tmp_path.chmod(0o700)
+    name = postgres_server.new_database()
+    (tmp_path / "drop").mkdir(mode=0o700)
+    with hosts_on(tmp_path, postgres_server.url(name)) as found:
+        yield found
+    postgres_server.drop_database(name)
+
+
+def with_timetable(host: Host, place: Path, at: str = ONCE, *, more: str = "") -> Host:
+    entry = f'[[timetable.pick_up]]\nfolder = "{place / "drop"}"\nat = "{at}"\n'
+    text = host.config.read_text()
+    host.config.write_text(f'{text}\n[timetable]\ntime_zone = "Africa/Nairobi"\n{more}\n{entry}')
+    return host
+
+
+def ask_for(hosts: Hosts, queue: str) -> None:
+    with psycopg.connect(hosts.database, options="-c search_path=paygw_jobs") as connection:
+        connection.execute(ASKED, {"queue": queue})
+
+
+def dropped(place: Path, name: str = "staff", *, rows: int = ROWS) -> None:
+    """Put a sheet into the folder that nobody writes to any more."""
+    sheet = place / "drop" / f"{name}.csv"
+    heading = "country,client_orderid,amount,currency,account_name,account_number,phone"
+    sheet.write_text("\n".join([heading, *kenyan_rows(rows, prefix=name.upper())]) + "\n")
+    os.utime(sheet, (1, 1))
+
+
+def paid_once(hosts: Hosts, *, rows: int = ROWS) -> bool:
+    record = hosts.record()
+    return (set(record.values()), record.total()) == ({1}, rows)
+
+
+def children_of(process: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == process:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_a_folder_is_picked_up_by_the_timetable_and_sent_by_all_workers(hosts: Hosts) -> None:
+    place = hosts.place
+    workers = [with_timetable(hosts.host(name), place).start("work") for name in ("one", "two")]
+    hosts.wait_for_workers(*workers)
+    dropped(place)
+    ask_for(hosts, pick_up_name(place / "drop"))
+    until(lambda: hosts.ask(RESULTS))
+    assert hosts.ask(RESULTS) == [(pick_up_name(place / "drop"), 0)]
+    assert paid_once(hosts)
+    done = sorted(path.name.partition("-")[2] for path in (place / "drop/done").iterdir())
+    assert done == ["staff.csv", "staff.reconciliation.csv", "staff.report.html", "staff.summary.json"]
+    assert hosts.ask("SELECT count(*) FROM paygw.run") == [(1,)]
+    until(lambda: not hosts.ask(JOBS))  # what is done is deleted
+    listed = hosts.office.json("workers")["jobs"]
+    assert [(one["name"], one["exit_code"], one["is_being_done"]) for one in listed] == [
+        (pick_up_name(place / "drop"), 0, False)
+    ]
+    assert "drop" in with_timetable(hosts.office, place).run("workers").stdout
+    for process in workers:
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, "Traceback" in stderr) == (0, False), stdout + stderr
+
+
+def test_the_folder_of_a_host_that_is_down_is_picked_up_by_another_once(hosts: Hosts) -> None:
+    place, queue = hosts.place, pick_up_name(hosts.place / "drop")
+    dying = with_timetable(hosts.host("one"), place).start("work")
+    hosts.wait_for_workers(dying)
+    dropped(place)
+    ask_for(hosts, queue)
+    hosts.wait_for_record(5, dying)
+    children = children_of(dying.pid)
+    kill(dying)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    assert Counter(hosts.ask(JOBS))[("doing", 0)] == 1
+    other = with_timetable(hosts.host("two"), place).start("work")
+    until(lambda: hosts.ask(RESULTS))
+    assert hosts.ask(RESULTS)[0][1] in {0, 5}
+    states = Counter(hosts.office.json("status")["states"])
+    assert (set(states) <= {"paid", "in_doubt"}, states.total(), states["in_doubt"] <= 4) == (True, ROWS, True)
+    assert set(hosts.record().values()) == {1}
+    assert not [path for path in (place / "drop").glob("working-*/*")]
+    assert [path.name.partition("-")[2] for path in (place / "drop/done").glob("*.csv")].count("staff.csv") == 1
+    other.send_signal(signal.SIGTERM)
+    other.communicate(timeout=PATIENCE_S)
+    assert hosts.office.json("verify")["exit_code"] == 0
+
+
+def test_jobs_that_are_emptied_in_the_middle_lose_nothing(hosts: Hosts) -> None:
+    sheet = hosts.office.sheet(kenyan_rows(ROWS))
+    workers = [hosts.host(name).start("work") for name in ("one", "two")]
+    hosts.wait_for_workers(*workers)
+    assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
+    hosts.wait_for_record(5, workers[0])
+    tables = ", ".join(
+        f"paygw_jobs.{name}"
+        for (name,) in hosts.ask("SELECT tablename FROM pg_tables WHERE schemaname = 'paygw_jobs'")
+    )
+    hosts.ask(f"TRUNCATE {tables}")
+    until(lambda: hosts.record().total() == ROWS)
+    # The workers take jobs again: the next batch is sent as well.
+    others = hosts.office.sheet(kenyan_rows(ROWS, prefix="OTHER", amount="70"), "others.csv")
+    assert hosts.office.json("submit", others)["states"] == {"paid": ROWS}
+    hosts.ask(f"TRUNCATE {tables}")
+    third = hosts.office.sheet(kenyan_rows(ROWS, prefix="THIRD", amount="80"), "third.csv")
+    assert hosts.office.json("submit", third)["states"] == {"paid": ROWS}
+    assert paid_once(hosts, rows=3 * ROWS)
+    for process in workers:
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, "Traceback" in stderr) == (0, False), stdout + stderr
+    assert hosts.office.json("verify")["exit_code"] == 0
+
+
+def test_a_job_that_fails_is_tried_again_later(hosts: Hosts) -> None:
+    worker = with_timetable(hosts.host("one"), hosts.place, more=f'verify = "{ONCE}"').start("work")
+    hosts.wait_for_workers(worker)
+    hosts.ask("ALTER TABLE paygw.identity RENAME TO away")
+    ask_for(hosts, "verify")
+    until(lambda: hosts.ask(RESULTS))
+    assert hosts.ask(RESULTS) == [("verify", 7)]
+    until(lambda: hosts.ask(JOBS) == [("todo", 1)])
+    hosts.ask("ALTER TABLE paygw.away RENAME TO identity")
+    until(lambda: hosts.ask(RESULTS) == [("verify", 0)])
+    kill(worker)
+
+
+def test_a_worker_does_what_its_own_configuration_says_and_nothing_else(hosts: Hosts) -> None:
+    (hosts.place / "backups").mkdir(mode=0o700)
+    backup = f'[timetable.backup]\nfolder = "{hosts.place / "backups"}"\nat = "{ONCE}"'
+    one = with_timetable(hosts.host("one"), hosts.place, more=backup)
+    one.more["PATH"] = f"{BIN}:{os.environ['PATH']}"
+    worker = one.start("work")
+    hosts.wait_for_workers(worker)
+    ask_for(hosts, "verify")  # which this host has no time for
+    ask_for(hosts, "backup")
+    until(lambda: hosts.ask(RESULTS))
+    (copy,) = (hosts.place / "backups").iterdir()
+    assert (copy.stat().st_mode & 0o777, copy.read_bytes()[:5]) == (0o600, b"PGDMP")
+    assert hosts.ask(RESULTS) == [("backup", 0)]
+    assert hosts.ask(JOBS) == [("todo", 0)]
+    kill(worker)
+
+
+@pytest.mark.long
+def test_a_time_of_the_timetable_comes_once_over_all_hosts(hosts: Hosts) -> None:
+    place = hosts.place
+    workers = [with_timetable(hosts.host(name), place, "* * * * *").start("work") for name in ("one", "two")]
+    hosts.wait_for_workers(*workers)
+    dropped(place)
+    until(lambda: hosts.record().total() == ROWS, look_every_s=0.5)
+    seen = hosts.ask("SELECT DISTINCT defer_timestamp FROM paygw_jobs.procrastinate_periodic_defers")
+    assert len(seen) == len(hosts.ask("SELECT defer_timestamp FROM paygw_jobs.procrastinate_periodic_defers"))
+    assert paid_once(hosts)
+    for process in workers:
+        kill(process)
