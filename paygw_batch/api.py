@@ -20,8 +20,9 @@ from paygw_batch.actions.background_run import BackgroundRun, RowOutcome, RunHan
 from paygw_batch.actions.batch_status import batch_status
 from paygw_batch.actions.continue_batch import continued_batch, release_rejected
 from paygw_batch.actions.find_payments import MAX_FOUND, payment_search
+from paygw_batch.actions.followed_rows import FollowedRows
 from paygw_batch.actions.plan_document import prepare_plan
-from paygw_batch.actions.plan_sheet import RefusedSheet, SheetOptions, Submission, Surface
+from paygw_batch.actions.plan_sheet import RefusedSheet, SentBy, SheetOptions, Submission, Surface
 from paygw_batch.actions.refresh_run import refresh, require_enquiry
 from paygw_batch.actions.results import Standings, standings
 from paygw_batch.actions.send import Task, send
@@ -324,6 +325,7 @@ class Payouts:
             strict=strict,
             repeats_meant=repeats_meant,
             is_plan_named=plan is not None,
+            sent_by=SentBy.WORKERS_IF_ANY,
         )
 
         def work(parts: RunHandle) -> Result:
@@ -547,7 +549,9 @@ class Payouts:
 
 def _sent(task: Task, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
     parts.opened(task.batch.batch)
-    end = send(task, parts, parts.watch, wait_for_room=parts.wait_for_room)
+    rows = FollowedRows(task.journal, task.batch, parts)
+    end = send(*(task, parts, parts.watch), wait_for_room=parts.wait_for_room, counted=rows.counted, begin=rows.begin)
+    rows.end()
     found = standings(task.journal, task.batch, task.rules, end, known=task.known)
     return _finished(found, warnings, parts.notes())
 

@@ -115,6 +115,28 @@ class RunHandle:
             self._counts[outcome.kind] += 1
             self._changed.notify_all()
 
+    def heard(self, one: RowOutcome) -> None:
+        """Queue an outcome that workers had."""
+        with self._changed:
+            if not self._discards:
+                self._waiting.append(one)
+            self._changed.notify_all()
+
+    def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
+        """Take how many rows have each outcome, where workers send."""
+        with self._changed:
+            self._counts = +Counter(counts)
+
+    def has_room(self) -> bool:
+        """Whether the holder has room for more outcomes."""
+        with self._changed:
+            return self._has_room()
+
+    def wait_until_room(self) -> None:
+        """Wait until the holder has room for more outcomes, or takes none."""
+        with self._changed:
+            self._changed.wait_for(self._has_room)
+
     def note(self, sentence: str) -> None:
         """Keep a sentence for the result."""
         with self._changed:
@@ -135,7 +157,7 @@ class RunHandle:
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:
-                if len(self._waiting) < OUTCOMES_WAITING or self._is_stopped or self._discards:
+                if self._has_room() or self._is_stopped:
                     return
                 has_changed = asyncio.Event()
                 self._wakers.append(partial(_call_soon, loop, has_changed.set))
@@ -188,8 +210,12 @@ class RunHandle:
             self._has_ended = True
             self._changed.notify_all()
 
+    def _has_room(self) -> bool:
+        return len(self._waiting) < OUTCOMES_WAITING or self._discards
+
     def _wake(self) -> None:
         """Wake the tasks that wait for room. The lock is held."""
+        self._changed.notify_all()
         for wake in self._wakers:
             wake()
         self._wakers.clear()

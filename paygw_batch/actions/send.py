@@ -49,7 +49,7 @@ LOOK_EVERY_S = 0.5
 """How often the run is looked at, at most."""
 _LOOK_SHARE = 0.05
 """Counting takes no more than this part of the time: a large batch is counted less often."""
-_OUTCOMES = {
+OUTCOME_OF_STATE = {
     State.PAID: OutcomeKind.PAID,
     State.ACCEPTED: OutcomeKind.ACCEPTED,
     State.REJECTED: OutcomeKind.REJECTED,
@@ -126,7 +126,7 @@ class _Following:
     def _count(self) -> int:
         """Count the rows with each outcome since the start, for `counted`; return how many were sent."""
         now = self._states()
-        counts = {kind: max(0, now[state] - self._before[state]) for state, kind in _OUTCOMES.items()}
+        counts = {kind: max(0, now[state] - self._before[state]) for state, kind in OUTCOME_OF_STATE.items()}
         self._counted(counts)
         return max(0, self._before[State.READY] - now[State.READY])
 
@@ -184,11 +184,13 @@ def send(
     *,
     wait_for_room: WaitForRoom | None = None,
     counted: Counted | None = None,
+    begin: Callable[[], None] = lambda: None,
 ) -> RunEnd:
     """Send the due rows of the batch, or follow the workers that do, and return how that ended.
 
     The event loop starts and ends here. `wait_for_room` is awaited before requests are prepared: while it waits, no
-    further row is signed, and nothing that is in flight is held up. `counted` takes the outcomes that workers had.
+    further row is signed, and nothing that is in flight is held up. `counted` takes the outcomes that workers had;
+    `begin` is called before workers can have the batch.
 
     Raises what made going on impossible, after telling `progress` of every outcome that the journal could not take.
     """
@@ -207,7 +209,7 @@ def send(
         gate.close()
     if task.sent_by is not SentBy.THIS_PROCESS and task.first is None:
         waits = task.sent_by is SentBy.WORKERS_LATER
-        run = _handed_over(task, waits=waits)
+        run = _handed_over(task, waits=waits, begin=begin)
         if run is not None and waits:
             if not run.has_workers():
                 progress.note(say("No worker is alive: the rows wait for one (`paygw-batch work`)."))
@@ -227,13 +229,16 @@ def send(
     return end
 
 
-def _handed_over(task: Task, *, waits: bool) -> RunOfWorkers | None:
+def _handed_over(task: Task, *, waits: bool, begin: Callable[[], None]) -> RunOfWorkers | None:
     """Hand a batch over to workers, and call one of them; None if none is alive and the batch `waits` for none."""
+    if (url := task.settings.journal.url) is None:
+        return None
+    begin()
     run = task.journal.hand_over(task.batch.number, waits=waits, is_urgent=task.is_urgent)
-    if run is not None and task.settings.journal.url is not None:
+    if run is not None:
         from paygw_batch.jobs.calling import call_workers  # noqa: PLC0415 (procrastinate: only where workers are)
 
-        call_workers(task.settings.journal.url, run.look())
+        call_workers(url, run.look())
     return run
 
 

@@ -25,7 +25,7 @@ from procrastinate.manager import JobManager
 from paygw_batch.errors import JournalError
 from paygw_batch.jobs.asked import AskedShare, Trouble
 from paygw_batch.jobs.calling import SHARE, pool_of, prepare_async, priority, share_lock
-from paygw_batch.jobs.timetable import Deed, ZonedTask
+from paygw_batch.jobs.timetable import Deed, times_of
 from paygw_batch.journal import SharedRun
 
 if TYPE_CHECKING:
@@ -191,8 +191,7 @@ class JobWorker:
     def _add(self, deed: Deed) -> None:
         name = deed.name
         task = self._deeds.task(name=name, queue=name, lock=name, queueing_lock=name, retry=_RETRY, pass_context=True)
-        zoned = ZonedTask(task=task(self._do), cron=deed.cron, periodic_id="", configure_kwargs={}, zone=deed.zone)
-        self._deeds.periodic_registry.periodic_tasks[name, ""] = zoned
+        self._deeds.periodic_registry.periodic_tasks[name, ""] = times_of(deed, task(self._do))
 
     async def _do(self, context: JobContext, *, timestamp: int) -> None:  # noqa: ARG002 (when it was due)
         """Do what the configuration of this host says for the queue of a job; what the job itself says is not asked."""

@@ -6,9 +6,9 @@ from datetime import datetime
 from functools import cached_property
 from zoneinfo import ZoneInfo
 
-import attr
 from croniter import croniter
 from procrastinate.periodic import PeriodicTask
+from procrastinate.tasks import Task
 
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.settings.sections import TimetableSection, pick_up_name
@@ -50,13 +50,12 @@ def deeds_of(timetable: TimetableSection) -> Iterator[Deed]:
         yield Deed(BACKUP, timetable.backup.at, zone, (BACKUP, str(timetable.backup.folder)))
 
 
-@attr.dataclass(frozen=True)
-class ZonedTask(PeriodicTask):  # type: ignore[type-arg]  # of any task
-    """A periodic task whose times are those of a zone; procrastinate's own are UTC."""
+def times_of(deed: Deed, task: Task[..., object, ...]) -> PeriodicTask[..., object, ...]:
+    """Return when a task is due by an entry of the timetable, in its zone: procrastinate's own times are UTC."""
 
-    zone: str = "UTC"
+    class Zoned(PeriodicTask[..., object, ...]):
+        @cached_property
+        def croniter(self) -> croniter:
+            return croniter(deed.cron, datetime.now(ZoneInfo(deed.zone)))
 
-    @cached_property
-    def croniter(self) -> croniter:
-        """The times, from now on."""
-        return croniter(self.cron, datetime.now(ZoneInfo(self.zone)))
+    return Zoned(task=task, cron=deed.cron, periodic_id="", configure_kwargs={})

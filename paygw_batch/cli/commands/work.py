@@ -112,7 +112,7 @@ class BatchServer:
         place = require_workers(self._settings)
         place.check_jobs()
         deeds = list(deeds_of(self._settings.timetable))
-        jobs = JobWorker(place.server.url, place.lease_s, deeds, self._program, place.waiting_runs)
+        jobs = JobWorker(place.server.url, place.lease_s, deeds, self._program, place.waiting_runs())
         jobs.start()
         return jobs
 

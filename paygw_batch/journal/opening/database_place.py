@@ -217,10 +217,9 @@ class DatabasePlace(JournalPlace):
                 raise JournalHeld(say("Another process does the same: {name}.", name=name))
             yield
 
-    def waiting_runs(self) -> Sequence[SharedRun]:
-        """Return the runs that wait for a worker, urgent ones first. Runs with nothing left are ended here."""
-        with self._known(write=True) as (session, _):
-            return waiting_runs(session.connection)
+    def waiting_runs(self) -> "WaitingRuns":
+        """Return a look at the runs that wait for a worker, to be made again and again."""
+        return WaitingRuns(self)
 
     def timetable_jobs(self) -> Sequence[TimetableJob]:
         """Return the jobs of the timetable that wait, are being done, or have been done."""
@@ -439,6 +438,31 @@ class DatabasePlace(JournalPlace):
             return
         with registry.held(now):
             registry.write(wanted)
+
+
+class WaitingRuns:
+    """Looks for the runs that wait for a worker, on a connection that is kept. Called from one thread at a time."""
+
+    def __init__(self, place: DatabasePlace) -> None:
+        self._place = place
+        self._session: Session | None = None
+
+    def __call__(self) -> Sequence[SharedRun]:
+        """Return the runs that wait for a worker, urgent ones first. Runs with nothing left are ended here."""
+        if self._session is None:
+            self._session = Session(self._place.server, write=True)
+        try:
+            with plainly(self._place.server):
+                return waiting_runs(self._session.connection)
+        except JournalError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection. The next look opens another one."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
 
 
 def _one_missing(missing: Sequence[MissingHost], named: str) -> MissingHost:

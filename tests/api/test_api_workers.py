@@ -1,0 +1,59 @@
+"""The Python API where workers send: it hands over, follows them row by row, and stops them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from paygw_batch.actions import background_run
+from paygw_batch.api import Conclusion, Finished, Payouts
+from tests.cli.clusters import Hosts, hosts_on
+from tests.cli.program import HEADING, kenyan_rows, kill
+from tests.journal.postgres_server import PostgresServer
+
+ROWS = 60
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Hosts]:
+    tmp_path.chmod(0o700)
+    name = postgres_server.new_database()
+    with hosts_on(tmp_path, postgres_server.url(name)) as found:
+        yield found
+    postgres_server.drop_database(name)
+
+
+def people() -> pl.DataFrame:
+    return pl.DataFrame([line.split(",") for line in kenyan_rows(ROWS)], schema=HEADING.split(","), orient="row")
+
+
+def test_workers_send_and_every_row_has_its_outcome(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_run, "OUTCOMES_WAITING", 10)
+    worker = hosts.host("one").start("work")
+    hosts.wait_for_workers(worker)
+    payouts = Payouts(hosts.office.config, environ=hosts.office.environ)
+    with payouts.submit(people(), name="staff") as run:
+        outcomes = list(run)
+    assert isinstance(run.result, Finished)
+    assert (run.result.conclusion, run.result.states, run.counts) == (Conclusion.DONE, {"paid": ROWS}, {"paid": ROWS})
+    assert Counter(one.client_orderid for one in outcomes) == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+    assert {(one.kind, one.payee, one.amount) for one in outcomes} == {("paid", "Jane Wanjiku", "1500.50")}
+    assert hosts.ask("SELECT DISTINCT kind FROM paygw.worker w JOIN paygw.segment s ON s.worker = w.number "
+                     "WHERE s.chain > 0") == [("worker",)]  # fmt: skip
+    kill(worker)
+
+
+def test_a_run_that_is_left_stops_the_workers(hosts: Hosts) -> None:
+    worker = hosts.host("one").start("work")
+    hosts.wait_for_workers(worker)
+    payouts = Payouts(hosts.office.config, environ=hosts.office.environ)
+    with payouts.submit(people(), name="staff") as run:
+        pass
+    assert isinstance(run.result, Finished)
+    assert run.result.conclusion in {Conclusion.INTERRUPTED, Conclusion.DONE}
+    assert hosts.ask("SELECT count(*) FROM paygw.run WHERE ended_at IS NULL") == [(0,)]
+    assert payouts.resume(run.result.batch).__enter__().wait().to_dict()["states"] == {"paid": ROWS}
+    assert set(hosts.record().values()) == {1}
+    kill(worker)
