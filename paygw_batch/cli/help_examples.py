@@ -187,6 +187,7 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     "refresh": (
         Example(mark("Ask about the open rows of a batch, and write the reconciliation:"),
                 "refresh 3f9c2a --out november.csv --force --wait"),
+        Example(mark("Ask once about the open rows of every batch:"), "refresh --wait"),
     ),
     "listen": (Example(mark("Listen on a port of your choice:"), "listen --port 8461"),),
     "notices": (Example(mark("See what people were told, and what waits:"), "notices"),),

@@ -100,7 +100,7 @@ class JobWorker:
     def call(self, run: SharedRun) -> None:
         """Call one more worker to a run."""
         with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(lambda: self._calls.add(self._loop.create_task(self._call(run))))
+            self._loop.call_soon_threadsafe(self._call_soon, run)
 
     def close(self) -> None:
         """Take no more jobs; ask the commands of the timetable to end, and wait for them."""
@@ -174,6 +174,11 @@ class JobWorker:
                 for run in await asyncio.to_thread(self._tend):
                     await self._call(run)
             await self._wait(TEND_EVERY_S)
+
+    def _call_soon(self, run: SharedRun) -> None:
+        task = self._loop.create_task(self._call(run))
+        self._calls.add(task)  # the loop itself does not keep it
+        task.add_done_callback(self._calls.discard)
 
     async def _call(self, run: SharedRun) -> None:
         """Call a worker to a run, unless a job waits for one already."""
