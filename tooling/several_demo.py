@@ -1,5 +1,7 @@
 """Pay the sample sheet by two workers on a PostgreSQL that this brings itself, against the sandbox as a server.
 
+An urgent sheet overtakes it, and the timetable picks up a third one from a folder.
+
 python tooling/several_demo.py
 
 Everything is in a directory that is removed at the end. No money moves, and nothing leaves this machine.
@@ -13,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from tests.journal.postgres_server import own_server  # noqa: E402 (the checks' 
 
 SHEET = ROOT / "samples/payroll-mixed.csv"
 HOSTS = ("host-1", "host-2")
-WAIT_S = 60
+WAIT_S = 150
 
 
 def main() -> int:
@@ -39,7 +41,15 @@ def main() -> int:
             stack.enter_context(process(home, host, config, gateway, ["work"]))
         wait_for_workers(home, config, gateway)
         out = home / "payroll.reconciliation.csv"
+        run(home, "office", config, gateway, ["limits", "--rate", "8"])  # slow enough to be overtaken
+        run(home, "office", config, gateway, ["submit", str(SHEET), "--detach"])
+        run(home, "office", config, gateway, ["submit", str(small_sheet(home, "urgent")), "--urgent"])
+        run(home, "office", config, gateway, ["status", str(SHEET)])
         code = run(home, "office", config, gateway, ["submit", str(SHEET), "--out", str(out)])
+        dropped = small_sheet(home / "drop", "dropped")
+        os.utime(dropped, (1, 1))  # nobody writes to it any more
+        print(f"{dropped.name} is in the folder of the timetable, which is looked at every minute.", flush=True)
+        wait_for(lambda: any((home / "drop/done").glob("*.summary.json")), "The folder was not picked up.")
         run(home, "office", config, gateway, ["workers"])
         run(home, "office", config, gateway, ["verify"])
         with (home / "gateway/sandbox-record.csv").open(newline="", encoding="utf-8") as record:
@@ -50,12 +60,27 @@ def main() -> int:
     return code
 
 
+def small_sheet(folder: Path, name: str) -> Path:
+    """Write a sheet of five rows."""
+    path = folder / f"{name}.csv"
+    rows = (
+        f"KE,{name.upper()}-{n},{100 * len(name) + n}.00,KES,Jane Wanjiku,25471234500{n},+25471234500{n}"
+        for n in range(5)
+    )
+    heading = "country,client_orderid,amount,currency,account_name,account_number,phone"
+    path.write_text("\n".join([heading, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
 def configuration(home: Path, url: str) -> Path:
-    """Write the configuration of all hosts: the sandbox's, with its journal in the database."""
+    """Write the configuration of all hosts: the sandbox's, with its journal in the database, and a timetable."""
+    (home / "drop").mkdir(mode=0o700)
+    timetable = f'[timetable]\ntime_zone = "UTC"\n[[timetable.pick_up]]\nfolder = "{home / "drop"}"\nat = "* * * * *"\n'
     text = (ROOT / "config/sandbox.toml").read_text(encoding="utf-8")
     journal = f'[journal]\nurl = "{url}"\nreplication = "none"\nchunk_rows = 25\n\n'
     path = home / "paygw.toml"
-    path.write_text(re.sub(r"\[journal\]\n.*?\n(?=\[)", lambda _: journal, text, flags=re.DOTALL), encoding="utf-8")
+    text = re.sub(r"\[journal\]\n.*?\n(?=\[)", lambda _: journal, text, flags=re.DOTALL)
+    path.write_text(f"{text}\n{timetable}", encoding="utf-8")
     return path
 
 
@@ -100,15 +125,22 @@ def run(home: Path, host: str, config: Path, gateway: Mapping[str, str], words: 
 
 def wait_for_workers(home: Path, config: Path, gateway: Mapping[str, str]) -> None:
     """Wait until all workers are alive."""
-    give_up_s = time.monotonic() + WAIT_S
-    asked = command(config, ["--json", "workers"])
-    while time.monotonic() < give_up_s:
-        variables = environ(home, "office", gateway)
+    asked, variables = command(config, ["--json", "workers"]), environ(home, "office", gateway)
+
+    def alive() -> bool:
         done = subprocess.run(asked, env=variables, capture_output=True, text=True, check=False)  # noqa: S603
-        if done.stdout.count('"is_alive": true') == len(HOSTS):
-            return
+        return done.stdout.count('"is_alive": true') == len(HOSTS)
+
+    wait_for(alive, "The workers did not start.")
+
+
+def wait_for(holds: Callable[[], bool], why: str) -> None:
+    """Wait until something holds."""
+    give_up_s = time.monotonic() + WAIT_S
+    while not holds():
+        if time.monotonic() > give_up_s:
+            raise SystemExit(why)
         time.sleep(0.2)
-    raise SystemExit("The workers did not start.")
 
 
 def command(config: Path, words: Sequence[str]) -> list[str]:

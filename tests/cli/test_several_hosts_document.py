@@ -61,5 +61,5 @@ def test_the_demo_pays_the_sample_sheet_by_two_workers(tmp_path: Path) -> None:
     done = subprocess.run(demo, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "200 paid." in done.stdout
-    assert "The gateway's own record: 200 orders, none paid more than 1 time." in done.stdout
+    assert "The gateway's own record: 210 orders, none paid more than 1 time." in done.stdout
     assert done.stdout.count("The worker has stopped") == 2

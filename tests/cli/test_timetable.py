@@ -114,7 +114,7 @@ def test_the_folder_of_a_host_that_is_down_is_picked_up_by_another_once(hosts: H
     states = Counter(hosts.office.json("status")["states"])
     assert (set(states) <= {"paid", "in_doubt"}, states.total(), states["in_doubt"] <= 4) == (True, ROWS, True)
     assert set(hosts.record().values()) == {1}
-    assert not [path for path in (place / "drop").glob("working-*/*")]
+    assert not list((place / "drop").glob("working-*/*"))
     assert [path.name.partition("-")[2] for path in (place / "drop/done").glob("*.csv")].count("staff.csv") == 1
     other.send_signal(signal.SIGTERM)
     other.communicate(timeout=PATIENCE_S)
@@ -128,8 +128,7 @@ def test_jobs_that_are_emptied_in_the_middle_lose_nothing(hosts: Hosts) -> None:
     assert hosts.office.json("submit", sheet, "--detach")["exit_code"] == 0
     hosts.wait_for_record(5, workers[0])
     tables = ", ".join(
-        f"paygw_jobs.{name}"
-        for (name,) in hosts.ask("SELECT tablename FROM pg_tables WHERE schemaname = 'paygw_jobs'")
+        f"paygw_jobs.{name}" for (name,) in hosts.ask("SELECT tablename FROM pg_tables WHERE schemaname = 'paygw_jobs'")
     )
     hosts.ask(f"TRUNCATE {tables}")
     until(lambda: hosts.record().total() == ROWS)
