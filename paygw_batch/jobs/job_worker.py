@@ -25,7 +25,7 @@ from procrastinate.manager import JobManager
 from paygw_batch.errors import JournalError
 from paygw_batch.jobs.asked import AskedShare, Trouble
 from paygw_batch.jobs.calling import SHARE, pool_of, prepare_async, priority, share_lock
-from paygw_batch.jobs.timetable import Deed, times_of
+from paygw_batch.jobs.timetable import ScheduledCommand, times_of
 from paygw_batch.journal import SharedRun
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _RESULT = """INSERT INTO paygw_result VALUES (%(job)s, %(host)s, %(began_at)s, %
         ended_at = excluded.ended_at, exit_code = excluded.exit_code"""
 
 
-class DeedFailed(Exception):
+class CommandFailed(Exception):
     """A command of the timetable failed; it is tried again."""
 
 
@@ -61,9 +61,11 @@ class JobWorker:
     `tend` looks after the runs in the journal, and returns those that wait for a worker.
     """
 
-    def __init__(self, url: str, lease_s: float, deeds: Sequence[Deed], program: Sequence[str], tend: Tend) -> None:
+    def __init__(
+        self, url: str, lease_s: float, scheduled: Sequence[ScheduledCommand], program: Sequence[str], tend: Tend
+    ) -> None:
         self._lease_s, self._program, self._tend = lease_s, list(program), tend
-        self._by_queue = {deed.name: deed for deed in deeds}
+        self._by_queue = {entry.name: entry for entry in scheduled}
         self._connector = PsycopgConnector(**pool_of(url, prepare_async), min_size=1, max_size=4)
         self._jobs = _Jobs(self._connector)
         how: WorkerOptions = {
@@ -73,11 +75,11 @@ class JobWorker:
             "stalled_worker_timeout": lease_s,
         }
         self._shares = App(connector=self._connector, worker_defaults=how)
-        self._deeds = App(connector=self._connector, worker_defaults=how)
-        self._shares.job_manager = self._deeds.job_manager = self._jobs
+        self._scheduled = App(connector=self._connector, worker_defaults=how)
+        self._shares.job_manager = self._scheduled.job_manager = self._jobs
         self._task = self._shares.task(name=SHARE, queue=SHARE)(self._share)
-        for deed in deeds:
-            self._add(deed)
+        for entry in scheduled:
+            self._add(entry)
         self._asked: SimpleQueue[AskedShare | Trouble] = SimpleQueue()
         self._children: set[asyncio.subprocess.Process] = set()
         self._calls: set[asyncio.Task[None]] = set()
@@ -124,17 +126,17 @@ class JobWorker:
             began_s = time.monotonic()
             try:
                 async with self._shares.open_async():
-                    await asyncio.gather(self._kept_shares(), self._kept_deeds(), self._tended())
+                    await asyncio.gather(self._kept_shares(), self._kept_scheduled(), self._tended())
             except psycopg.Error as error:
                 await self._pause(error, began_s)
 
     async def _kept_shares(self) -> None:
         await self._kept(self._shares, queues=[SHARE], concurrency=1)
 
-    async def _kept_deeds(self) -> None:
+    async def _kept_scheduled(self) -> None:
         if self._by_queue:
             queues = list(self._by_queue)
-            await self._kept(self._deeds, queues=queues, concurrency=len(queues), listen_notify=False)
+            await self._kept(self._scheduled, queues=queues, concurrency=len(queues), listen_notify=False)
 
     async def _kept(self, app: App, **options: "Unpack[WorkerOptions]") -> None:
         """Run a worker until this process is to end. Where its tables were emptied, it has to register again."""
@@ -193,17 +195,19 @@ class JobWorker:
         self._asked.put(asked)
         await asked.over.wait()
 
-    def _add(self, deed: Deed) -> None:
-        name = deed.name
-        task = self._deeds.task(name=name, queue=name, lock=name, queueing_lock=name, retry=_RETRY, pass_context=True)
-        self._deeds.periodic_registry.periodic_tasks[name, ""] = times_of(deed, task(self._do))
+    def _add(self, entry: ScheduledCommand) -> None:
+        name = entry.name
+        task = self._scheduled.task(
+            name=name, queue=name, lock=name, queueing_lock=name, retry=_RETRY, pass_context=True
+        )
+        self._scheduled.periodic_registry.periodic_tasks[name, ""] = times_of(entry, task(self._do))
 
     async def _do(self, context: JobContext, *, timestamp: int) -> None:  # noqa: ARG002 (when it was due)
         """Do what the configuration of this host says for the queue of a job; what the job itself says is not asked."""
-        deed, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
+        entry, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
         if self._ending.is_set():
-            raise DeedFailed
-        command = [*self._program, "-q", *deed.command_words()]
+            raise CommandFailed
+        command = [*self._program, "-q", *entry.command_words()]
         child = await asyncio.create_subprocess_exec(
             *command, stdin=DEVNULL, stdout=_STANDARD_ERROR, start_new_session=True
         )
@@ -212,10 +216,10 @@ class JobWorker:
             code = await child.wait()
         finally:
             self._children.discard(child)
-        line = {"job": deed.name, "host": socket.gethostname(), "began_at": began_at, "ended_at": datetime.now(UTC)}
+        line = {"job": entry.name, "host": socket.gethostname(), "began_at": began_at, "ended_at": datetime.now(UTC)}
         await self._connector.execute_query_async(_RESULT, **line, exit_code=code)
         if code in _FAILED or code < 0 or self._ending.is_set():
-            raise DeedFailed
+            raise CommandFailed
 
     def _end_children(self) -> None:
         for child in self._children:

@@ -17,7 +17,7 @@ BACKUP = "backup"
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class ScheduledCommand:
     """An entry of the timetable: its `name`, when it is due, and the `words` of its command.
 
     Its name is that of its queue: a host takes the jobs that its own configuration names, and does what that says.
@@ -36,26 +36,26 @@ class Deed:
         return [BACKUP, f"{self.words[1]}/journal-{at}.dump"]
 
 
-def deeds_of(timetable: TimetableSection) -> Iterator[Deed]:
+def scheduled_in(timetable: TimetableSection) -> Iterator[ScheduledCommand]:
     """Yield the entries of a timetable."""
     zone = timetable.time_zone or "UTC"
     for one in timetable.pick_up:
         words = ("run-folder", "--wait", *(["--collect"] if one.collect else []), "--", str(one.folder))
-        yield Deed(pick_up_name(one.folder), one.at, zone, words)
+        yield ScheduledCommand(pick_up_name(one.folder), one.at, zone, words)
     if timetable.refresh is not None:
-        yield Deed("refresh", timetable.refresh, zone, ("refresh", "--wait"))
+        yield ScheduledCommand("refresh", timetable.refresh, zone, ("refresh", "--wait"))
     if timetable.verify is not None:
-        yield Deed("verify", timetable.verify, zone, ("verify",))
+        yield ScheduledCommand("verify", timetable.verify, zone, ("verify",))
     if timetable.backup is not None:
-        yield Deed(BACKUP, timetable.backup.at, zone, (BACKUP, str(timetable.backup.folder)))
+        yield ScheduledCommand(BACKUP, timetable.backup.at, zone, (BACKUP, str(timetable.backup.folder)))
 
 
-def times_of(deed: Deed, task: Task[..., object, ...]) -> PeriodicTask[..., object, ...]:
+def times_of(entry: ScheduledCommand, task: Task[..., object, ...]) -> PeriodicTask[..., object, ...]:
     """Return when a task is due by an entry of the timetable, in its zone: procrastinate's own times are UTC."""
 
     class Zoned(PeriodicTask[..., object, ...]):
         @cached_property
         def croniter(self) -> croniter:
-            return croniter(deed.cron, datetime.now(ZoneInfo(deed.zone)))
+            return croniter(entry.cron, datetime.now(ZoneInfo(entry.zone)))
 
-    return Zoned(task=task, cron=deed.cron, periodic_id="", configure_kwargs={})
+    return Zoned(task=task, cron=entry.cron, periodic_id="", configure_kwargs={})

@@ -107,12 +107,12 @@ class BatchServer:
     def _jobs(self) -> "JobWorker":
         """Begin to take jobs. Raises `JournalError` unless their tables are there."""
         from paygw_batch.jobs.job_worker import JobWorker  # noqa: PLC0415 (procrastinate: a share does without)
-        from paygw_batch.jobs.timetable import deeds_of  # noqa: PLC0415 (as above)
+        from paygw_batch.jobs.timetable import scheduled_in  # noqa: PLC0415 (as above)
 
         place = require_workers(self._settings)
         place.check_jobs()
-        deeds = list(deeds_of(self._settings.timetable))
-        jobs = JobWorker(place.server.url, place.lease_s, deeds, self._program, place.waiting_runs())
+        scheduled = list(scheduled_in(self._settings.timetable))
+        jobs = JobWorker(place.server.url, place.lease_s, scheduled, self._program, place.waiting_runs())
         jobs.start()
         return jobs
 
