@@ -69,3 +69,14 @@ def test_rows_find_their_final_state_and_not_found_waits_for_a_person(program: P
     assert program.json("verify")["checked"]["evidence"] == 5  # and the clock
     retried = program.json("refresh", sheet)
     assert retried["findings"] == {"not_found": 1}
+
+
+def test_without_a_batch_every_batch_is_asked_about_once(program: Program) -> None:
+    set_up(program, '[status_enquiry]\nprofile = "paynet-v4"\nnot_found = ["not-found"]\n')
+    for name, amount in (("one", "9002"), ("two", "9007"), ("three", "9008"), ("four", "100")):
+        rows = [row.replace("1500.50", amount) for row in kenyan_rows(1, prefix=name)]
+        program.json("submit", program.sheet(rows, f"{name}.csv"))
+    done = program.json("refresh")
+    assert (done["asked"], done["findings"], done["exit_code"]) == (3, {"moved": 2, "not_found": 1}, 5)
+    assert program.json("status")["states"] == {"paid": 3, "in_doubt": 1}
+    assert program.run("refresh", "--out", program.home / "r.csv").exit_code == 2

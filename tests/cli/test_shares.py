@@ -202,9 +202,9 @@ def struck(host: Host, moment: str, number: int, *arguments: str) -> "subprocess
     )
 
 
-MOMENTS = [*IMPORTS[:2], "paygw_batch.cli.commands.work", "apsw", "psycopg"]
+MOMENTS = [*IMPORTS[:2], "paygw_batch.cli.commands.work", "apsw", "psycopg", "procrastinate"]
 MOMENTS += ["call:settings_of", "call:BatchServer.serve", "call:DatabasePlace.open_to_work", "call:RollCall.answer"]
-MOMENTS += ["call:BatchServer._serve", "call:gateway_of"]
+MOMENTS += ["call:BatchServer._open_again_and_again", "call:gateway_of"]
 
 
 @pytest.mark.parametrize("at", share(range(len(MOMENTS)), every=4))

@@ -176,6 +176,43 @@ def test_a_worker_does_what_its_own_configuration_says_and_nothing_else(hosts: H
     kill(worker)
 
 
+def test_a_signal_to_run_folder_leaves_the_run_to_the_workers(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "drop").mkdir(mode=0o700)
+    name = postgres_server.new_database()
+    with hosts_on(tmp_path, postgres_server.url(name), behaviour="[default]\ndelay_s = 1\n") as hosts:
+        worker = hosts.host("one").start("work")
+        hosts.wait_for_workers(worker)
+        dropped(tmp_path)
+        following = hosts.office.start("run-folder", tmp_path / "drop")
+        hosts.wait_for_record(4, following)
+        following.send_signal(signal.SIGTERM)
+        _, stderr = following.communicate(timeout=PATIENCE_S)
+        assert (following.returncode, "Leaving: the workers go on" in stderr) == (130, True), stderr
+        until(lambda: hosts.record().total() == ROWS)
+        assert list((tmp_path / "drop").glob("working-*/*"))  # it is continued before any other
+        assert hosts.office.json("run-folder", tmp_path / "drop")["states"] == {"paid": ROWS}
+        assert paid_once(hosts)
+        kill(worker)
+    postgres_server.drop_database(name)
+
+
+def test_another_command_uses_the_journal_while_run_folder_follows_the_workers(hosts: Hosts) -> None:
+    worker = hosts.host("one").start("work")
+    hosts.wait_for_workers(worker)
+    dropped(hosts.place)
+    dropped(hosts.place, "others", rows=7)
+    with hosts.commits_held():
+        following = hosts.office.start("run-folder", hosts.place / "drop")
+        hosts.wait_until_held()
+        second = hosts.host("two").run("run-folder", hosts.place / "drop")
+        assert (second.exit_code, "does the same" in second.stderr) == (7, True), second.stderr
+    stdout, stderr = following.communicate(timeout=PATIENCE_S)
+    assert following.returncode == 0, stdout + stderr
+    assert paid_once(hosts, rows=ROWS + 7)
+    kill(worker)
+
+
 @pytest.mark.long
 def test_a_time_of_the_timetable_comes_once_over_all_hosts(hosts: Hosts) -> None:
     place = hosts.place

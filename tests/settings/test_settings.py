@@ -1,6 +1,7 @@
 """Settings: what a configuration file and the environment may say, and what they are told when they may not."""
 
 import os
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -318,3 +319,58 @@ def test_a_path_of_the_environment_is_from_the_current_directory_and_an_address_
     assert key("merchant.pem") == here / "merchant.pem"
     assert key("pkcs11:token=paygw;object=payouts") == "pkcs11:token=paygw;object=payouts"
     assert key("awskms:alias/payouts") == "awskms:alias/payouts"
+
+
+TIMETABLE = """
+[journal]
+url = "postgresql://paygw@db1/paygw"
+replication = "none"
+
+[timetable]
+time_zone = "Africa/Nairobi"
+refresh = "*/15 * * * *"
+
+[timetable.backup]
+folder = "backups"
+at = "0  4 * * *"
+
+[[timetable.pick_up]]
+folder = "drop"
+at = "*/5 6-18 * * 1-5"
+"""
+
+
+def test_a_timetable_says_what_is_done_when(tmp_path: Path) -> None:
+    path = tmp_path / "several.toml"
+    path.write_text(TIMETABLE)
+    found = load_settings(path, environ={}).timetable
+    assert (found.time_zone, found.refresh, found.verify) == ("Africa/Nairobi", "*/15 * * * *", None)
+    assert found.backup is not None
+    assert (found.backup.folder, found.backup.at) == (tmp_path / "backups", "0 4 * * *")
+    assert [(one.folder, one.at, one.collect) for one in found.pick_up] == [
+        (tmp_path / "drop", "*/5 6-18 * * 1-5", False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "why"),
+    [
+        ("refresh =", "refrehs =", "timetable.refrehs is not a known key; the nearest is refresh"),
+        ('folder = "drop"', 'fodler = "drop"', "timetable.pick_up.0.fodler is not a known key; the nearest is folder"),
+        ("*/15 * * * *", "61 * * * *", "is no time of a timetable"),
+        ("*/15 * * * *", "@daily", "is no time of a timetable"),
+        ("*/15 * * * *", "0 3 * * * 0", "is no time of a timetable"),
+        ("Africa/Nairobi", "Nairobi", "is no time zone"),
+        ('time_zone = "Africa/Nairobi"', "", "time_zone is not set"),
+        ('url = "postgresql://paygw@db1/paygw"\nreplication = "none"', "", r"set \[journal\] url"),
+        (
+            'at = "*/5 6-18 * * 1-5"',
+            'at = "* * * * *"\n[[timetable.pick_up]]\nfolder = "drop"\nat = "* * * * *"',
+            "twice",
+        ),
+    ],
+)
+def test_a_wrong_timetable_is_one_sentence(tmp_path: Path, right: str, wrong: str, why: str) -> None:
+    assert right in TIMETABLE
+    message = refusal(tmp_path, TIMETABLE.replace(right, wrong))
+    assert re.search(why, message), message

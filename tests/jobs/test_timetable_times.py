@@ -1,0 +1,52 @@
+"""Times of the timetable are those of a zone, also where its clocks are changed; names of jobs fit their channel."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from procrastinate import App
+from procrastinate.testing import InMemoryConnector
+
+from paygw_batch.jobs.timetable import ScheduledCommand, scheduled_in, times_of
+from paygw_batch.settings.sections import TimetableSection
+
+
+def after(entry: ScheduledCommand, at: str) -> str:
+    app = App(connector=InMemoryConnector())
+    times = times_of(entry, app.task(name=entry.name)(lambda: None))  # type: ignore[arg-type]  # any task will do
+    start = datetime.fromisoformat(at).timestamp()
+    return datetime.fromtimestamp(times.croniter.get_next(ret_type=float, start_time=start), UTC).isoformat()
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "at", "due"),
+    [
+        ("0 3 * * *", "Africa/Nairobi", "2026-11-24T00:30:00+00:00", "2026-11-25T00:00:00+00:00"),
+        ("0 3 * * *", "UTC", "2026-11-24T00:30:00+00:00", "2026-11-24T03:00:00+00:00"),
+        # Clocks go forward at 2:00: there is no 2:30. They go back at 3:00.
+        ("30 2 * * *", "Europe/Paris", "2026-03-28T12:00:00+00:00", "2026-03-29T01:00:00+00:00"),
+        ("30 4 * * *", "Europe/Paris", "2026-10-24T12:00:00+00:00", "2026-10-25T03:30:00+00:00"),
+    ],
+)
+def test_a_time_is_that_of_its_zone(cron: str, zone: str, at: str, due: str) -> None:
+    assert after(ScheduledCommand("verify", cron, zone, ("verify",)), at) == due
+
+
+def test_each_entry_has_a_name_and_a_command(tmp_path: Path) -> None:
+    folder = tmp_path / ("a" * 200)
+    section = TimetableSection.model_validate(
+        {
+            "time_zone": "Africa/Nairobi",
+            "refresh": "*/15 * * * *",
+            "verify": "0 3 * * *",
+            "backup": {"folder": "/srv/backup", "at": "0 4 * * *"},
+            "pick_up": [{"folder": str(folder), "at": "* * * * *", "collect": True}],
+        }
+    )
+    found = {entry.name: entry for entry in scheduled_in(section)}
+    assert all(len(f"procrastinate_queue_v1#{name}".encode()) < 64 for name in found)
+    (pick_up, *_) = found.values()
+    assert pick_up.command_words() == ["run-folder", "--wait", "--collect", "--", str(folder)]
+    assert found["refresh"].command_words() == ["refresh", "--wait"]
+    command, path = found["backup"].command_words()
+    assert (command, Path(path).parent, Path(path).suffix) == ("backup", Path("/srv/backup"), ".dump")

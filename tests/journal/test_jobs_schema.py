@@ -1,0 +1,106 @@
+"""The tables of jobs: made beside the journal's, brought up, and known by their version when they are empty."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from procrastinate import App, PsycopgConnector
+from procrastinate.schema import SchemaManager
+
+from paygw_batch.errors import JournalError, JournalOutdated
+from paygw_batch.jobs.calling import call_workers, pool_of, prepare_async
+from paygw_batch.jobs.job_worker import _Jobs
+from paygw_batch.journal import SharedRun
+from paygw_batch.journal.postgres import jobs_schema
+from paygw_batch.journal.postgres.jobs_schema import bring_jobs_up, check_jobs, jobs_version_in, newest_jobs_version
+from paygw_batch.journal.postgres.session import Server, Session
+
+FUNCTIONS = """SELECT proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+    WHERE nspname = 'paygw_jobs' ORDER BY 1"""
+OLDER = "02.14.01_01_add_indexes_for_fetch_job"
+JOBS = "SELECT task_name, priority, queueing_lock, args, status::text FROM paygw_jobs.procrastinate_jobs ORDER BY id"
+
+
+@pytest.fixture
+def session(database: str) -> Iterator[Session]:
+    found = Session(Server(database), write=True)
+    yield found
+    found.close()
+
+
+def asked(url: str, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_a_new_journal_has_them_and_they_say_so_when_they_are_empty(database: str, session: Session) -> None:
+    assert check_jobs(session.connection, session.server) == newest_jobs_version()
+    tables = asked(database, "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables "
+                             "WHERE schemaname = 'paygw_jobs'")  # fmt: skip
+    asked(database, f"TRUNCATE {', '.join(str(name) for (name,) in tables)}")
+    assert check_jobs(session.connection, session.server) == newest_jobs_version()
+
+
+def test_older_ones_are_refused_until_they_are_brought_up(database: str, session: Session) -> None:
+    fresh = asked(database, FUNCTIONS)
+    asked(database, "DROP SCHEMA paygw_jobs CASCADE")
+    with pytest.raises(JournalOutdated):
+        check_jobs(session.connection, session.server)
+    with psycopg.connect(database, autocommit=True, options="-c search_path=paygw_jobs") as connection:
+        connection.execute("CREATE SCHEMA paygw_jobs")
+        for script in sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql")):
+            if script.stem <= OLDER:
+                connection.execute(script.read_bytes())
+        connection.execute(jobs_schema._RESULTS.encode())
+        connection.execute(f"COMMENT ON SCHEMA paygw_jobs IS '{OLDER}'".encode())
+    with pytest.raises(JournalOutdated):
+        check_jobs(session.connection, session.server)
+    with session.connection.transaction():
+        assert bring_jobs_up(session.connection) == (OLDER, newest_jobs_version())
+    assert (asked(database, FUNCTIONS), jobs_version_in(session.connection)) == (fresh, newest_jobs_version())
+    with session.connection.transaction():
+        assert bring_jobs_up(session.connection) == (newest_jobs_version(), newest_jobs_version())
+
+
+def test_newer_ones_are_refused(database: str, session: Session) -> None:
+    asked(database, "COMMENT ON SCHEMA paygw_jobs IS '99.00.00_01_of_later_days'")
+    with pytest.raises(JournalError, match="newer"):
+        check_jobs(session.connection, session.server)
+
+
+def test_a_run_is_called_for_once_and_an_urgent_one_first(database: str) -> None:
+    for run in (SharedRun(7, 1, None, is_over=False), SharedRun(8, 2, None, is_over=False, is_urgent=True)):
+        for _ in range(2):
+            call_workers(database, run)
+    assert asked(database, JOBS) == [
+        ("share", 0, "share 7", {"run": 7}, "todo"),
+        ("share", 1, "share 8", {"run": 8}, "todo"),
+    ]
+
+
+def test_a_call_that_cannot_be_made_is_left_to_the_workers(database: str) -> None:
+    asked(database, "DROP SCHEMA paygw_jobs CASCADE")
+    call_workers(database, SharedRun(7, 1, None, is_over=False))
+
+
+async def _failed_beside_the_next_one(url: str) -> None:
+    connector = PsycopgConnector(**pool_of(url, prepare_async), min_size=1, max_size=1)
+    async with App(connector=connector).open_async():
+        jobs = _Jobs(connector)
+        (doing,) = await jobs.list_jobs_async(status="doing")
+        await jobs.retry_job(doing)
+
+
+def test_where_the_next_job_of_a_name_waits_already_it_is_the_next_try(database: str) -> None:
+    with psycopg.connect(database, autocommit=True, options="-c search_path=paygw_jobs") as connection:
+        for status in ("doing", "todo"):
+            connection.execute(
+                "INSERT INTO paygw_jobs.procrastinate_jobs (queue_name, task_name, lock, queueing_lock, status) "
+                "VALUES ('verify', 'verify', 'verify', 'verify', %s)",
+                (status,),
+            )
+    asyncio.run(_failed_beside_the_next_one(database))
+    assert [(line[0], line[4]) for line in asked(database, JOBS)] == [("verify", "todo")]
