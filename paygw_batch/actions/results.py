@@ -91,6 +91,12 @@ def handed_over(task: Task) -> Summary:
     return replace(found, exit_code=ExitCode.DONE, message=told)
 
 
+def left_to_workers(task: Task) -> Summary:
+    """Return the summary of a batch that workers go on with. Its reconciliation is written when their run is over."""
+    found = batch_summary(task.journal, task.batch, minor_units_of(task.rules))
+    return replace(found, exit_code=ExitCode.INTERRUPTED, known=task.known, is_under_way=True)
+
+
 def write_results(
     journal: JournalReader,
     batch: BatchRecord,

@@ -12,7 +12,14 @@ from typing import NoReturn
 
 from paygw_batch.actions.continue_batch import continued_batch, unfinished_batch
 from paygw_batch.actions.plan_sheet import SentBy, Submission, Surface
-from paygw_batch.actions.results import ResultFiles, default_out, handed_over, summary_after, write_results
+from paygw_batch.actions.results import (
+    ResultFiles,
+    default_out,
+    handed_over,
+    left_to_workers,
+    summary_after,
+    write_results,
+)
 from paygw_batch.actions.run_report import RunReport, run_reported
 from paygw_batch.actions.send import Drained, Task, send
 from paygw_batch.actions.submit_sheet import refused_summary, submit_sheet, with_warnings_told
@@ -113,6 +120,8 @@ def send_and_reconcile(
             interruption.raise_on_second_signal()
     if task.sent_by is SentBy.WORKERS_LATER:
         return handed_over(task)
+    if end.is_under_way and end.interrupted:
+        return left_to_workers(task)
     quarantine_h = task.settings.submission.quarantine_h
     summary = reconcile(
         *(task.journal, task.batch, task.rules, out, screen),

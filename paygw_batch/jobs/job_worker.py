@@ -116,9 +116,14 @@ class JobWorker:
     # In the thread of the jobs.
 
     def _run(self) -> None:
-        self._loop.run_until_complete(self._serve())
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+        try:
+            self._loop.run_until_complete(self._serve())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        except Exception as error:
+            self._asked.put(Trouble(type(error).__name__, is_lasting=True))  # the main thread must not wait for ever
+            raise
+        finally:
+            self._loop.close()
 
     async def _serve(self) -> None:
         self._loop.set_exception_handler(lambda _loop, _context: None)  # a job that is gone cannot be finished
@@ -126,7 +131,9 @@ class JobWorker:
             began_s = time.monotonic()
             try:
                 async with self._shares.open_async():
-                    await asyncio.gather(self._kept_shares(), self._kept_scheduled(), self._tended())
+                    await asyncio.gather(
+                        self._kept_shares(), self._kept_scheduled(), self._tended(), self._end_children()
+                    )
             except psycopg.Error as error:
                 await self._pause(error, began_s)
 
@@ -147,8 +154,6 @@ class JobWorker:
             await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
             ending.cancel()
             working.cancel()  # it takes no further job then, and waits for its own
-            if self._ending.is_set():
-                self._end_children()
             (found,) = await asyncio.gather(working, return_exceptions=True)
             if isinstance(found, Exception) and not self._ending.is_set():
                 await self._pause(found, began_s)
@@ -202,7 +207,7 @@ class JobWorker:
         )
         self._scheduled.periodic_registry.periodic_tasks[name, ""] = times_of(entry, task(self._do))
 
-    async def _do(self, context: JobContext, *, timestamp: int) -> None:  # noqa: ARG002 (when it was due)
+    async def _do(self, context: JobContext, *, timestamp: int = 0) -> None:  # noqa: ARG002 (when it was due)
         """Do what the configuration of this host says for the queue of a job; what the job itself says is not asked."""
         entry, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
         if self._ending.is_set():
@@ -212,6 +217,8 @@ class JobWorker:
             *command, stdin=DEVNULL, stdout=_STANDARD_ERROR, start_new_session=True
         )
         self._children.add(child)
+        if self._ending.is_set():
+            child.terminate()
         try:
             code = await child.wait()
         finally:
@@ -221,7 +228,9 @@ class JobWorker:
         if code in _FAILED or code < 0 or self._ending.is_set():
             raise CommandFailed
 
-    def _end_children(self) -> None:
+    async def _end_children(self) -> None:
+        """Ask the commands under way to end, once: a second signal would not wait for rows in flight."""
+        await self._ending.wait()
         for child in self._children:
             with suppress(ProcessLookupError):
                 child.terminate()

@@ -1,7 +1,7 @@
 """The place of a journal in PostgreSQL, which several hosts share: it is made, opened and looked into here."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -219,7 +219,7 @@ class DatabasePlace(JournalPlace):
 
     def waiting_runs(self) -> "WaitingRuns":
         """Return a look at the runs that wait for a worker, to be made again and again."""
-        return WaitingRuns(self)
+        return WaitingRuns(self.server, self._checked)
 
     def timetable_jobs(self) -> Sequence[TimetableJob]:
         """Return the jobs of the timetable that wait, are being done, or have been done."""
@@ -443,16 +443,17 @@ class DatabasePlace(JournalPlace):
 class WaitingRuns:
     """Looks for the runs that wait for a worker, on a connection that is kept. Called from one thread at a time."""
 
-    def __init__(self, place: DatabasePlace) -> None:
-        self._place = place
+    def __init__(self, server: Server, check: Callable[[Session], object]) -> None:
+        self._server, self._check = server, check
         self._session: Session | None = None
 
     def __call__(self) -> Sequence[SharedRun]:
         """Return the runs that wait for a worker, urgent ones first. Runs with nothing left are ended here."""
-        if self._session is None:
-            self._session = Session(self._place.server, write=True)
         try:
-            with plainly(self._place.server):
+            with plainly(self._server):
+                if self._session is None:
+                    self._session = Session(self._server, write=True)
+                    self._check(self._session)
                 return waiting_runs(self._session.connection)
         except JournalError:
             self.close()
