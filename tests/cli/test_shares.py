@@ -124,6 +124,27 @@ def test_a_worker_leaves_a_batch_for_an_urgent_one_and_comes_back(
     postgres_server.drop_database(name)
 
 
+@pytest.mark.long
+def test_workers_that_take_jobs_leave_a_batch_for_an_urgent_one_as_well(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    tmp_path.chmod(0o700)
+    name = postgres_server.new_database()
+    with hosts_on(tmp_path, postgres_server.url(name), behaviour="[default]\ndelay_s = 2\n") as hosts:
+        workers = [hosts.host(host).start("work") for host in ("one", "two")]
+        hosts.wait_for_workers(*workers)
+        handed_over(hosts)
+        hosts.wait_for_record(4, workers[0])
+        urgent = hosts.office.sheet(kenyan_rows(5, prefix="URGENT", amount="70"), "urgent.csv")
+        assert hosts.office.json("submit", urgent, "--urgent")["states"] == {"paid": 5}
+        arrived = [line["client_orderid"].partition("-")[0] for line in read_csv(hosts.record_path)]
+        assert "PAY" in arrived[arrived.index("URGENT") :] or len(arrived) < ROWS + 5
+        until(lambda: hosts.record().total() == ROWS + 5)
+        for worker in workers:
+            kill(worker)
+    postgres_server.drop_database(name)
+
+
 def test_an_urgent_batch_needs_workers(program: Program) -> None:
     assert program.run("submit", program.sheet(kenyan_rows(1)), "--urgent").exit_code == 2
 

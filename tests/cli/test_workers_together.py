@@ -9,7 +9,7 @@ import pytest
 
 from paygw_batch.sandbox.server import SandboxApp
 from tests.cli.clusters import Hosts, hosts_on
-from tests.cli.program import kenyan_rows
+from tests.cli.program import kenyan_rows, kill
 from tests.cli.test_workers import ended
 from tests.journal.postgres_server import PostgresServer
 
@@ -93,4 +93,9 @@ def test_a_worker_needs_the_rights_of_a_worker_alone(hosts: Hosts, postgres_serv
     assert not hosts.record()
     ended(one.start("work", "--once"), 0)
     assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
+    taking_jobs = one.start("work")
+    hosts.wait_for_workers(taking_jobs)
+    more = hosts.office.sheet(kenyan_rows(5, prefix="MORE", amount="70"), "more.csv")
+    assert hosts.office.json("submit", more)["states"] == {"paid": 5}
+    kill(taking_jobs)
     assert hosts.office.json("verify")["exit_code"] == 0

@@ -157,6 +157,8 @@ def test_a_reader_looks_and_writes_nothing(as_role: As) -> None:
         assert journal.verify()["ready"] == 1
     assert reader.limits().stop is None
     refused(reader, *FORGED, *DECIDING, "UPDATE worker SET ended_at = now()", "SELECT seal_segment(1)")
+    refused(reader, "INSERT INTO paygw_jobs.procrastinate_workers DEFAULT VALUES", "TRUNCATE paygw_jobs.paygw_result")
+    assert reader.timetable_jobs() == []
     with pytest.raises(JournalError, match="may not do this"):
         open_postgres(reader)
 
