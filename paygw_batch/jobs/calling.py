@@ -17,8 +17,11 @@ from paygw_batch.journal import JOBS_SCHEMA, SharedRun
 
 SHARE = "share"
 """The job of a worker that sends a share of a run, and the queue of these jobs."""
-_SESSION = (f"SET search_path = {JOBS_SCHEMA}, pg_temp".encode(), b"SET synchronous_commit = off")
-"""A job that a crash of the server loses is made again."""
+_SESSION = (
+    f"SET search_path = {JOBS_SCHEMA}, pg_temp".encode(),
+    b"SET synchronous_commit = off",  # a job that a crash of the server loses is made again
+    b"SET lock_timeout = '5s'",
+)
 _TIMEOUT_S = 5.0
 
 
@@ -48,13 +51,14 @@ def pool_of(url: str, prepare: Any) -> dict[str, Any]:
 
 
 def _prepare(connection: Connection[Any]) -> None:
+    # Each statement is a transaction: a process that is frozen between two of them must not hold up the others.
+    connection.autocommit = True
     for statement in _SESSION:
         connection.execute(statement)
-    connection.commit()
 
 
 async def prepare_async(connection: AsyncConnection[Any]) -> None:
     """Prepare a connection of a worker as one of a command is."""
+    await connection.set_autocommit(True)
     for statement in _SESSION:
         await connection.execute(statement)
-    await connection.commit()

@@ -454,6 +454,8 @@ class WaitingRuns:
                 if self._session is None:
                     self._session = Session(self._server, write=True)
                     self._check(self._session)
+                    # A process that is frozen in the middle of a look must not hold up the others.
+                    fetch(self._session.connection, "SET idle_in_transaction_session_timeout = '5s'")
                 return waiting_runs(self._session.connection)
         except JournalError:
             self.close()

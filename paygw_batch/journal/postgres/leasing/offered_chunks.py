@@ -84,6 +84,8 @@ def stop_run(connection: Connection[Row], number: int, reason: str) -> None:
 
 def tend_run(connection: Connection[Row], number: int) -> None:
     """Make the offers of a run again, or end it: nothing is due and no worker is at it. To be called without offers."""
+    if _is_at_work(connection, number):  # workers look often: none locks a run that is sent, and may then be frozen
+        return
     with connection.transaction():
         fetch(connection, "SELECT FROM run WHERE number = %s FOR UPDATE", (number,))
         run = run_now(connection, number)
