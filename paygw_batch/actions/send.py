@@ -196,7 +196,7 @@ def send(
     """
     due = task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
     if not due:
-        return RunEnd(0, None, interrupted=False)
+        return _end_of_workers(task, watch, counted or _uncounted)
     require_sendable(task, {tally.country for tally in due})
     if wrong := wrong_clock(task):
         return RunEnd(0, wrong, interrupted=False)
@@ -227,6 +227,19 @@ def send(
     dates.note_in(task.journal)
     take_in_waiting(task.settings, task.journal, progress.note)
     return end
+
+
+def _end_of_workers(task: Task, watch: Watch, counted: Counted) -> RunEnd:
+    """Follow the workers that have the last rows of a batch in flight, where nothing else is due; return the end."""
+    is_sent = (
+        task.sent_by in {SentBy.WORKERS_IF_ANY, SentBy.WORKERS_UNATTENDED} and task.settings.journal.url is not None
+    )
+    if not is_sent or not task.journal.being_sent(task.batch.number):
+        return RunEnd(0, None, interrupted=False)
+    if (run := task.journal.hand_over(task.batch.number)) is None:
+        return RunEnd(0, None, interrupted=False)
+    stops = task.sent_by is not SentBy.WORKERS_UNATTENDED
+    return follow_run(run, task.journal, task.batch, watch, counted, stops=stops)
 
 
 def _handed_over(task: Task, *, waits: bool, begin: Callable[[], None]) -> RunOfWorkers | None:

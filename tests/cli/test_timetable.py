@@ -90,7 +90,7 @@ def test_a_folder_is_picked_up_by_the_timetable_and_sent_by_all_workers(hosts: H
         (pick_up_name(place / "drop"), 0, False)
     ]
     assert "drop" in with_timetable(hosts.office, place).run("workers").stdout
-    assert "tables of procrastinate, 0" in hosts.office.run("doctor").stdout
+    assert "jobs of workers" in hosts.office.run("doctor").stdout
     for process in workers:
         process.send_signal(signal.SIGTERM)
         stdout, stderr = process.communicate(timeout=PATIENCE_S)
