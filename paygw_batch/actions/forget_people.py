@@ -10,7 +10,7 @@ from paygw_batch.actions.find_payments import is_number, payment_search, spellin
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import ApprovalError, InternalError, UsageError
-from paygw_batch.journal import Forgettable, FoundPayment, Journal, JournalReader
+from paygw_batch.journal import Forgettable, FoundPayment, Journal, JournalReader, OldPages
 from paygw_batch.language import say, say_count
 from paygw_batch.report.remittance import payee_of
 from paygw_batch.run.approval_keys import ApprovalKey
@@ -33,10 +33,10 @@ _MOST_PAYMENTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The payments whose payees were forgotten. `is_clean`: no byte of them is left in the files of the journal."""
+    """The payments whose payees were forgotten, and where bytes of them can still be."""
 
     chosen: Forgettable
-    is_clean: bool
+    old_pages: OldPages
 
 
 def cut_off(settings: Settings, typed: str | None) -> str:

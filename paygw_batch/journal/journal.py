@@ -21,8 +21,9 @@ from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.journal.batch_part import BatchPart, record_of
 from paygw_batch.journal.evidence_log import EvidenceLog
-from paygw_batch.journal.facts.codec import BatchOpened
+from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
+from paygw_batch.journal.facts.forgetting import fingerprint, key_id
 from paygw_batch.journal.facts.history import history_of
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.facts.progress import (
@@ -35,7 +36,9 @@ from paygw_batch.journal.facts.progress import (
     succeed,
     waits_for_quarantine,
 )
+from paygw_batch.journal.forget import Forgetting, forgettable, remains
 from paygw_batch.journal.gate_port import Gate
+from paygw_batch.journal.guards.fingerprint_key import FingerprintKey
 from paygw_batch.journal.kept_notification import evidence_of
 from paygw_batch.journal.port import EngineJournal, VerifyProgress, unwatched
 from paygw_batch.journal.shared_run import RowBeingSent, RunOfWorkers
@@ -62,6 +65,7 @@ from paygw_batch.journal.values import (
     Messages,
     NewBatch,
     NewNotice,
+    OldPages,
     PaymentSearch,
     RepeatedBatch,
     RowStanding,
@@ -77,6 +81,8 @@ _AT_ONCE = 10_000
 """How many instructions a release moves at a time."""
 _NOTIFICATIONS_AT_ONCE = 200
 """How many notifications one transaction takes in."""
+_OVER = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
+"""The states of rows in a batch that is over."""
 
 
 class WaitingInbox(Protocol):
@@ -90,6 +96,10 @@ class WaitingInbox(Protocol):
         """Check all of it; return how many notifications follow `taken`."""
         ...
 
+    def forget_taken(self, taken: InboxEnd) -> bool:
+        """Forget the notifications up to `taken`; return False if another program keeps its log from being emptied."""
+        ...
+
     def close(self) -> None:
         """Close it. It is opened again when it is needed."""
         ...
@@ -101,10 +111,10 @@ class JournalReader(ABC):
     Every method raises `JournalCorrupt` for what is found damaged, and `JournalError` for what cannot be read.
     """
 
-    def __init__(self, tables: Tables, inbox: WaitingInbox, notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, tables: Tables, inbox: WaitingInbox, key: FingerprintKey, notes: tuple[str, ...] = ()) -> None:
         self.notes = notes
         """Sentences about the journal as a whole that a person should read and that stop nothing."""
-        self._tables, self._inbox = tables, inbox
+        self._tables, self._inbox, self._key = tables, inbox, key
         self._evidence = EvidenceLog(tables)
 
     def head(self) -> Head:
@@ -154,7 +164,7 @@ class JournalReader(ABC):
         with self._snapshot():
             if not self._tables.run("opened_since", operation=operation, since=since):
                 return []
-            asked = self._with_fingerprints(rows, columns.index("payee"))
+            asked = self._with_fingerprints(rows, columns.index("payee"), operation, since)
             newest: dict[int, LookAlike] = {}
             for line in self._tables.each("look_alikes", columns, asked, operation=operation, since=since):
                 one = LookAlike(*line)
@@ -185,7 +195,7 @@ class JournalReader(ABC):
         """
         columns, repeated = ("order_id", "payee", "currency", "minor"), Counter[int]()
         with self._snapshot():
-            asked = self._with_fingerprints(rows, columns.index("payee"))
+            asked = self._with_fingerprints(rows, columns.index("payee"), operation, since)
             for batch, count in self._tables.each("repeated", columns, asked, operation=operation, since=since):
                 repeated[batch] += count
             return [
@@ -320,13 +330,25 @@ class JournalReader(ABC):
         payments = {number: _payment(line) for number, line in zip(numbers, lines, strict=True)}
         return {row: payments[number] for row, number in instructions.items()}
 
-    def forgettable(self, numbers: Sequence[int] | None = None, *, before: str = "", left_until: str) -> Forgettable:  # noqa: ARG002
+    def forgettable(self, numbers: Sequence[int] | None = None, *, before: str = "", left_until: str) -> Forgettable:
         """Return the payments whose payees may be forgotten: all from before a date, or those of `numbers`.
 
         A batch is forgotten when it is over: each of its rows is paid, returned, replaced, or rejected for good (one
         that a person called rejected left no later than `left_until`), and no message about it waits for a person.
         """
-        raise _forgets_nobody()
+        with self._snapshot():
+            return forgettable(self._tables, numbers, before, lambda batch: self._is_over(batch, left_until))
+
+    def _is_over(self, batch: int, left_until: str) -> bool:
+        """Whether nothing can happen to a batch any more, and nothing about it waits for a person."""
+        if any(tally.state not in _OVER for tally in self._tallies(batch, TallyKind.ALL, None)):
+            return False
+        messages = self._evidence.messages(batch)
+        rejected = self._rows(batch, WantedRows({State.REJECTED}))
+        return not (messages.contradictions or messages.waiting) and not any(
+            row.is_rejected_by_person and row.intended_at is not None and row.intended_at > left_until
+            for row in rejected
+        )
 
     def forgotten(self, batch: int) -> HistoryEntry | None:
         """Return when and by whom people of a batch were forgotten first; None where nobody was."""
@@ -367,13 +389,28 @@ class JournalReader(ABC):
     def _snapshot(self) -> AbstractContextManager[object]:
         """Let many statements see one state of the journal, with errors as `_plainly` has them."""
 
-    def _fingerprint(self, kind: str, value: str) -> str:  # noqa: ARG002 (a store that forgets nobody has none)
+    def _fingerprint(self, kind: str, value: str) -> str:
         """Return the fingerprint of a value of a payee who was forgotten; empty where no key is."""
-        return ""
+        return fingerprint(self._key.read(), kind, value)
 
-    def _with_fingerprints(self, rows: Iterable[tuple[Any, ...]], place: int) -> Iterable[tuple[Any, ...]]:  # noqa: ARG002
-        """Return rows, each a second time with the fingerprint in place of the payee where somebody was forgotten."""
-        return rows
+    def _with_fingerprints(
+        self, rows: Iterable[tuple[Any, ...]], place: int, operation: str, since: str
+    ) -> Iterable[tuple[Any, ...]]:
+        """Return rows, each a second time with the fingerprint in place of the payee where somebody was forgotten.
+
+        Raises `JournalError` if people of batches opened after `since` were forgotten by a key that is not here: who is
+        paid again would not be known.
+        """
+        if not self._tables.run("any_forgotten"):
+            return rows
+        ours = key_id(self._key.read())
+        if any(key != ours for (key,) in self._tables.run("keys_since", operation=operation, since=since)):
+            raise key_is_elsewhere(self._key)
+        return (
+            one
+            for row in rows
+            for one in (row, (*row[:place], self._fingerprint("payee", row[place]), *row[place + 1 :]))
+        )
 
     @abstractmethod
     def _chain_end(self) -> tuple[int, str]:
@@ -553,13 +590,49 @@ class Journal(JournalReader):
             self._evidence.keep(order)
         return released
 
-    def forget(self, chosen: Forgettable, *, by: str, at: str, order: SignedOrder | None = None) -> bool:  # noqa: ARG002
+    def forget(self, chosen: Forgettable, *, by: str, at: str, order: SignedOrder | None = None) -> OldPages:
         """Forget the payees of payments in one transaction; ids, sums, states and times stay, and the chain.
 
         The signed `order` that asks for it is kept in the same transaction (`DocumentWithdrawn` if it was withdrawn).
-        Return False where another program reads the journal, and keeps its log from being emptied: call it again then.
+        Return where bytes of them can still be.
         """
-        raise _forgets_nobody()
+        key, digest = self._key_to_forget(), "" if order is None else order.sha256
+        every = [number for numbers in chosen.batches.values() for number in numbers]
+        with self._forgetting(chosen.before):
+            ids = {one.batch for one in self.batches() if one.number in chosen.batches}
+            forgetting, marks = Forgetting(self._tables, key), dict[int, int]()
+            for batch, numbers in chosen.batches.items():
+                marks[batch] = self._mark(batch, len(marks))
+                forgetting.instructions(numbers, marks[batch])
+                forgetting.sheet(batch)
+            if marks:  # by the first of these facts: one look at all evidence
+                forgetting.evidence(every, chosen.before, ids, min(marks.values()))
+            for batch, mark in marks.items():
+                left, instructions, evidence = remains(self._tables, mark, batch)
+                said = (by, chosen.before, instructions, evidence, left.hexdigest(), digest, key_id(key))
+                self._record_forgetting(batch, at, BatchForgotten(*said))
+            self._evidence.keep(order)
+        return self.scrub()
+
+    @abstractmethod
+    def scrub(self) -> OldPages:
+        """Remove what bytes there still are of forgotten people, as far as this store can; return where some remain."""
+
+    def _key_to_forget(self) -> bytes:
+        """Return the key by which people are forgotten now, made where there is none."""
+        return self._key.make()
+
+    @abstractmethod
+    def _forgetting(self, before: str) -> AbstractContextManager[object]:
+        """One transaction, as `_writing`, in which people may be forgotten, up to a date or one of them."""
+
+    @abstractmethod
+    def _mark(self, batch: int, place: int) -> int:
+        """Return what a forgotten line of a batch names: the fact that comes `place` facts after the next one."""
+
+    @abstractmethod
+    def _record_forgetting(self, batch: int, at: str, forgotten: BatchForgotten) -> None:
+        """Add the fact that forgets people of a batch to the chain."""
 
     def _amend(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
         """Let new instructions take over from those they replace: order ids, numbering and, if rejected, a release."""
@@ -657,9 +730,15 @@ class Journal(JournalReader):
         """
 
 
-def _forgets_nobody() -> JournalError:
+def key_is_elsewhere(key: FingerprintKey) -> JournalError:
+    """Return the error that people were forgotten by a key which is not on this machine."""
     return JournalError(
-        say("A journal in PostgreSQL can't forget anybody yet."), hint=say("Nothing was changed: nobody was forgotten.")
+        say("People were forgotten, and the key by which they are known again is not on this machine."),
+        hint=say(
+            "Nothing was sent, and nobody was forgotten. Copy the key from the machine on which they were forgotten "
+            "to {path} (mode 0600).",
+            path=key.path or "",
+        ),
     )
 
 

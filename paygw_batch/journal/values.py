@@ -311,6 +311,16 @@ class Forgettable:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+class OldPages(Enum):
+    """Where bytes of people who were forgotten can still be, in the files of the journal."""
+
+    NOWHERE = "nowhere"
+    IN_LOG = "in_log"
+    """Another program reads the file, and its log cannot be emptied: forget once more when it is closed."""
+    IN_DATABASE = "in_database"
+    """The server keeps old lines until its tables are written again, which is for their owner to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class WantedRows:
     """The rows of a batch to read: see `JournalReader.rows`. None: all."""

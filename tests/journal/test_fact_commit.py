@@ -11,7 +11,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.facts.chain import Link, follow
 from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.postgres import migrations
-from paygw_batch.journal.postgres.leasing.fact_commit import CALL, StagedFacts, stage_facts, stage_opening
+from paygw_batch.journal.postgres.leasing.fact_commit import CALL, StagedFacts, stage_facts, stage_of_batch
 from paygw_batch.journal.postgres.leasing.leases import Lease
 from paygw_batch.journal.postgres.standing_lines import Loaded
 from paygw_batch.journal.values import Entry, KeptReply
@@ -196,7 +196,7 @@ def test_the_fact_that_opens_a_batch_moves_no_row() -> None:
         row,
     ).lines
     line = line._replace(instruction=None, attempt=None)
-    opening = stage_opening(lease(), line)
+    opening = stage_of_batch(lease(), line)
     (end,) = given(opening.values, "s_")
     (fact,) = given(opening.values, "f_")
     assert end == {"number": 7, "seq": 4, "hash": START, "new_seq": 5, "new_hash": line.hash, "new_at": at(6)}

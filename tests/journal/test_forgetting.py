@@ -11,10 +11,19 @@ import pytest
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, SignedOrder
 from paygw_batch.core.lifecycle import Resolution, Resolved, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalCorrupt, JournalError
+from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import Amendment, Entry, InboxEnd, KeptReply, Known, NewInstruction, PaymentSearch
+from paygw_batch.journal.values import (
+    Amendment,
+    Entry,
+    InboxEnd,
+    KeptReply,
+    Known,
+    NewInstruction,
+    OldPages,
+    PaymentSearch,
+)
 from tests.journal.journal_rows import (
     OPERATION,
     all_due,
@@ -22,7 +31,6 @@ from tests.journal.journal_rows import (
     file_place,
     intent,
     journal_path,
-    memory,
     new_instruction,
     open_at,
     open_sheet,
@@ -31,6 +39,7 @@ from tests.journal.journal_rows import (
     row_of,
     send,
 )
+from tests.journal.tested_journal import Journal
 
 BEFORE, LATER, WHEN = "2027-01-01", "2027-02-01T08:00:00.000Z", "2027-03-01T08:00:00.000Z"
 SECRETS = ("Zephyrine", "Quillfeather", "254799887766", "ticket-of-zephyrine", "raw-words-about-her", "sheet-of-hers")
@@ -45,7 +54,7 @@ def secret_row(row: int, order_id: str) -> NewInstruction:
     )
 
 
-def send_telling(journal: SqliteJournal, batch: int) -> None:
+def send_telling(journal: Journal, batch: int) -> None:
     """Send the due rows of a batch: all are rejected, with the gateway's words and raw replies about the payee."""
     reply = KeptReply("HTTP/1.1 200 OK", b'{"message": "raw-words-about-her"}')
     for one in all_due(journal, batch):
@@ -56,12 +65,12 @@ def send_telling(journal: SqliteJournal, batch: int) -> None:
         journal.append([Entry(said.instruction, said.attempt, said.fact, said.at, reply)])
 
 
-def told(journal: SqliteJournal, order_id: str) -> None:
+def told(journal: Journal, order_id: str) -> None:
     claim = Claim(order_id, "1", "KES", "approved")
     journal.take_in([Evidence(EvidenceSource.NOTIFICATION, claim, '{"name": "Quillfeather"}')], {}, at=at(3))
 
 
-def of_january(journal: SqliteJournal) -> None:
+def of_january(journal: Journal) -> None:
     """Fill a journal with an old batch that is over, of one person and others, and a new one."""
     open_sheet(journal, "old", [secret_row(2, "A-1"), new_instruction(3, "A-2")], pages=(b"sheet-of-hers" * 500,))
     send_telling(journal, 1)
@@ -73,9 +82,9 @@ def of_january(journal: SqliteJournal) -> None:
     open_sheet(journal, "new", [new_instruction(2, "C-1")], opened_at=LATER)
 
 
-def forgotten(journal: SqliteJournal, *, before: str = BEFORE) -> None:
+def forgotten(journal: Journal, *, before: str = BEFORE) -> None:
     chosen = journal.forgettable(before=before, left_until=WHEN)
-    assert journal.forget(chosen, by="amina", at=WHEN)
+    assert journal.forget(chosen, by="amina", at=WHEN) is not OldPages.IN_LOG
 
 
 def bytes_of(place: Path) -> bytes:
@@ -106,13 +115,14 @@ def test_no_byte_of_forgotten_people_stays_in_any_file(kept: SqliteJournal, plac
     assert found_in(place) == []
 
 
-def test_verify_passes_after_forgetting_and_what_is_no_secret_stays(kept: SqliteJournal, place: Path) -> None:
-    rows = [[row_of(kept, batch, row) for row in (2, 3)] for batch in (1, 2)]
-    tallies = [kept.tallies(batch) for batch in (1, 2)]
-    forgotten(kept)
+def test_verify_passes_after_forgetting_and_what_is_no_secret_stays(journal: Journal) -> None:
+    of_january(journal)
+    rows = [[row_of(journal, batch, row) for row in (2, 3)] for batch in (1, 2)]
+    tallies = [journal.tallies(batch) for batch in (1, 2)]
+    forgotten(journal)
     for batch in (1, 2):
         for row, before in zip((2, 3), rows[batch - 1], strict=True):
-            now = row_of(kept, batch, row)
+            now = row_of(journal, batch, row)
             assert (now.state, now.client_orderid, now.minor, now.sent_orderid, now.updated_at) == (
                 before.state,
                 before.client_orderid,
@@ -121,32 +131,30 @@ def test_verify_passes_after_forgetting_and_what_is_no_secret_stays(kept: Sqlite
                 before.updated_at,
             )
             assert "ephyrine" not in str(now)
-    assert [kept.tallies(batch) for batch in (1, 2)] == tallies
-    counts = kept.verify()
+    assert [journal.tallies(batch) for batch in (1, 2)] == tallies
+    counts = journal.verify()
     assert (counts["instructions"], counts[State.PAID], counts[State.REJECTED]) == (5, 2, 2)
-    kept.close()
-    with closing(read_at(place)) as reader:
-        assert reader.verify() == counts
-        assert not list(reader.pages(1))
-        search = PaymentSearch((("zephyrine",),), "Zephyrine")
-        assert reader.find_payments(search, limit=9) == []
-        (payment,) = reader.find_payments(PaymentSearch((), "A-1"), limit=9)
-        assert (payment.payee, dict(payment.fields), payment.state) == ("", {}, State.REJECTED)
+    assert not list(journal.pages(1))
+    search = PaymentSearch((("zephyrine",),), "Zephyrine")
+    assert journal.find_payments(search, limit=9) == []
+    (payment,) = journal.find_payments(PaymentSearch((), "A-1"), limit=9)
+    assert (payment.payee, dict(payment.fields), payment.state) == ("", {}, State.REJECTED)
 
 
-def test_the_forgetting_is_a_fact_that_says_who_and_what(kept: SqliteJournal) -> None:
-    before = kept.head().seq
-    assert kept.forgotten(1) is None
-    forgotten(kept)
-    entry = kept.forgotten(1)
+def test_the_forgetting_is_a_fact_that_says_who_and_what(journal: Journal) -> None:
+    of_january(journal)
+    before = journal.head().seq
+    assert journal.forgotten(1) is None
+    forgotten(journal)
+    entry = journal.forgotten(1)
     assert entry is not None
-    assert (kept.head().seq, entry.at, entry.by, entry.said) == (
+    assert (journal.head().seq, entry.at, entry.by, entry.said) == (
         before + 2,
         WHEN,
         "amina",
         '["forgotten_before", 2, "2027-01-01"]',
     )
-    assert kept.forgotten(3) is None
+    assert journal.forgotten(3) is None
 
 
 FORGERIES = [
@@ -190,33 +198,36 @@ def test_a_change_after_the_forgetting_is_found(kept: SqliteJournal, place: Path
         reader.verify()
 
 
-def test_the_same_rows_are_known_again_and_pay_nobody_twice(kept: SqliteJournal) -> None:
-    forgotten(kept)
+def test_the_same_rows_are_known_again_and_pay_nobody_twice(journal: Journal) -> None:
+    of_january(journal)
+    forgotten(journal)
     paid = secret_row(2, "B-1")
     rows = [(2, paid.client_orderid, paid.content), (3, "B-2", new_instruction(3).content), (4, "B-3", "other")]
-    known, clashes = kept.compare(OPERATION, rows)
+    known, clashes = journal.compare(OPERATION, rows)
     assert (known, clashes) == ([Known(2, 3, State.PAID), Known(3, 4, State.PAID)], [])
-    _, (clash,) = kept.compare(OPERATION, [(2, "B-1", "another payment")])
+    _, (clash,) = journal.compare(OPERATION, [(2, "B-1", "another payment")])
     assert (clash.instruction, clash.amendable) == (3, False)
 
 
-def test_a_rejected_payee_who_was_forgotten_is_paid_only_by_an_amendment(kept: SqliteJournal) -> None:
-    forgotten(kept)
+def test_a_rejected_payee_who_was_forgotten_is_paid_only_by_an_amendment(journal: Journal) -> None:
+    of_january(journal)
+    forgotten(journal)
     again = secret_row(2, "A-1")
-    known, (clash,) = kept.compare(OPERATION, [(2, again.client_orderid, again.content)])
+    known, (clash,) = journal.compare(OPERATION, [(2, again.client_orderid, again.content)])
     assert (known, clash.instruction, clash.amendable) == ([], 1, True)
-    open_sheet(kept, "again", [again], amendments=[Amendment(2, 1)], opened_at=LATER)
-    (due,) = all_due(kept, 4)
+    open_sheet(journal, "again", [again], amendments=[Amendment(2, 1)], opened_at=LATER)
+    (due,) = all_due(journal, 4)
     assert (due.order_id, due.instruction.fields["account_name"]) == ("A-1-r2", "Zephyrine Quillfeather")
-    send(kept, 4, OutcomeKind.PAID, LATER)
-    assert kept.verify()[State.REPLACED] == 1
+    send(journal, 4, OutcomeKind.PAID, LATER)
+    assert journal.verify()[State.REPLACED] == 1
 
 
-def test_no_row_of_a_forgotten_payee_is_ever_due(kept: SqliteJournal) -> None:
-    forgotten(kept)
-    kept.release(1, None, suffix=True, by="amina", at=WHEN)
-    assert row_of(kept, 1, 2).state is State.READY
-    assert not all_due(kept, 1)
+def test_no_row_of_a_forgotten_payee_is_ever_due(journal: Journal) -> None:
+    of_january(journal)
+    forgotten(journal)
+    journal.release(1, None, suffix=True, by="amina", at=WHEN)
+    assert row_of(journal, 1, 2).state is State.READY
+    assert not all_due(journal, 1)
 
 
 def test_without_the_key_the_same_rows_are_refused_and_never_new(kept: SqliteJournal, place: Path) -> None:
@@ -232,18 +243,18 @@ def test_without_the_key_the_same_rows_are_refused_and_never_new(kept: SqliteJou
         assert reader.verify()["instructions"] == 5
 
 
-def test_a_payee_who_was_forgotten_is_still_a_look_alike(kept: SqliteJournal) -> None:
-    forgotten(kept)
+def test_a_payee_who_was_forgotten_is_still_a_look_alike(journal: Journal) -> None:
+    of_january(journal)
+    forgotten(journal)
     row = (2, "D-1", "254799887766", "KES", 150050)
-    (found,) = kept.look_alikes(OPERATION, [row], since="2026-01-01")
+    (found,) = journal.look_alikes(OPERATION, [row], since="2026-01-01")
     assert (found.row, found.client_orderid) == (2, "B-1")
-    (batch, *_) = kept.repeated_batches(OPERATION, [row[1:]], since="2026-01-01")
+    (batch, *_) = journal.repeated_batches(OPERATION, [row[1:]], since="2026-01-01")
     assert (batch.batch, batch.rows) == ("paid", 1)
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED])
-def test_a_batch_with_an_open_row_waits_whole(kind: OutcomeKind) -> None:
-    journal = memory()
+def test_a_batch_with_an_open_row_waits_whole(journal: Journal, kind: OutcomeKind) -> None:
     open_sheet(journal, "b1", 2)
     due = all_due(journal, 1)
     journal.append([intent(one, at(1)) for one in due])
@@ -253,8 +264,7 @@ def test_a_batch_with_an_open_row_waits_whole(kind: OutcomeKind) -> None:
     assert journal.forgettable([1], left_until=WHEN).waiting == [1]
 
 
-def test_a_batch_waits_while_a_row_is_in_quarantine_or_ready() -> None:
-    journal = memory()
+def test_a_batch_waits_while_a_row_is_in_quarantine_or_ready(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     assert journal.forgettable(before=BEFORE, left_until=WHEN).waiting == [1]
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
@@ -263,16 +273,14 @@ def test_a_batch_waits_while_a_row_is_in_quarantine_or_ready() -> None:
     assert journal.forgettable(before=BEFORE, left_until=at(1)).instructions == 1
 
 
-def test_a_batch_waits_while_evidence_contradicts_it() -> None:
-    journal = memory()
+def test_a_batch_waits_while_evidence_contradicts_it(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     send(journal, 1, OutcomeKind.PAID, at(1))
     journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, at(2))])
     assert journal.forgettable(before=BEFORE, left_until=WHEN).waiting == [1]
 
 
-def test_a_row_that_a_younger_batch_covers_is_kept_for_it() -> None:
-    journal = memory()
+def test_a_row_that_a_younger_batch_covers_is_kept_for_it(journal: Journal) -> None:
     open_sheet(journal, "b1", 2)
     send(journal, 1, OutcomeKind.PAID, at(1))
     open_sheet(journal, "b2", 0, known=[Known(2, 1, State.PAID)], opened_at=LATER)
@@ -280,10 +288,10 @@ def test_a_row_that_a_younger_batch_covers_is_kept_for_it() -> None:
     assert {batch: list(numbers) for batch, numbers in chosen.batches.items()} == {1: [2]}
     both = journal.forgettable([1], left_until=WHEN)
     assert {batch: list(numbers) for batch, numbers in both.batches.items()} == {1: [1], 2: []}
-    assert journal.forget(both, by="amina", at=WHEN)
+    assert journal.forget(both, by="amina", at=WHEN) is not OldPages.IN_LOG
     assert (list(journal.pages(1)), list(journal.pages(2))) == ([], [])
     assert journal.verify()["instructions"] == 2
-    assert journal.forget(journal.forgettable(before="2028", left_until=WHEN), by="amina", at=WHEN)
+    journal.forget(journal.forgettable(before="2028", left_until=WHEN), by="amina", at=WHEN)
     assert journal.verify()["instructions"] == 2
     assert not journal.forgettable(before="2028", left_until=WHEN).batches
 
@@ -329,14 +337,13 @@ def test_a_reader_that_keeps_the_log_is_told_and_a_second_call_empties_it(
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM fact").fetchall()
         chosen = kept.forgettable(before=BEFORE, left_until=WHEN)
-        assert not kept.forget(chosen, by="amina", at=WHEN)
+        assert kept.forget(chosen, by="amina", at=WHEN) is OldPages.IN_LOG
         reader.execute("COMMIT")
-    assert kept.scrub()
+    assert kept.scrub() is OldPages.NOWHERE
     assert found_in(place) == []
 
 
-def test_an_old_statement_is_still_known_after_its_rows_are_forgotten() -> None:
-    journal = memory()
+def test_an_old_statement_is_still_known_after_its_rows_are_forgotten(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     claim = Claim("nobody", "1", "KES", "approved")
     content = (
@@ -348,14 +355,6 @@ def test_an_old_statement_is_still_known_after_its_rows_are_forgotten() -> None:
     forgotten(journal)
     assert journal.first_reading("abc") == before
     assert before.attempts == {1: 1}
-
-
-def test_a_journal_in_a_database_refuses(database: str, place: Path) -> None:
-    from tests.journal.postgres_rows import open_postgres, postgres_place  # noqa: PLC0415
-
-    with closing(open_postgres(postgres_place(database, place))) as journal, pytest.raises(JournalError) as found:
-        journal.forgettable(before=BEFORE, left_until=WHEN)
-    assert found.value.message == "A journal in PostgreSQL can't forget anybody yet."
 
 
 def test_a_place_that_was_forgotten_in_opens_again(kept: SqliteJournal, place: Path) -> None:

@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from typing import assert_never
 
 import click
 
@@ -20,7 +21,7 @@ from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_co
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.send_batch import reported
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import Forgettable, JournalReader
+from paygw_batch.journal import Forgettable, JournalReader, OldPages
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.forget_order import ForgetOrder
@@ -199,9 +200,22 @@ def _done(screen: Screen, journal: JournalReader, done: Forgotten) -> Summary:
     if chosen.batches:
         screen.say(say("Backups of the journal, and files that were written elsewhere, are yours to remove as well."))
     message = say("The payees of {payments} are forgotten.", payments=_counted(chosen))
-    if done.is_clean:
-        return Summary(ExitCode.DONE, message, rows=chosen.instructions, further=told)
-    message += " " + say(
-        "Another program is reading the journal, and its log still holds them: close it, and run this command again."
-    )
-    return Summary(ExitCode.STOPPED_EARLY, message, rows=chosen.instructions, further=told)
+    match done.old_pages:
+        case OldPages.NOWHERE:
+            return Summary(ExitCode.DONE, message, rows=chosen.instructions, further=told)
+        case OldPages.IN_DATABASE:
+            screen.say(
+                say(
+                    "The server keeps old lines until the owner of the database runs these: ANALYZE; VACUUM FULL; "
+                    "CHECKPOINT. They stop everybody meanwhile: run them when nothing is sent."
+                )
+            )
+            return Summary(ExitCode.DONE, message, rows=chosen.instructions, further=told)
+        case OldPages.IN_LOG:
+            message += " " + say(
+                "Another program is reading the journal, and its log still holds them: close it, and run this command "
+                "again."
+            )
+            return Summary(ExitCode.STOPPED_EARLY, message, rows=chosen.instructions, further=told)
+        case _:
+            assert_never(done.old_pages)

@@ -88,6 +88,8 @@ class BatchForgotten:
     remains_sha256: str
     order: str = ""
     """The digest of the signed order that asked for it; empty where one person was enough."""
+    key: str = ""
+    """Which key the fingerprints are made with (`forgetting.key_id`); it says nothing about the key."""
 
 
 def encode(fact: Fact) -> tuple[str, str]:

@@ -15,7 +15,6 @@ from paygw_batch.journal.facts.codec import canonical
 
 MARK = "\x1e"
 """A control character, which no content and no payee has: it marks a fingerprint."""
-NO_FIELDS = "{}"
 _LEFT_OF_A_STATEMENT = ("attempts", "batch", "sha256")
 """Says when a file was first read, and of which attempts it can speak: without it an old file could settle a row."""
 
@@ -23,6 +22,11 @@ _LEFT_OF_A_STATEMENT = ("attempts", "batch", "sha256")
 def fingerprint(key: bytes | None, kind: str, value: str) -> str:
     """Return the substitute by which the same value is recognised later; empty without a key."""
     return "" if key is None else MARK + hmac.digest(key, f"{kind}\0{value}".encode(), "sha256").hex()
+
+
+def key_id(key: bytes | None) -> str:
+    """Return the name of a key, which says nothing about it and can be made again of it alone; empty for none."""
+    return "" if key is None else hmac.digest(key, b"which key", "sha256").hex()[:32]
 
 
 def evidence_left(source: str, content: str) -> str:

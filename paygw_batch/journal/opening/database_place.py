@@ -19,6 +19,7 @@ from paygw_batch.errors import (
 )
 from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.gate_port import GateState, LimitChange
+from paygw_batch.journal.guards.fingerprint_key import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.location import check_directory, make_directory
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.opening.place import JournalPlace
@@ -181,7 +182,11 @@ class DatabasePlace(JournalPlace):
         except BaseException:
             session.close()
             raise
-        return PostgresReader(session, identity, InboxReader(self.inbox))
+        return PostgresReader(session, identity, InboxReader(self.inbox), self.fingerprint_key())
+
+    def fingerprint_key(self) -> FingerprintKey:
+        """Return the key of the fingerprints of forgotten payees, as this host has it: beside the inbox."""
+        return FingerprintKey(fingerprint_key_path(self.inbox.with_suffix("")))
 
     def holder(self) -> LockHolder | None:
         """Return the process that has the desk, or else a chunk."""
@@ -374,7 +379,8 @@ class DatabasePlace(JournalPlace):
             undo.callback(heartbeat.close)
             writer = ChainWriter(guarded, held, heartbeat)
             undo.pop_all()
-        return journal(session, identity, writer, InboxReader(self.inbox), chunk_rows=self.chunk_rows)
+        key = self.fingerprint_key()
+        return journal(session, identity, writer, InboxReader(self.inbox), key, chunk_rows=self.chunk_rows)
 
     def _writer_of_loss(self, session: Session, identity: Identity, command: str, undo: ExitStack) -> ChainWriter:
         """Return a writer of the facts of a loss: it sends nothing, and notes nothing in a witness."""

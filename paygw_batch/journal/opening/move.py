@@ -20,7 +20,9 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalMissing
 from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.facts.codec import BATCH_FORGOTTEN
 from paygw_batch.journal.facts.progress import COLUMNS
+from paygw_batch.journal.guards.fingerprint_key import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.journal.guards.witness import read_witness, retire
 from paygw_batch.journal.opening.database_place import DatabasePlace
@@ -34,9 +36,9 @@ from paygw_batch.journal.postgres.standing_lines import text_of
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.rows import CONTENT
 from paygw_batch.journal.sqlite.schema import end_of, identity_of, moved_to
-from paygw_batch.language import say
 
 _COMMAND = "journal move"
+_FORGETS = f"kind = '{BATCH_FORGOTTEN}'"
 _QUERIES = {
     "batch": """SELECT b.number, b.batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path,
             coalesce(json_extract(f.details, '$.plan_sha256'), ''), coalesce(r.reference, '')
@@ -44,15 +46,16 @@ _QUERIES = {
         LEFT JOIN batch_reference r ON r.batch = b.number ORDER BY 1""",
     "page": "SELECT batch, number, content FROM page ORDER BY 1, 2",
     "instruction": f"""SELECT number, batch, row, client_orderid, country, currency, minor, replaces, amount, form,
-        fields, payee, {CONTENT}, salt FROM instruction ORDER BY 1""",  # noqa: S608 - a constant of ours
+        fields, payee, {CONTENT}, salt, forgotten FROM instruction ORDER BY 1""",  # noqa: S608 - a constant of ours
     "known": "SELECT batch, row, instruction FROM known ORDER BY 1, 2",
     "order_id": "SELECT operation, order_id, instruction FROM order_id ORDER BY 1, 2",
     "payee_words": "SELECT number, fields FROM instruction ORDER BY 1",
     "fact": "SELECT seq, at, kind, batch, instruction, attempt, contradicts, details, hash FROM fact ORDER BY seq",
     "standing": f"SELECT instruction, {', '.join(COLUMNS)} FROM standing ORDER BY 1",  # noqa: S608 - constants of ours
     "evidence": """SELECT number, taken_at, source, spooled, spool_hash, finding, said, instruction, attempt, fact,
-        salt, content, hash FROM evidence ORDER BY 1""",
+        salt, content, hash, forgotten FROM evidence ORDER BY 1""",
     "reply": "SELECT instruction, fact, CAST(head AS BLOB), body FROM reply ORDER BY fact",
+    "forgetting": f"SELECT seq, batch FROM fact WHERE {_FORGETS} ORDER BY seq",  # noqa: S608 - a constant of ours
 }
 """The lines of each table, as a journal in PostgreSQL has them; `_File` counts the facts of each instruction."""
 
@@ -74,6 +77,8 @@ class _File:
         self.identity, self.end = identity_of(connection), end_of(connection)
         ((highest,),) = fetch(connection, "SELECT coalesce(max(number), 0) FROM instruction")
         self._facts = array("I", bytes(array("I").itemsize * (highest + 1)))
+        found = fetch(connection, f"SELECT seq FROM fact WHERE {_FORGETS} ORDER BY seq")  # noqa: S608 - a constant of ours
+        self._marks = {None: None} | {seq: mark for mark, (seq,) in enumerate(found, start=1)}
         self._replied = dict.fromkeys((seq for (seq,) in fetch(connection, "SELECT fact FROM reply")), 0)
 
     def lines(self, table: str) -> Iterator[Sequence[Any]]:
@@ -87,6 +92,10 @@ class _File:
                     storable.insert(1, self._facts[line[0]])
                 case "reply":
                     storable[1] = self._replied[line[1]]
+                case "instruction" | "evidence":
+                    storable[-1] = self._marks[line[-1]]
+                case "forgetting":
+                    storable[0] = self._marks[line[0]]
                 case _:
                     pass
             yield storable
@@ -140,6 +149,7 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
                         "[journal] url; if that database is lost, restore it."
                     ),
                 )
+            _take_key_along(FingerprintKey(fingerprint_key_path(path)), place.fingerprint_key())
             _remember(file_place, place, identity, now)
     return Move(identity, end.seq, counts)
 
@@ -167,11 +177,6 @@ def _copied(
         journal.conclude_dead(now)
         journal.take_in_waiting(words, at=now)
         counts = journal.verify()
-        if any(journal.forgotten(batch.number) for batch in journal.batches()):
-            raise JournalError(
-                say("People of this journal were forgotten, and a journal in PostgreSQL can't keep that yet."),
-                hint=say("Nothing was moved: go on with the file."),
-            )
         with closing(connect(file_place.path, write=False)) as file:
             fetch(file, "BEGIN")
             _check_name(identity_of(file), place)
@@ -200,6 +205,12 @@ def _check_name(identity: Identity, place: DatabasePlace) -> None:
             ),
             hint=say("Nothing was moved."),
         )
+
+
+def _take_key_along(old: FingerprintKey, new: FingerprintKey) -> None:
+    """Let the journal in the database know forgotten payees again by the key that is beside the file."""
+    if (key := old.read()) is not None and new.read() is None:
+        new.keep(key)
 
 
 def _remember(file_place: FilePlace, place: DatabasePlace, identity: Identity, now: str) -> None:

@@ -97,7 +97,8 @@ _OF_CHUNK = """page AS MATERIALIZED (
 """The rows of a batch in one chunk: those that it brought, or those that it also covers."""
 _DUE = """WITH {page} SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields,
         p.order_id, p.attempt, p.generation, p.possible_duplicate_of,
-        p.state = 'ready' AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = p.number),
+        p.state = 'ready' AND p.forgotten IS NULL
+            AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = p.number),
         p.number, p.state, p.attempt, p.inherited_attempts, p.facts, n.kind, n.attempt,
         coalesce((SELECT max(nth) FROM fact WHERE instruction = p.number), 0)
     FROM page c JOIN progress p ON p.number = c.instruction LEFT JOIN LATERAL (

@@ -54,7 +54,7 @@ SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spoo
 
 -- name: notes
 -- The journal's own notes of one kind, oldest first.
-SELECT content, taken_at FROM evidence WHERE finding = :finding ORDER BY number
+SELECT content, taken_at FROM evidence WHERE finding = :finding AND forgotten IS NULL ORDER BY number
 
 -- name: evidence_naming
 -- The evidence of one source whose content holds a text, oldest first.
@@ -66,7 +66,7 @@ SELECT batch FROM batch WHERE number = :batch
 
 -- name: all_evidence
 -- The whole chain, oldest first.
-SELECT {columns}, NULL FROM evidence ORDER BY number
+SELECT {columns}, forgotten FROM evidence ORDER BY number
 
 -- name: fact_of_evidence
 -- The fact that a line of evidence names.

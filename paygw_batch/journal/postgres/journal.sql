@@ -63,8 +63,9 @@ SELECT 1 FROM order_id WHERE operation = :operation LIMIT 1
 
 -- name: compare
 -- The instruction that has the order id of a row, and whether that is the id and the content that it began with.
-SELECT u.row, u.order_id, p.number, p.client_orderid = u.order_id, p.content = u.content, NULL, NULL, p.state,
-    p.attempt, p.possible_duplicate_of, p.error_code, p.intended_at, b.batch, p.row, b.opened_at
+-- Of a payee who was forgotten there is a fingerprint, which the row's own content is held against.
+SELECT u.row, u.order_id, p.number, p.client_orderid = u.order_id, p.content = u.content,
+    CASE WHEN p.forgotten IS NOT NULL THEN p.content END, CASE WHEN p.forgotten IS NOT NULL THEN u.content END, p.state, p.attempt, p.possible_duplicate_of, p.error_code, p.intended_at, b.batch, p.row, b.opened_at
 FROM unnest(:row::bigint[], :order_id::text[], :content::text[]) WITH ORDINALITY u(row, order_id, content, place)
 JOIN order_id o ON o.operation = :operation AND o.order_id = u.order_id
 JOIN progress p ON p.number = o.instruction JOIN batch b ON b.number = p.batch ORDER BY u.place
@@ -164,7 +165,7 @@ SELECT instruction FROM payee_words WHERE words @@ :expression::tsquery ORDER BY
 -- name: payments
 -- Some payments as `FoundPayment` has them, newest first.
 SELECT b.batch, b.sheet_name, b.operation, b.opened_at, p.row, p.client_orderid, p.country, p.currency, p.amount, p.form,
-    p.fields, p.payee, p.state, p.attempt - p.inherited_attempts, p.sent_orderid, p.gateway_status, p.gateway_reference,
+    p.fields, CASE WHEN p.forgotten IS NULL THEN p.payee ELSE '' END, p.state, p.attempt - p.inherited_attempts, p.sent_orderid, p.gateway_status, p.gateway_reference,
     p.error_code, p.message, p.possible_duplicate_of,
     coalesce(p.first_sent_at, CASE WHEN p.state = 'in_flight' THEN p.intended_at END), p.updated_at
 FROM progress p JOIN batch b ON b.number = p.batch WHERE p.number = ANY (:numbers) ORDER BY p.number DESC

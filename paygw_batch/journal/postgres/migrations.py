@@ -21,7 +21,8 @@ from paygw_batch.language import say
 def scripts() -> tuple[str, ...]:
     """Return the scripts that lead from each version to the next; the first leads from nothing to version 1."""
     folder = resources.files(__package__)
-    return ("".join(folder.joinpath(name).read_text(encoding="utf-8") for name in ("schema-1.sql", "roll_call.sql")),)
+    parts = ("schema-1.sql", "roll_call.sql", "forgetting.sql")
+    return ("".join(folder.joinpath(name).read_text(encoding="utf-8") for name in parts),)
 
 
 def newest_version() -> int:

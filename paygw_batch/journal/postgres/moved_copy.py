@@ -48,14 +48,15 @@ _TABLES = {
     "reference",
     "page": "batch, number, content",
     "instruction": "number, batch, row, client_orderid, country, currency, minor, replaces, amount, form, fields, "
-    "payee, content, salt",
+    "payee, content, salt, forgotten",
     "known": "batch, row, instruction",
     "order_id": "operation, order_id, instruction, spelling",
     "payee_words": "instruction, words",
     "fact": "segment, seq, number, at, kind, batch, instruction, nth, attempt, contradicts, details, hash",
     "standing": f"instruction, facts, {', '.join(COLUMNS)}",
-    "evidence": ", ".join(EvidenceLine._fields),
+    "evidence": ", ".join((*EvidenceLine._fields, "forgotten")),
     "reply": "instruction, nth, head, body",
+    "forgetting": "mark, batch",
 }
 """The tables that are copied, in this order, with their columns."""
 

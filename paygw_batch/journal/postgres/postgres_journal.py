@@ -15,11 +15,12 @@ import psycopg
 from paygw_batch.core.lifecycle import Released, Replaced
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import BatchPart
-from paygw_batch.journal.facts.chain import Identity, opening_line
-from paygw_batch.journal.facts.codec import BatchOpened
+from paygw_batch.journal.facts.chain import Identity, forgetting_line, opening_line
+from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress
-from paygw_batch.journal.journal import Journal, WaitingInbox
+from paygw_batch.journal.guards.fingerprint_key import FingerprintKey
+from paygw_batch.journal.journal import Journal, WaitingInbox, key_is_elsewhere
 from paygw_batch.journal.postgres.batch_copy import copy_batch
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal
@@ -30,7 +31,16 @@ from paygw_batch.journal.postgres.outbox import PostgresOutbox
 from paygw_batch.journal.postgres.postgres_reader import PostgresReader
 from paygw_batch.journal.postgres.session import Session, conflicting_lines, fetch
 from paygw_batch.journal.postgres.standing_lines import load_instructions
-from paygw_batch.journal.values import Amendment, BatchRecord, Entry, Known, MoveResult, NewBatch, NewNotice
+from paygw_batch.journal.values import (
+    Amendment,
+    BatchRecord,
+    Entry,
+    Known,
+    MoveResult,
+    NewBatch,
+    NewNotice,
+    OldPages,
+)
 
 _AT_ONCE = 10_000
 _NOTIFICATIONS_AT_ONCE = 200
@@ -45,11 +55,12 @@ class PostgresJournal(PostgresReader, Journal):
         identity: Identity,
         writer: ChainWriter,
         inbox: WaitingInbox,
+        key: FingerprintKey,
         *,
         chunk_rows: int,
         notes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(session, identity, inbox, notes)
+        super().__init__(session, identity, inbox, key, notes)
         self.writer = writer
         self._chunk_rows = chunk_rows
 
@@ -111,6 +122,11 @@ class PostgresJournal(PostgresReader, Journal):
         """Return the limits of the endpoint, which this process shares with other workers."""
         return PostgresGate(self._session.server, self.writer.worker)
 
+    def scrub(self) -> OldPages:
+        """Forget what the inbox of this host holds; old lines of tables go when their owner writes these again."""
+        is_clean = self._inbox.forget_taken(self._evidence.inbox_end())
+        return OldPages.IN_DATABASE if is_clean else OldPages.IN_LOG
+
     def close(self) -> None:
         """Close the journal, and give its leases back. It can be reopened."""
         try:
@@ -141,7 +157,26 @@ class PostgresJournal(PostgresReader, Journal):
         return replace(record, reference=reference)
 
     def _record_opening(self, number: int, at: str, opened: BatchOpened, digests: OpeningDigests) -> None:  # noqa: ARG002
-        self.writer.record_opening(lambda end: opening_line(end, at, number, opened))
+        self.writer.record_of_batch(lambda end: opening_line(end, at, number, opened))
+
+    def _key_to_forget(self) -> bytes:
+        """Return the key of all hosts: once people were forgotten, the one by which they are known again."""
+        if self._key.read() is None and self._run("any_forgotten"):
+            raise key_is_elsewhere(self._key)
+        return self._key.make()
+
+    @contextmanager
+    def _forgetting(self, before: str) -> Iterator[None]:
+        with self._writing():
+            yield
+            self._tables.run("forget_plans", before=before)
+
+    def _mark(self, batch: int, place: int) -> int:  # noqa: ARG002 (the database counts them)
+        ((mark,),) = self._tables.run("begin_forgetting", batch=batch)
+        return int(mark)
+
+    def _record_forgetting(self, batch: int, at: str, forgotten: BatchForgotten) -> None:
+        self.writer.record_of_batch(lambda end: forgetting_line(end, at, batch, forgotten))
 
     def _opened(self, first: int) -> None:
         """Hold the instructions of a new batch whose order left by a commit that the database has lost."""

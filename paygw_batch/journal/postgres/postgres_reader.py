@@ -9,6 +9,7 @@ from psycopg import Connection, IsolationLevel
 from psycopg.pq import TransactionStatus
 
 from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.guards.fingerprint_key import FingerprintKey
 from paygw_batch.journal.journal import JournalReader, WaitingInbox
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.postgres.batch_rows import count_due, count_known, count_states, due_rows, find_rows
@@ -33,9 +34,10 @@ class PostgresReader(JournalReader):
         session: Session,
         identity: Identity,
         inbox: WaitingInbox,
+        key: FingerprintKey,
         notes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(PostgresTables(lambda: session.connection, identity), inbox, notes)
+        super().__init__(PostgresTables(lambda: session.connection, identity), inbox, key, notes)
         self._session = session
         self._identity = identity
 

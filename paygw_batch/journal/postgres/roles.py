@@ -57,6 +57,8 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
         "GRANT UPDATE (instruction) ON order_id TO {role}",
         "GRANT EXECUTE ON FUNCTION is_alive, may_decide, open_gate, set_limits, retire_host TO {role}",
         "GRANT EXECUTE ON FUNCTION hold_segment, lock_standing, accept_loss, witness_is_older TO {role}",
+        "GRANT EXECUTE ON FUNCTION begin_forgetting, forget_rows, forget_facts, forget_messages TO {role}",
+        "GRANT EXECUTE ON FUNCTION forget_texts, forget_evidence, forget_sheet, forget_plans TO {role}",
     ),
 }
 

@@ -53,9 +53,13 @@ CREATE TABLE instruction (
     fields         text NOT NULL,
     payee          text COLLATE "C" NOT NULL,
     content        text COLLATE "C" NOT NULL,
-    salt           bytea NOT NULL CHECK (length(salt) = 16),
+    salt           bytea NOT NULL CHECK (length(salt) = CASE WHEN forgotten IS NULL THEN 16 ELSE 32 END),
+    forgotten      bigint,
     UNIQUE (batch, row)
 );
+-- Of an instruction whose payee was forgotten, `forgotten` says by which fact (`forgetting.sql`), `salt` is SHA-256 over what it was
+-- and the text that the batch is digested over, and payee and content are fingerprints.
+CREATE INDEX instruction_forgotten ON instruction (forgotten, number) WHERE forgotten IS NOT NULL;
 CREATE UNIQUE INDEX instruction_replacing ON instruction (replaces) WHERE replaces IS NOT NULL;
 CREATE INDEX instruction_by_payee ON instruction (payee, minor);
 
@@ -254,8 +258,10 @@ CREATE TABLE evidence (
     fact        bigint,
     salt        text NOT NULL,
     content     text NOT NULL,
-    hash        bytea NOT NULL CHECK (length(hash) = 32)
+    hash        bytea NOT NULL CHECK (length(hash) = 32),
+    forgotten   bigint
 );
+CREATE INDEX evidence_forgotten ON evidence (forgotten) WHERE forgotten IS NOT NULL;
 CREATE INDEX evidence_by_finding ON evidence (finding, instruction);
 CREATE INDEX evidence_of_instruction ON evidence (instruction) WHERE instruction IS NOT NULL;
 CREATE INDEX evidence_of_witness ON evidence (finding) WHERE source = 'witness';

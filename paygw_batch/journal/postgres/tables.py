@@ -14,7 +14,7 @@ from paygw_batch.journal.postgres.standing_lines import arrays, pieces, text_of
 
 QUERIES = {
     name: text
-    for file in ("evidence.sql", "journal.sql", "replay.sql")
+    for file in ("evidence.sql", "journal.sql", "replay.sql", "forget.sql")
     for name, text in named_sql(__package__, file, EVIDENCE_PARTS, is_psycopg=True).items()
 }
 _ROWS_AT_ONCE = 10_000

@@ -11,29 +11,41 @@ from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.evidence_log import EvidenceLog
 from paygw_batch.journal.facts.chain import Identity, Line, Link, follow
-from paygw_batch.journal.facts.codec import BATCH_OPENED, decode_batch
+from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchForgotten, decode_batch, decode_forgotten
+from paygw_batch.journal.forget import check_forgotten
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.postgres.batch_copy import payee_words_of
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
 from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW
-from paygw_batch.journal.postgres.tables import tables_on
+from paygw_batch.journal.postgres.tables import PostgresTables, tables_on
 from paygw_batch.journal.replay import Opening, RowReplay, check_batches
 
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
     *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "seal", "fact", "evidence"),
     *("limit_change", "move", "plan_document", "reply", "order_id", "standing", "chunk", "segment", "worker", "run"),
-    *("chunk_tally", "host", "roll_call", "roll_answer", "notice"),
+    *("chunk_tally", "host", "roll_call", "roll_answer", "notice", "forgetting"),
 )
 _GUARDS = {
     *((table, trigger) for table in _GUARDED for trigger in (_CHANGED, _EMPTIED)),
     *(("segment", "sealed_is_final"), ("segment", "roll_is_complete"), ("chunk", "range_is_final")),
-    ("run", "stop_is_final"),
+    *(("run", "stop_is_final"), ("forgetting", "forgetting_is_told")),
 }
 """The triggers that refuse changes, by table."""
 _SWITCHED_ON = """SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND NOT t.tgisinternal AND t.tgenabled = 'A'"""
+_ANY_FORGOTTEN = "SELECT FROM instruction WHERE forgotten IS NOT NULL LIMIT 1"
+_FACTS_OF_NOBODY_FORGOTTEN = """SELECT segment, seq, at, kind, batch, instruction, attempt, contradicts, details,
+        hash, false
+    FROM fact ORDER BY 1, 2"""
+_FACTS = """SELECT f.segment, f.seq, f.at, f.kind, f.batch, f.instruction, f.attempt, f.contradicts, f.details, f.hash,
+        coalesce(f.number < g.number, false)
+    FROM fact f LEFT JOIN (
+        SELECT i.number AS instruction, g.number FROM instruction i JOIN forgetting_fact g ON g.mark = i.forgotten
+        WHERE i.forgotten IS NOT NULL
+    ) g ON g.instruction = f.instruction ORDER BY 1, 2"""
+"""Every fact, and whether a later one forgot it: its hash is then that of what it was."""
 _UNIQUE = """SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND i.indisunique AND i.indisvalid
         AND c.relname IN ('fact_one_intent', 'fact_nth', 'segment_unsealed', 'order_id_pkey', 'run_unfinished')
@@ -51,7 +63,9 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
     batches = _follow_chains(connection, identity)
     _check_seals(connection)
     tables = tables_on(connection, identity)
-    check_batches(tables, batches)
+    forgotten = _forgotten(tables)
+    check_batches(tables, batches, {batch for _, batch, _ in forgotten})
+    check_forgotten(tables, forgotten)
     _check_chunks(connection)
     _check_limits(connection)
     _check_facts(connection)
@@ -63,6 +77,14 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
     return {**counts, **totals, "evidence": EvidenceLog(tables).check()}
 
 
+def _forgotten(tables: PostgresTables) -> list[tuple[int, int, BatchForgotten]]:
+    """Return the facts that forgot people, with their marks and batches."""
+    found = [(mark, batch, decode_forgotten(details)) for mark, batch, details in tables.run("forgetting_facts")]
+    if tables.run("marks_given") != [(mark, batch) for mark, batch, _ in found]:
+        raise JournalCorrupt("The marks of forgotten people are not those of the facts that forgot them.")
+    return found
+
+
 def _start_of(identity: Identity, chain: int) -> bytes:
     text = "\n".join(("paygw chain", identity.journal_id, identity.endpoint, identity.created_at, str(chain)))
     return hashlib.sha256(text.encode()).digest()
@@ -70,9 +92,7 @@ def _start_of(identity: Identity, chain: int) -> bytes:
 
 def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int, Opening]:
     """Follow the chain of every lease from its start to its end; return the openings of batches by their numbers."""
-    query = (
-        "SELECT segment, seq, at, kind, batch, instruction, attempt, contradicts, details, hash FROM fact ORDER BY 1, 2"
-    )
+    query = _FACTS if fetch(connection, _ANY_FORGOTTEN) else _FACTS_OF_NOBODY_FORGOTTEN
     moved = fetch(connection, "SELECT facts, hash FROM move")
     segments = fetch(
         connection,
@@ -92,9 +112,9 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
             raise JournalCorrupt(f"Lease {number} does not go on from the one before it.")
         end = Link(0, start)
         if current is not None and current[0] == number:
-            for _, *columns in current[1]:
+            for _, *columns, is_forgotten in current[1]:
                 line = Line(*columns)
-                end = _followed(end, line, number)
+                end = _followed(end, line, number, is_forgotten=is_forgotten)
                 if line.kind == BATCH_OPENED:
                     if chain != DESK:
                         raise JournalCorrupt(f"Lease {number} of a chunk opens a batch.")
@@ -110,9 +130,9 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
     return batches
 
 
-def _followed(end: Link, line: Line, segment: int) -> Link:
+def _followed(end: Link, line: Line, segment: int, *, is_forgotten: bool) -> Link:
     try:
-        return follow(end, line)
+        return follow(end, line, lambda _: is_forgotten)
     except JournalCorrupt as error:
         raise JournalCorrupt(f"Lease {segment}: {error.message}") from None
 

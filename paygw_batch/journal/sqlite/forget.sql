@@ -1,4 +1,4 @@
--- The statements of `forget.py`. A journal in PostgreSQL forgets nobody yet.
+-- The statements of `forget.py` and of what `journal.py` may forget, for SQLite. A mark is the number of a fact.
 
 -- name: opened_before
 -- The batches that were opened before a time.
@@ -33,20 +33,37 @@ FROM carray(:numbers) wanted CROSS JOIN instruction i ON i.number = wanted.value
 
 -- name: facts_to_forget
 -- The facts about some instructions, each in order.
-SELECT f.seq, f.instruction, f.kind, f.contradicts, f.details
+SELECT f.instruction, f.seq, f.kind, f.contradicts, f.details
 FROM carray(:numbers) wanted CROSS JOIN fact f INDEXED BY fact_of_instruction ON f.instruction = wanted.value
 ORDER BY f.seq
 
--- name: forget_replies
--- Removes the raw replies about some instructions.
+-- name: forget_instruction
+-- Puts what is left in the place of an instruction.
+UPDATE instruction SET fields = json_object(), payee = :payee, content = :content, salt = :leaf, forgotten = :mark
+WHERE number = :number
+
+-- name: forget_fact
+-- Puts what is left in the place of what a fact says.
+UPDATE fact SET details = :details WHERE seq = :place AND instruction = :number
+
+-- name: forget_message
+-- Puts what is left in the place of the last message about an instruction.
+UPDATE standing SET message = :message WHERE instruction = :number
+
+-- name: forget_texts
+-- Removes the raw replies about some instructions. The search words are made again at the end.
 DELETE FROM reply WHERE instruction IN (SELECT value FROM carray(:numbers))
+
+-- name: forget_evidence
+-- Puts what is left in the place of what evidence says.
+UPDATE evidence SET salt = '', content = :content, forgotten = :mark WHERE number = :number
 
 -- name: evidence_to_forget
 -- The evidence about some instructions, and evidence about no instruction from before a time.
 SELECT number, source, content FROM evidence
 WHERE forgotten IS NULL AND finding <> 'order' AND (
     instruction IN (SELECT value FROM carray(:numbers))
-    OR (instruction IS NULL AND taken_at < :before AND finding NOT IN ({notes}))
+    OR (instruction IS NULL AND taken_at < :before AND finding NOT IN ({notes}) AND source <> 'witness')
 ) ORDER BY number
 
 -- name: orders_to_look_at
@@ -55,8 +72,9 @@ SELECT number, content FROM evidence INDEXED BY evidence_by_finding
 WHERE finding = 'order' AND forgotten IS NULL ORDER BY number
 
 -- name: rows_of
--- The rows of a batch that some instructions are.
-SELECT c.row FROM covered c WHERE c.batch = :batch AND c.instruction IN (SELECT value FROM carray(:numbers))
+-- The rows of a batch that some instructions are; the batch by its id.
+SELECT c.row FROM batch b CROSS JOIN covered c ON c.batch = b.number
+WHERE b.batch = :batch AND c.instruction IN (SELECT value FROM carray(:numbers))
 
 -- name: forget_sheet
 -- Removes the sheet of a batch.
@@ -65,18 +83,18 @@ DELETE FROM page WHERE batch = :batch
 -- name: instructions_left
 -- What is left of the instructions that a fact forgot.
 SELECT number, batch, row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content, salt
-FROM instruction INDEXED BY instruction_forgotten WHERE forgotten = :seq ORDER BY number
+FROM instruction INDEXED BY instruction_forgotten WHERE forgotten = :mark ORDER BY number
 
 -- name: facts_left
 -- What is left of the facts about them.
 SELECT f.seq, f.at, f.kind, f.batch, f.instruction, f.attempt, f.contradicts, f.details, f.hash
 FROM instruction i INDEXED BY instruction_forgotten
-CROSS JOIN fact f INDEXED BY fact_of_instruction ON f.instruction = i.number AND f.seq < :seq
-WHERE i.forgotten = :seq ORDER BY i.number, f.seq
+CROSS JOIN fact f INDEXED BY fact_of_instruction ON f.instruction = i.number AND f.seq < :mark
+WHERE i.forgotten = :mark ORDER BY i.number, f.seq
 
 -- name: evidence_left
 -- What is left of the evidence that it forgot.
-SELECT {columns} FROM evidence INDEXED BY evidence_forgotten WHERE forgotten = :seq ORDER BY number
+SELECT {columns} FROM evidence INDEXED BY evidence_forgotten WHERE forgotten = :mark ORDER BY number
 
 -- name: reference_left
 -- The reference of a batch: it can no longer be made of its first row.
@@ -94,3 +112,8 @@ SELECT 1 FROM instruction INDEXED BY instruction_forgotten WHERE forgotten IS NO
 -- name: is_forgotten
 -- Whether a fact is one of those that a later one forgot.
 SELECT 1 FROM instruction WHERE number = :instruction AND forgotten > :seq
+
+-- name: keys_since
+-- The keys by which people of batches opened after a time were forgotten.
+SELECT DISTINCT coalesce(json_extract(f.details, '$.key'), '') FROM fact f JOIN batch b ON b.number = f.batch
+WHERE f.instruction IS NULL AND f.kind = 'batch_forgotten' AND b.operation = :operation AND b.opened_at > :since

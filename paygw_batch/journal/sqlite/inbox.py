@@ -124,6 +124,11 @@ class InboxReader:
         """Check all of the inbox; return how many notifications follow `taken`. Raises the errors of `after`."""
         return sum(1 for _ in self._entries(0, taken, -1))
 
+    def forget_taken(self, taken: InboxEnd) -> bool:
+        """Forget the notifications that the journal has taken in (see `forget_taken`)."""
+        self.close()
+        return forget_taken(self._path, taken)
+
     def connection(self) -> apsw.Connection | None:
         """Return a connection to the inbox that is at its place now; None if there is none."""
         if not check_file(self._path):

@@ -1,8 +1,7 @@
 """Reads the journal in a file, or in memory."""
 
 import json
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, assert_never
@@ -12,7 +11,7 @@ import apsw
 from paygw_batch.core.batch import Instruction
 from paygw_batch.core.lifecycle import LEADS_TO, FactKind, Standing, State
 from paygw_batch.errors import HolderKind, JournalCorrupt, JournalError
-from paygw_batch.journal.facts.forgetting import fingerprint
+from paygw_batch.journal.guards.fingerprint_key import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.location import audit_path, check_file
 from paygw_batch.journal.guards.lock import LockHolder, journal_holder
 from paygw_batch.journal.journal import JournalReader
@@ -22,14 +21,12 @@ from paygw_batch.journal.sqlite import search as payee_search
 from paygw_batch.journal.sqlite import states
 from paygw_batch.journal.sqlite.backup import write_backup
 from paygw_batch.journal.sqlite.connect import connect, fetch
-from paygw_batch.journal.sqlite.forget import FingerprintKey, numbers_of
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.schema import end_of
 from paygw_batch.journal.sqlite.tables import QUERIES, SqliteTables
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import (
     Due,
-    Forgettable,
     PaymentSearch,
     RowStanding,
     StateTally,
@@ -38,8 +35,6 @@ from paygw_batch.journal.values import (
 )
 from paygw_batch.language import say
 
-_OVER = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
-"""The states of rows in a batch that is over."""
 IS_CONTESTED = QUERIES["is_contested"]
 """The condition that evidence speaks against sending an instruction `p`. One that is ready is held."""
 
@@ -48,10 +43,10 @@ class SqliteReader(JournalReader):
     """A journal on disk, opened for reading."""
 
     def __init__(self, connection: apsw.Connection, path: Path, notes: tuple[str, ...] = ()) -> None:
-        super().__init__(SqliteTables(connection), InboxReader(inbox_path(path)), notes)
+        key = FingerprintKey(None if str(path) == ":memory:" else fingerprint_key_path(path))
+        super().__init__(SqliteTables(connection), InboxReader(inbox_path(path)), key, notes)
         self.path = path
         self._connection = connection
-        self._key = FingerprintKey(path)
 
     def being_sent(self, batch: int) -> Sequence[RowBeingSent]:
         """Return the rows of a batch that are in flight while the run that holds the journal lives.
@@ -89,45 +84,6 @@ class SqliteReader(JournalReader):
                 connected = connect(trail, write=False, what="audit trail")
                 sources[audit_path(path)] = undo.enter_context(closing(connected))
             write_backup(sources)
-
-    def forgettable(self, numbers: Sequence[int] | None = None, *, before: str = "", left_until: str) -> Forgettable:
-        """Return the payments whose payees may be forgotten, as every journal does."""
-        run = self._tables.run
-        with self._snapshot():
-            if numbers is None:
-                old = numbers_of(run("opened_before", before=before))
-                wanted = {one: numbers_of(run("not_forgotten", batch=one)) for one in old if self._is_old(one, before)}
-            else:
-                wanted = {}
-                for number, batch in run("not_forgotten_of", numbers=list(numbers)) if numbers else ():
-                    wanted.setdefault(batch, array("q")).append(number)
-            every = [number for some in wanted.values() for number in some]
-            known = run("knowing", numbers=every) if every else []
-            touched = wanted.keys() | {batch for batch, _ in known}
-            over = {batch for batch in touched if self._is_over(batch, left_until)}
-            over = over & wanted.keys() if numbers is None else over
-            kept = {number for batch, number in known if batch not in over}
-            chosen = {
-                batch: array("q", (number for number in wanted.get(batch, ()) if number not in kept)) for batch in over
-            }
-            has_more = {batch for batch in over if chosen[batch] or run("has_sheet", batch=batch)}
-            batches = {batch: chosen[batch] for batch in sorted(has_more)}
-            return Forgettable(before, batches, sorted(touched - over))
-
-    def _is_old(self, batch: int, before: str) -> bool:
-        ((newest,),) = self._tables.run("newest_move", batch=batch)
-        return newest is None or newest < before
-
-    def _is_over(self, batch: int, left_until: str) -> bool:
-        """Whether nothing can happen to a batch any more, and nothing about it waits for a person."""
-        if any(tally.state not in _OVER for tally in self._tallies(batch, TallyKind.ALL, None)):
-            return False
-        messages = self._evidence.messages(batch)
-        rejected = self._rows(batch, WantedRows({State.REJECTED}))
-        return not (messages.contradictions or messages.waiting) and not any(
-            row.is_rejected_by_person and row.intended_at is not None and row.intended_at > left_until
-            for row in rejected
-        )
 
     def close(self) -> None:
         """Close the journal. It can be reopened."""
@@ -167,17 +123,6 @@ class SqliteReader(JournalReader):
                 return states.tallies(self._connection, batch, accepted_until)
             case _:
                 assert_never(kind)
-
-    def _fingerprint(self, kind: str, value: str) -> str:
-        return fingerprint(self._key.read(), kind, value)
-
-    def _with_fingerprints(self, rows: Iterable[tuple[Any, ...]], place: int) -> Iterable[tuple[Any, ...]]:
-        if not self._tables.run("any_forgotten"):
-            return rows
-        return (one for row in rows for one in (row, self._fingerprinted(row, place)))
-
-    def _fingerprinted(self, row: tuple[Any, ...], place: int) -> tuple[Any, ...]:
-        return (*row[:place], self._fingerprint("payee", row[place]), *row[place + 1 :])
 
     def _search_expression(self, search: PaymentSearch) -> str:
         return payee_search.expression(search)

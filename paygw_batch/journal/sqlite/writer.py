@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
+from paygw_batch.core.evidence import Evidence, Finding
 from paygw_batch.core.lifecycle import Intended, Interrupted, Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
@@ -27,12 +27,11 @@ from paygw_batch.journal.salts import new_salt
 from paygw_batch.journal.sqlite import replies, schema, spellings
 from paygw_batch.journal.sqlite.connect import conflicting, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
-from paygw_batch.journal.sqlite.forget import Forgetting, remains, scrub, unguarded
-from paygw_batch.journal.sqlite.inbox import forget_taken, inbox_path
+from paygw_batch.journal.sqlite.forget import index_again, scrub, unguarded
 from paygw_batch.journal.sqlite.outbox import add_for_run
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import IntendedRows, load, save_progress, store_batch, totals_written, write_lines
-from paygw_batch.journal.values import BatchRecord, Entry, Forgettable, Known, MoveResult, NewNotice
+from paygw_batch.journal.values import BatchRecord, Entry, Known, MoveResult, NewNotice, OldPages
 
 _INSERT_FACTS = "INSERT INTO fact {lines}"
 
@@ -120,38 +119,14 @@ class SqliteJournal(SqliteReader, Journal):
         if self.path.is_file():
             add_for_run(self.path, notices, at)
 
-    def forget(self, chosen: Forgettable, *, by: str, at: str, order: SignedOrder | None = None) -> bool:
-        """Forget the payees of payments, as every journal does."""
-        digest, key = "" if order is None else order.sha256, self._key.make()
-        every = [number for numbers in chosen.batches.values() for number in numbers]
-        self._connection.pragma("secure_delete", 1)
-        with self._writing(), unguarded(self._connection):
-            forgetting = Forgetting(self._connection, self._tables, key)
-            ids = {one.batch: one.number for one in self.batches() if one.number in chosen.batches}
-            for place, (batch, numbers) in enumerate(chosen.batches.items()):
-                seq = self._end.seq + 1
-                forgetting.instructions(numbers, seq)
-                forgetting.sheet(batch)
-                if place == 0:  # by the first of these facts: one look at all evidence
-                    forgetting.evidence(every, chosen.before, ids, seq)
-                left, instructions, evidence = remains(self._tables, seq, batch)
-                said = BatchForgotten(by, chosen.before, instructions, evidence, left.hexdigest(), digest)
-                self._add([forgetting_line(self._end, at, batch, said)])
-            forgetting.index()
-            self._evidence.keep(order)
-        return self.scrub()
-
-    def scrub(self) -> bool:
-        """Remove every byte of the forgotten people from the file, its log and the inbox.
-
-        Return False if another program reads one of them and keeps its log from being emptied.
-        """
+    def scrub(self) -> OldPages:
+        """Remove every byte of the forgotten people from the file, its log and the inbox, as every journal does."""
         if not self.path.is_file():
-            return True
+            return OldPages.NOWHERE
         with self._plainly():
-            self._inbox.close()
             is_clean = scrub(self._connection, self.path)
-            return forget_taken(inbox_path(self.path), self._evidence.inbox_end()) and is_clean
+            is_clean = self._inbox.forget_taken(self._evidence.inbox_end()) and is_clean
+        return OldPages.NOWHERE if is_clean else OldPages.IN_LOG
 
     def mark_moved(self, place: str) -> None:
         """End the use of this journal for good: it was moved to `place`."""
@@ -193,6 +168,19 @@ class SqliteJournal(SqliteReader, Journal):
     def _record_opening(self, number: int, at: str, opened: BatchOpened, digests: OpeningDigests) -> None:
         with totals_written(self._connection, number, opened, digests):
             self._add([opening_line(self._end, at, number, opened)])
+
+    @contextmanager
+    def _forgetting(self, before: str) -> Iterator[None]:  # noqa: ARG002 (plans are files of their own)
+        self._connection.pragma("secure_delete", 1)
+        with self._writing(), unguarded(self._connection):
+            yield
+            index_again(self._connection)
+
+    def _mark(self, batch: int, place: int) -> int:  # noqa: ARG002 (its fact knows it)
+        return self._end.seq + 1 + place
+
+    def _record_forgetting(self, batch: int, at: str, forgotten: BatchForgotten) -> None:
+        self._add([forgetting_line(self._end, at, batch, forgotten)])
 
     def _loaded(self, numbers: Sequence[int]) -> Mapping[int, tuple[str, RowProgress]]:
         found = load(self._connection, numbers)

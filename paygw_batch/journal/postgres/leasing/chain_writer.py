@@ -28,11 +28,12 @@ from paygw_batch.journal.postgres.leasing.fact_commit import (
     FENCED,
     HELD,
     MOVED,
+    NOT_OVER,
     RUN_OVER,
     STOPPED,
     StagedFacts,
     stage_facts,
-    stage_opening,
+    stage_of_batch,
 )
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.leasing.intent_log import Noted
@@ -235,10 +236,10 @@ class ChainWriter:
             (number, line.at, line.contradicts is None) for (number,), line in zip(found, staged.lines, strict=True)
         ]
 
-    def record_opening(self, make: Callable[[Link], Line]) -> None:
-        """Add the fact that opens a batch, inside `at_desk`; `make` links it to the end of the chain."""
+    def record_of_batch(self, make: Callable[[Link], Line]) -> None:
+        """Add a fact about a whole batch, inside `at_desk`; `make` links it to the end of the chain."""
         desk = self._desk()
-        staged = stage_opening(desk, make(desk.end))
+        staged = stage_of_batch(desk, make(desk.end))
         self._call(staged)
         desk.end = staged.ends[desk.segment]
 
@@ -461,7 +462,7 @@ class ChainWriter:
         return [lease.segment for lease in held if not fetch(self._guarded.connection, in_flight, (lease.chain,))]
 
     def _failed_at_desk(self, error: psycopg.Error) -> JournalError | InternalError:
-        if error.sqlstate in {MOVED, DEADLOCK}:
+        if error.sqlstate in {MOVED, DEADLOCK, NOT_OVER}:
             return RowsMoved()
         if error.sqlstate == FENCED:
             return _taken_over()

@@ -19,6 +19,8 @@ _json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 FENCED, MOVED, HELD, RUN_OVER, STOPPED = "PW001", "PW002", "PW004", "PW005", "PW006"
 """Why the call can be refused: a lease was taken over; a row moved since it was read; evidence holds a row; the run
 that this worker is at is over; no worker may send."""
+NOT_OVER = "PW013"
+"""Why people of a batch are not forgotten: it is not over, or goes on since it was looked at."""
 DEADLOCK = "40P01"
 """Two processes waited for each other's rows, and the server undid this call."""
 
@@ -89,8 +91,8 @@ def stage_facts(
     return StagedFacts(values, [placed[at][1] for at in range(len(entries))], ends, before, after)
 
 
-def stage_opening(lease: Lease, line: Line) -> StagedFacts:
-    """Return the one fact that opens a batch, ready to be committed."""
+def stage_of_batch(lease: Lease, line: Line) -> StagedFacts:
+    """Return one fact about a whole batch, ready to be committed."""
     end = Link(line.seq, line.hash, line.at)
     values = _values([_end(lease.segment, lease.end, end)], [_fact(lease.segment, None, line)], [])
     return StagedFacts(values, [line], {lease.segment: end}, {lease.segment: lease.end}, {})

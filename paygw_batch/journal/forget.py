@@ -1,0 +1,148 @@
+"""Forgets people in a journal, and checks what is left of them: once for every store.
+
+All of it is in one transaction. The SQL is each store's own: `forget.sql` in its folder has the same names in both.
+`mark` is what a forgotten line names: it stands for the fact that says so.
+"""
+
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.batch_part import InstructionRows
+from paygw_batch.journal.facts.codec import BatchForgotten, decode, encode, without_people
+from paygw_batch.journal.facts.digest import leaf_of
+from paygw_batch.journal.facts.evidence_chain import order_rows
+from paygw_batch.journal.facts.forgetting import Remains, evidence_left, fingerprint
+from paygw_batch.journal.facts.progress import message_of
+from paygw_batch.journal.tables import Tables
+from paygw_batch.journal.values import Forgettable, NewInstruction
+
+_AT_ONCE = 5_000
+
+
+class Forgetting:
+    """Takes the people out of some instructions and batches, within the open transaction."""
+
+    def __init__(self, tables: Tables, key: bytes) -> None:
+        self._tables, self._key = tables, key
+
+    def instructions(self, numbers: Sequence[int], mark: int) -> None:
+        """Forget the payees of instructions, and what facts and replies say of them."""
+        remaining = iter(numbers)
+        while group := list(islice(remaining, _AT_ONCE)):
+            left = [self._instruction_left(line) for line in self._tables.run("to_forget", numbers=group)]
+            self._write("forget_instruction", ("number", "payee", "content", "leaf"), left, mark=mark)
+            self._facts(group)
+            self._tables.run("forget_texts", numbers=group)
+
+    def evidence(self, numbers: Sequence[int], before: str, batches: Collection[str], mark: int) -> None:
+        """Forget evidence about instructions, and about none from `before` a time.
+
+        So are the signed orders that name one of their rows. `batches` are the ids of the forgotten batches.
+        """
+        found = self._tables.run("evidence_to_forget", numbers=list(numbers) or [0], before=before)
+        left = [(number, evidence_left(source, content)) for number, source, content in found]
+        left += [(number, "") for number in self._orders(numbers, batches)]
+        self._write("forget_evidence", ("number", "content"), left, mark=mark)
+
+    def sheet(self, batch: int) -> None:
+        """Forget the sheet of a batch as it was received."""
+        self._tables.run("forget_sheet", batch=batch)
+
+    def _instruction_left(self, line: Sequence[Any]) -> tuple[Any, ...]:
+        number, replaces, *values, salt = line
+        new = NewInstruction._make(values)
+        replaced = {} if replaces is None else {new.row: replaces}
+        (text,) = InstructionRows((new,)).canonical(number, replaced)
+        payee, content = (fingerprint(self._key, kind, getattr(new, kind)) for kind in ("payee", "content"))
+        return number, payee, content, leaf_of(text, salt)
+
+    def _facts(self, numbers: Sequence[int]) -> None:
+        facts, messages = [], dict[int, str | None]()
+        found = self._tables.run("facts_to_forget", numbers=list(numbers))
+        for instruction, place, kind, contradicts, details in found:
+            fact = without_people(decode(kind, details))
+            _, left = encode(fact)
+            if left != details:
+                facts.append((instruction, place, left))
+            if contradicts is None:
+                messages[instruction] = message_of(fact)
+        self._write("forget_fact", ("number", "place", "details"), facts)
+        self._write("forget_message", ("number", "message"), messages.items())
+
+    def _orders(self, numbers: Sequence[int], batches: Collection[str]) -> Iterator[int]:
+        """Yield the numbers of the kept orders that name a row of which somebody is forgotten."""
+        for number, content in self._tables.run("orders_to_look_at"):
+            batch, rows = order_rows(content)
+            if batch not in batches or not numbers:
+                continue
+            found = self._tables.run("rows_of", batch=batch, numbers=list(numbers))
+            if not rows.isdisjoint(row for (row,) in found):
+                yield number
+
+    def _write(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any) -> None:
+        for _ in self._tables.each(name, columns, rows, **values):
+            pass  # it finds nothing: it changes lines
+
+
+def remains(tables: Tables, mark: int, batch: int) -> tuple[Remains, int, int]:
+    """Digest all that is left of what one fact forgot; return also how many instructions and how much evidence."""
+    digest = Remains()
+    instructions = digest.add(tables.stream("instructions_left", mark=mark))
+    digest.add(tables.stream("facts_left", mark=mark))
+    evidence = digest.add(tables.stream("evidence_left", mark=mark))
+    digest.add(tables.stream("reference_left", batch=batch))
+    return digest, instructions, evidence
+
+
+def check_forgotten(tables: Tables, forgotten: Iterable[tuple[int, int, BatchForgotten]]) -> None:
+    """Compare the remains of forgotten people with the facts that forgot them: each with its mark and its batch."""
+    counted = [0, 0]
+    for mark, batch, said in forgotten:
+        digest, instructions, evidence = remains(tables, mark, batch)
+        if (instructions, evidence, digest.hexdigest()) != (said.instructions, said.evidence, said.remains_sha256):
+            raise JournalCorrupt(f"What was left of the people of batch number {batch} was changed.")
+        counted[0] += instructions
+        counted[1] += evidence
+    if tables.run("count_forgotten") != [tuple(counted)]:
+        raise JournalCorrupt("Somebody was forgotten, and no fact says so.")
+
+
+def forgettable(
+    tables: Tables, numbers: Sequence[int] | None, before: str, is_over: Callable[[int], bool]
+) -> Forgettable:
+    """Return the payments whose payees may be forgotten: all from before a date, or those of `numbers`.
+
+    `is_over` says whether nothing can happen to a batch any more. A row that another batch covers, which is not
+    forgotten, is kept for it.
+    """
+    run = tables.run
+    if numbers is None:
+        old = _numbers_of(run("opened_before", before=before))
+        wanted = {one: _numbers_of(run("not_forgotten", batch=one)) for one in old if _is_old(tables, one, before)}
+    else:
+        wanted = {}
+        for number, batch in run("not_forgotten_of", numbers=list(numbers)) if numbers else ():
+            wanted.setdefault(batch, array("q")).append(number)
+    every = [number for some in wanted.values() for number in some]
+    known = run("knowing", numbers=every) if every else []
+    touched = wanted.keys() | {batch for batch, _ in known}
+    over = {batch for batch in touched if is_over(batch)}
+    over = over & wanted.keys() if numbers is None else over
+    kept = {number for batch, number in known if batch not in over}
+    chosen = {batch: array("q", (number for number in wanted.get(batch, ()) if number not in kept)) for batch in over}
+    has_more = {batch for batch in over if chosen[batch] or run("has_sheet", batch=batch)}
+    batches = {batch: chosen[batch] for batch in sorted(has_more)}
+    return Forgettable(before, batches, sorted(touched - over))
+
+
+def _is_old(tables: Tables, batch: int, before: str) -> bool:
+    ((newest,),) = tables.run("newest_move", batch=batch)
+    return newest is None or newest < before
+
+
+def _numbers_of(lines: Iterable[Sequence[Any]]) -> "array[int]":
+    """Return the first columns of lines."""
+    return array("q", (line[0] for line in lines))

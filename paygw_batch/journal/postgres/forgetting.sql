@@ -1,0 +1,215 @@
+-- A part of version 1. People are forgotten (docs/retention.md): a digest stays in the place of names, accounts and texts.
+-- Who decides begins it, batch by batch, and only for a batch that is over. Triggers let a value change into what is left of it and
+-- into nothing else, whoever asks, and only in the transaction that adds the fact which says so. The key of the fingerprints is on the
+-- hosts, and never here.
+
+-- The facts that forgot people, counted: `mark` is what a forgotten line names. No table has a person's name in it.
+CREATE TABLE forgetting (
+    mark    bigint PRIMARY KEY,
+    batch   bigint NOT NULL REFERENCES batch,
+    made_in xid8 NOT NULL DEFAULT pg_current_xact_id()
+);
+
+CREATE VIEW forgetting_fact AS
+    SELECT row_number() OVER (ORDER BY segment, seq) AS mark, number, batch, details FROM fact
+    WHERE instruction IS NULL AND kind = 'batch_forgotten';
+
+-- Whether nothing can happen to a batch any more: each row that it covers has come to an end, nothing speaks against one, no run is on.
+CREATE FUNCTION is_over(p_batch bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM batch WHERE number = p_batch)
+        AND NOT EXISTS (SELECT FROM covered c LEFT JOIN standing s ON s.instruction = c.instruction
+            WHERE c.batch = p_batch AND coalesce(s.state, 'ready') NOT IN ('paid', 'returned', 'replaced', 'rejected'))
+        AND NOT EXISTS (SELECT FROM unanswered e JOIN covered c ON c.instruction = e.instruction WHERE c.batch = p_batch)
+        AND NOT EXISTS (SELECT FROM run r WHERE r.batch = p_batch AND r.ended_at IS NULL)
+$$;
+
+-- Begin to forget people of a batch; one transaction does so at a time. Without a fact that says so it comes to nothing. PW013: not over.
+CREATE FUNCTION begin_forgetting(p_batch bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE taken bigint;
+BEGIN
+    PERFORM require_desk();
+    PERFORM pg_advisory_xact_lock(7023);
+    IF is_over(p_batch) IS NOT TRUE THEN
+        RAISE EXCEPTION 'this batch is not over: nobody in it is forgotten' USING ERRCODE = 'PW013';
+    END IF;
+    INSERT INTO forgetting (mark, batch) SELECT coalesce(max(mark), 0) + 1, p_batch FROM forgetting RETURNING mark INTO taken;
+    RETURN taken;
+END $$;
+
+-- At its end the transaction has added the fact: the one of this place in their order, of this batch.
+CREATE FUNCTION require_forgetting_fact() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT f.batch FROM forgetting_fact f WHERE f.mark = NEW.mark) IS DISTINCT FROM NEW.batch THEN
+        RAISE EXCEPTION 'people would be forgotten, and no fact says so' USING ERRCODE = 'PW010';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER forgetting_is_told AFTER INSERT ON forgetting DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    EXECUTE FUNCTION require_forgetting_fact();
+ALTER TABLE forgetting ENABLE ALWAYS TRIGGER forgetting_is_told;
+
+-- Put what is left in the place of rows: fingerprints of payee and content, and their leaves.
+CREATE FUNCTION forget_rows(p_mark bigint, p_numbers bigint[], p_payee text[], p_content text[], p_leaf bytea[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM lock_standing(p_numbers);
+    UPDATE instruction i SET fields = '{}', payee = u.payee, content = u.content, salt = u.leaf, forgotten = p_mark
+        FROM unnest(p_numbers, p_payee, p_content, p_leaf) u(number, payee, content, leaf) WHERE i.number = u.number;
+END $$;
+
+-- Put what is left in the place of what facts say of forgotten payees.
+CREATE FUNCTION forget_facts(p_numbers bigint[], p_nth bigint[], p_details text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM require_desk();
+    UPDATE fact f SET details = u.details FROM unnest(p_numbers, p_nth, p_details) u(instruction, nth, details)
+        WHERE (f.instruction, f.nth) = (u.instruction, u.nth);
+END $$;
+
+-- Put what is left in the place of the last message of forgotten payees: `verify` makes it again of the facts.
+CREATE FUNCTION forget_messages(p_numbers bigint[], p_messages text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM require_desk();
+    UPDATE standing s SET message = u.message FROM unnest(p_numbers, p_messages) u(instruction, message)
+        JOIN instruction i ON i.number = u.instruction JOIN forgetting g ON g.mark = i.forgotten AND g.made_in = pg_current_xact_id()
+        WHERE s.instruction = u.instruction AND s.message IS DISTINCT FROM u.message;
+END $$;
+
+-- Remove the raw replies and the search words of forgotten payees. A line of words stays, empty: of a table without lines the server
+-- keeps its old statistics, and names with them.
+CREATE FUNCTION forget_texts(p_numbers bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM require_desk();
+    DELETE FROM reply WHERE instruction = ANY (p_numbers);
+    UPDATE payee_words SET words = '' WHERE instruction = ANY (p_numbers);
+END $$;
+
+-- Put what is left in the place of what evidence says.
+CREATE FUNCTION forget_evidence(p_mark bigint, p_numbers bigint[], p_content text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM require_desk();
+    UPDATE evidence e SET salt = '', content = u.content, forgotten = p_mark
+        FROM unnest(p_numbers, p_content) u(number, content) WHERE e.number = u.number;
+END $$;
+
+-- Remove the sheet of a batch.
+CREATE FUNCTION forget_sheet(p_batch bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM require_desk();
+    DELETE FROM page WHERE batch = p_batch;
+END $$;
+
+-- The batch that a plan is for, by its id.
+CREATE FUNCTION batch_of_plan(p_content text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT substring(p_content from '"batch": ?"([^"\\]*)"')
+$$;
+
+-- Remove the plans of the batches that are being forgotten, and those from before a day that opened no batch.
+CREATE FUNCTION forget_plans(p_before text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM require_desk();
+    DELETE FROM plan_document p WHERE EXISTS (SELECT FROM forgetting g WHERE g.made_in = pg_current_xact_id()) AND CASE
+        WHEN EXISTS (SELECT FROM batch b WHERE b.batch = batch_of_plan(p.content)) THEN EXISTS (
+            SELECT FROM forgetting g JOIN batch b ON b.number = g.batch
+            WHERE b.batch = batch_of_plan(p.content) AND g.made_in = pg_current_xact_id())
+        ELSE p_before <> '' AND p.at < p_before::date::timestamp AT TIME ZONE 'UTC' END;
+END $$;
+
+-- Whether an instruction is one that this transaction forgets.
+CREATE FUNCTION is_being_forgotten(p_instruction bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM instruction i JOIN forgetting g ON g.mark = i.forgotten
+        WHERE i.number = p_instruction AND g.made_in = pg_current_xact_id())
+$$;
+
+-- The leaf of a row, as `journal/facts/digest.py` has it: over its salt and its values, NUL between them.
+CREATE FUNCTION leaf_of(p_row instruction) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+    SELECT sha256(p_row.salt || string_agg(convert_to(u.value, 'UTF8'), '\x00'::bytea ORDER BY u.place))
+    FROM unnest(ARRAY[p_row.number::text, p_row.row::text, p_row.client_orderid, p_row.country, p_row.currency, p_row.minor::text,
+        coalesce(p_row.replaces::text, 'None'), p_row.amount, p_row.form, p_row.fields, p_row.payee, p_row.content])
+        WITH ORDINALITY u(value, place)
+$$;
+
+-- Whether details are what is left of others (`journal/facts/codec.py`, `without_people`): what can name a person is gone or empty,
+-- and all else is as it was.
+CREATE FUNCTION is_left_of(p_before text, p_after text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT length(p_after) <= length(p_before) AND readable(p_before)::jsonb - people = readable(p_after)::jsonb - people
+        AND NOT EXISTS (SELECT FROM json_each_text(readable(p_after)) u WHERE u.key = ANY (people) AND u.value <> '')
+    FROM (VALUES ('{body_sha256,nonce,customer_url,message,reply_sha256,salt,evidence}'::text[])) v(people)
+$$;
+
+-- The same of evidence: of a statement, when its file was first read, and of which attempts it can speak.
+CREATE FUNCTION is_left_of_evidence(p_source text, p_before text, p_after text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_after = '' THEN true WHEN p_source = 'statement' THEN NOT EXISTS (
+        SELECT FROM jsonb_each(p_after::jsonb) u
+        WHERE u.key NOT IN ('attempts', 'batch', 'sha256') OR u.value IS DISTINCT FROM readable(p_before)::jsonb -> u.key) END
+$$;
+
+CREATE FUNCTION refuse_all_but_forgetting() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE is_left boolean := false;
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        IF TG_TABLE_NAME = 'instruction' THEN
+            is_left := OLD.forgotten IS NULL AND NEW.fields = '{}' AND NEW.payee ~ '^\x1e[0-9a-f]{64}$' AND NEW.content ~ '^\x1e[0-9a-f]{64}$'
+                AND (NEW.number, NEW.batch, NEW.row, NEW.client_orderid, NEW.country, NEW.currency, NEW.minor, NEW.replaces, NEW.amount, NEW.form)
+                    IS NOT DISTINCT FROM (OLD.number, OLD.batch, OLD.row, OLD.client_orderid, OLD.country, OLD.currency, OLD.minor, OLD.replaces,
+                        OLD.amount, OLD.form)
+                AND NEW.salt = leaf_of(OLD) AND EXISTS (
+                    SELECT FROM forgetting g WHERE g.mark = NEW.forgotten AND g.batch = NEW.batch AND g.made_in = pg_current_xact_id());
+        ELSIF TG_TABLE_NAME = 'fact' THEN
+            is_left := (NEW.segment, NEW.seq, NEW.number, NEW.at, NEW.kind, NEW.batch, NEW.instruction, NEW.nth, NEW.attempt, NEW.contradicts, NEW.hash)
+                    IS NOT DISTINCT FROM (OLD.segment, OLD.seq, OLD.number, OLD.at, OLD.kind, OLD.batch, OLD.instruction, OLD.nth, OLD.attempt,
+                        OLD.contradicts, OLD.hash)
+                AND is_being_forgotten(OLD.instruction) AND is_left_of(OLD.details, NEW.details);
+        ELSIF TG_TABLE_NAME = 'payee_words' THEN
+            is_left := NEW.words = '' AND NEW.instruction = OLD.instruction AND is_being_forgotten(OLD.instruction);
+        ELSIF TG_TABLE_NAME = 'evidence' THEN
+            is_left := OLD.forgotten IS NULL AND NEW.salt = ''
+                AND (NEW.number, NEW.taken_at, NEW.source, NEW.spooled, NEW.spool_hash, NEW.finding, NEW.said, NEW.instruction, NEW.attempt, NEW.fact, NEW.hash)
+                    IS NOT DISTINCT FROM (OLD.number, OLD.taken_at, OLD.source, OLD.spooled, OLD.spool_hash, OLD.finding, OLD.said, OLD.instruction,
+                        OLD.attempt, OLD.fact, OLD.hash)
+                AND is_left_of_evidence(OLD.source, OLD.content, NEW.content)
+                AND EXISTS (SELECT FROM forgetting g WHERE g.mark = NEW.forgotten AND g.made_in = pg_current_xact_id())
+                AND CASE WHEN OLD.instruction IS NOT NULL THEN is_being_forgotten(OLD.instruction)
+                    ELSE OLD.finding NOT IN ('resolved', 'carried_out', 'clock', 'withdrawn') AND OLD.source <> 'witness' END;
+        END IF;
+    ELSIF TG_TABLE_NAME = 'page' THEN
+        is_left := EXISTS (SELECT FROM forgetting g WHERE g.batch = OLD.batch AND g.made_in = pg_current_xact_id());
+    ELSIF TG_TABLE_NAME = 'reply' THEN
+        is_left := is_being_forgotten(OLD.instruction);
+    ELSIF TG_TABLE_NAME = 'plan_document' THEN
+        is_left := EXISTS (SELECT FROM forgetting g WHERE g.made_in = pg_current_xact_id()) AND NOT EXISTS (
+            SELECT FROM batch b LEFT JOIN forgetting g ON g.batch = b.number AND g.made_in = pg_current_xact_id()
+            WHERE b.batch = batch_of_plan(OLD.content) AND g.mark IS NULL);
+    END IF;
+    IF is_left IS NOT TRUE THEN
+        RAISE EXCEPTION 'lines of % are never changed and never removed', TG_TABLE_NAME;
+    END IF;
+    RETURN CASE WHEN TG_OP = 'UPDATE' THEN NEW ELSE OLD END;
+END $$;
+
+DO $$
+DECLARE name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['instruction', 'fact', 'evidence', 'page', 'reply', 'payee_words', 'plan_document'] LOOP
+        EXECUTE format('CREATE OR REPLACE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW
+            EXECUTE FUNCTION refuse_all_but_forgetting()', name);
+        EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);
+    END LOOP;
+    -- The server takes samples of columns, and would keep what was forgotten: of these no query needs one.
+    ALTER TABLE instruction ALTER fields SET STATISTICS 0, ALTER content SET STATISTICS 0;
+    ALTER TABLE fact ALTER details SET STATISTICS 0;
+    ALTER TABLE standing ALTER message SET STATISTICS 0;
+    ALTER TABLE evidence ALTER content SET STATISTICS 0;
+    ALTER TABLE page ALTER content SET STATISTICS 0;
+    ALTER TABLE plan_document ALTER content SET STATISTICS 0;
+    ALTER TABLE reply ALTER head SET STATISTICS 0, ALTER body SET STATISTICS 0;
+    CREATE TRIGGER never_changed BEFORE UPDATE OR DELETE ON forgetting FOR EACH ROW EXECUTE FUNCTION refuse_change();
+    CREATE TRIGGER never_emptied BEFORE TRUNCATE ON forgetting EXECUTE FUNCTION refuse_change();
+    ALTER TABLE forgetting ENABLE ALWAYS TRIGGER never_changed;
+    ALTER TABLE forgetting ENABLE ALWAYS TRIGGER never_emptied;
+    -- As in the rest of the version: who may call one of these may do what it does, and nothing else.
+    FOREACH name IN ARRAY ARRAY['begin_forgetting', 'forget_rows', 'forget_facts', 'forget_messages', 'forget_texts', 'forget_evidence',
+        'forget_sheet', 'forget_plans', 'refuse_all_but_forgetting', 'require_forgetting_fact'] LOOP
+        EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
+    END LOOP;
+END $$;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA paygw FROM PUBLIC;

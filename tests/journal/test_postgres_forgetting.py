@@ -1,0 +1,374 @@
+"""People are forgotten in PostgreSQL: by whom, what the tables refuse, and what stays in the files of the server."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from paygw_batch.core.evidence import SignedOrder
+from paygw_batch.core.lifecycle import (
+    Concluded,
+    Fact,
+    Intended,
+    Interrupted,
+    Released,
+    Replaced,
+    Resolution,
+    Resolved,
+    Returned,
+    State,
+)
+from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.errors import JournalCorrupt, JournalError, JournalWentBack, RowsMoved
+from paygw_batch.journal.facts.codec import encode, encode_salted, without_people
+from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.opening.move import move_journal
+from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.values import Forgettable, Known, OldPages
+from tests.journal.journal_rows import (
+    OPERATION,
+    all_due,
+    at,
+    file_place,
+    new_instruction,
+    open_at,
+    open_sheet,
+    row_of,
+    send,
+)
+from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place, read_postgres
+from tests.journal.postgres_server import PostgresServer, own_server
+from tests.journal.test_forgetting import BEFORE, LATER, SECRETS, WHEN, forgotten, of_january, secret_row, told
+
+PLAN = '{"document": "plan", "content": {"operation": "payout", "batch": "%s", "names": ["Zephyrine Quillfeather"]}}'
+
+
+@pytest.fixture
+def place_in(database: str, place: Path) -> DatabasePlace:
+    return postgres_place(database, place)
+
+
+@pytest.fixture
+def journal(place_in: DatabasePlace) -> Iterator[LeasingPostgres]:
+    """A journal in PostgreSQL with an old batch, one that is paid, and a new one."""
+    opened = open_postgres(place_in)
+    of_january(opened)
+    yield opened
+    with suppress(OSError):  # some tests close it
+        opened.close()
+
+
+def ran(place: DatabasePlace, *statements: str) -> None:
+    """Run statements as the owner of the tables, past their guards."""
+    with psycopg.connect(place.server.url, autocommit=True) as owner:
+        owner.execute(b"SET search_path = paygw")
+        for statement in statements:
+            owner.execute(statement.encode())
+
+
+# What is left in the files.
+
+
+def bytes_of(server: PostgresServer) -> bytes:
+    """Return every byte of the tables of a server: its write-ahead log is another thing."""
+    data = server.home / "data"
+    files = (path for path in sorted(data.rglob("*")) if path.is_file() and data / "pg_wal" not in path.parents)
+    return b"".join(path.read_bytes() for path in files)
+
+
+def found_in(server: PostgresServer) -> list[str]:
+    content = bytes_of(server)
+    return [secret for secret in SECRETS if secret.encode() in content or secret.lower().encode() in content]
+
+
+def test_no_byte_of_forgotten_people_stays_in_the_tables(place: Path) -> None:
+    with own_server() as server:
+        shared = postgres_place(server.url(server.new_database()), place)
+        make_postgres(shared)
+        with closing(open_postgres(shared)) as opened:
+            of_january(opened)
+            opened.settle([], order=SignedOrder("old", json.dumps({"content": {"rows": [{"row": 2}]}}), at(6)))
+            for code in ("old", "never-submitted"):
+                assert shared.keep_plan(code, PLAN % code)
+            ran(shared, "ANALYZE", "CHECKPOINT")
+            assert found_in(server) == list(SECRETS)
+            chosen = opened.forgettable(before="2999-01-01", left_until=WHEN)
+            assert opened.forget(chosen, by="amina", at=WHEN) is OldPages.IN_DATABASE
+            assert opened.verify()["instructions"] == 5
+            assert (opened.messages(1).orders, shared.newest_plan("old"), shared.newest_plan("never-submitted")) == (
+                [],
+                None,
+                None,
+            )
+        ran(shared, "ANALYZE", "VACUUM FULL", "CHECKPOINT")
+        assert found_in(server) == []
+        with closing(read_postgres(shared)) as reader:
+            assert reader.verify()["evidence"] > 0
+
+
+def test_plans_of_others_stay(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
+    for code in ("old", "new", "never-submitted"):
+        assert place_in.keep_plan(code, PLAN % code)
+    forgotten(journal, before="2026-11-22")
+    assert place_in.newest_plan("old") is None
+    assert place_in.newest_plan("new") is not None
+    assert place_in.newest_plan("never-submitted") is not None  # made today
+
+
+# What `verify` finds.
+
+FORGERIES = [
+    "UPDATE instruction SET minor = 1 WHERE number = 1",
+    "UPDATE instruction SET client_orderid = 'A-9' WHERE number = 1",
+    "UPDATE instruction SET payee = 'x' WHERE number = 1",
+    "UPDATE instruction SET content = 'x' WHERE number = 1",
+    "UPDATE instruction SET salt = decode(repeat('00', 32), 'hex') WHERE number = 1",
+    "UPDATE instruction SET forgotten = NULL, salt = decode(repeat('00', 16), 'hex') WHERE number = 1",
+    "UPDATE instruction SET forgotten = 2 WHERE number = 1",
+    "UPDATE instruction SET forgotten = 9 WHERE number = 1",
+    "UPDATE instruction SET amount = '1' WHERE number = 5",
+    "UPDATE fact SET details = replace(details, '\"B-', '\"X-') WHERE instruction = 3",
+    "UPDATE fact SET details = replace(details, 'amina', 'nobody') WHERE instruction = 3",
+    "UPDATE fact SET at = '2026-11-21T08:59:00.000Z' WHERE instruction = 1",
+    "UPDATE fact SET details = replace(details, 'amina', 'nobody') WHERE kind = 'batch_forgotten'",
+    "UPDATE fact SET hash = sha256('') WHERE instruction = 1 AND kind = 'rejected'",
+    "UPDATE fact SET hash = sha256('') WHERE kind = 'batch_forgotten'",
+    "UPDATE fact SET number = DEFAULT WHERE instruction = 1",
+    "UPDATE evidence SET said = 'paid'",
+    "UPDATE evidence SET content = 'x'",
+    "UPDATE evidence SET forgotten = NULL",
+    "UPDATE standing SET message = 'Zephyrine' WHERE instruction = 1",
+    "INSERT INTO page VALUES (1, 0, '')",
+    "DELETE FROM page WHERE batch = 3",
+    "UPDATE payee_words SET words = 'zephyrine' WHERE instruction = 1",
+    "UPDATE forgetting SET batch = 3 WHERE mark = 1",
+    "DELETE FROM forgetting WHERE mark = 2",
+]
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_change_after_the_forgetting_is_found(
+    journal: LeasingPostgres, place_in: DatabasePlace, forgery: str
+) -> None:
+    forgotten(journal)
+    journal.close()
+    table = forgery.split()[2 if forgery.startswith(("INSERT", "DELETE")) else 1]
+    ran(place_in, f"ALTER TABLE {table} DISABLE TRIGGER USER", forgery)
+    enabled = ["never_changed", "never_emptied", *(["forgetting_is_told"] if table == "forgetting" else [])]
+    ran(place_in, *(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {one}" for one in enabled))
+    with pytest.raises((JournalCorrupt, JournalWentBack)) as found, closing(read_postgres(place_in)) as reader:
+        reader.verify()
+    assert "guards" not in found.value.message
+
+
+# What the tables refuse, also to their owner.
+
+FINGERPRINT = "E'\\x1e' || repeat('0', 64)"
+LEFT = f"SET fields = '{{}}', payee = {FINGERPRINT}, content = {FINGERPRINT}, forgotten = 1, salt = leaf_of(i)"
+BEGIN = "SELECT begin_forgetting(1)"
+
+
+def left_in(instruction: int, *changes: tuple[str, str]) -> str:
+    """Return the statement that forgets an instruction, with changes that make it wrong."""
+    text = LEFT
+    for right, wrong in changes:
+        text = text.replace(right, wrong, 1)
+    return f"UPDATE instruction i {text} WHERE number = {instruction}"
+
+
+REFUSED: Sequence[Sequence[str]] = [
+    ["UPDATE instruction SET fields = '{}'"],
+    [left_in(1)],
+    [BEGIN, left_in(1, ("forgotten = 1", "forgotten = 1, minor = 1"))],
+    [BEGIN, left_in(1, ("leaf_of(i)", "sha256('')"))],
+    [BEGIN, left_in(3)],  # of another batch
+    [BEGIN, left_in(1, (FINGERPRINT, "'254700000000'"))],
+    [BEGIN, left_in(1, ("'{}'", "i.fields"))],
+    [BEGIN, left_in(1, ("forgotten = 1", "forgotten = 2"))],
+    [BEGIN, "DELETE FROM instruction WHERE number = 1"],
+    [BEGIN, "UPDATE fact SET details = '{}' WHERE instruction = 1"],
+    [BEGIN, "UPDATE fact SET details = '{}' WHERE instruction IS NULL"],
+    [BEGIN, "DELETE FROM fact WHERE instruction = 1"],
+    [BEGIN, "UPDATE evidence SET content = '', salt = '', forgotten = 1 WHERE instruction IS NOT NULL"],
+    [BEGIN, "UPDATE evidence SET content = 'x', salt = '', forgotten = 1 WHERE instruction IS NULL"],
+    [BEGIN, "UPDATE evidence SET content = '', salt = '', forgotten = 1, finding = '' WHERE instruction IS NULL"],
+    [BEGIN, "DELETE FROM page WHERE batch = 3"],
+    [BEGIN, "UPDATE page SET content = '' WHERE batch = 1"],
+    [BEGIN, "DELETE FROM reply"],
+    [BEGIN, "DELETE FROM payee_words"],
+    [BEGIN, "UPDATE payee_words SET words = ''"],
+    ["DELETE FROM page WHERE batch = 1"],
+    ["DELETE FROM plan_document"],
+    [BEGIN, "DELETE FROM plan_document"],  # the new batch is not over
+    [BEGIN, "UPDATE forgetting SET batch = 2"],
+    [BEGIN, "COMMIT"],  # without a fact that says so
+    ["INSERT INTO forgetting (mark, batch) VALUES (1, 1)", "COMMIT"],
+    ["SELECT begin_forgetting(3)"],  # not over
+    ["SELECT begin_forgetting(99)"],
+    ["SELECT begin_forgetting(NULL)"],
+]
+
+
+@pytest.mark.parametrize("statements", REFUSED)
+def test_the_tables_refuse_all_but_forgetting(
+    journal: LeasingPostgres, place_in: DatabasePlace, statements: Sequence[str]
+) -> None:
+    told(journal, "B-1")
+    assert place_in.keep_plan("new", PLAN % "new")
+    with pytest.raises(psycopg.Error) as found:
+        ran(place_in, "BEGIN", *statements)
+    assert found.value.sqlstate in {"P0001", "PW010", "PW013"}
+    assert journal.verify()["instructions"] == 5
+
+
+def test_what_was_forgotten_is_not_forgotten_in_another_way(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
+    forgotten(journal)
+    again = "UPDATE evidence SET content = '', salt = '', forgotten = 3 WHERE forgotten = 1"
+    for statement in (left_in(1, ("forgotten = 1", "forgotten = 3")), again):
+        with pytest.raises(psycopg.Error, match="never changed"):
+            ran(place_in, "BEGIN", BEGIN, statement)
+
+
+FACTS: Sequence[Fact] = [
+    Intended("A-1", "nonce", 1_795_000_000, "0" * 64, "WALLET-KE"),
+    *(
+        Concluded(Outcome(kind, cause="x", message="Zephyrine \0 \ud83d", reply_sha256="0" * 64, customer_url="u"))
+        for kind in OutcomeKind
+    ),
+    *(Resolved(one, 'ticket "of" \\ Zephyrine', "amina") for one in Resolution),
+    Returned("bank slip"),
+    Interrupted(),
+    Released("A-1-r2", "amina"),
+    Replaced("b2", 2),
+]
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_the_database_knows_what_the_program_leaves_of_a_fact(place_in: DatabasePlace, fact: Fact) -> None:
+    _, before = encode_salted(fact, lambda: "5a" * 16)
+    _, after = encode(without_people(fact))
+    with psycopg.connect(place_in.server.url) as owner:
+        asked = "SELECT paygw.is_left_of(%s, %s)"
+        owner.execute(b"SET search_path = paygw")
+        for one in (before, after):
+            assert owner.execute(asked, (before, one)).fetchone() == (one == after,)
+        if json.loads(after).keys() - {"evidence"}:
+            assert owner.execute(asked, (before, f'{{"x": 1, {after[1:]}')).fetchone() == (False,)
+            assert owner.execute(asked, (before, "{}")).fetchone() == (False,)
+
+
+# Who may.
+
+
+@pytest.mark.parametrize("role", ["desk", "worker", "reader"])
+def test_people_are_forgotten_by_who_decides(
+    journal: LeasingPostgres, place_in: DatabasePlace, postgres_server: PostgresServer, role: str
+) -> None:
+    journal.close()
+    place_in.give_rights()
+    name = place_in.server.url.rpartition("/")[2]
+    postgres_server.execute(f"CREATE ROLE {name}_{role}_login LOGIN IN ROLE {name}_{role}")
+    theirs = replace(place_in, server=Server(postgres_server.url(name, user=f"{name}_{role}_login")))
+    if role == "desk":
+        with closing(open_postgres(theirs)) as desk:
+            forgotten(desk)
+            assert desk.verify()["instructions"] == 5
+        return
+    with psycopg.connect(theirs.server.url, autocommit=True) as connection:
+        connection.execute(b"SET search_path = paygw")
+        for statement in (BEGIN, "SELECT forget_sheet(1)", "SELECT forget_plans('2999-01-01')", "DELETE FROM page"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement.encode())
+
+
+def test_a_batch_that_goes_on_since_it_was_looked_at_is_not_forgotten(journal: LeasingPostgres) -> None:
+    chosen = journal.forgettable(before=BEFORE, left_until=WHEN)
+    journal.release(1, None, suffix=True, by="amina", at=WHEN)
+    with pytest.raises(RowsMoved):
+        journal.forget(chosen, by="amina", at=WHEN)
+    assert row_of(journal, 2, 2).state is State.PAID
+    assert journal.forgotten(2) is None
+    assert journal.verify()["instructions"] == 5
+
+
+# The key, on every host.
+
+
+def of_another_host(place: DatabasePlace) -> DatabasePlace:
+    home = place.inbox.parent.parent / "other"
+    home.mkdir(mode=0o700, exist_ok=True)
+    return replace(place, inbox=home / place.inbox.name, witness_dir=home / "witness", registry_dir=home / "journals")
+
+
+def test_a_host_without_the_key_pays_nobody_until_it_has_it(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
+    forgotten(journal)
+    journal.close()
+    there = of_another_host(place_in)
+    paid = secret_row(2, "B-1")
+    rows, alike = [(2, paid.client_orderid, paid.content)], [(2, "D-1", paid.payee, "KES", paid.minor)]
+    with closing(open_postgres(there)) as other:
+        known, clashes = other.compare(OPERATION, rows)
+        assert (known, [one.instruction for one in clashes]) == ([], [3])
+        for question in (
+            lambda: other.look_alikes(OPERATION, alike, since="2026-01-01"),
+            lambda: other.repeated_batches(OPERATION, [alike[0][1:]], since="2026-01-01"),
+            lambda: other.forget(Forgettable(BEFORE, {}, ()), by="ben", at=WHEN),
+        ):
+            with pytest.raises(JournalError, match="known again") as found:
+                question()
+            assert found.value.exit_code == 7
+        assert other.look_alikes(OPERATION, alike, since=LATER) == []  # who was forgotten is not compared any more
+    (key,) = place_in.inbox.parent.glob("*.fingerprint-key")
+    copied = there.inbox.parent / key.name
+    copied.write_bytes(key.read_bytes())
+    copied.chmod(0o600)
+    with closing(open_postgres(there)) as other:
+        assert other.compare(OPERATION, rows)[0] == [Known(2, 3, State.PAID)]
+        (found_again,) = other.look_alikes(OPERATION, alike, since="2026-01-01")
+        assert found_again.client_orderid == "B-1"
+    copied.write_text("00" * 32)
+    with closing(open_postgres(there)) as other, pytest.raises(JournalError, match="known again"):
+        other.look_alikes(OPERATION, alike, since="2026-01-01")
+    copied.write_text("no key")
+    with closing(open_postgres(there)) as other, pytest.raises(JournalError, match="no key of fingerprints"):
+        other.compare(OPERATION, rows)
+
+
+def test_the_key_is_not_in_the_database(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
+    forgotten(journal)
+    (path,) = place_in.inbox.parent.glob("*.fingerprint-key")
+    assert path.stat().st_mode & 0o777 == 0o600
+    key = path.read_text().strip()
+    with psycopg.connect(place_in.server.url) as owner:
+        tables = owner.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'paygw'::regnamespace AND relkind = 'r'"
+        )
+        for (table,) in tables.fetchall():
+            lines = owner.execute(f"SELECT t::text FROM paygw.{table} t".encode()).fetchall()  # noqa: S608 - a name of ours
+            assert not [line for (line,) in lines if key in line]
+
+
+def test_a_journal_that_is_moved_takes_what_was_forgotten_along(place_in: DatabasePlace, place: Path) -> None:
+    ran(place_in, "DROP SCHEMA paygw CASCADE")
+    with closing(open_at(place)) as kept:
+        of_january(kept)
+        forgotten(kept)
+        open_sheet(kept, "again", [new_instruction(2, "E-1")], opened_at=LATER)
+        send(kept, 4, OutcomeKind.PAID, LATER)
+        counts = kept.verify()
+    elsewhere = of_another_host(place_in)
+    moved = move_journal(file_place(place), elsewhere, {}, "amina")
+    assert {**moved.counts, "notifications_waiting": 0} == counts
+    paid = secret_row(2, "B-1")
+    with closing(open_postgres(elsewhere)) as journal:
+        assert journal.compare(OPERATION, [(2, paid.client_orderid, paid.content)])[0] == [Known(2, 3, State.PAID)]
+        assert [journal.forgotten(batch) is not None for batch in (1, 2, 3, 4)] == [True, True, False, False]
+        open_sheet(journal, "more", [secret_row(2, "F-1")], opened_at=LATER)
+        send(journal, 5, OutcomeKind.PAID, LATER)
+        forgotten(journal, before="2027-02-15")
+        assert journal.verify()["instructions"] == 7
+        assert not all_due(journal, 5)
