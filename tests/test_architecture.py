@@ -107,7 +107,7 @@ FLOORS = {
             "facts",
             "guards",
             "kept_notification tables salts",
-            "evidence_log",
+            "evidence_log forget",
             "journal replay",
             "sqlite postgres",
             "audit",

@@ -35,6 +35,8 @@ MAY_CALL: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("take_lease", "seal_segment", "commit_facts", "show_witness", "call_roll", "lives"), SENDERS),
     **dict.fromkeys(("open_gate", "set_limits", "retire_host", "lock_standing", "hold_segment"), DESK),
     **dict.fromkeys(("accept_loss", "witness_is_older"), DESK),
+    **dict.fromkeys(("begin_forgetting", "forget_rows", "forget_facts", "forget_messages", "forget_texts"), DESK),
+    **dict.fromkeys(("forget_evidence", "forget_sheet", "forget_plans"), DESK),
     **dict.fromkeys(("require_own", "require_desk", "close_segment", "is_handed_over", "is_known_dead"), NOBODY),
     **dict.fromkeys(("check_chains", "check_writers", "move_rows", "count_rows", "state_after"), NOBODY),
     **dict.fromkeys(
@@ -50,7 +52,9 @@ MAY_CALL: Mapping[str, frozenset[str]] = {
         ),
         NOBODY,
     ),
-    **dict.fromkeys(("refuse_change", "refuse_lease"), NOBODY),
+    **dict.fromkeys(("refuse_change", "refuse_lease", "refuse_all_but_forgetting", "require_forgetting_fact"), NOBODY),
+    **dict.fromkeys(("is_over", "is_being_forgotten", "is_left_of", "is_left_of_evidence", "leaf_of"), NOBODY),
+    "batch_of_plan": NOBODY,
 }
 """Every function of the journal, and who may call it. One that is not here has no expectation, and fails."""
 MAY_WRITE: Mapping[str, Mapping[str, frozenset[str]]] = {
@@ -76,6 +80,7 @@ MAY_WRITE: Mapping[str, Mapping[str, frozenset[str]]] = {
     **{key: {} for key in ("migration", "identity", "worker", "segment", "seal", "fact", "standing", "reply")},
     **{key: {} for key in ("gate", "gate_place", "move", "limit_change", "host", "roll_call", "roll_answer")},
     **{key: {} for key in ("covered", "progress", "unanswered", "newest_call", "missing_host")},
+    **{key: {} for key in ("forgetting", "forgetting_fact")},
 }
 """Every table and view of the journal, and who may write it without a function. All roles look at all of them."""
 WRITING = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")

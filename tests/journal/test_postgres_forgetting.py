@@ -205,24 +205,80 @@ REFUSED: Sequence[Sequence[str]] = [
     ["DELETE FROM plan_document"],
     [BEGIN, "DELETE FROM plan_document"],  # the new batch is not over
     [BEGIN, "UPDATE forgetting SET batch = 2"],
-    [BEGIN, "COMMIT"],  # without a fact that says so
-    ["INSERT INTO forgetting (mark, batch) VALUES (1, 1)", "COMMIT"],
+    [BEGIN, "SET CONSTRAINTS ALL IMMEDIATE"],  # without a fact that says so
+    ["INSERT INTO forgetting (mark, batch) VALUES (1, 1)", "SET CONSTRAINTS ALL IMMEDIATE"],
     ["SELECT begin_forgetting(3)"],  # not over
     ["SELECT begin_forgetting(99)"],
     ["SELECT begin_forgetting(NULL)"],
 ]
 
 
-@pytest.mark.parametrize("statements", REFUSED)
-def test_the_tables_refuse_all_but_forgetting(
-    journal: LeasingPostgres, place_in: DatabasePlace, statements: Sequence[str]
-) -> None:
+def is_refused(place: DatabasePlace, statements: Sequence[str]) -> bool:
+    """Run statements as the owner in one transaction, and undo it; return whether the tables refused one."""
+    with psycopg.connect(place.server.url) as owner:
+        try:
+            owner.execute(b"SET search_path = paygw")
+            for statement in statements:
+                owner.execute(statement.encode())
+        except psycopg.Error as error:
+            assert error.sqlstate in {"P0001", "PW010", "PW013"}, error  # noqa: PT017 - one of ours, and no misspelling
+            return True
+        finally:
+            owner.rollback()
+    return False
+
+
+def test_the_tables_refuse_all_but_forgetting(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
     told(journal, "B-1")
     assert place_in.keep_plan("new", PLAN % "new")
-    with pytest.raises(psycopg.Error) as found:
-        ran(place_in, "BEGIN", *statements)
-    assert found.value.sqlstate in {"P0001", "PW010", "PW013"}
+    assert [statements for statements in REFUSED if not is_refused(place_in, statements)] == []
+    assert not is_refused(place_in, [BEGIN, left_in(1), "DELETE FROM page WHERE batch = 1"])
     assert journal.verify()["instructions"] == 5
+
+
+FORGET = "refuse_all_but_forgetting"
+TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
+    ("begin_forgetting", "IF is_over(p_batch) IS NOT TRUE", "IF false"),
+    ("is_over", "'replaced', 'rejected'", "'replaced', 'rejected', 'ready'"),
+    ("require_forgetting_fact", "RAISE EXCEPTION", "RAISE NOTICE"),
+    (FORGET, "RAISE EXCEPTION", "RAISE NOTICE"),
+    (FORGET, "AND NEW.fields = '{}' ", ""),
+    (FORGET, "AND NEW.payee ~ '^\\x1e[0-9a-f]{64}$' ", ""),
+    (FORGET, "AND NEW.salt = leaf_of(OLD) ", ""),
+    (FORGET, "g.mark = NEW.forgotten AND g.batch = NEW.batch AND ", "g.mark = NEW.forgotten AND "),
+    (FORGET, "g.mark = NEW.forgotten AND g.batch = NEW.batch AND ", "g.batch = NEW.batch AND "),
+    (FORGET, "NEW.currency, NEW.minor,", "NEW.currency, OLD.minor,"),
+    (FORGET, "AND is_being_forgotten(OLD.instruction) AND is_left_of(OLD.details, NEW.details)", ""),
+    (FORGET, "AND is_left_of_evidence(OLD.source, OLD.content, NEW.content)", ""),
+    (FORGET, "NEW.spool_hash, NEW.finding,", "NEW.spool_hash, OLD.finding,"),
+    (
+        FORGET,
+        "CASE WHEN OLD.instruction IS NOT NULL THEN is_being_forgotten(OLD.instruction)",
+        "CASE WHEN false THEN true",
+    ),
+    (FORGET, "g.batch = OLD.batch AND g.made_in", "g.made_in"),
+    (FORGET, "AND NEW.instruction = OLD.instruction AND is_being_forgotten(OLD.instruction)", ""),
+    (FORGET, "is_left := is_being_forgotten(OLD.instruction);", "is_left := true;"),
+    (FORGET, "WHERE b.batch = batch_of_plan(OLD.content) AND g.mark IS NULL", "WHERE false"),
+]
+
+
+def test_each_guard_that_is_taken_away_is_missed(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
+    """Planted bugs of the database: without any one guard something goes through."""
+    told(journal, "B-1")
+    assert place_in.keep_plan("new", PLAN % "new")
+    missed = []
+    with psycopg.connect(place_in.server.url, autocommit=True) as owner:
+        for function, right, wrong in TAKEN_AWAY:
+            found = owner.execute("SELECT pg_get_functiondef(('paygw.' || %s)::regproc)", (function,)).fetchone()
+            assert found is not None
+            (text,) = found
+            assert right in text, f"{function} has no {right!r} any more: nothing was planted"
+            owner.execute(text.replace(right, wrong).encode())
+            if not all(is_refused(place_in, statements) for statements in REFUSED):
+                missed.append((function, right, wrong))
+            owner.execute(text.encode())
+    assert missed == list(TAKEN_AWAY)
 
 
 def test_what_was_forgotten_is_not_forgotten_in_another_way(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
