@@ -206,8 +206,8 @@ def _done(screen: Screen, journal: JournalReader, done: Forgotten) -> Summary:
         case OldPages.IN_DATABASE:
             screen.say(
                 say(
-                    "The server keeps old lines until the owner of the database runs these: ANALYZE; VACUUM FULL; "
-                    "CHECKPOINT. They stop everybody meanwhile: run them when nothing is sent."
+                    "The server keeps the old lines until the owner of the database runs ANALYZE, VACUUM FULL and "
+                    "CHECKPOINT. Nobody can use the journal meanwhile: run them when nothing is sent."
                 )
             )
             return Summary(ExitCode.DONE, message, rows=chosen.instructions, further=told)
