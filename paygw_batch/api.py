@@ -52,10 +52,10 @@ from paygw_batch.language import say
 from paygw_batch.processes import forbid_core_dumps
 from paygw_batch.report.remittance import payee_of
 from paygw_batch.run.approval import PlanDocument, needs_approval
-from paygw_batch.run.approval_keys import load_approval_key
 from paygw_batch.run.resolve import Settlement
 from paygw_batch.run.signed_document import ApprovalPolicy, approve, read_document, write_document
 from paygw_batch.run.submit import Plan
+from paygw_batch.run.token_approval_key import MODULE, approval_key_at
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.sheet.check.validate import warnings_as_defects
 from paygw_batch.sheet.model import Validated, no_defects
@@ -453,7 +453,7 @@ class Payouts:
     ) -> Planned | Refused:
         """Write the plan of a sheet to `out`, signed by its maker's `key`, for others to approve. Nothing is sent."""
         path, file, policy = _path_of(sheet, name), _named(out, "out"), required_policy(self._settings)
-        maker = load_approval_key(_named(key, "key"), passphrase)
+        maker = approval_key_at(_named(key, "key"), passphrase, os.environ.get(MODULE))
         known_maker(maker.public, policy, "No plan was made.")
         validated = self._read(_given(sheet), path, SheetAnswers(reference, worksheet, encoding))
         options = SheetOptions(skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant)
@@ -478,7 +478,9 @@ class Payouts:
         file, policy = _named(plan, "plan"), required_policy(self._settings)
         found = read_document(file, PlanDocument)
         require_in_force(self._settings, found)
-        approved = approve(found, load_approval_key(_named(key, "key"), passphrase), policy, utc_now())
+        approved = approve(
+            found, approval_key_at(_named(key, "key"), passphrase, os.environ.get(MODULE)), policy, utc_now()
+        )
         write_document(approved, file)
         share_plan(self._settings, approved)
         return _planned(approved, file, policy)

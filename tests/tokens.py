@@ -63,3 +63,26 @@ class Token:
     def _tool(self, *arguments: str) -> None:
         environ = {**os.environ, **self.environ}
         subprocess.run(["softhsm2-util", *arguments], env=environ, check=True, capture_output=True)
+
+
+def make_person_key(token: Token, label: str, kind: str) -> None:
+    """Make a key of a person in a token of this environment, as a vendor's tool does: on a curve, or `rsa`."""
+    import pkcs11  # noqa: PLC0415 (an extra)
+    from pkcs11 import Attribute, KeyType, Mechanism  # noqa: PLC0415
+    from pkcs11.util.ec import encode_named_curve_parameters  # noqa: PLC0415
+
+    module = pkcs11.lib(str(token.module))
+    try:
+        with module.get_token(token_label=LABEL).open(rw=True, user_pin=PIN) as session:
+            if kind == "rsa":
+                session.generate_keypair(KeyType.RSA, 2048, store=True, label=label, id=label.encode())
+                return
+            is_edwards = kind == "ed25519"
+            curve = bytes.fromhex("06032b6570") if is_edwards else encode_named_curve_parameters(kind)
+            parameters = session.create_domain_parameters(
+                KeyType.EC_EDWARDS if is_edwards else KeyType.EC, {Attribute.EC_PARAMS: curve}, local=True
+            )
+            mechanism = Mechanism.EC_EDWARDS_KEY_PAIR_GEN if is_edwards else Mechanism.EC_KEY_PAIR_GEN
+            parameters.generate_keypair(store=True, label=label, id=label.encode(), mechanism=mechanism)
+    finally:
+        module.finalize()

@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,19 +66,29 @@ class PublicKey:
 
     @property
     def is_file_key(self) -> bool:
-        """Whether a key file can hold its private half. Another one is a passkey's."""
+        """Whether a key file can hold its private half. Another one is a passkey's, or in a token."""
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey)
+
+    @property
+    def may_sign_text(self) -> bool:
+        """Whether signatures over text as it is count: of Ed25519 keys, and of P-256 keys, as tokens have them.
+
+        A passkey of that kind signs no text of ours as it is: what it signs begins with a digest of its console's name.
+        """
+        return isinstance(load_der_public_key(self.material), Ed25519PublicKey | EllipticCurvePublicKey)
 
     def has_signed(self, data: bytes, signature: str) -> bool:
         """Whether `signature` is this key's over exactly `data`, in the one spelling that `ApprovalKey.sign` writes.
 
-        Only an Ed25519 key signs text as it is: a passkey signs more than that (see `passkey.py`).
+        A passkey signs more than the text (see `passkey.py`).
         """
         try:
             plain = base64.b64decode(signature, validate=True)
         except (binascii.Error, ValueError):
             return False
-        return self.is_file_key and base64.b64encode(plain).decode("ascii") == signature and self.verifies(plain, data)
+        return (
+            self.may_sign_text and base64.b64encode(plain).decode("ascii") == signature and self.verifies(plain, data)
+        )
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
         """Whether `signature` is this key's over exactly `data`: Ed25519, ECDSA, or RSA PKCS#1 v1.5 with SHA-256."""
@@ -105,14 +115,17 @@ def public_key_of(key: KeyOfAPerson) -> PublicKey:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalKey:
-    """A person's private key, and its public half."""
+    """A person's private key, and its public half. `_sign` has the key, or asks the token that has it."""
 
     public: PublicKey
-    _key: Ed25519PrivateKey = field(repr=False)
+    _sign: Callable[[bytes], bytes] = field(repr=False)
 
     def sign(self, data: bytes) -> str:
-        """Return the signature of `data`, in base64."""
-        return base64.b64encode(self._key.sign(data)).decode("ascii")
+        """Return the signature of `data`, in base64. Raises `ConfigurationError` if a token makes no good one."""
+        signature = self._sign(data)
+        if not self.public.verifies(signature, data):
+            raise ConfigurationError(say("The key made a signature that its public half does not verify."))
+        return base64.b64encode(signature).decode("ascii")
 
 
 def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
@@ -133,7 +146,7 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
             say("{path} is not an Ed25519 key.", path=path),
             hint=say("{how_to_make_one} makes one.", how_to_make_one=HOW_TO_MAKE_ONE),
         )
-    return ApprovalKey(public_key_of(key.public_key()), key)
+    return ApprovalKey(public_key_of(key.public_key()), key.sign)
 
 
 def read_public_key(text: str) -> PublicKey | None:
@@ -145,8 +158,16 @@ def read_public_key(text: str) -> PublicKey | None:
     """
     bare = "".join(text.split()).rstrip("=")
     try:
-        key = load_der_public_key(base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True))
-    except (binascii.Error, ValueError, UnsupportedAlgorithm):
+        return read_public_key_der(base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def read_public_key_der(der: bytes) -> PublicKey | None:
+    """Return the public key that SubjectPublicKeyInfo in DER is, or None when it is none that a person may have."""
+    try:
+        key = load_der_public_key(der)
+    except (ValueError, UnsupportedAlgorithm):
         return None
     match key:
         case Ed25519PublicKey():

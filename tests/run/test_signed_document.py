@@ -28,7 +28,7 @@ NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
 def private(seed: int) -> ApprovalKey:
     key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
-    return ApprovalKey(public_key_of(key.public_key()), key)
+    return ApprovalKey(public_key_of(key.public_key()), key.sign)
 
 
 ADA, SECOND, BEN, CLEO, STRANGER = (private(seed) for seed in range(1, 6))

@@ -15,21 +15,20 @@ from paygw_batch.files import write_whole
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.plan_page import KNOWN_SINCE, payees, people_lines, plan_lines, plan_page, sentence_of
 from paygw_batch.run.approval import PlanDocument
-from paygw_batch.run.approval_keys import ApprovalKey, load_approval_key
+from paygw_batch.run.approval_keys import ApprovalKey
 from paygw_batch.run.forget_order import ForgetOrder
 from paygw_batch.run.match_statement import Matched
 from paygw_batch.run.quarantine_clock import Quarantine
 from paygw_batch.run.release import ReleaseContent, ReleaseOrder
 from paygw_batch.run.settlement_order import OrderContent, SettlementOrder, consequence, whose_word
 from paygw_batch.run.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
-
-PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
+from paygw_batch.run.token_approval_key import MODULE, PASSPHRASE, approval_key_at
 
 
 def own_key(path: Path) -> ApprovalKey:
-    """Return the key of the person who runs this command."""
+    """Return the key of the person who runs this command: in a file, or in a token."""
     passphrase = os.environ.get(PASSPHRASE)
-    return load_approval_key(path, None if passphrase is None else passphrase.encode())
+    return approval_key_at(path, None if passphrase is None else passphrase.encode(), os.environ.get(MODULE))
 
 
 def show_content(

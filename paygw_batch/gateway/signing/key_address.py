@@ -45,22 +45,23 @@ def token_address(uri: str) -> TokenAddress:
     said = {**_attributes(uri, path, ";"), **_attributes(uri, query, "&")}
     if any(name in said for name in _SECRET):
         raise ConfigurationError(
-            say("gateway.private_key holds a PIN, or says where one is."),
-            hint=say("Take it out, and name private_key_passphrase_env or private_key_passphrase_file instead."),
+            say("The address of the key holds a PIN, or says where one is."),
+            hint=say("Take it out: the PIN is in a file or an environment variable (docs/keys.md)."),
         )
     if any(name in said for name in _MODULE):
         raise ConfigurationError(
-            say("gateway.private_key names a module."), hint=say("Take it out, and set gateway.pkcs11_module instead.")
+            say("The address of the key names a module."),
+            hint=say("Take it out, and set the module apart from the address (docs/keys.md)."),
         )
     if said.pop("type", b"private") != b"private":
         raise ConfigurationError(
-            say("gateway.private_key asks for something else than a private key."), hint=say("Leave `type` out.")
+            say("The address of the key asks for something else than a private key."), hint=say("Leave `type` out.")
         )
     if unknown := sorted(said.keys() - _TEXTS.keys()):
         raise _wrong(uri, unknown[0])
     if not said.keys() & {"object", "id"}:
         raise ConfigurationError(
-            say("gateway.private_key does not say which key of the token is meant."),
+            say("The address of the key does not say which key of the token is meant."),
             hint=say('Write it like "pkcs11:token=paygw;object=payouts".'),
         )
     return TokenAddress(uri, **{_TEXTS[name]: _value(uri, name, value) for name, value in said.items()})  # type: ignore[arg-type]
@@ -99,6 +100,6 @@ def _value(uri: str, name: str, value: bytes) -> str | bytes | int:
 
 def _wrong(uri: str, name: str) -> ConfigurationError:
     return ConfigurationError(
-        say("gateway.private_key is {uri}; its part {name} cannot be read.", uri=uri, name=name or "="),
+        say("The address of the key is {uri}; its part {name} cannot be read.", uri=uri, name=name or "="),
         hint=say('Write it like "pkcs11:token=paygw;object=payouts" (RFC 7512).'),
     )

@@ -5,6 +5,7 @@ several sessions has several processes.
 """
 
 import base64
+import hashlib
 import json
 import secrets
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 import pkcs11
 from pkcs11 import Attribute, KeyType, Mechanism, MechanismFlag, ObjectClass, TokenFlag
 from pkcs11 import exceptions as refused
+from pkcs11.util.ec import encode_ec_public_key, encode_ecdsa_signature
 
 from paygw_batch.gateway.signing.key import (
     MIN_KEY_BITS,
@@ -49,6 +51,9 @@ _TROUBLES: dict[KeyTrouble, tuple[type[pkcs11.PKCS11Error], ...]] = {
     KeyTrouble.WRONG_KIND: (refused.KeyTypeInconsistent, refused.MechanismInvalid, refused.KeySizeRange),
 }
 _ONE_AT_A_TIME = threading.RLock()
+_ED25519 = bytes.fromhex("302a300506032b6570032100")
+"""What stands before the 32 bytes of a public key of Ed25519 in its SubjectPublicKeyInfo (RFC 8410)."""
+_ED25519_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,41 @@ class TokenKey(SigningKey):
     def staff(self, cores: int) -> Staff:  # noqa: ARG002 (the token computes)
         """Return one process for each session."""
         return Staff(self.place.sessions, is_slow=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PersonTokenKey:
+    """A person's key in a token, Ed25519 or P-256. `public` is its public half: SubjectPublicKeyInfo in DER."""
+
+    place: TokenPlace
+    public: bytes
+
+    def sign(self, data: bytes) -> bytes:
+        """Return the signature of `data` (of its SHA-256, by a P-256 key). Raises `KeyUnusable`."""
+        address = self.place.address
+        with _session(self.place) as session:
+            key = _private_key(address, session)
+            with _told(address):
+                if key.key_type is KeyType.EC_EDWARDS:
+                    return bytes(key.sign(data, mechanism=Mechanism.EDDSA))
+                signature = key.sign(hashlib.sha256(data).digest(), mechanism=Mechanism.ECDSA)
+                return bytes(encode_ecdsa_signature(signature))
+
+
+def load_person_token_key(place: TokenPlace) -> PersonTokenKey:
+    """Return a person's key in the token. Raises `KeyUnusable` where it is not there, or may not sign."""
+    address = place.address
+    with _session(place) as session, _told(address):
+        key = _private_key(address, session)
+        if key.key_type not in {KeyType.EC, KeyType.EC_EDWARDS} or not _attribute(key, Attribute.SIGN, default=True):
+            raise KeyUnusable(address.uri, KeyTrouble.WRONG_KIND)
+        wanted = {Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id}
+        public = next(iter(session.get_objects(wanted)), None)
+        if public is None:
+            raise KeyUnusable(address.uri, KeyTrouble.BROKEN, "no public half")
+        if key.key_type is KeyType.EC:
+            return PersonTokenKey(place, encode_ec_public_key(public))
+        return PersonTokenKey(place, _ED25519 + public[Attribute.EC_POINT][-_ED25519_BYTES:])
 
 
 def token_key_handed_over(told: dict[str, str]) -> TokenKey:

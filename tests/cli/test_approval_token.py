@@ -1,0 +1,98 @@
+"""People prepare and approve with keys in a token; a payroll is paid on their signatures, and each trouble is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.errors import ConfigurationError
+from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.token_approval_key import MODULE, PASSPHRASE, approval_key_at
+from tests.cli.approving import plan_of, policy
+from tests.cli.program import Program, kenyan_rows, sandbox_toml
+from tests.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, make_person_key, softhsm
+
+KINDS = {"p256": "secp256r1", "ed": "ed25519"}
+
+
+def address(name: str) -> str:
+    return f"pkcs11:token={LABEL};object={name}"
+
+
+def key_in(token: Token, name: str) -> ApprovalKey:
+    return approval_key_at(Path(address(name)), PIN.encode(), str(token.module))
+
+
+@pytest.fixture
+def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Token:
+    """A token with a P-256 and an Ed25519 key, which this user is set up to sign with."""
+    if softhsm() is None:
+        pytest.skip(HOW_TO_GET_IT)
+    made = Token.made_in(tmp_path / "token")
+    for name, value in {**made.environ, PASSPHRASE: PIN, MODULE: str(made.module)}.items():
+        monkeypatch.setenv(name, value)
+    for name, kind in KINDS.items():
+        make_person_key(made, name, kind)
+    return made
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_key_in_a_token_signs_text_and_nothing_else_counts(token: Token, name: str) -> None:
+    key = key_in(token, name)
+    signature = key.sign(b"a text")
+    assert key.public.has_signed(b"a text", signature)
+    assert not key.public.has_signed(b"another text", signature)
+    assert not key.public.has_signed(b"a text", signature.rstrip("=") + "A")
+    assert not key_in(token, next(other for other in KINDS if other != name)).public.has_signed(b"a text", signature)
+    assert PIN not in repr(key)
+
+
+@pytest.mark.parametrize(("maker", "approver"), [("p256", "ed"), ("ed", "p256")])
+def test_a_payroll_is_paid_on_signatures_of_two_tokens(
+    program: Program, token: Token, maker: str, approver: str
+) -> None:
+    people = policy(program.home)
+    lines = {name: key_in(token, name).public.text for name in KINDS}
+    for table, name in (("makers", maker), ("approvers", approver)):
+        people = people.replace(f"[approval.{table}]\n", f'[approval.{table}]\n"of {name}" = "{lines[name]}"\n')
+    program.config.write_text(f"{sandbox_toml()}\n{people}")
+    sheet = program.sheet(kenyan_rows(2))
+    planned = program.json("plan", sheet, "--out", plan_of(program), "--key", address(maker))
+    assert (planned["exit_code"], planned["maker"]) == (0, f"of {maker}")
+    assert program.json("submit", sheet)["exit_code"] == 8
+    approved = program.json("approve", plan_of(program), "--key", address(approver))
+    assert approved["exit_code"] == 0
+    assert PIN not in json.dumps([planned, approved])
+    assert program.json("submit", sheet)["states"] == {"paid": 2}
+    assert program.json("verify")["exit_code"] == 0
+    forged = json.loads(plan_of(program).read_text())
+    forged["made_at"] = "2020-01-01T00:00:00.000Z"
+    plan_of(program).write_text(json.dumps(forged))
+    assert program.json("approve", plan_of(program), "--key", address(approver))["exit_code"] == 8
+
+
+def test_each_trouble_with_a_persons_token_is_one_sentence(token: Token) -> None:
+    make_person_key(token, "rsa", "rsa")
+    make_person_key(token, "p384", "secp384r1")
+    module = str(token.module)
+    troubles: list[tuple[str, str | None, str | None, str, str]] = [
+        ("p256", "000000", module, "refuses the PIN", "after a few wrong ones"),
+        ("p256", None, module, "There is no PIN", PASSPHRASE),
+        ("p256", PIN, None, "by which module", MODULE),
+        ("p256", PIN, "/no/such.so", "cannot be used", MODULE),
+        ("nobody", PIN, module, "There is no private key", "--key"),
+        ("rsa", PIN, module, "by which a person can sign", "P-256"),
+        ("p384", PIN, module, "by which a person can sign", "P-256"),
+        ("p256;pin-value=1", PIN, module, "holds a PIN", "Take it out"),
+    ]
+    for name, pin, there, message, hint in troubles:
+        with pytest.raises(ConfigurationError) as found:
+            approval_key_at(Path(address(name)), None if pin is None else pin.encode(), there)
+        assert message in found.value.message, name
+        assert hint in (found.value.hint or ""), name
+        assert "gateway.private_key" not in f"{found.value.message} {found.value.hint}"
+    key = key_in(token, "p256")
+    token.slots.rename(token.folder / "pulled out")
+    token.slots.mkdir()
+    with pytest.raises(ConfigurationError, match="is not there"):
+        key.sign(b"a text")
