@@ -275,7 +275,8 @@ def _approval(settings: Settings) -> Iterator[HealthCheck]:
     for person in people:
         if policy.passkeys is None and (passkeys := [key for key in person.keys if not key.is_file_key]):
             found = say(
-                "the passkey {fingerprint} cannot be used: [console] origin, the address of the pages, is not set",
+                "if the key {fingerprint} is a passkey, it cannot be used: [console] origin, the address of the pages, "
+                "is not set",
                 fingerprint=passkeys[0].fingerprint,
             )
             yield HealthCheck(_APPROVAL, Health.WARNING, found, of=person.name)
