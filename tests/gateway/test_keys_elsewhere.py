@@ -4,6 +4,8 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,17 @@ def test_a_run_asks_for_few_signatures_ahead(published: SigningKey, key: Signing
     """A signature that waits grows old: what is asked for ahead keeps the key busy, and no more."""
     assert signed_ahead(published) in {10, 20}
     assert signed_ahead(key) is None
+
+
+def bits_of(there: TokenPlace) -> int:
+    return load_token_key(there).bits
+
+
+def test_processes_that_open_a_token_at_the_same_moment_all_find_it(token: Token) -> None:
+    there = place(token)
+    make_token_key(there)
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
+        assert set(pool.map(bits_of, [there] * 40)) == {3072}
 
 
 def test_no_pin_is_in_an_argument_or_a_representation(token: Token) -> None:

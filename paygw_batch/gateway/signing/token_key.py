@@ -5,12 +5,15 @@ several sessions has several processes.
 """
 
 import base64
+import fcntl
 import hashlib
 import json
+import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -51,6 +54,8 @@ _TROUBLES: dict[KeyTrouble, tuple[type[pkcs11.PKCS11Error], ...]] = {
     KeyTrouble.WRONG_KIND: (refused.KeyTypeInconsistent, refused.MechanismInvalid, refused.KeySizeRange),
 }
 _ONE_AT_A_TIME = threading.RLock()
+_TRIES, _PAUSE_S = 250, 0.02
+"""For so long another process that opens a token is waited for."""
 _ED25519 = bytes.fromhex("302a300506032b6570032100")
 """What stands before the 32 bytes of a public key of Ed25519 in its SubjectPublicKeyInfo (RFC 8410)."""
 _ED25519_BYTES = 32
@@ -200,12 +205,13 @@ def make_token_key(place: TokenPlace) -> None:
 def _session(place: TokenPlace, *, writes: bool = False) -> Iterator[Any]:
     """Yield a session at the token, logged in; afterwards the module forgets all of it, the PIN included."""
     address = place.address
-    with _ONE_AT_A_TIME:
-        try:
-            module = pkcs11.lib(str(place.module))
-        except pkcs11.PKCS11Error:
-            raise KeyUnusable(address.uri, KeyTrouble.MODULE, str(place.module)) from None
-        try:
+    with _ONE_AT_A_TIME, ExitStack() as undo:
+        with _opening(place.module):
+            try:
+                module = pkcs11.lib(str(place.module))
+            except pkcs11.PKCS11Error:
+                raise KeyUnusable(address.uri, KeyTrouble.MODULE, str(place.module)) from None
+            undo.callback(_quietly, module.finalize)
             with _told(address):
                 token = _token(address, module)
                 if TokenFlag.USER_PIN_LOCKED in token.flags:
@@ -213,14 +219,36 @@ def _session(place: TokenPlace, *, writes: bool = False) -> Iterator[Any]:
                 if place.pin is None and TokenFlag.LOGIN_REQUIRED in token.flags:
                     raise KeyUnusable(address.uri, KeyTrouble.PIN_MISSING)
                 session = token.open(rw=writes, user_pin=place.pin)
+                undo.callback(_quietly, session.close)
+        yield session
+
+
+@contextmanager
+def _opening(module: Path) -> Iterator[None]:
+    """Let one process of this machine after another open a token: whoever looks while one logs in may find none.
+
+    SoftHSM writes its token again at each login. The module's own file is the lock, and is not waited for without end.
+    """
+    try:
+        descriptor = os.open(module, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield  # the module itself says what is wrong
+        return
+    try:
+        for _ in range(_TRIES):
             try:
-                yield session
-            finally:
-                with suppress(pkcs11.PKCS11Error):
-                    session.close()
-        finally:
-            with suppress(pkcs11.PKCS11Error):
-                module.finalize()
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(_PAUSE_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _quietly(close: Callable[[], object]) -> None:
+    with suppress(pkcs11.PKCS11Error):
+        close()
 
 
 def _token(address: TokenAddress, module: Any) -> Any:
