@@ -35,17 +35,12 @@ _GUARDS = {
 """The triggers that refuse changes, by table."""
 _SWITCHED_ON = """SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND NOT t.tgisinternal AND t.tgenabled = 'A'"""
-_ANY_FORGOTTEN = "SELECT FROM instruction WHERE forgotten IS NOT NULL LIMIT 1"
-_FACTS_OF_NOBODY_FORGOTTEN = """SELECT segment, seq, at, kind, batch, instruction, attempt, contradicts, details,
-        hash, false
-    FROM fact ORDER BY 1, 2"""
+_NUMBERS = "SELECT mark, number FROM forgetting_fact"
+"""The facts that forgot people, by their marks."""
 _FACTS = """SELECT f.segment, f.seq, f.at, f.kind, f.batch, f.instruction, f.attempt, f.contradicts, f.details, f.hash,
-        coalesce(f.number < g.number, false)
-    FROM fact f LEFT JOIN (
-        SELECT i.number AS instruction, g.number FROM instruction i JOIN forgetting_fact g ON g.mark = i.forgotten
-        WHERE i.forgotten IS NOT NULL
-    ) g ON g.instruction = f.instruction ORDER BY 1, 2"""
-"""Every fact, and whether a later one forgot it: its hash is then that of what it was."""
+        f.number, {mark} FROM fact f ORDER BY 1, 2"""
+_MARK = "(SELECT i.forgotten FROM instruction i WHERE i.number = f.instruction)"
+"""Looked up one by one: the server's figures may be older than a forgetting, and would make a slow join of it."""
 _UNIQUE = """SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND i.indisunique AND i.indisvalid
         AND c.relname IN ('fact_one_intent', 'fact_nth', 'segment_unsealed', 'order_id_pkey', 'run_unfinished')
@@ -92,7 +87,8 @@ def _start_of(identity: Identity, chain: int) -> bytes:
 
 def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int, Opening]:
     """Follow the chain of every lease from its start to its end; return the openings of batches by their numbers."""
-    query = _FACTS if fetch(connection, _ANY_FORGOTTEN) else _FACTS_OF_NOBODY_FORGOTTEN
+    numbers: dict[int, int] = dict(fetch(connection, _NUMBERS))
+    query = _FACTS.format(mark=_MARK if numbers else "NULL")
     moved = fetch(connection, "SELECT facts, hash FROM move")
     segments = fetch(
         connection,
@@ -112,9 +108,9 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
             raise JournalCorrupt(f"Lease {number} does not go on from the one before it.")
         end = Link(0, start)
         if current is not None and current[0] == number:
-            for _, *columns, is_forgotten in current[1]:
+            for _, *columns, place, mark in current[1]:
                 line = Line(*columns)
-                end = _followed(end, line, number, is_forgotten=is_forgotten)
+                end = _followed(end, line, number, is_forgotten=place < numbers.get(mark, 0))
                 if line.kind == BATCH_OPENED:
                     if chain != DESK:
                         raise JournalCorrupt(f"Lease {number} of a chunk opens a batch.")
