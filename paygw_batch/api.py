@@ -414,7 +414,7 @@ class Payouts:
             return self._state(journal, record)
 
     def refresh(self, batch: str, *, wait: bool = False) -> BatchState:
-        """Ask the gateway what became of rows that are accepted or in doubt, and return the state of the batch.
+        """Ask the gateway about rows that are accepted or in doubt, and return the state of the batch.
 
         Not inside a running event loop. Raises `ConfigurationError` unless `[status_enquiry]` is configured.
         """
@@ -614,7 +614,7 @@ def _planned(document: PlanDocument, path: Path, policy: ApprovalPolicy) -> Plan
 
 
 def _as_dict(found: Any) -> dict[str, object]:
-    """Return a value's fields by their names, with what JSON can say in place of frames, paths and tuples."""
+    """Return a value's fields by their names; frames, paths and tuples become values of JSON."""
     return {one.name: _plain(getattr(found, one.name)) for one in fields(found)}
 
 

@@ -1,1 +1,1 @@
-"""Carries out what people and programs ask for, once for command line, console and API: no click, terminal or page."""
+"""Carries out the actions of people and programs, once for command line, console and API."""

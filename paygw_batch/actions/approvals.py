@@ -1,4 +1,4 @@
-"""Asks for the approvals that a batch or an order needs, and withdraws what was signed."""
+"""Asks for the approvals that a batch or an order needs, and withdraws signed documents."""
 
 import re
 from collections.abc import Callable, Collection, Sequence

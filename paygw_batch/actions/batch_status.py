@@ -50,7 +50,7 @@ def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateT
 
 
 def with_living(tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent]) -> Sequence[StateTally]:
-    """Return tallies in which `IN_FLIGHT` is what living processes send; what dead ones left in flight is in doubt."""
+    """Return tallies with the rows of living processes as `IN_FLIGHT`, and those of dead ones as in doubt."""
     living: Counter[tuple[str, str]] = Counter()
     sums: Counter[tuple[str, str]] = Counter()
     for row in being_sent:

@@ -121,7 +121,7 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
 
 
 def files_elsewhere(journal: JournalReader, chosen: Forgettable) -> Sequence[Path]:
-    """Return the files of the forgotten batches that are still there: sheets, and what was written beside them."""
+    """Return the files of the forgotten batches that are still there: sheets, and the outputs beside them."""
     found: dict[Path, None] = {}
     for record in journal.batches():
         if record.number in chosen.batches and record.sheet_path:

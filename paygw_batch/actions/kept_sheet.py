@@ -1,4 +1,4 @@
-"""Keeps a sheet as it was read, beside its file, and what its checks remember: a correction starts no process."""
+"""Keeps a sheet as it was read, beside its file, with the memory of its checks: a correction starts no process."""
 
 import json
 from dataclasses import dataclass, field, fields

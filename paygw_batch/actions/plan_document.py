@@ -174,7 +174,7 @@ def own_view(
 
 
 def _corrected(plan: Plan, corrections: Sequence[PlanFinding]) -> list[PlanFinding]:
-    """Return every row that is left out, by whom and why, and then what else people changed after the upload."""
+    """Return every row that is left out, by whom and why, and then the other changes made after the upload."""
     by_person = {one.row: one for one in corrections if one.code == LEFT_OUT}
     out = plan.validated.rows.filter(~pl.col("valid")).select(
         pl.col("row").cast(pl.Int64),

@@ -133,11 +133,11 @@ class Visit:
     form: Mapping[str, str] = field(default_factory=dict)
     upload: UploadFile | None = None
     signature: UploadFile | None = None
-    """A detached signature of the upload, in a field of its own."""
+    """A detached signature of the upload, in its own field."""
     form_page: str = "/"
     """The page that has the form, where this is an answer to one."""
     refusal: Refusal | None = None
-    """Why the form was refused: its page is shown again, with what was typed."""
+    """Why the form was refused: its page is shown again, with the answers in it."""
 
     @property
     def member(self) -> Member:

@@ -19,5 +19,5 @@ class PageKind(StrEnum):
 
     @property
     def generator(self) -> str:
-        """The line in the head of a page that says what wrote it."""
+        """The line in the head of a page that names the program that wrote it."""
         return f'<meta name="generator" content="paygw-batch {self}">'

@@ -161,7 +161,7 @@ class OperatorTerms:
     operator: str | None = None
     """The mobile operator whose wallets `purpose` names, as config/mobile-operators.toml calls it."""
     purposes: Mapping[str, PurposeTerms] = field(default_factory=dict)
-    """The words of senders in the column `purpose` (M-Pesa), and the purpose that each stands for."""
+    """The words of senders in the column `purpose` (M-Pesa), and the purpose that each means."""
     phone_is_account: bool | None = None
     """Whether the phone is the account in a sheet without accounts. None: where each account is a wallet."""
     bank_account_pattern: str | None = None
@@ -237,7 +237,7 @@ class CountryRule:
 
 
 WORD_SEPARATORS = r"[\s_-]+"
-"""What makes no difference in a sender's word for a purpose, beside case."""
+"""The characters that make no difference in a sender's word for a purpose; nor does case."""
 
 
 def fold_word(word: str) -> str:

@@ -80,7 +80,7 @@ Record = Callable[[Sequence[Entry]], Sequence[tuple[int, str, bool]]]
 
 
 class EvidenceLog:
-    """The evidence of one journal. What writes is called inside the open transaction."""
+    """The evidence of one journal. Methods that write are called inside the open transaction."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables, self._run = tables, tables.run

@@ -713,7 +713,7 @@ class Journal(JournalReader):
         """Add the fact that opens a batch to the chain."""
 
     def _opened(self, first: int) -> None:
-        """Do what else there is to do for a batch whose instructions, from `first` on, are all written."""
+        """Finish opening a batch whose instructions, from `first` on, are all written."""
 
     @abstractmethod
     def _loaded(self, numbers: Sequence[int]) -> Mapping[int, tuple[str, RowProgress]]:

@@ -1,4 +1,4 @@
-"""Replays the journal and holds the tables against what its facts say: once for every store.
+"""Replays the journal and compares the tables with its facts: once for every store.
 
 Lines are read side by side in the order of instructions (what they are, their facts, their order ids), so that memory
 does not grow with the journal. What only one store has, its own `verify` checks.
@@ -20,7 +20,7 @@ from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import Known, NewBatch, reply_sha256
 
 _ROWS_A_STEP = 1_000
-"""How often the progress of a replay is told."""
+"""The number of rows between two reports of a replay's progress."""
 
 
 class Opening(NamedTuple):

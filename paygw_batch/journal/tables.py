@@ -19,13 +19,13 @@ class Tables(Protocol):
         ...
 
     def stream(self, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
-        """Run a statement, and yield what it finds without holding all of it."""
+        """Run a statement, and yield its rows without holding all of them."""
         ...
 
     def each(
         self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any
     ) -> Iterator[tuple[Any, ...]]:
-        """Run a statement about each of many rows, whose values `columns` name, and yield what it finds, in order."""
+        """Run a statement for each of many rows, whose values `columns` name, and yield the results in order."""
         ...
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:

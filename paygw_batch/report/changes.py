@@ -108,7 +108,7 @@ def compare_with_past(
     share: Decimal,
     minor_units: Mapping[str, int],
 ) -> Comparison:
-    """Return how the rows of a sheet (`Validated.rows`) differ from what `batches`, oldest first, paid.
+    """Return how the rows of a sheet (`Validated.rows`) differ from the payments of `batches`, oldest first.
 
     `against` adds the differences from one more batch; it takes nothing away.
     """
@@ -222,7 +222,7 @@ class _Past:
 
     @staticmethod
     def read(journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame) -> "_Past":
-        """Read the pages of all batches, one page at a time, and keep what speaks of the people of the sheet."""
+        """Read the pages of all batches, one page at a time, and keep the payments to the people of the sheet."""
         payees, persons = units["payee"].unique().implode(), units["person"].drop_nulls().unique().implode()
         wanted = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
         keys = ("batch", "payee", "person", "currency")
@@ -346,7 +346,7 @@ def _first_paying(journal: JournalReader, batches: Iterable[BatchRecord]) -> Bat
 
 
 class _Sheet:
-    """A sheet beside what earlier batches paid to its people."""
+    """A sheet beside the payments of earlier batches to its people."""
 
     def __init__(self, units: pl.DataFrame, past: _Past, share: Decimal, minor_units: Mapping[str, int]) -> None:
         self._units, self._past = units, past

@@ -271,7 +271,7 @@ def shared_with(one: PlanFinding) -> str:
 
 
 def sentence_of(one: PlanFinding) -> str:
-    """Return a finding as a sentence, made of its values; only a warning has words of its own."""
+    """Return a finding as a sentence, made of its values; only a warning has its own words."""
     match one.code:
         case "payee.account":
             told = (
@@ -337,7 +337,7 @@ def finding_line(finding: PlanFinding) -> str:
 
 
 def _finding_lines(finding: PlanFinding) -> Iterator[str]:
-    """Yield a difference as lines; a changed account with both numbers whole, and marks below what differs."""
+    """Yield a difference as lines; a changed account with both numbers whole, and the digits that differ marked."""
     yield f"- {finding_line(finding)}"
     if finding.code == CHANGED_ACCOUNT:
         names = (say("before"), say("now"))

@@ -38,7 +38,7 @@ class SheetComparison:
         return any((self.known, self.amended, self.conflicts, self.spelled, self.paid_before))
 
     def of_rows(self, rows: Collection[int], since: str) -> "SheetComparison":
-        """Return what was found about some rows; payments that look alike are of batches opened after `since`."""
+        """Return the findings about some rows; payments that look alike are of batches opened after `since`."""
         return SheetComparison(
             [one for one in self.known if one.row in rows],
             [one for one in self.amended if one.row in rows],

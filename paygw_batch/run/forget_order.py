@@ -131,7 +131,7 @@ def was_carried_out(order: SignedDocument, journal: JournalReader) -> bool:
 
 
 def read_forget_order(text: str) -> ForgetOrder:
-    """Return an order as the journal keeps it. Raises `JournalCorrupt` for what does not read as one."""
+    """Return an order as the journal keeps it. Raises `JournalCorrupt` for a text that is not an order."""
     try:
         return ForgetOrder.model_validate_json(text)
     except ValueError:

@@ -45,7 +45,7 @@ _FRAMING = frozenset({"content-length", "transfer-encoding"})
 
 
 class _Table(BaseModel):
-    """A table of the file: its keys, what they may hold, and their defaults."""
+    """A table of the file: its keys, their values and defaults."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

@@ -486,7 +486,7 @@ FOLDER_PREFIX = "folder:"
 
 
 class EvidenceSection(Section):
-    """`[evidence]`: what proves that a statement is the gateway's. Without `statements` each is a person's word.
+    """`[evidence]`: the proof that a statement is the gateway's. Without `statements` each is a person's word.
 
     `signed`: a signature beside the file, by `statement_key`. `folder:PATH`: a folder that only a transfer writes.
     """

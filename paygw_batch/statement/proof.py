@@ -1,4 +1,4 @@
-"""Checks what proves that a statement is the gateway's: a signature beside it, or a folder that only a transfer writes.
+"""Checks the proof that a statement is the gateway's: a signature beside it, or a folder that only a transfer writes.
 
 Without a proof a statement is the word of the person who brings it. What is proven are bytes: the very ones that are
 read as lines.
@@ -22,7 +22,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class StatementProof(StrEnum):
-    """What proves a statement to be the gateway's, or why nothing does: then it is a person's word."""
+    """The proof that a statement is the gateway's, or why there is none: then it is a person's word."""
 
     SIGNED = "signed"
     FOLDER = "folder"

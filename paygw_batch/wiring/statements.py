@@ -1,4 +1,4 @@
-"""Reads statements as the configuration says: their columns, their encoding, and what proves them."""
+"""Reads statements as the configuration says: their columns, their encoding, and their proof."""
 
 import hashlib
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from paygw_batch.wiring.approvals import policy_of
 
 
 def statement_rule(settings: Settings) -> StatementRule | None:
-    """Return what proves that a statement is the gateway's, or None. Raises `ConfigurationError` for its key."""
+    """Return the rule of proof for statements, or None. Raises `ConfigurationError` for its key."""
     if (folder := settings.evidence.folder) is not None:
         return TransferFolder(folder)
     return None if settings.evidence.statement_key is None else SignedStatements(statement_key(settings).verifies)
@@ -49,7 +49,7 @@ def statement_key(settings: Settings) -> PublicKey:
 
 
 def statement_in(settings: Settings, file: Path) -> Statement:
-    """Return the statement in a file, and what proves it. Raises `SheetError`."""
+    """Return the statement in a file, and its proof. Raises `SheetError`."""
     rule = statement_rule(settings)
     return read_statement(file, settings.statement.columns, encoding=settings.sheet.encoding, rule=rule)
 
@@ -65,7 +65,7 @@ def statement_with_digest(settings: Settings, name: str, sha256: str, folders: I
 
 
 def what_proves(statement: Statement) -> str:
-    """Return what proves a statement, or why nothing does: then it is a person's word."""
+    """Return the proof of a statement, or why there is none: then it is a person's word."""
     return proof_sentence(statement.proof)
 
 

@@ -175,7 +175,7 @@ def _keep_answers(screen: Screen, completed: Mapping[str, Any], given: Mapping[s
 
 
 def _typed_base_url(text: str) -> str:
-    """Return a typed address, or have it asked for again: what was typed before it is kept."""
+    """Return a typed address, or have it asked for again; earlier answers are kept."""
     try:
         operation_url(text.strip(), load_operation(PAYOUT), "1")
     except PaygwError as error:
@@ -224,7 +224,7 @@ def _words_of_countries(text: str) -> list[str]:
 _CHECKED: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {"base_url": _typed_base_url, "endpoint_id": _typed_endpoint, "server_callback_url": _typed_callback}
 )
-"""The checks of what is typed at a prompt, by the option; the question comes again with what is wrong."""
+"""The checks of an answer at a prompt, by the option; a wrong answer is asked for again, with its fault."""
 
 
 def _is_address(text: str) -> bool:

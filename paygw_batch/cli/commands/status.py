@@ -83,7 +83,7 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
 
 
 _CALLED_SO = frozenset({State.IN_FLIGHT, State.REPLACED})
-"""The states that the table calls by their own names: what a living process sends, and what was replaced."""
+"""The states that the table calls by their own names: rows that a living process sends, and replaced ones."""
 _SHOWN_END = 3
 SHOWN_ROWS = 20
 """How many rows of a kind are listed on a screen."""
@@ -235,7 +235,7 @@ def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
 
 
 def _show_steps(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen) -> None:
-    """Show the first rows that need a person, and what to do next. Rows in doubt share one instruction."""
+    """Show the first rows that need a person, and the next step of each. Rows in doubt share one instruction."""
     count = found.needing
     if count:
         screen.say(

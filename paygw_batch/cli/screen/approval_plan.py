@@ -114,7 +114,7 @@ def _show_plan(screen: Screen, document: PlanDocument, *, with_people: bool) -> 
 
 
 def _show_order(screen: Screen, content: OrderContent, quarantine: Quarantine) -> None:
-    """Show every row of an order, on whose word it is settled, and what can happen then."""
+    """Show every row of an order, on whose word it is settled, and the consequence."""
     count = len(content.rows)
     screen.say(
         say_count(

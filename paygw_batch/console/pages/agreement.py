@@ -1,4 +1,4 @@
-"""What people agree on, on the pages: one person signs a document, enough others approve it, and then it is started.
+"""The agreements of people on the pages: one person signs a document, enough others approve, then it is started.
 
 A payout and an order about rows are two kinds of it. A kind says what its document is, when that is outdated and how it
 is started; how far it has come, and every act of two people, is here.
@@ -63,7 +63,7 @@ class Stage(StrEnum):
     VOID = "void"
     """Its signature no longer counts: somebody withdrew it, or its maker is no maker any more."""
     OUTDATED = "outdated"
-    """What it is about has changed: it can never be carried out."""
+    """Its subject has changed: it can never be carried out."""
     APPROVED = "approved"
     """It can be started."""
     FAILED = "failed"
@@ -102,7 +102,7 @@ class Agreement(ABC, Generic[Document]):
     only_maker: ClassVar[str]
     other_person: ClassVar[str]
     next_steps: ClassVar[Mapping[Stage, str]]
-    """The word in a list for what comes next, and what the person whose turn it is is asked: of {by}, to do {what}."""
+    """The word in a list for the next step, and the request to the person whose turn it is: of {by}, to do {what}."""
     asks: ClassVar[Mapping[Stage, str]]
 
     visit: Visit
@@ -125,7 +125,7 @@ class Agreement(ABC, Generic[Document]):
     @classmethod
     @abstractmethod
     def find(cls, visit: Visit) -> Self | None:
-        """Return what an address names; None if it is gone."""
+        """Return the document of an address; None if it is gone."""
 
     @abstractmethod
     def draft(self) -> Document | None:
@@ -158,7 +158,7 @@ class Agreement(ABC, Generic[Document]):
 
     @classmethod
     def required(cls, visit: Visit) -> Self:
-        """Return what an address names. Raises as `Visit.gone` says if it is gone."""
+        """Return the document of an address. Raises as `Visit.gone` says if it is gone."""
         if (found := cls.find(visit)) is None:
             raise visit.gone(say(cls.gone))
         return found
@@ -166,7 +166,7 @@ class Agreement(ABC, Generic[Document]):
     @classmethod
     @contextmanager
     def changing(cls, visit: Visit, act: Act) -> Iterator[Self]:
-        """Yield what an address names for an act, one at a time. Raises `ActRefused` unless the person may do it."""
+        """Yield an address's document for an act, one at a time. Raises `ActRefused` unless the person may do it."""
         it = cls.required(visit)
         visit.require(act, it.maker, say(cls.only_maker if act is cls.own_act else cls.other_person, name=it.maker))
         with made_once(it.folder.number):
@@ -208,7 +208,7 @@ class AgreementCard:
     passkey: Mapping[str, str] | None
     """The parts of the form that asks for a passkey; None if it asks for none."""
     run: str
-    """The last run, by which a form says what its page showed."""
+    """The last run; a form names it, so that a form of an older page is refused."""
     running_since: str
     """Since when another run holds the journal; empty: none does."""
 
@@ -282,7 +282,7 @@ def asked_of_person(it: Agreement[Any], progress: AgreementProgress) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListedAgreement:
-    """A document in a list. `needs` is what it asks the person who looks to do; empty: nothing."""
+    """A document in a list. `needs` is its request to the person who looks; empty: none."""
 
     path: str
     number: str

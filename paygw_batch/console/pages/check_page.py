@@ -90,7 +90,7 @@ class UnreadablePage(Page):
     uploaded: UploadedSheet
     number: str
     version: str
-    """By which a form says what its page showed."""
+    """The version that the page showed, in its form."""
     checked: UnreadableSheet
     can_mend: bool
     headings: Sequence[GuessedHeading]
@@ -148,7 +148,7 @@ class CheckPage(Page):
     uploaded: UploadedSheet
     number: str
     version: str
-    """By which a form says what its page showed; so does `file`."""
+    """The version that the page showed, in its form; so is `file`."""
     file: str
     checked: CheckedSheet
     can_mend: bool
@@ -423,7 +423,7 @@ def _digest_of_row(found: PayoutFolder, row: int) -> str:
 
 
 def digest_of_texts(texts: Mapping[str, Any]) -> str:
-    """Return a digest of the texts of a row, by which a form says what its page showed."""
+    """Return a digest of a row's texts: a form carries that of the page that it was on."""
     return hashlib.sha256(json.dumps(list(texts.items())).encode()).hexdigest()[:32]
 
 
@@ -435,7 +435,7 @@ def _row(visit: Visit) -> int:
 
 
 def _back(visit: Visit, *, did: str = "", row: int = 0, column: str = "") -> Response:
-    """Lead back to the rows that the form was on: to the red cell that follows, with a word about what was done.
+    """Lead back to the rows that the form was on, to the next red cell, with a word about the correction.
 
     Without an anchor: where an address has one, a browser does not put the focus into the cell.
     """

@@ -85,7 +85,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class OverviewPage(Page):
-    """The payouts, and what needs the person who looks."""
+    """The payouts, and those that need the person who looks."""
 
     template: ClassVar[str] = "overview.html"
 
@@ -101,7 +101,7 @@ class OverviewPage(Page):
     states: Sequence[str]
     """The states that a sum is in."""
     notes: Sequence[str]
-    """What the journal has to say."""
+    """The journal's notes."""
 
 
 def overview(visit: Visit) -> Response:

@@ -83,7 +83,7 @@ class ShownStep:
 
 @dataclass(frozen=True, slots=True)
 class ShownRun:
-    """The run of a payout, and what can be done about it. `name` says in a form which run its page showed."""
+    """The run of a payout, with its actions. A form carries `name`: the run that its page showed."""
 
     name: str
     is_running: bool
@@ -325,7 +325,7 @@ def _pace(visit: Visit, followed: FollowedBatch) -> str:
 
 
 _MINUTE_S, _HOUR_S = 90, 5400
-"""From here on a time is told in minutes, and in hours."""
+"""From here on a time is shown in minutes, and in hours."""
 _FAST = 10
 
 

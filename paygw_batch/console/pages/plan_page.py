@@ -130,7 +130,7 @@ class PlanAgreement(Agreement[PlanDocument]):
         return Stage.STARTING if is_starting else None
 
     def changed(self, stage: Stage | None = None) -> PageOutdated:
-        """Return the error about a form of another plan than the present one, with what has changed."""
+        """Return the error about a form of another plan than the present one, with the differences."""
         if stage in {Stage.STARTING, Stage.DONE}:
             return PageOutdated(say(STARTED))
         if self.sent_back:
@@ -299,7 +299,7 @@ def _called(visit: Visit, journal: JournalReader, batch: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PeoplePage(Page):
-    """Everybody whom a payout pays: those that fit what was typed, a page of them."""
+    """The people whom a payout pays: those that fit the search, a page of them."""
 
     template: ClassVar[str] = "plan_people.html"
 

@@ -39,7 +39,7 @@ _CONNECT_FAULTS: tuple[tuple[type[BaseException], FaultKind], ...] = (
 
 
 class EnquiryClient:
-    """Asks one gateway for the state of orders, each time over a connection of its own. Use it with `async with`.
+    """Asks one gateway for the state of orders, each time over a new connection. Use it with `async with`.
 
     Redirects, cookies and the environment are ignored. Raises `ConfigurationError` when it is made with settings that
     cannot be used or are not safe.
@@ -125,7 +125,7 @@ def _fault(error: httpx.HTTPError, *, has_proxy: bool) -> TransportFault:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and what it was raised for."""
+    """Yield an error, and its causes."""
     while error is not None:
         yield error
         if isinstance(error, BaseExceptionGroup):

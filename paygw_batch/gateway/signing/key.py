@@ -146,7 +146,7 @@ class SigningKey(ABC):
 
     @contextmanager
     def at_work(self) -> Iterator[Callable[[str], str]]:
-        """Yield what signs one text after another, for as long as the context lasts."""
+        """Yield a signer of one text after another, for as long as the context lasts."""
         yield self.sign
 
     @property

@@ -1,4 +1,4 @@
-"""What can be wrong with a key that is not a file: one sentence each, and what to do."""
+"""The troubles of a key that is not a file: one sentence each, with the remedy."""
 
 import json
 from enum import StrEnum
@@ -140,6 +140,6 @@ class KeyUnusable(ConfigurationError):
 
 
 def trouble_of_line(line: bytes) -> KeyUnusable:
-    """Return what `KeyUnusable.as_line` wrote."""
+    """Return the trouble of a line that `KeyUnusable.as_line` wrote."""
     key, trouble, detail = json.loads(line)
     return KeyUnusable(key, KeyTrouble(trouble), detail)

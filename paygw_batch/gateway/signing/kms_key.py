@@ -93,7 +93,7 @@ class KmsKey(SigningKey):
 
     @contextmanager
     def at_work(self) -> Iterator[Callable[[str], str]]:
-        """Yield what signs over connections that are kept. Raises `KeyUnusable`."""
+        """Yield a signer over connections that are kept. Raises `KeyUnusable`."""
         client = _client(self.key_id, self.calls)
 
         def sign(text: str) -> str:
@@ -121,7 +121,7 @@ class KmsKey(SigningKey):
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def hand_over(self) -> bytes:
-        """Return which key it is, and how many calls may be under way; the process has credentials of its own."""
+        """Return the key's name, and the maximum number of calls under way; the process finds its own credentials."""
         return json.dumps({"kind": KeyKind.AWSKMS, "key_id": self.key_id, "calls": self.calls}).encode("ascii")
 
     def staff(self, cores: int) -> Staff:  # noqa: ARG002 (AWS computes)
@@ -130,7 +130,7 @@ class KmsKey(SigningKey):
 
 
 def kms_key_handed_over(told: dict[str, Any]) -> KmsKey:
-    """Return the key that `KmsKey.hand_over` told this process about. Raises `KeyUnusable`."""
+    """Return the key that `KmsKey.hand_over` named to this process. Raises `KeyUnusable`."""
     return load_kms_key(told["key_id"], told["calls"])
 
 
@@ -177,7 +177,7 @@ def _address(key_id: str) -> str:
 
 @contextmanager
 def _told(key_id: str) -> Iterator[None]:
-    """Say what an error of the SDK means. Its own text is not passed on: it can hold more than a person needs."""
+    """Translate an error of the SDK. Its own text is not passed on: it can hold more than a person needs."""
     try:
         yield
     except sdk.ClientError as error:

@@ -24,7 +24,7 @@ LESS_URGENT = 19
 A slow key computes elsewhere, and its signatures have a time limit.
 """
 TROUBLE = b"!"
-"""What begins a line that is no signature: base64 has no such character."""
+"""The start of a line that is not a signature: base64 has no such character."""
 
 Sign = Callable[[str], str]
 

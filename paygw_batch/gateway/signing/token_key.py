@@ -97,7 +97,7 @@ class TokenKey(SigningKey):
 
     @contextmanager
     def at_work(self) -> Iterator[Callable[[str], str]]:
-        """Yield what signs in one session. Raises `KeyUnusable`."""
+        """Yield a signer in one session. Raises `KeyUnusable`."""
         with _session(self.place) as session:
             key = _private_key(self.place.address, session)
 
@@ -157,7 +157,7 @@ def load_person_token_key(place: TokenPlace) -> PersonTokenKey:
 
 
 def token_key_handed_over(told: dict[str, str]) -> TokenKey:
-    """Return the key that `TokenKey.hand_over` told this process about. Raises `KeyUnusable`."""
+    """Return the key that `TokenKey.hand_over` named to this process. Raises `KeyUnusable`."""
     return load_token_key(TokenPlace(token_address(told["uri"]), Path(told["module"]), told["pin"]))
 
 
@@ -305,7 +305,7 @@ def _attribute(found: Any, attribute: Attribute, *, default: Any) -> Any:
 
 @contextmanager
 def _told(address: TokenAddress) -> Iterator[None]:
-    """Say what an error of the module means."""
+    """Translate an error of the module."""
     try:
         yield
     except pkcs11.PKCS11Error as error:

@@ -51,7 +51,7 @@ class RowDigest:
 
 
 def leaf_of(text: bytes, salt: bytes) -> bytes:
-    """Return what stays of a row that is forgotten: SHA-256 over its salt and its canonical text."""
+    """Return the digest that is left of a forgotten row: SHA-256 over its salt and its canonical text."""
     return hashlib.sha256(salt + text).digest()
 
 

@@ -41,7 +41,7 @@ def evidence_left(source: str, content: str) -> str:
 
 
 class Remains:
-    """Digests the lines that are left of what one fact forgot, in their order."""
+    """Digests the lines that are left after one fact of forgetting, in their order."""
 
     def __init__(self) -> None:
         self._sha256 = hashlib.sha256()

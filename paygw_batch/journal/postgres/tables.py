@@ -31,7 +31,7 @@ class PostgresTables:
         return fetch(self._connection(), QUERIES[name], values)
 
     def stream(self, name: str, **values: Any) -> Iterator[Row]:
-        """Run a statement inside the open transaction, and yield what it finds."""
+        """Run a statement inside the open transaction, and yield its rows."""
         return streamed(self._connection(), QUERIES[name], values)
 
     def each(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any) -> Iterator[Row]:

@@ -38,12 +38,12 @@ def index_again(connection: apsw.Connection) -> None:
 
 
 def is_forgotten(tables: Tables, line: Line) -> bool:
-    """Whether a fact is one of those that a later one forgot: its hash is that of what it was."""
+    """Whether a later fact forgot this one: its hash is still that of its former text."""
     return line.instruction is not None and bool(tables.run("is_forgotten", instruction=line.instruction, seq=line.seq))
 
 
 def scrub(connection: apsw.Connection, path: Path) -> bool:
-    """Write the file again without what was removed from it, and empty its log.
+    """Write the file again without the removed rows, and empty its log.
 
     Removed bytes can be left in any page that SQLite divided before. Return False where another program reads the file
     meanwhile: then its log still holds the old pages.

@@ -38,7 +38,7 @@ class SqliteTables:
         return self._connection.execute(QUERIES[name], _bound(values)).fetchall()
 
     def stream(self, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
-        """Run a statement, and yield what it finds."""
+        """Run a statement, and yield its rows."""
         return self._connection.execute(QUERIES[name], _bound(values))
 
     def each(
@@ -53,7 +53,7 @@ class SqliteTables:
             cursor.close(force=True)
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        """Write an order id, and its spelling if that is not what `lower` makes of it."""
+        """Write an order id, and its spelling if that differs from `lower` of it."""
         self.run("add_order_id", operation=operation, order_id=order_id, instruction=instruction)
         if not order_id.isascii():
             self.run("add_spelling", operation=operation, spelling=spelled_alike(order_id), order_id=order_id)

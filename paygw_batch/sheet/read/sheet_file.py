@@ -28,7 +28,7 @@ from paygw_batch.sheet.read.text_stream import TextStream
 from paygw_batch.sheet.read.xlsx import read_workbook
 
 _OFFICE_ENCODING = "cp1252"
-"""What spreadsheets of Western Europe and of French-speaking Africa write as CSV."""
+"""The encoding in which spreadsheets of Western Europe and of French-speaking Africa write CSV."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,7 +255,7 @@ def _findings(validated: Validated, place: Place) -> list[Problem]:
 
 
 def _remove_marks(book: Workbook, sheet: Worksheet) -> None:
-    """Remove the marks of an earlier copy. A workbook that is none has colours of its own, and keeps them."""
+    """Remove the marks of an earlier copy. Any other workbook keeps its own colours."""
     cells = _cells(sheet).values()
     lists = [other for other in book.worksheets if other is not sheet and _is_problem_list(other)]
     if not lists and not any(cell.comment is not None and _OURS.search(cell.comment.text) for cell in cells):

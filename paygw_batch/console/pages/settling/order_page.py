@@ -55,7 +55,7 @@ class OrderPage(Page):
     is_release: bool
     """Whether it has rows sent again, and does not settle them."""
     sums: Sequence[tuple[str, str, int, str]]
-    """What the rows become, currency, rows and sum."""
+    """The new state of the rows, their currency, number and sum."""
     ready: int
     """Rows of the payout that are not sent yet: the same run sends them."""
     rows: Sequence[ShownOrderRow]
@@ -118,7 +118,7 @@ def _rows(
 
 
 def _word_and_consequence(row: Any, quarantine: Quarantine) -> tuple[str, str]:
-    """Return whose word settles a row, and whether it can be paid again then; of a release, what it is marked as."""
+    """Return whose word settles a row, and whether it can be paid again then; for a release, its mark."""
     if isinstance(row, OrderedRow):
         return whose_word(row), consequence(row, quarantine, when)
     marked = say("a possible duplicate of attempt {attempt}", attempt=row.duplicate_of) if row.duplicate_of else ""

@@ -1,4 +1,4 @@
-"""The orders about rows of a payout: each in a folder of its own, drafted by one person, agreed to by others.
+"""The orders about rows of a payout: each in its own folder, drafted by one person, agreed to by others.
 
 No file says how far an order has come: that is read from the files, and from the journal, which keeps every order that
 was carried out.
@@ -214,7 +214,7 @@ class OrderAgreement(Agreement[AnyOrder]):
                 self.start()
 
     def draft_again(self, sent_back: str = "") -> None:
-        """Put the order back to what it was before its maker signed it, with another time."""
+        """Make the order a draft again, as before its maker signed it, with another time."""
         self.folder.draft_again(timestamp(self.visit.console.now()), sent_back)
 
     def start(self) -> StartedRun | None:

@@ -67,7 +67,7 @@ class RetryPage(Page):
 
     record: BatchRecord
     shown: str
-    """A digest of the rows, by which the form says what its page showed."""
+    """A digest of the rows that the page showed, in its form."""
     reasons: Sequence[RejectedReason]
     other_reasons: int
     rows: Sequence[ShownRejectedRow]

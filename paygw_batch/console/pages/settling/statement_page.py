@@ -197,7 +197,7 @@ class PreviewPage(Page):
     proof: str
     needs_two: bool
     code: str
-    """The same while the statement would do the same: the form says what its page showed."""
+    """A digest of the statement's effect: it changes if the statement would do anything else."""
     orders: Sequence[ListedAgreement]
     done: str
     """That it was carried out before; empty: it was not."""
