@@ -136,7 +136,7 @@ class Finished:
     """A batch, and the state of each of its rows.
 
     - `message`: what it came to in words, and what a person should do next.
-    - `states`: how many rows stand in each state; `totals`: currency -> state -> exact sum as text.
+    - `states`: the number of rows in each state; `totals`: currency -> state -> exact sum as text.
     - `known`: the rows that the journal had before; `sent`: those for which a byte may have left in this run.
     - `reconciliation`: one line for every row of the sheet, with the columns of the reconciliation file.
     - `warnings`: as in `Refused`; empty if no sheet was read.
@@ -227,7 +227,7 @@ class BatchState:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan in the file `path`. `approvals`: how many it has, of those that are `needed`."""
+    """A plan in the file `path`. `approvals`: the number that it has, of those that are `needed`."""
 
     path: Path
     batch: str
@@ -404,7 +404,7 @@ class Payouts:
     ) -> BatchState:
         """Settle rows on the word of one person, and return the state of the batch.
 
-        Raises `UsageError` where a row may not be settled so (then none is), and `ApprovalError` where it takes two.
+        Raises `UsageError` if a row may not be settled so (then none is), and `ApprovalError` where it takes two.
         """
         who, words = person(by), required_line(evidence, "evidence")
         settlements = [Settlement(row, resolution, words) for row in rows]

@@ -33,7 +33,7 @@ class PaygwError(Exception):
     exit_code: ClassVar[int] = 1
     default_hint: ClassVar[str] = ""
     code: ClassVar[str] = ""
-    """The stable code of the defect, where it is one of a whole sheet."""
+    """The stable code of the defect, if it is one of a whole sheet."""
     for_terminal: ClassVar[bool] = False
     """Whether its hints name commands, files or settings: the pages of the console show none of them."""
     default_page_hint: ClassVar[str] = ""

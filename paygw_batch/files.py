@@ -64,7 +64,7 @@ class ProtectedFile:
 def check_outputs(outputs: Sequence[Output], kept: Sequence[ProtectedFile], *, force: bool = False) -> None:
     """Raise `OutputError` unless every one of `outputs` can be written and takes no other file's place.
 
-    A file that is there is replaced where it is empty, where it is one of ours, or where `force` says so; what is
+    A file that is there is replaced if it is empty, if it is one of ours, or if `force` says so; what is
     `kept` never is.
     """
     for at, output in enumerate(outputs):
@@ -183,7 +183,7 @@ def _begin(path: Path) -> tuple[int, Path]:
 
 
 def create_once(path: Path, content: bytes) -> None:
-    """Make the file at `path` (mode 0600, its directory 0700 where missing), or leave the one that is there.
+    """Make the file at `path` (mode 0600, its directory 0700 if missing), or leave the one that is there.
 
     Of two processes that do so at the same moment, the second keeps the file of the first. Raises `OSError`.
     """

@@ -32,9 +32,9 @@ MAX_DISCARDED_BYTES = 32 * 1024 * 1024
 KEPT_UNREADABLE_BYTES = 4096
 """The most bytes that are kept of the query, and of the body, of a notification that cannot be read."""
 MAX_UNREADABLE = 1000
-"""How many that cannot be read are kept in the life of a listener; later ones are counted."""
+"""The maximum number of unreadable notifications kept in the life of a listener; later ones are counted."""
 BURST_S = 10
-"""How many seconds' worth of notifications may come at once."""
+"""The seconds' worth of notifications that may come at once."""
 
 _log = logging.getLogger(__name__)
 _METHODS = frozenset({"GET", "POST"})

@@ -45,7 +45,7 @@ from paygw_batch.wiring.operations import minor_units_of
 def needs_order(
     settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
 ) -> Sequence[int]:
-    """Return the rows that no person may settle so alone. Where approvals are asked for, the sum does not matter."""
+    """Return the rows that no person may settle so alone. If approvals are asked for, the sum does not matter."""
     if policy_of(settings) is None:
         return []
     standings = standings_of(journal, batch, {one.row for one in settlements})

@@ -28,7 +28,7 @@ from paygw_batch.report.remittance import payee_of
 T = TypeVar("T")
 
 OUTCOMES_WAITING = 1_000
-"""With so many outcomes that nobody has taken, no further row is signed."""
+"""With this number of outcomes that nobody has taken, no further row is signed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class RunHandle:
     # What its holder calls.
 
     def under_way(self) -> tuple[str, int, Mapping[OutcomeKind, int]]:
-        """Return the batch, the number of rows that were due at the start, and how many have each outcome by now."""
+        """Return the batch, the number of rows that were due at the start, and the number with each outcome by now."""
         with self._changed:
             return self._batch, self._total, dict(self._counts)
 
@@ -262,7 +262,7 @@ class BackgroundRun(Generic[T]):
 
     @property
     def batch(self) -> str:
-        """The id of the batch, once the run is entered; empty where none was opened."""
+        """The id of the batch, once the run is entered; empty if none was opened."""
         return self._parts.under_way()[0]
 
     @property
@@ -272,7 +272,7 @@ class BackgroundRun(Generic[T]):
 
     @property
     def counts(self) -> Mapping[OutcomeKind, int]:
-        """How many rows have each outcome by now; rows of which nothing left are not among them."""
+        """The number of rows with each outcome by now; rows of which nothing left are not among them."""
         return self._parts.under_way()[2]
 
     @property

@@ -93,7 +93,7 @@ def summary_of(
 def states_of(
     record: BatchRecord, tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent] = ()
 ) -> Mapping[str, int]:
-    """Return how many rows of a batch's sheet have each state; rows without an instruction are invalid."""
+    """Return the number of rows of a batch's sheet in each state; rows without an instruction are invalid."""
     counts: Counter[str] = Counter()
     for tally in tallies:
         counts[shown_state(tally.state)] += tally.count
@@ -225,7 +225,7 @@ def _needing_person(
     only_doubt: bool,
     limit: int | None,
 ) -> tuple[int, Sequence[RowStanding]]:
-    """Return how many rows need a person, and the first of them: held ones, then those whose money may be gone."""
+    """Return the number of rows that need a person, and the first: held ones, then those whose money may be gone."""
     until = long_accepted_until(now)
     if any(tally.state is State.ACCEPTED for tally in tallies):
         tallies = journal.tallies(batch, accepted_until=until)
@@ -267,12 +267,12 @@ class ListedBatch:
 
     @property
     def needs_person(self) -> int:
-        """How many of its rows wait for a person."""
+        """The number of its rows that wait for a person."""
         return sum(self.states.get(state, 0) for state in PERSON_STATES)
 
     @property
     def known_rows(self) -> int:
-        """How many of its rows an earlier batch brought."""
+        """The number of its rows that an earlier batch brought."""
         return sum(tally.count for tally in self.known)
 
 
@@ -293,7 +293,7 @@ class JournalStatus:
 
     @property
     def needing(self) -> int:
-        """How many of the batches need a person."""
+        """The number of batches that need a person."""
         return sum(one.needs_person > 0 or one.contradictions > 0 for one in self.batches)
 
 

@@ -78,7 +78,7 @@ def unfinished_batch(journal: JournalReader) -> BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRows:
-    """How many rejected rows were released, and a sentence for each that has to wait: why, and until when."""
+    """The number of rejected rows that were released, and a sentence for each that has to wait: why, and until when."""
 
     rows: int
     waiting: Sequence[str]

@@ -92,7 +92,7 @@ class Claimed:
 
     @property
     def rejects(self) -> Path:
-        """The path of its rejects, when the sheet is refused: of a workbook a workbook, where one can be written."""
+        """The path of its rejects, when the sheet is refused: of a workbook a workbook, if one can be written."""
         is_workbook = self.path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
         return self.folder / "refused" / f"{self._stem}.rejects{'.xlsx' if is_workbook else '.csv'}"
 

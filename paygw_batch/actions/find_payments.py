@@ -43,7 +43,7 @@ def _digits(typed: str) -> str:
 
 
 MAX_FOUND = 500
-"""How many payments are shown: a search that fits more is too wide to answer a question about one person."""
+"""The maximum number of payments shown: a search that fits more is too wide to answer a question about one person."""
 _SHORTEST_BEGINNING = 3
 
 

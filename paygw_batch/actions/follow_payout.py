@@ -47,7 +47,7 @@ _STATES_SHOWN: Mapping[str, frozenset[State]] = {
 
 @dataclass(frozen=True, slots=True)
 class FollowedBatch:
-    """A batch as a page shows it: how many rows are in each state, and their sums by currency.
+    """A batch as a page shows it: the number of rows in each state, and their sums by currency.
 
     `running` is who holds the journal for a run, of this batch or another one.
     """
@@ -64,12 +64,12 @@ class FollowedBatch:
 
     @property
     def payable(self) -> int:
-        """How many rows are part of the payout."""
+        """The number of rows that are part of the payout."""
         return self.record.rows - self.counts.get(INVALID, 0)
 
     @property
     def answered(self) -> int:
-        """How many rows need nothing more from a run."""
+        """The number of rows that need nothing more from a run."""
         return self.payable - self.counts.get("ready", 0) - self.counts.get(BEING_SENT, 0)
 
 

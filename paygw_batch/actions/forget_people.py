@@ -28,7 +28,7 @@ from paygw_batch.wiring.approvals import known_maker, policy_of, required_policy
 from paygw_batch.wiring.operations import rules_of
 
 _MOST_PAYMENTS = 100_000
-"""How many payments one person may have."""
+"""The maximum number of payments that one person may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Forgotten:
 def cut_off(settings: Settings, typed: str | None) -> str:
     """Return the date up to which people are forgotten: as typed, or by the years of `[retention]`.
 
-    Raises `UsageError` where there is neither, or it is no date that has come.
+    Raises `UsageError` if there is neither, or it is no date that has come.
     """
     today = utc_now().date()
     if typed is None:
@@ -78,7 +78,7 @@ def choose(settings: Settings, journal: JournalReader, *, before: str | None, pe
 
 
 def forget_by_word(settings: Settings, journal: Journal, chosen: Forgettable, by: str) -> Forgotten:
-    """Forget people on the word of one person. Raises `ApprovalError` where it takes two."""
+    """Forget people on the word of one person. Raises `ApprovalError` if it takes two."""
     if policy_of(settings) is not None:
         raise ApprovalError(
             say("The configuration has [approval]: two people decide who is forgotten."),

@@ -69,7 +69,7 @@ class UploadedSheet:
 
     @property
     def answers(self) -> SheetAnswers:
-        """How it is read, where it leaves that open."""
+        """How it is read, if it leaves that open."""
         return SheetAnswers(self.reference, self.worksheet, self.encoding)
 
     @property

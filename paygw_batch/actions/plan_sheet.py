@@ -175,7 +175,7 @@ def refused_as_repeat(
 
 
 def _states_of(plan: Plan, journal: JournalReader) -> dict[str, int]:
-    """Return how many rows of a refused sheet have each state."""
+    """Return the number of rows of a refused sheet in each state."""
     invalid = int((plan.validated.defects_found.rows > 0).sum())  # row 0 is the sheet as a whole
     counts = Counter({INVALID: invalid, State.READY.value: plan.validated.height - invalid})
     if plan.existing is not None:

@@ -124,7 +124,7 @@ class _Following:
             await asyncio.wait_for(self._drained.wait(), wait_s)
 
     def _count(self) -> int:
-        """Count the rows with each outcome since the start, for `counted`; return how many were sent."""
+        """Count the rows with each outcome since the start, for `counted`; return the number that was sent."""
         now = self._states()
         counts = {kind: max(0, now[state] - self._before[state]) for state, kind in OUTCOME_OF_STATE.items()}
         self._counted(counts)

@@ -82,7 +82,7 @@ class AskedStatement:
 
 @dataclass(frozen=True, slots=True)
 class CarriedOutStatement:
-    """The result of carrying a statement out: the rows settled, and how many orders it holds."""
+    """The result of carrying a statement out: the rows settled, and the number of orders that it holds."""
 
     matched: Matched
     settled: Sequence[Settlement]
@@ -168,7 +168,7 @@ def carry_out_statement(
 ) -> CarriedOutStatement:
     """Settle rows by a statement, and hold the orders that the gateway has according to it.
 
-    `show` is called with what was matched, and how many orders are held now, before rows are settled.
+    `show` is called with the matches, and the number of orders that are held now, before rows are settled.
     """
     asked.refuse_again(asked.carried_out_before(journal, record))
     matched = compare_statement(settings, journal, record, asked)
@@ -193,7 +193,7 @@ def carry_out_statement(
 def hold_contrary(
     settings: Settings, journal: Journal, record: BatchRecord, asked: AskedStatement, matched: Matched
 ) -> int:
-    """Hold the orders that the gateway has by a statement, and that could be sent from here; return how many."""
+    """Hold the orders that the gateway has by a statement, and that could be sent from here; return their number."""
     if not matched.contrary:
         return 0
     reader = _reader(settings, journal, record, asked)

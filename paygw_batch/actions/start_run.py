@@ -45,7 +45,7 @@ class StartedRun:
 def start_run(
     directory: Path, batch: str, command: Sequence[str], *, by: str, environ: Mapping[str, str]
 ) -> StartedRun:
-    """Start a command for a batch, in a new session. Where one lives already, that one is returned."""
+    """Start a command for a batch, in a new session. If one lives already, that one is returned."""
     with _lock:
         before = started_run(directory, batch)
         if before is not None and before.is_alive:

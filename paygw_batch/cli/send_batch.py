@@ -234,7 +234,7 @@ def show_planned(screen: Screen, plan: Plan) -> None:
 
 
 def show_known(screen: Screen, plan: Plan) -> None:
-    """Say how many rows of a sheet the journal has already."""
+    """Say the number of rows of a sheet that the journal has already."""
     if plan.known_rows:
         screen.say(
             say_count(

@@ -38,7 +38,7 @@ class Member:
 
 
 def members_of(settings: Settings) -> tuple[Member, ...]:
-    """Return everyone who may use the pages. Raises `ConfigurationError` where two lists contradict each other."""
+    """Return everyone who may use the pages. Raises `ConfigurationError` if two lists contradict each other."""
     people = listed_people(settings).listed
     found = {
         plain_name(person.name): Member(

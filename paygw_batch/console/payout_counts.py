@@ -1,4 +1,4 @@
-"""Remembers how many rows of a payout are in each state, so that many tabs that ask cost one count.
+"""Remembers the number of rows of a payout in each state, so that many tabs that ask cost one count.
 
 A count reads an index over all rows in the rarer states. Of a million rows it takes a tenth of a second.
 """
@@ -11,7 +11,7 @@ from threading import Lock
 from paygw_batch.journal import BatchRecord, JournalReader, StateTally
 
 OLD_S = 1.0
-"""A tab that asks by itself may be shown a count of so long ago: it asks again in two seconds."""
+"""A tab that asks by itself may be shown a count of this age: it asks again in two seconds."""
 
 
 WINDOW_S = 30.0
@@ -49,7 +49,7 @@ class PayoutCounts:
         self._seen[batch, words] = (self._monotonic_s(), seen)
 
     def rate(self, batch: str, answered: int) -> float:
-        """Return how many rows a second got an answer lately; 0 while that is not known. `answered` rows have one."""
+        """Return the number of rows a second that got an answer lately; 0 while unknown. `answered` rows have one."""
         with self._locks[batch]:
             looks, now_s = self._answered[batch], self._monotonic_s()
             while looks and (now_s - looks[0][0] > WINDOW_S or looks[0][1] > answered):

@@ -135,7 +135,7 @@ class Visit:
     signature: UploadFile | None = None
     """A detached signature of the upload, in its own field."""
     form_page: str = "/"
-    """The page that has the form, where this is an answer to one."""
+    """The page that has the form, if this is an answer to one."""
     refusal: Refusal | None = None
     """Why the form was refused: its page is shown again, with the answers in it."""
 
@@ -176,7 +176,7 @@ class Visit:
         return thing_of(self.request.path_params, self.form)
 
     def query(self, name: str) -> str:
-        """Return a value behind the question mark, or of the refused form; empty where there is none."""
+        """Return a value behind the question mark, or of the refused form; empty if there is none."""
         return self.request.query_params.get(name) or ("" if self.refusal is None else self.form.get(name, ""))
 
     def query_number(self, name: str) -> int:
@@ -250,7 +250,7 @@ class PageFrame:
     home: str
     """The first page for this person."""
     session_left_s: int
-    """After how many seconds without a look the person is signed out; 0: nobody is signed in."""
+    """The seconds without a look after which the person is signed out; 0: nobody is signed in."""
     refusal: Refusal | None
     sent: Mapping[str, str]
     """The fields of the form that was refused."""

@@ -48,7 +48,7 @@ class WebSession:
     csrf_token: str = field(repr=False)
     passkey: SignedInKey | None = None
     left_s: float = 0
-    """After so many seconds without a use the session ends."""
+    """The seconds without a use after which the session ends."""
 
     def has_token(self, given: str) -> bool:
         """Whether a form came from a page of this session. No token, or an empty one, never is its own."""

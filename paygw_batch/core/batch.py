@@ -14,9 +14,9 @@ PAYOUT = "payout"
 PAYIN = "payin"
 """The operations. Each batch is of one: `submit` opens batches of payouts, `collect` of payins."""
 REPEAT_DAYS = 5
-"""How many days back a sheet that repeats a batch under other order ids is asked about, unless configured otherwise."""
+"""The days back in which a sheet that repeats a batch under other order ids is asked about; the default."""
 LOOK_ALIKE_DAYS = 7
-"""How many days back the same payee and amount under another order id is a warning, unless configured otherwise."""
+"""The days back in which the same payee and amount under another order id is a warning; the default."""
 BILLION = 1_000_000_000
 """A sum in minor units may exceed 64 bits: it is stored as a multiple of this, and a rest."""
 
@@ -120,7 +120,7 @@ def attempt_order_id(client_orderid: str, generation: int) -> str:
 
 
 def first_order_id(order_id: str) -> str | None:
-    """Return the order id of a row's first attempt, where `order_id` is written as that of a later one; else None."""
+    """Return the order id of a row's first attempt, if `order_id` is written as that of a later one; else None."""
     found = _LATER_ATTEMPT.fullmatch(order_id)
     return found[1] if found else None
 

@@ -206,7 +206,7 @@ class Candidate:
 class Ruling:
     """The decision about a claim. Its `outcome`, if any, is for attempt `attempt` of `instruction`.
 
-    `said` is what the claim's word means, where the configuration lists it; of an ambiguous claim that nothing proves
+    `said` is what the claim's word means, if the configuration lists it; of an ambiguous claim that nothing proves
     it is None. `others` are further instructions that an ambiguous claim may be about.
     """
 

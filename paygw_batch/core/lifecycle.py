@@ -142,7 +142,7 @@ class Resolved:
     by: str
     basis: Basis = Basis.PERSON
     order: str = ""
-    """The digest of the signed order that asked for it; empty where one person was enough."""
+    """The digest of the signed order that asked for it; empty if one person was enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Released:
     order_id: str
     by: str
     order: str = ""
-    """The digest of the signed order that asked for it; empty where one person was enough."""
+    """The digest of the signed order that asked for it; empty if one person was enough."""
 
 
 @dataclass(frozen=True, slots=True)

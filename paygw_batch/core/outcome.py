@@ -31,8 +31,8 @@ class Outcome(NamedTuple):
 
     `cause` is a stable code of ours for what is not an answer of the gateway's (`connect.refused`, `read.timeout`,
     `reply.status_missing`) and empty otherwise. `conflict` marks a reply that spoke of another payout.
-    `reply_sha256` is the digest of the raw reply, in hex, where that is kept.
-    `customer_url` is where the customer of a collection goes to pay, where the gateway named such a page.
+    `reply_sha256` is the digest of the raw reply, in hex, if that is kept.
+    `customer_url` is where the customer of a collection goes to pay, if the gateway named such a page.
     """
 
     kind: OutcomeKind

@@ -54,7 +54,7 @@ def state_words(state: str) -> str:
 
 
 def counted_state(count: int, state: str) -> str:
-    """Return how many rows are in a state, as people say it: `3 in doubt`."""
+    """Return the number of rows in a state, as people say it: `3 in doubt`."""
     template = _COUNTED.get(state)
     return f"{number(count)} {state_words(state)}" if template is None else say_count(count, template)
 
@@ -70,7 +70,7 @@ _FINDINGS = {
 
 
 def counted_finding(count: int, finding: str) -> str:
-    """Return how many messages of the gateway were found to be so, as people say it: `2 contradicting`."""
+    """Return the number of the gateway's messages with a finding, as people say it: `2 contradicting`."""
     template = _FINDINGS.get(finding)
     return f"{number(count)} {state_words(finding)}" if template is None else say_count(count, template)
 

@@ -40,7 +40,7 @@ class _Data(BaseModel):
 
 
 class FieldData(_Data):
-    """One `[[fields]]` of a form. `default` is sent where neither sheet nor operator says anything.
+    """One `[[fields]]` of a form. `default` is sent if neither sheet nor operator says anything.
 
     A field that is not sent `everywhere` is sent where a country's file asks for it: as `further`.
     The reconciliation shows a field under its own name, unless it is not `reconciled`.

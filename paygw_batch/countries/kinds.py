@@ -49,7 +49,7 @@ class KindEntry:
     `pattern` is a regular expression over a whole value, `what` ends the sentence that says a value does not match it.
     `is_filled`: the rules or the configuration know the value where the sheet says nothing.
     `is_instructed`: an instruction holds it beside its fields, or only the configuration knows it.
-    `column` is the one name that a field of this kind has, where every row has exactly one.
+    `column` is the one name that a field of this kind has, if every row has exactly one.
     `width` is how wide the column of a template is, in characters.
     """
 

@@ -87,7 +87,7 @@ def operation_names(*, data: Path | None = None) -> tuple[str, ...]:
 
 
 def minor_units_by_currency(*, data: Path | None = None) -> Mapping[str, int]:
-    """Return how many decimals each currency has: nothing that an operator could change."""
+    """Return the number of decimals of each currency: nothing that an operator could change."""
     countries = files.read_countries(data or config_dir())
     return {country.currency: country.minor_units for country in countries.values()}
 
@@ -186,7 +186,7 @@ class _Case:
     def addable(self) -> Mapping[str, files.FieldData]:
         """The fields that could be sent as well: of all forms, those that a sheet or the configuration may have.
 
-        Where several forms have a field of that name, the operation's usual form says of what kind it is.
+        If several forms have a field of that name, the operation's usual form says of what kind it is.
         """
         every = [field for form in self.forms.values() for field in form.fields]
         usual = self.forms[self.read.default_form].fields
@@ -294,7 +294,7 @@ def _purposes(case: _Case) -> Mapping[str, PurposeTerms]:
 def _phone_as_account(case: _Case) -> str:
     """Return the field that is the account too in a sheet without accounts; empty: none is.
 
-    Where banks are paid as well, a phone may be no account at all: then only the configuration says so.
+    If banks are paid as well, a phone may be no account at all: then only the configuration says so.
     """
     kinds = {field.kind: name for name, field in case.sent.items()}
     phone = kinds.get(FieldKind.INTERNATIONAL_PHONE, "") if FieldKind.WALLET in kinds else ""

@@ -81,7 +81,7 @@ class AmountUnit(StrEnum):
 class ReplyNames:
     """Names the fields of a reply. Each name is a path with dots; the first one present counts.
 
-    `minor_units` says how many decimals each currency has; it is needed where `amount_unit` is `minor`.
+    `minor_units` has the number of decimals of each currency; it is needed if `amount_unit` is `minor`.
     """
 
     order_id: tuple[str, ...]
@@ -163,9 +163,9 @@ class OperatorTerms:
     purposes: Mapping[str, PurposeTerms] = field(default_factory=dict)
     """The words of senders in the column `purpose` (M-Pesa), and the purpose that each means."""
     phone_is_account: bool | None = None
-    """Whether the phone is the account in a sheet without accounts. None: where each account is a wallet."""
+    """Whether the phone is the account in a sheet without accounts. None if each account is a wallet."""
     bank_account_pattern: str | None = None
-    """A regular expression over the whole of `account_number`, where money also goes to banks."""
+    """A regular expression over the whole of `account_number`, if money also goes to banks."""
     ipaddress: str | None = None
     order_desc: str | None = None
     address1: str | None = None
@@ -188,7 +188,7 @@ class CountryRule:
     `required` holds the wire names that must be present; `omitted` those that are never sent for this country.
     `missing_terms` names the configuration keys without which nothing can be sent here (`purpose`).
     `defaults` fills what a sheet may leave out (`ipaddress`, `order_desc`).
-    `operator` is the mobile operator whose wallets `purpose` names, where the configuration says so. `purposes` are
+    `operator` is the mobile operator whose wallets `purpose` names, if the configuration says so. `purposes` are
     those that a row may choose, by their words, folded (`fold_word`).
     `phone_as_account` is the column that can be the account too; `account_from` is that column if the one sheet that
     the rule is for has no column of accounts. Empty: none is.

@@ -48,11 +48,11 @@ def kept_reply(came_back: RawReply | TransportFault, verdict: Verdict) -> tuple[
 
 
 PAGE_ROWS = 64
-"""How many due instructions are read from the journal at a time: no more than commits can wait for."""
+"""The number of due instructions read from the journal at a time: no more than commits can wait for."""
 SIGN_AT_ONCE = 32
-"""How many requests are prepared at a time."""
+"""The number of requests prepared at a time."""
 SIGNED_AHEAD = 512
-"""How many signed requests may wait for their turn."""
+"""The maximum number of signed requests that wait for their turn."""
 SIGNATURE_AGE_S = 30
 """A signed request that waited longer is signed again before it leaves."""
 

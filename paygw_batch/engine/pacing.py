@@ -1,4 +1,4 @@
-"""Pure counters that limit how many rows are in flight, how many facts a commit takes, and decide when a run stops.
+"""Pure counters that limit the rows in flight and the facts of a commit, and decide when a run stops.
 
 They keep the blast radius small. A run starts with one request in flight, so that a wrong setting costs one row; a
 row whose fate is unknown sends it back to one; so many of those in a row stop it, so that a dead gateway leaves a
@@ -41,7 +41,7 @@ def wait_before_try(number: int, chance: float) -> float:
 
 @dataclass(slots=True)
 class Window:
-    """How many requests may be in flight: one at first, twice as many with every answer, never above `limit`."""
+    """The number of requests that may be in flight: one at first, twice as many with every answer, at most `limit`."""
 
     limit: int
     size: int = 1
@@ -187,7 +187,7 @@ class GrantedStarts:
             self.times.append((now_s + wait_s, end_s + wait_s))
 
     def unused(self, now_s: float) -> int:
-        """Forget the starts that were missed, and return how many are left."""
+        """Forget the starts that were missed, and return the number that is left."""
         while self.times and self.times[0][1] < now_s:
             self.times.popleft()
         return len(self.times)
@@ -222,7 +222,7 @@ class GroupLimit:
     """
 
     places: int
-    """How many rows may be in flight."""
+    """The number of rows that may be in flight."""
     journal_s: float = 0.0
     gateway_s: float = 0.0
 

@@ -55,7 +55,7 @@ class Demand:
 
 
 class Pacing(Protocol):
-    """Decides how many rows may be in flight, when the next one may start, and when a run must stop.
+    """Decides the number of rows in flight, the time of the next start, and when a run must stop.
 
     Times are those of the event loop. No call waits.
     """

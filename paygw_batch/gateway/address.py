@@ -24,7 +24,7 @@ _MAX_PORT = 65535
 
 
 class Connections(StrEnum):
-    """How many payouts a connection carries."""
+    """Whether a connection carries one payout or many."""
 
     FRESH = "fresh"
     """One: nothing that an earlier exchange left behind can be taken for this one's reply."""

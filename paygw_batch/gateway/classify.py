@@ -138,7 +138,7 @@ def _of_object(
 
 
 def _is_ours(order_id: object, members: Mapping[str, Any], expected: Expected, names: ReplyNames) -> bool:
-    """Whether order id, amount and currency are as sent, where the reply repeats them. A null repeats nothing."""
+    """Whether order id, amount and currency are as sent, if the reply repeats them. A null repeats nothing."""
     amount, currency = first_of(members, names.amount), first_of(members, names.currency)
     return (
         (order_id is None or text_of(order_id) == expected.order_id)

@@ -17,7 +17,7 @@ from paygw_batch.journal.values import BatchRecord, NewBatch, NewInstruction
 _Part = TypeVar("_Part")
 
 VALUES_OF_TEXT = 12
-"""How many values the canonical text of an instruction has."""
+"""The number of values in the canonical text of an instruction."""
 
 
 def record_of(batch: NewBatch, number: int, opened_at: str) -> BatchRecord:
@@ -27,7 +27,7 @@ def record_of(batch: NewBatch, number: int, opened_at: str) -> BatchRecord:
 
 
 def payee_texts(fields: str) -> list[str]:
-    """Return the values of fields that name a payee; none where the fields are no JSON."""
+    """Return the values of fields that name a payee; none if the fields are no JSON."""
     try:
         named = json.loads(fields)
     except ValueError:
@@ -39,7 +39,7 @@ class NewInstructions(Protocol):
     """Some new instructions of a batch, in the sheet's order."""
 
     def __len__(self) -> int:
-        """Return how many they are."""
+        """Return their number."""
         ...
 
     def __iter__(self) -> Iterator[NewInstruction]:

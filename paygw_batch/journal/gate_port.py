@@ -27,16 +27,16 @@ class GateStopKind(StrEnum):
     """Why no worker may send."""
 
     IN_DOUBT = "in_doubt"
-    """So many rows in a row came into doubt."""
+    """This number of rows in a row came into doubt."""
     REJECTED = "rejected"
-    """So many rows in a row were rejected for one reason."""
+    """This number of rows in a row were rejected for one reason."""
     REQUESTED = "told"
     """One worker stopped, and says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateStop:
-    """The reason why no worker may send, and how many rows in a row had it."""
+    """The reason why no worker may send, and the number of rows in a row that had it."""
 
     kind: GateStopKind
     count: int
@@ -99,7 +99,7 @@ class Gate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlaces:
-    """The places in flight that one living worker has, and how many of them are in use."""
+    """The places in flight that one living worker has, and the number in use."""
 
     worker: int
     host: str
@@ -113,7 +113,7 @@ class WorkerPlaces:
 class GateState:
     """The gate as people see it. A limit is None if no person set it: the configuration is then in force.
 
-    `places`: so many rows may be in flight now, over all workers. Times are UTC, ISO 8601; empty: never.
+    `places`: the number of rows that may be in flight now, over all workers. Times are UTC, ISO 8601; empty: never.
     """
 
     rate_per_s: float | None

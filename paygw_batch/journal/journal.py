@@ -78,7 +78,7 @@ from paygw_batch.journal.values import (
 from paygw_batch.language import say
 
 _AT_ONCE = 10_000
-"""How many instructions a release moves at a time."""
+"""The number of instructions that a release moves at a time."""
 _NOTIFICATIONS_AT_ONCE = 200
 """How many notifications one transaction takes in."""
 _OVER = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
@@ -93,7 +93,7 @@ class WaitingInbox(Protocol):
         ...
 
     def verify(self, taken: InboxEnd) -> int:
-        """Check all of it; return how many notifications follow `taken`."""
+        """Check all of it; return the number of notifications that follow `taken`."""
         ...
 
     def forget_taken(self, taken: InboxEnd) -> bool:
@@ -351,7 +351,7 @@ class JournalReader(ABC):
         )
 
     def forgotten(self, batch: int) -> HistoryEntry | None:
-        """Return when and by whom people of a batch were forgotten first; None where nobody was."""
+        """Return when and by whom people of a batch were forgotten first; None if nobody was."""
         return next((one for one in self.history(batch) if one.kind == "forgotten"), None)
 
     def orders_to_forget(self) -> Sequence[str]:
@@ -414,7 +414,7 @@ class JournalReader(ABC):
 
     @abstractmethod
     def _chain_end(self) -> tuple[int, str]:
-        """Return how many facts there are, and the hash of all of them, in hex."""
+        """Return the number of facts, and the hash of all of them, in hex."""
 
     @abstractmethod
     def _due(self, batch: int, after_row: int, limit: int) -> Sequence[Due]: ...
@@ -477,7 +477,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def conclude_dead(self, at: str) -> int:
-        """Put every instruction that is in flight in doubt (its run is over), and return how many there were."""
+        """Put every instruction that is in flight in doubt (its run is over), and return their number."""
 
     def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
         """Keep evidence in order and apply the facts it proves, all in one transaction; return the findings.
@@ -567,7 +567,7 @@ class Journal(JournalReader):
         left_until: str = "",
         order: SignedOrder | None = None,
     ) -> int:
-        """Release the rejected rows of a batch (all, or those named) for another attempt; return how many.
+        """Release the rejected rows of a batch (all, or those named) for another attempt; return their number.
 
         One that is rejected on a person's word alone is only released if its attempt left no later than `left_until`.
         The signed `order` that asks for it is kept in the same transaction (`DocumentWithdrawn` if it was withdrawn).

@@ -9,7 +9,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.values import Due, Entry, MoveResult
 
 VerifyProgress = Callable[[int, int], None]
-"""Takes how many rows are replayed so far, and how many there are."""
+"""Takes the number of rows replayed so far, and the number of all."""
 
 
 def unwatched(done: int, rows: int) -> None:

@@ -93,7 +93,7 @@ class NewBatch:
     by: str = ""
     """Who opened it."""
     approvals: tuple[str, ...] = ()
-    """Each person who prepared or approved it, where that was asked for, as `core/recorded_words` keeps it."""
+    """Each person who prepared or approved it, if that was asked for, as `core/recorded_words` keeps it."""
     plan_sha256: str = ""
     """The digest of the plan that was approved."""
 
@@ -204,7 +204,7 @@ class Entry:
     fact: Fact
     at: str
     reply: KeptReply | None = None
-    """The raw reply that led to the fact, where it is kept."""
+    """The raw reply that led to the fact, if it is kept."""
 
 
 class MoveResult(Enum):
@@ -284,7 +284,7 @@ class HistoryEntry:
     by: str
     said: str
     order: str = ""
-    """The digest of the signed order that asked for it; empty where none did."""
+    """The digest of the signed order that asked for it; empty if none did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ class Forgettable:
     """The payments whose payees may be forgotten now: by batch (its number), the numbers of its instructions.
 
     Of a batch that has none the sheet alone is forgotten. `waiting` are batches that are not over: nobody in them is
-    forgotten. `before` is the date up to which payments are meant; empty where one person is.
+    forgotten. `before` is the date up to which payments are meant; empty if one person is.
     """
 
     before: str
@@ -301,7 +301,7 @@ class Forgettable:
 
     @property
     def instructions(self) -> int:
-        """How many payments they are."""
+        """The number of payments."""
         return sum(map(len, self.batches.values()))
 
     @property

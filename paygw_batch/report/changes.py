@@ -77,7 +77,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How many of the people of a sheet one earlier batch paid, and how many any did."""
+    """The number of people of a sheet that one earlier batch paid, and that any did."""
 
     batch: BatchRecord
     found: int
@@ -255,7 +255,7 @@ class _Past:
         return _Past({one.number: one for one in records}, paid, touched, batches.match_to_schema(_NO_BATCHES.schema))
 
     def overlap_of(self, batch: BatchRecord) -> int:
-        """Return how many people of the sheet a batch paid."""
+        """Return the number of people of the sheet that a batch paid."""
         return int(self.batches.filter(batch=batch.number)["overlap"].sum())
 
     def base(self) -> BatchRecord | None:
@@ -310,7 +310,7 @@ def _is_alike() -> pl.Expr:
 
 
 def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -> pl.DataFrame:
-    """Return for each batch how many times more or less it paid to the person in the middle of those in both."""
+    """Return for each batch the ratio of its payment to the middle person of those in both."""
     lines = touched.select("unit", "batch").join(
         units.select("unit", "payee", "person", "currency", "value"), on="unit"
     )

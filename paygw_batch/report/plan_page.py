@@ -27,7 +27,7 @@ from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
 from paygw_batch.sheet.check.mending import LEFT_OUT
 
 EXAMPLES_OF_KIND = 3
-"""How many warnings of a kind are shown; the plan has all of them."""
+"""The maximum number of warnings of a kind on the page; the plan has all of them."""
 FIRST_RUN = "payee.first_run"
 COMPARED = "payee.compared"
 KNOWN_SINCE = "payee.known_since"
@@ -40,7 +40,7 @@ READ_AS = "sheet.encoding"
 """The code of the encoding that somebody had to name for a sheet."""
 _NO_WARNINGS = frozenset({*DANGER, FIRST_RUN, COMPARED, KNOWN_SINCE, LEFT_OUT, MENDED, MEANT, READ_AS})
 _SHOWN_ENDS = 3
-"""How many digits at the end of an account, and how many that differ, are shown to those who may not see it whole."""
+"""The number of last digits of an account, and of differing digits, shown to those who may not see it whole."""
 _MAX_DECIMALS = 4
 _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

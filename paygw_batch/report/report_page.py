@@ -171,9 +171,9 @@ def _duration(ms: int) -> str:
 
 
 SHOWN_ROWS = 500
-"""How many rows of a state that needs a person are listed; the reconciliation file has all of them."""
+"""The maximum number of rows listed of a state that needs a person; the reconciliation file has all of them."""
 ROWS_ON_DEMAND = 1_000
-"""How many paid rows are listed, and how many accepted ones."""
+"""The maximum number of paid rows listed, and of accepted ones."""
 SHOWN_DEEDS = 200
 HELD = "held"
 """Rows that are ready, and that evidence speaks against: no run sends them."""
@@ -203,7 +203,7 @@ class RowsInState:
 
     @property
     def counted(self) -> str:
-        """How many rows, in words."""
+        """The number of rows, in words."""
         return say_count(self.count, "{count:,} row", "{count:,} rows")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ExitCode(IntEnum):
-    """The exit code of the program. Where several apply, `worst` chooses."""
+    """The exit code of the program. If several apply, `worst` chooses."""
 
     DONE = 0
     UNEXPECTED = 1

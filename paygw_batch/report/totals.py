@@ -27,7 +27,7 @@ STATE_COLOURS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 _KEYS = ("country", "currency", "state")
 _ROWS_AT_ONCE = 100_000
-"""How many rows are counted at a time, so that exact decimals of a large sheet need little memory."""
+"""The number of rows counted at a time, so that exact decimals of a large sheet need little memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class BatchTotals:
 
 @dataclass(frozen=True, slots=True)
 class CurrencyTotals:
-    """All rows of one currency: how many, their sum as text, and (state, rows, sum) for each state that they have.
+    """All rows of one currency: their number, their sum as text, and (state, rows, sum) for each state that they have.
 
     States that need a person come first.
     """

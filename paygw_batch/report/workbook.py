@@ -52,7 +52,7 @@ _GAP = "_)"
 """At the end of a number's format: a little room to its right."""
 _A4 = 9
 _MAX_PRINTED = 80
-"""How many characters of a name are printed at the top of a page: a spreadsheet takes 255 in all."""
+"""The number of characters of a name printed at the top of a page: a spreadsheet takes 255 in all."""
 _TIME = "%Y-%m-%dT%H:%M:%S%.3fZ"
 _DAY_MS = 86_400_000
 _FIRST_DAY = 25_569
@@ -239,7 +239,7 @@ class _Pen:
                 sheet.write_number(at, place, cell, self._number)
 
     def count(self, sheet: Any, at: int, place: int, count: int, *, is_total: bool) -> None:
-        """Write how many there are."""
+        """Write their number."""
         sheet.write_number(at, place, count, self._money[0, is_total])
 
     def sentence(self, sheet: Any, at: int, place: int, sentence: str) -> None:

@@ -147,12 +147,12 @@ def without_rows(frame: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
 WHOLE_SHEET = 0
 """The row number of a finding about the sheet as a whole."""
 ROWS_NAMED = 20
-"""How many rows a sentence about one batch names."""
+"""The maximum number of rows that a sentence about one batch names."""
 
 
 @dataclass(frozen=True, slots=True)
 class SheetRepeat:
-    """The batch that a sheet repeats, and how many of the sheet's `of_rows` rows repeat one of it."""
+    """The batch that a sheet repeats, and the number of the sheet's `of_rows` rows that repeat one of it."""
 
     batch: str
     sheet_name: str
@@ -162,7 +162,7 @@ class SheetRepeat:
 
     @property
     def message(self) -> str:
-        """The sentence about the repeat: how many rows, and of which batch."""
+        """The sentence about the repeat: the number of rows, and the batch."""
         return say(
             "{rows:,} of {of_rows:,} rows have the same account and amount as rows of batch {batch} "
             "({sheet_name}, {opened_at}), under other order ids.",
@@ -215,7 +215,7 @@ def repeated_within_a_batch(look_alikes: Sequence[LookAlike]) -> Sequence[LookAl
 
 
 def one_warning_per_batch(look_alikes: Sequence[LookAlike]) -> pl.DataFrame:
-    """Return a warning (`DEFECT_SCHEMA`) for each batch, at row 0: how many rows pay like rows of it, and which."""
+    """Return a warning (`DEFECT_SCHEMA`) for each batch, at row 0: the rows that pay like its rows, and their number."""
     of_batch: dict[str, list[LookAlike]] = defaultdict(list)
     for found in look_alikes:
         of_batch[found.batch].append(found)

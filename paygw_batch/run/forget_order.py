@@ -21,7 +21,7 @@ NOTHING_FORGOTTEN = mark("Nobody was forgotten.")
 
 
 class ForgottenBatch(SignedPart):
-    """A batch in which people are forgotten: in how many rows. Its sheet goes whole."""
+    """A batch in which people are forgotten, and the number of their rows. Its sheet goes whole."""
 
     batch: str
     operation: str
@@ -32,7 +32,7 @@ class ForgottenBatch(SignedPart):
 class ForgetContent(SignedPart):
     """The payments whose payees would be forgotten, and the journal they are in.
 
-    `before` is the date up to which they are meant; empty where one person is: then `instructions` are the numbers of
+    `before` is the date up to which they are meant; empty if one person is: then `instructions` are the numbers of
     that person's payments. `sha256` is the digest of exactly these payments (`Forgettable.sha256`).
     """
 
@@ -59,7 +59,7 @@ class ForgetOrder(SignedDocument):
 
     @property
     def rows(self) -> int:
-        """In how many rows people would be forgotten."""
+        """The number of rows in which people would be forgotten."""
         return sum(one.rows for one in self.content.batches)
 
 

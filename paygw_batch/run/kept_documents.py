@@ -36,7 +36,7 @@ _Deed = tuple[int | None, int | None, str, str]
 
 
 def check_kept_orders(journal: JournalReader) -> int:
-    """Return how many signed orders the journal keeps. Raises `JournalCorrupt` for one that is not true.
+    """Return the number of signed orders in the journal. Raises `JournalCorrupt` for one that is not true.
 
     Each must be signed by the keys that it names, be about this journal and its batch, and have brought about the facts
     that it asks for. Whether these keys are in the configuration today decides nothing about an order of then.
@@ -203,7 +203,7 @@ def require_unused(document: SignedDocument, journal: JournalReader) -> None:
 
 
 def check_kept_withdrawals(journal: JournalReader) -> int:
-    """Return how many withdrawals the journal keeps. Raises `JournalCorrupt` for one that is not true.
+    """Return the number of withdrawals in the journal. Raises `JournalCorrupt` for one that is not true.
 
     Whether its key is in the configuration today decides nothing about a withdrawal of then.
     """

@@ -131,7 +131,7 @@ class StatementReader:
     """Reads the lines of one statement against one batch of a journal.
 
     `words` are the gateway's status words and what each means; `minor_units` how many decimals each currency has;
-    `as_of` is when the whole statement was true, where a person said so.
+    `as_of` is when the whole statement was true, if a person said so.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class StatementReader:
     def _attempts(
         self, rows: Iterable[RowStanding], others: Mapping[str, Clash], contrary: Iterable[str]
     ) -> Mapping[int, int]:
-        """Return how many attempts there are of each named instruction that may be sent again."""
+        """Return the number of attempts of each named instruction that may be sent again."""
         found = {row.instruction: row.attempt for row in rows if row.state in _MAY_BE_SENT}
         for order_id in {*contrary, *(one for one, clash in others.items() if clash.state in _MAY_BE_SENT)}:
             found |= {one.number: one.standing.attempt for one in self._journal.orders(order_id)}

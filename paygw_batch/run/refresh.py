@@ -59,7 +59,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Politeness:
-    """Limits on enquiries: how many at once, how many a second, and for how long."""
+    """Limits on enquiries: at once, a second, and in time."""
 
     concurrency: int
     rate_per_s: float
@@ -223,7 +223,7 @@ AGAIN_AFTER_S = 5.0
 MAX_ASKED = 6
 """How often it is asked because of one notification."""
 MAX_WAITING = 10_000
-"""How many orders wait to be asked about. Orders beyond this number are left to a person."""
+"""The maximum number of orders that wait to be asked about. Orders beyond it are left to a person."""
 AFTER_REFUSAL_S = 60.0
 """Pause of all enquiries after the gateway has refused one altogether."""
 _ASKED_ABOUT = frozenset({Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED})

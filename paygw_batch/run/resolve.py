@@ -32,7 +32,7 @@ class Settlement:
 
 
 def said_by(evidence: str, words: str) -> str:
-    """Return evidence with a person's own words before it, where there are some."""
+    """Return evidence with a person's own words before it, if there are some."""
     return f"{words} ({evidence})" if words else evidence
 
 

@@ -25,7 +25,7 @@ from paygw_batch.run.signed_document import SignedPart
 from paygw_batch.statement.read import Statement
 
 _SHOWN_CHANGES = 5
-"""How many rows a refusal names."""
+"""The maximum number of rows that a refusal names."""
 
 
 class OrderedRow(SignedPart):

@@ -62,7 +62,7 @@ class Plan:
     repeat: SheetRepeat | None = None
     """The batch that the sheet repeats: it is not opened unless a person said that this is meant."""
     look_alikes: Sequence[LookAlike] = ()
-    """Rows that pay like rows of a batch, where several are of one batch: a warning a batch says so."""
+    """Rows that pay like rows of a batch, if several are of one batch: a warning a batch says so."""
 
     @property
     def warnings(self) -> pl.DataFrame:
@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def known_rows(self) -> int:
-        """How many rows the journal has already."""
+        """The number of rows that the journal has already."""
         return self.validated.payable if self.existing else len(self.known)
 
 

@@ -216,7 +216,7 @@ class FormCheck:
     def _rule_of(self, fields: Mapping[str, str]) -> CountryRule | str:
         """Return the rule of the country a body is about, or a sentence.
 
-        A body of a payout names no country: it follows from the currency, and where countries share a currency, the
+        A body of a payout names no country: it follows from the currency, and if countries share a currency, the
         dialling code of its phone, or of its account if it has no phone.
         """
         if (named := self._by_code.get(fields.get("country", ""))) is not None:

@@ -26,7 +26,7 @@ class Request:
 class Refusal:
     """Why a request is no payment. `message` names the field or header and the rule, never a payee's data.
 
-    `order_id` is the order the request spoke of, where that much could be read, so that the refusal can echo it.
+    `order_id` is the order the request spoke of, if that much could be read, so that the refusal can echo it.
     """
 
     http_status: int

@@ -17,7 +17,7 @@ from paygw_batch.language import say
 
 KEY_NAME = "sandbox-merchant.pem"
 GATEWAY_KEY_NAME = "sandbox-gateway.pem"
-"""The key by which the sandbox signs its notifications, where `authenticity = "header-rsa"` is configured."""
+"""The key by which the sandbox signs its notifications, if `authenticity = "header-rsa"` is configured."""
 GATEWAY_PUBLIC_NAME = "sandbox-gateway-public.pem"
 """Its public half, for `[notifications] public_key_file`."""
 

@@ -243,7 +243,7 @@ def load_settings(
     """Return the settings from `file`, overlaid with the environment and then with the command line's `flags`.
 
     Raises `ConfigurationError` naming every wrong key at once, and for a file that others may write: its writer decides
-    where money goes. With the built-in gateway none does. Where `distrusts` is given, that is noted there, not raised.
+    where money goes. With the built-in gateway none does. If `distrusts` is given, that is noted there, not raised.
     """
     read = None if file is None else read_with_mode(file, str(file), Others.MAY_READ, most_bytes=1 << 20)
     tables = {} if file is None or read is None else _tables(file, read.content)

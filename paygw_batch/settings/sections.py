@@ -192,7 +192,7 @@ class StatusEnquirySection(Section):
 class PayinSection(Section):
     """`[payin]`: the values that every collection carries, and how its control hash is computed.
 
-    Only `control_algorithm` has a default. `control_order` names what is hashed, and in which order. Where `secret` is
+    Only `control_algorithm` has a default. `control_order` names what is hashed, and in which order. If `secret` is
     among it, or `control_algorithm` is a keyed hash, an environment variable or a file holds the secret.
     """
 
@@ -502,13 +502,13 @@ class EvidenceSection(Section):
 
     @property
     def folder(self) -> Path | None:
-        """The folder that only the gateway's transfer writes, where one proves statements."""
+        """The folder that only the gateway's transfer writes, if one proves statements."""
         is_folder = self.statements is not None and self.statements.startswith(FOLDER_PREFIX)
         return Path(self.statements.removeprefix(FOLDER_PREFIX)) if self.statements and is_folder else None
 
 
 class RetentionSection(Section):
-    """`[retention]`: after how many years `forget` means a payment if no date is named. It forgets nobody by itself."""
+    """`[retention]`: the years after which `forget` means a payment if no date is named. By itself it forgets nobody."""
 
     years: Annotated[int, Field(ge=1, le=100)] | None = None
 

@@ -69,7 +69,7 @@ def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
 
 
 def amount_correction(column: str, currency: str | None) -> pl.Expr:
-    """Return the one amount that a text means which is not plain digits; null where it means none, or two."""
+    """Return the one amount that a text means which is not plain digits; null if it means none, or two."""
     text = pl.col(column)
     core = _bare_amount(text, currency)
     english = core.str.replace_all(",", "", literal=True)

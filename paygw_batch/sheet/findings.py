@@ -28,9 +28,9 @@ class BuiltOnUse:
 
 
 LISTED = 1000
-"""How many of the first are at hand."""
+"""The number of first findings at hand."""
 EXAMPLES = 3
-"""How many of each code are at hand."""
+"""The number of findings of each code at hand."""
 
 KIND_SCHEMA = {"code": pl.String(), "count": pl.UInt32(), "is_of_rows": pl.Boolean()}
 
@@ -39,7 +39,7 @@ KIND_SCHEMA = {"code": pl.String(), "count": pl.UInt32(), "is_of_rows": pl.Boole
 class Findings:
     """The defects, or the warnings, of a sheet (`DEFECT_SCHEMA`), ordered by row.
 
-    - `counts`: how many of each code there are (`KIND_SCHEMA`), and whether any is of a row, not of the whole sheet.
+    - `counts`: the number of each code (`KIND_SCHEMA`), and whether any is of a row, not of the whole sheet.
     - `rows`: the numbers of the rows that have any.
     - `few`: the first `LISTED` of all, and the first `EXAMPLES` of each code, made when they are asked for.
     - `every`: all of them. Of a large sheet, this goes through the sheet once more.

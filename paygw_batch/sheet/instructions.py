@@ -60,7 +60,7 @@ _HEAD_LETTERS = len("KE KES  ") + _MINOR_DIGITS + _FORM_LETTERS
 class ShownColumn:
     """One of `SHOWN_COLUMNS` of valid, prepared rows.
 
-    `text` is made for all rows; where `is_plain` does not hold, `other` takes its place (None: everywhere plain).
+    `text` is made for all rows; if `is_plain` does not hold, `other` is used instead (None: everywhere plain).
     """
 
     name: str
@@ -126,7 +126,7 @@ def _fields_and_content(rule: CountryRule, form: Form, fields: list[FormField], 
     """Return each decision of a person (country, currency, amount, form, its fields), and the fields of the request.
 
     A value that the configuration fills in is no decision about the payment: the content of an order does not depend on
-    today's configuration. `own_fields` is null where the same fields are sent: `_fields` cuts them out of it.
+    today's configuration. `own_fields` is null if the same fields are sent: `_fields` cuts them out of it.
     """
     head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_LETTERS}}")
     if len("".join(head)) + _MINOR_DIGITS != _HEAD_LETTERS:
@@ -156,7 +156,7 @@ def _json_object(rule: CountryRule, fields: list[FormField], *, with_defaults: b
 
 
 def _json_member(rule: CountryRule, field: FormField, *, with_default: bool) -> tuple[list[pl.Expr], bool]:
-    """Return the pieces of one member of a JSON object, and whether every row has it; null where a row does not."""
+    """Return the pieces of one member of a JSON object, and whether every row has it; null if a row does not."""
     value = _value(rule, field)
     is_needed = field.name in rule.required and field.name not in rule.defaults
     always = field.kind is FieldKind.COUNTRY or (is_needed and field.kind is not FieldKind.PURPOSE)
@@ -299,7 +299,7 @@ _OTHER_FIELD = rf'"{_FIELD}+":"(?:[^"\\]|\\.)*"'
 """In the JSON of fields: the name of one that names a payee, and then one of the others, whole. No quotation mark in a
 value is followed by a colon and another one: each of them has a backslash before it."""
 _ROWS_AT_ONCE = 10_000
-"""How many texts are in memory at a time."""
+"""The number of texts in memory at a time."""
 
 
 _END = "\0\n\0"
@@ -313,7 +313,7 @@ class InstructionColumns:
         self._frame = frame
 
     def __len__(self) -> int:
-        """Return how many they are."""
+        """Return their number."""
         return self._frame.height
 
     def __iter__(self) -> Iterator[Any]:

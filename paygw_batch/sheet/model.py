@@ -47,7 +47,7 @@ _SHARED = pl.QueryOptFlags.none().update(comm_subexpr_elim=True)
 NO_CORRECTION = pl.lit(None, dtype=pl.String)
 
 SHOWN_CHARACTERS = 60
-"""Values are cut to so many characters where they are shown."""
+"""Values are cut to this length where they are shown."""
 
 
 def no_defects() -> pl.DataFrame:
@@ -217,12 +217,12 @@ class Validated:
 
     @property
     def payable(self) -> int:
-        """How many rows have an instruction."""
+        """The number of rows with an instruction."""
         return int(self.counts.filter("valid")["count"].sum())
 
     @property
     def height(self) -> int:
-        """How many rows the sheet has."""
+        """The number of rows of the sheet."""
         return int(self.counts["count"].sum())
 
     @property

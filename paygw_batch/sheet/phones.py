@@ -17,7 +17,7 @@ _HIDDEN = "[Xx\u00d7#\u2022\u25cf\u2219\u00b7?_\uff0a\uff38\uff58\uff03]"
 
 @dataclass(frozen=True, slots=True)
 class PhoneColumn:
-    """A number column of one country, over a `prepared` frame. The expressions are null where the column is.
+    """A number column of one country, over a `prepared` frame. The expressions are null if the column is.
 
     `source` is the column that its values are in.
     """
@@ -88,7 +88,7 @@ class PhoneColumn:
 
     @property
     def _masked(self) -> pl.Expr:
-        """The national significant number, in which digits may be hidden; null where the value is nothing like it."""
+        """The national significant number, in which digits may be hidden; null if the value is nothing like it."""
         n = self.numbers
         lengths = "|".join(f"[0-9*]{{{length}}}" for length in n.national_lengths)
         return self._digits.str.extract(rf"^{self._prefix}({lengths})$")
@@ -161,7 +161,7 @@ class PhoneColumn:
 
     @property
     def lengths(self) -> list[int]:
-        """How many digits a valid number can have, in all the ways it can be written, `+` and `00` left out."""
+        """The numbers of digits that a valid number can have, in all the ways of writing it, `+` and `00` left out."""
         n = self.numbers
         prefixes = {len(n.dialling_code), len(n.trunk_prefix), 0}
         return sorted(prefix + length for prefix in prefixes for length in n.national_lengths)
@@ -173,7 +173,7 @@ class PhoneColumn:
 
     @property
     def sent_lengths(self) -> list[int]:
-        """How many digits a valid number has in the form of the wire."""
+        """The numbers of digits that a valid number has in the form of the wire."""
         return [len(self.sent_digits) + length for length in self.numbers.national_lengths]
 
     @property

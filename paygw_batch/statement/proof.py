@@ -62,7 +62,7 @@ def proof_sentence(proof: StatementProof) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SignedStatements:
-    """A statement is the gateway's where `statement.csv.sig` beside it is a signature that `verifies` over its bytes.
+    """A statement is the gateway's if `statement.csv.sig` beside it is a signature that `verifies` over its bytes.
 
     `verifies` takes the signature and the bytes.
     """
@@ -88,7 +88,7 @@ class SignedStatements:
 
 @dataclass(frozen=True, slots=True)
 class TransferFolder:
-    """A statement is the gateway's where the folder at `path`, which only its transfer writes, holds its very bytes."""
+    """A statement is the gateway's if the folder at `path`, which only its transfer writes, holds its very bytes."""
 
     path: Path
 

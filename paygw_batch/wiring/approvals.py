@@ -48,7 +48,7 @@ def required_policy(settings: Settings) -> ApprovalPolicy:
 def listed_people(settings: Settings) -> People:
     """Return everyone who prepares or approves by the configuration, also where nothing could be approved yet.
 
-    Raises `ConfigurationError` where it names nobody, or does not tell people apart.
+    Raises `ConfigurationError` if it names nobody, or does not tell people apart.
     """
     section = settings.approval
     if not section.approvers:
@@ -76,7 +76,7 @@ MAX_WORDS = 2_000
 def person(name: str | None) -> str:
     """Return who decides: the login of this process, which the environment cannot change, and a name if one is given.
 
-    The login says whose account was used and not who sat there: where people share an account, --by tells them apart,
+    The login says whose account was used and not who sat there: if people share an account, --by tells them apart,
     on their word.
     """
     try:

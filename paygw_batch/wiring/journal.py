@@ -127,7 +127,7 @@ def tell_notes(journal: JournalReader, tell: Tell) -> None:
 
 @contextmanager
 def journal_for_planning(settings: Settings) -> Iterator[JournalReader]:
-    """Look into the journal that a run would use. Where the sandbox has none yet, that is an empty one."""
+    """Look into the journal that a run would use. If the sandbox has none yet, that is an empty one."""
     if _must_be_made(settings):
         with closing(in_memory_journal()) as empty:
             yield empty

@@ -76,7 +76,7 @@ def filled_in(rule: CountryRule) -> str:
 
 
 def filled_in_notes(rules: Rules, countries: Iterable[str], columns: Collection[str]) -> list[str]:
-    """Return a sentence for each country of a sheet about the filled-in values, where the sheet lacks a whole column.
+    """Return a sentence for each country of a sheet about the filled-in values, if the sheet lacks a whole column.
 
     A column that the sheet has can have empty cells: what fills those is said as well.
     """

@@ -111,7 +111,7 @@ def key_place(settings: Settings) -> Path | str:
 
 
 def signer_key(settings: Settings, environ: Mapping[str, str]) -> SigningKey:
-    """Return the merchant's private key. Raises `ConfigurationError` where it cannot be used."""
+    """Return the merchant's private key. Raises `ConfigurationError` if it cannot be used."""
     place = key_place(settings)
     if isinstance(place, Path):
         return load_private_key(place, passphrase(settings, environ))
@@ -126,7 +126,7 @@ def signer_key(settings: Settings, environ: Mapping[str, str]) -> SigningKey:
 
 
 def require_good_signature(key: SigningKey, text: str) -> None:
-    """Have the key sign a text that pays nobody. Raises `ConfigurationError` where the signature is not good."""
+    """Have the key sign a text that pays nobody. Raises `ConfigurationError` if the signature is not good."""
     if not key.public.has_signed(text, base64.b64decode(key.sign(text))):
         raise KeyUnusable(key.custody.place, KeyTrouble.WRONG_SIGNATURE)
 
@@ -134,7 +134,7 @@ def require_good_signature(key: SigningKey, text: str) -> None:
 def made_in_token(settings: Settings, environ: Mapping[str, str]) -> bool:
     """Make the private key in its token where there is none yet, and return whether it was made.
 
-    Raises `ConfigurationError` where the token cannot be used.
+    Raises `ConfigurationError` if the token cannot be used.
     """
     place = key_place(settings)
     if isinstance(place, Path) or place.startswith(AWSKMS):

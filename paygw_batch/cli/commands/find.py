@@ -27,7 +27,7 @@ from paygw_batch.wiring.operations import rules_of
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 
 _SHOWN_DIGITS = 3
-"""How many digits of an account are shown: enough to compare with the sheet, too few to pay to."""
+"""The number of digits of an account that are shown: enough to compare with the sheet, too few to pay to."""
 _TIMES = mark_all("sent {time}", "last news {time}")
 
 

@@ -39,7 +39,7 @@ from paygw_batch.wiring.operations import rules_of
 TAKE_IN_EVERY_S = 1.0
 """The seconds between two attempts of the listener to take in waiting notifications, if the journal is free."""
 AT_ONCE = 200
-"""About how many notifications it takes in before it lets go of the journal."""
+"""About the number of notifications that it records before it releases the journal."""
 METRICS_EVERY_S = 10.0
 """The seconds between two times that it writes the metrics, after it has taken notifications in."""
 AFTER_TROUBLE_S = 30.0
@@ -119,7 +119,7 @@ def _asks(settings: Settings) -> bool:
 
 @contextmanager
 def _way_to_ask(settings: Settings) -> Iterator[GatewayAccess | None]:
-    """Yield the way to the gateway where unproven notifications are asked about, None if they are not."""
+    """Yield the way to the gateway if unproven notifications are asked about, else None."""
     if not _asks(settings):
         yield None
         return

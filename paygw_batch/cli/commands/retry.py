@@ -34,7 +34,7 @@ from paygw_batch.wiring.journal import find_batch, journal_to_read
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 
 SHOWN_WAITING = 20
-"""How many rows that cannot be released yet are named, with the time from which they can."""
+"""The maximum number of rows named that cannot be released yet, with the time from which they can."""
 
 
 @click.command("retry", cls=HelpCommand)

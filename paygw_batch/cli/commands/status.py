@@ -86,7 +86,7 @@ _CALLED_SO = frozenset({State.IN_FLIGHT, State.REPLACED})
 """The states that the table calls by their own names: rows that a living process sends, and replaced ones."""
 _SHOWN_END = 3
 SHOWN_ROWS = 20
-"""How many rows of a kind are listed on a screen."""
+"""The maximum number of rows of a kind on a screen."""
 _ORDERS: Mapping[str, Callable[[ListedBatch], Any]] = {
     "opened": lambda listed: listed.record.number,
     "age": lambda listed: -listed.record.number,
@@ -169,7 +169,7 @@ def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, scr
 
 
 def _show_run(found: FollowedBatch, screen: Screen) -> None:
-    """Say who sends the batch now, how many of its rows have an answer, and since when."""
+    """Say who sends the batch now, the number of its rows with an answer, and since when."""
     if found.running is None or not found.is_sending:
         return
     screen.say(

@@ -234,7 +234,7 @@ class BatchServer:
         return end, dates
 
     async def _give_way(self, journal: "WorkerJournal", engine: Drained) -> None:
-        """Leave a run once an urgent one waits. Where the journal cannot be asked, the engine fails as well."""
+        """Leave a run once an urgent one waits. If the journal cannot be asked, the engine fails as well."""
         with suppress(JournalError):
             while self._wanted is None:  # a share of one batch is of that one
                 await asyncio.sleep(LOOK_EVERY_S)

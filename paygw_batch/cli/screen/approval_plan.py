@@ -246,11 +246,11 @@ def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str,
 
 
 SHOWN_LINES = 20
-"""How many lines of a kind are listed on a screen."""
+"""The maximum number of lines of a kind on a screen."""
 
 
 def show_held(screen: Screen, held: int, who: str) -> None:
-    """Say how many orders were held on the word of a statement."""
+    """Say the number of orders that were held on the word of a statement."""
     screen.say(
         say_count(
             held,
@@ -311,6 +311,6 @@ def _more(screen: Screen, count: int) -> None:
 
 
 def differences_counted(matched: Matched) -> str:
-    """Return how many lines of a statement do not fit the journal."""
+    """Return the number of lines of a statement that do not fit the journal."""
     count = len(matched.differences)
     return say_count(count, "{count:,} line does not fit the journal", "{count:,} lines do not fit the journal")

@@ -1,4 +1,4 @@
-"""Shows the gateway's messages for `status`: those that wait for a person, and how many there are of each kind."""
+"""Shows the gateway's messages for `status`: those that wait for a person, and the number of each kind."""
 
 from collections.abc import Mapping, Sequence
 from typing import assert_never
@@ -76,7 +76,7 @@ def _text(body: bytes) -> str:
 
 
 def show_counts(what: str, counts: Mapping[str, int], screen: Screen) -> None:
-    """Say how many messages of each kind there are."""
+    """Say the number of messages of each kind."""
     if counts:
         told = ", ".join(counted_finding(count, finding) for finding, count in counts.items())
         screen.say(say("{what}: {counts}.", what=what, counts=told))

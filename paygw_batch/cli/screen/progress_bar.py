@@ -82,7 +82,7 @@ class BarProgress:
         self._bar.stop()
 
     def started(self, due: int) -> None:
-        """Show how many rows are due."""
+        """Show the number of rows that are due."""
         self._bar.update(self._task, total=due)
 
     def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
@@ -119,7 +119,7 @@ class PlainProgress:
         pass
 
     def started(self, due: int) -> None:
-        """Say how many rows are due."""
+        """Say the number of rows that are due."""
         self._due = due
         self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
         self.note(say_count(due, "Sending {count:,} row.", "Sending {count:,} rows."))
@@ -152,5 +152,5 @@ class PlainProgress:
 
 
 def progress_on(console: Console) -> BarProgress | PlainProgress:
-    """Return the progress that suits where `console` writes."""
+    """Return the progress that suits the output of `console`."""
     return BarProgress(console) if console.is_terminal else PlainProgress(console)

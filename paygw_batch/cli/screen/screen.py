@@ -186,7 +186,7 @@ class Screen:
         return not self.as_json and sys.stdin.isatty() and self._output.isatty()
 
     def confirm(self, question: str) -> bool:
-        """Ask a person, and return whether the answer was yes. Where nobody can be asked, the answer is no."""
+        """Ask a person, and return whether the answer was yes. If nobody can be asked, the answer is no."""
         try:
             return self.asks() and confirmed(question)
         except click.Abort:
@@ -262,7 +262,7 @@ class Screen:
     def finish(self, summary: Summary) -> NoReturn:
         """Print the end of a command, and end it with the true exit code.
 
-        Where standard output could not be written, standard error says how it ended, and 0 becomes 2: what was asked
+        If standard output could not be written, standard error says how it ended, and 0 becomes 2: what was asked
         for was not told. Every other code stands: it says what became of the money.
         """
         interruption.ignore()

@@ -9,7 +9,7 @@ from paygw_batch.sheet.findings import EXAMPLES, Findings
 
 
 def show_findings(screen: Screen, title: str, found: Findings, headings: Mapping[str, str]) -> None:
-    """Print defects or warnings by kind: how many, and the first few in full, with the sender's `headings`."""
+    """Print defects or warnings by kind: their number, and the first few in full, with the sender's `headings`."""
     if found.is_empty:
         return
     console = screen.err if screen.as_json else screen.out

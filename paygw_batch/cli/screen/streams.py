@@ -1,4 +1,4 @@
-"""Writes to standard output and standard error. Where they fail (a full disk, no reader), the run goes on."""
+"""Writes to standard output and standard error. If they fail (a full disk, no reader), the run goes on."""
 
 import io
 import os

@@ -15,7 +15,7 @@ from paygw_batch.journal.sqlite.connect import SideDatabase
 
 SECRET_BYTES = 32
 _MOST = 1_000
-"""How many sessions there are at most: the oldest ends for a new one."""
+"""The maximum number of sessions: the oldest ends for a new one."""
 _TABLES = """
 CREATE TABLE session (
     digest     BLOB PRIMARY KEY,

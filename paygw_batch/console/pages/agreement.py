@@ -174,7 +174,7 @@ class Agreement(ABC, Generic[Document]):
 
     @property
     def needed(self) -> int:
-        """How many other people have to approve."""
+        """The number of other people who have to approve."""
         return required_policy(self.visit.console.settings).needed
 
     @property

@@ -40,7 +40,7 @@ from paygw_batch.sheet.read.guesses import GuessedHeading
 
 ROWS_A_PAGE = 20
 SHOWN_HEADINGS = 200
-"""How many headings of a sheet can be given a meaning on the page: the first ones."""
+"""The number of headings of a sheet that can be given a meaning on the page: the first ones."""
 _FEW_ROWS = 10
 _BLOCK_BYTES = 1024 * 1024
 _TO_MEND = "to-mend"
@@ -263,7 +263,7 @@ def _next_cell(red: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str)
 
 
 def _change(visit: Visit, found: PayoutFolder, result: CheckedSheet) -> ShownChange | None:
-    """Return the change that led to this page, as the sheet is now; None where there was none, or it is gone."""
+    """Return the change that led to this page, as the sheet is now; None if there was none, or it is gone."""
     row, column, mending = visit.query_number("row"), visit.query("column"), mending_of(found)
     match visit.query("did"):
         case "mend" if column in result.columns:

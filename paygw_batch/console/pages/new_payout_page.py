@@ -75,7 +75,7 @@ class NewPayoutPage(Page):
 
 
 def _sample(visit: Visit) -> Path | None:
-    """Return the sample sheet beside the configuration of a sandbox; None where there is none."""
+    """Return the sample sheet beside the configuration of a sandbox; None if there is none."""
     path = visit.console.config.with_name(SAMPLE)
     return path if visit.console.settings.uses_sandbox and path.is_file() else None
 
@@ -261,7 +261,7 @@ def _left_out_cells(found: PayoutFolder, mending: Mending) -> Mapping[int, Mappi
 def _leave_out_again(
     visit: Visit, found: PayoutFolder, before: Mending, cells: Mapping[int, Mapping[str, str | None]]
 ) -> None:
-    """Leave the rows out that were left out of the file before, where they are the same in this one."""
+    """Leave the rows out that were left out of the file before, if they are the same in this one."""
     if not cells or isinstance(checked(visit, found), UnreadableSheet):
         return
     now = cell_texts(found, list(cells))

@@ -20,7 +20,7 @@ from paygw_batch.wiring.journal import journal_for_planning
 
 _SHORTEST = 2
 SHOWN_PAYMENTS = 100
-"""How many payments a page shows: a person who has more of them to look at writes more of the name."""
+"""The maximum number of payments on a page: for a person with more of them, type more of the name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ _DEEDS: Mapping[str, str] = {
 }
 _SIGNED: Mapping[str, str] = {"prepared": mark("Prepared"), "approved": mark("Approved")}
 MAX_DEEDS = 50
-"""How many acts of people a page shows: the newest."""
+"""The maximum number of acts of people on a page: the newest."""
 
 
 @dataclass(frozen=True, slots=True)

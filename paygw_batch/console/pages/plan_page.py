@@ -62,9 +62,9 @@ from paygw_batch.wiring.approvals import required_policy
 from paygw_batch.wiring.journal import journal_for_planning
 
 SHOWN_FINDINGS = 200
-"""How many changes of one kind a page shows; the most dangerous are first."""
+"""The maximum number of changes of one kind on a page; the most dangerous are first."""
 PEOPLE_A_PAGE = 50
-"""How many people a page shows."""
+"""The maximum number of people on a page."""
 _OPEN_AT_FIRST = 3
 
 
@@ -116,7 +116,7 @@ class PlanAgreement(Agreement[PlanDocument]):
 
     @property
     def needed(self) -> int:
-        """How many other people have to approve: nobody, for small sums."""
+        """The number of other people who have to approve: 0 for small sums."""
         policy, document = required_policy(self.visit.console.settings), self.document or self.draft()
         return policy.needed if document is not None and needs_approval(document.content, policy) else 0
 
@@ -184,7 +184,7 @@ class ShownDifference:
 
 @dataclass(frozen=True, slots=True)
 class ShownChanges:
-    """The differences of one kind: how many there are, and the most dangerous of them."""
+    """The differences of one kind: their number, and the most dangerous of them."""
 
     kind: KindOfDifference
     differences: Sequence[ShownDifference]
@@ -230,7 +230,7 @@ class PlanPage(Page):
     """Rows that an earlier payout has: they are not sent again."""
     repeats_meant: str
     comparison: str
-    """How many people were paid before."""
+    """The number of people who were paid before."""
     changes: Sequence[ShownChanges]
     corrections: Sequence[PlanFinding]
     left_out: Sequence[PlanFinding]

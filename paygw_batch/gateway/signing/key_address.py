@@ -68,7 +68,7 @@ def token_address(uri: str) -> TokenAddress:
 
 
 def kms_key_id(address: str) -> str:
-    """Return the key id, ARN or alias of an `awskms:` address. Raises `ConfigurationError` where there is none."""
+    """Return the key id, ARN or alias of an `awskms:` address. Raises `ConfigurationError` if there is none."""
     key_id = address.removeprefix(AWSKMS).strip()
     if not key_id or any(character.isspace() for character in key_id):
         raise ConfigurationError(

@@ -74,7 +74,7 @@ class KmsKey(SigningKey):
     public_half: PublicHalf
     found: Custody
     calls: int = 1
-    """How many calls are under way at once during a run."""
+    """The maximum number of calls under way during a run."""
 
     @property
     def public(self) -> PublicHalf:
@@ -135,7 +135,7 @@ def kms_key_handed_over(told: dict[str, Any]) -> KmsKey:
 
 
 def load_kms_key(key_id: str, calls: int) -> KmsKey:
-    """Return the RSA key in AWS. Raises `KeyUnusable` where it is not there, or may not sign."""
+    """Return the RSA key in AWS. Raises `KeyUnusable` if it is not there, or may not sign."""
     client = _client(key_id, calls)
     with _told(key_id):
         told = client.get_public_key(KeyId=key_id)

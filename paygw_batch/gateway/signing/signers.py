@@ -34,7 +34,7 @@ _TRIAL = "trial"
 SIGN_WITHIN_S = 20.0
 """How long one signature of a slow key may take. It is younger than the engine's limit when it arrives."""
 _AHEAD_OF_EACH = 4
-"""How many texts of a slow key wait for each thread that signs: so it never waits for the event loop."""
+"""The number of texts of a slow key that wait for each signing thread: so it never waits for the event loop."""
 
 
 def signers_on(cores: int) -> int:
@@ -75,7 +75,7 @@ def staff_of(key: SigningKey) -> Staff:
 
 
 def signed_ahead(key: SigningKey) -> int | None:
-    """Return how many texts of a slow key are asked for ahead, one by one; None for one that is not slow.
+    """Return the number of texts of a slow key that are asked for ahead, one by one; None for one that is not slow.
 
     More would be old before they leave.
     """

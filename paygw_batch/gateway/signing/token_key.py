@@ -63,13 +63,13 @@ _ED25519_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class TokenPlace:
-    """A private key in a token, and the way to it. `pin` is None where the token asks for none."""
+    """A private key in a token, and the way to it. `pin` is None if the token asks for none."""
 
     address: TokenAddress
     module: Path
     pin: str | None = field(repr=False)
     sessions: int = 1
-    """How many sessions sign at once during a run."""
+    """The number of sessions that sign at once during a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def token_key_handed_over(told: dict[str, str]) -> TokenKey:
 
 
 def load_token_key(place: TokenPlace) -> TokenKey:
-    """Return the RSA key in the token. Raises `KeyUnusable` where it is not there, or may not sign."""
+    """Return the RSA key in the token. Raises `KeyUnusable` if it is not there, or may not sign."""
     address = place.address
     with _session(place) as session, _told(address):
         key = _private_key(address, session)
@@ -181,7 +181,7 @@ def load_token_key(place: TokenPlace) -> TokenKey:
 
 
 def has_token_key(place: TokenPlace) -> bool:
-    """Whether the token has a key of that name. Raises `KeyUnusable` where it cannot be asked."""
+    """Whether the token has a key of that name. Raises `KeyUnusable` if it cannot be asked."""
     with _session(place) as session, _told(place.address):
         return bool(_private_keys(place.address, session))
 

@@ -77,7 +77,7 @@ class BatchOpened:
 class BatchForgotten:
     """The details of the fact that forgets people of a batch: who decided, which people, and the remains.
 
-    `before` is the date up to which payments were forgotten; empty where one person was. `remains_sha256` is the digest
+    `before` is the date up to which payments were forgotten; empty if one person was. `remains_sha256` is the digest
     of all that is left of what was forgotten (see `forgetting.py`), so that a later change to it is found.
     """
 

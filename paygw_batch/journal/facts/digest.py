@@ -116,7 +116,7 @@ class OpeningDigests:
 
     @property
     def pages(self) -> int:
-        """How many pages were taken in so far."""
+        """The number of pages read so far."""
         return self._pages.count
 
     @property

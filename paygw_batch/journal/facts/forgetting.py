@@ -47,7 +47,7 @@ class Remains:
         self._sha256 = hashlib.sha256()
 
     def add(self, lines: Iterable[Sequence[Any]]) -> int:
-        """Take lines in; return how many they are."""
+        """Add lines; return their number."""
         count = 0
         for count, line in enumerate(lines, start=1):  # noqa: B007 (the last one is wanted)
             texts = [value.hex() if isinstance(value, bytes) else value for value in line]

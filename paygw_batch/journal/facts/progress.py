@@ -105,7 +105,7 @@ def waits_for_quarantine(standing: Standing, error_code: str | None) -> bool:
 def is_in_quarantine(progress: RowProgress, left_until: str) -> bool:
     """Whether a rejected row may not be sent again yet: only a person says so, and its attempt left after `left_until`.
 
-    Times are UTC, ISO 8601 with `Z`. Where nothing left, there is nothing to wait for.
+    Times are UTC, ISO 8601 with `Z`. If nothing left, there is nothing to wait for.
     """
     intended_at = progress.intended_at
     return progress.is_rejected_by_person and intended_at is not None and intended_at > left_until
@@ -160,7 +160,7 @@ def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgre
 
 
 def message_of(fact: Fact) -> str | None:
-    """Return the message of a row that `fact` moved; None where there is nothing to say."""
+    """Return the message of a row that `fact` moved; None if there is nothing to say."""
     match fact:
         case Intended():
             return None

@@ -204,5 +204,5 @@ def make_witness(path: Path, seen: Seen) -> None:
 
 
 def _sync_data(fd: int) -> None:
-    """Flush the data of a file, and its size where that changed; macOS has no call for just that."""
+    """Flush the data of a file, and its size if that changed; macOS has no call for just that."""
     getattr(os, "fdatasync", os.fsync)(fd)

@@ -306,7 +306,7 @@ class DatabasePlace(JournalPlace):
             return self._roll(self._identified(session)).missing(session.connection)
 
     def retire(self, named: str, *, by: str) -> tuple[MissingHost, int]:
-        """Retire a host that is missing in the roll-call, by its name or id; return it, and how many rows are in doubt.
+        """Retire a host that is missing in the roll-call, by its name or id; return it, and its rows in doubt.
 
         Raises `UsageError` if no such host is missing, if several are, and for a host that lives: it accepts its loss.
         """

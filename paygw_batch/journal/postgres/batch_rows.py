@@ -20,7 +20,7 @@ from paygw_batch.journal.values import Due, RowStanding, StateTally, WantedRows
 _AT_ONCE = 10_000
 _CHUNKS_AT_ONCE = 32
 _LOOKED_THROUGH = 1_000
-"""So many rows at a time are looked through where most are not due."""
+"""The number of rows that are looked through at a time if most are not due."""
 _OF_BATCH = """SELECT t.country, t.currency, t.state, t.rows, t.minor
     FROM chunk c JOIN chunk_tally t ON t.chunk = c.number WHERE c.batch = %s"""
 _KNOWN = """SELECT p.country, p.currency, p.state, 1 AS rows, p.minor

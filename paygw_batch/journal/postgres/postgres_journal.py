@@ -90,7 +90,7 @@ class PostgresJournal(PostgresReader, Journal):
         return self.writer.append(entries)
 
     def conclude_dead(self, at: str) -> int:
-        """Put the instructions in flight in doubt whose run is over, and return how many there were."""
+        """Put the instructions in flight whose run is over in doubt, and return their number."""
         return self.writer.conclude(at)
 
     def hand_over(self, batch: int, *, waits: bool = False, is_urgent: bool = False) -> OfferedRun | None:

@@ -64,7 +64,7 @@ class PostgresReader(JournalReader):
         self._session.close()
 
     def _chain_end(self) -> tuple[int, str]:
-        """Return how many facts there are, and the hash over the ends of all chains."""
+        """Return the number of facts, and the hash over the ends of all chains."""
         ((facts, sealed),) = self._tables.run("sealed") or [(0, b"")]
         ends = hashlib.sha256(self._identity.start.hash + sealed)
         for number, seq, digest in self._tables.run("open_segments"):

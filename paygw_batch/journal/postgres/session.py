@@ -54,7 +54,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseCopies:
-    """How a server copies its database: which standbys it waits for, how a commit waits, how many standbys follow."""
+    """How a server copies its database: the standbys it waits for, how a commit waits, the number that follows."""
 
     waits_for: str
     synchronous_commit: str

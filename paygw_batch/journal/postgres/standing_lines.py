@@ -29,7 +29,7 @@ def words_of(texts: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """An instruction about to move, as it was read: its progress, and how many facts it had."""
+    """An instruction about to move, as it was read: its progress, and its number of facts."""
 
     number: int
     client_orderid: str

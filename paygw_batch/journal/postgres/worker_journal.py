@@ -33,7 +33,7 @@ class WorkerJournal(PostgresJournal):
     _taken: TakenChunks | None = None
 
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
-        """Join the first of these runs (None: of all) that offers a chunk; None where none does.
+        """Join the first of these runs (None: of all) that offers a chunk; None if none does.
 
         Runs with nothing left are ended here.
         """

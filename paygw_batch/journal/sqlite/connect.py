@@ -20,7 +20,7 @@ OLDEST_SQLITE = (3, 51, 3)
 _BUSY_TIMEOUT_MS = 10_000
 _CACHE_KIB = 32 * 1024
 STATEMENTS_KEPT = 256
-"""How many compiled statements a connection keeps. Compiling one takes longer than running it."""
+"""The number of compiled statements that a connection keeps. Compiling one takes longer than running it."""
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _SYNCHRONOUS_FULL = 2
 

@@ -45,7 +45,7 @@ def is_forgotten(tables: Tables, line: Line) -> bool:
 def scrub(connection: apsw.Connection, path: Path) -> bool:
     """Write the file again without the removed rows, and empty its log.
 
-    Removed bytes can be left in any page that SQLite divided before. Return False where another program reads the file
+    Removed bytes can be left in any page that SQLite divided before. Return False if another program reads the file
     meanwhile: then its log still holds the old pages.
     """
     connection.pragma("temp_store_directory", str(path.parent))  # what is left is as private as the journal
@@ -58,6 +58,6 @@ def scrub(connection: apsw.Connection, path: Path) -> bool:
 
 
 def is_log_empty(connection: apsw.Connection) -> bool:
-    """Empty the log of a file; return False where another program reads the file meanwhile."""
+    """Empty the log of a file; return False if another program reads the file meanwhile."""
     ((busy, *_),) = fetch(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
     return not busy

@@ -85,7 +85,7 @@ class Inbox:
 def forget_taken(path: Path, taken: InboxEnd) -> bool:
     """Forget the notifications that the journal has taken in, up to `taken`: the inbox goes on from there.
 
-    It may be called while a listener appends. Return False where its log could not be emptied, because another program
+    It may be called while a listener appends. Return False if its log could not be emptied, because another program
     reads it. Raises `InboxUnwritable`.
     """
     if not check_file(path):
@@ -121,7 +121,7 @@ class InboxReader:
         return list(islice(self._entries(taken.number, taken, limit + 2), limit))
 
     def verify(self, taken: InboxEnd) -> int:
-        """Check all of the inbox; return how many notifications follow `taken`. Raises the errors of `after`."""
+        """Check all of the inbox; return the number of notifications after `taken`. Raises the errors of `after`."""
         return sum(1 for _ in self._entries(0, taken, -1))
 
     def forget_taken(self, taken: InboxEnd) -> bool:

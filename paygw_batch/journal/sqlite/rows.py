@@ -32,12 +32,12 @@ _SAVE_PROGRESS = """
         error_code = excluded.error_code, message = excluded.message, intended_at = excluded.intended_at,
         first_sent_at = excluded.first_sent_at, updated_at = excluded.updated_at
     WHERE state = ?18 AND attempt = ?19"""
-"""Compare-and-set: a line is written if there is none, or where state and attempt are still those that were read."""
+"""Compare-and-set: a line is written if there is none, or if state and attempt are still those that were read."""
 
 
 _BY_PAYEE, _COUNTING = "instruction_by_payee", "batch_is_counted"
 _FEWEST_SORTED, _MAX_SORTED = 10_000, 1_000_000
-"""How many rows SQLite sorts at a time: it does so in memory, because payees' data must not reach a temporary file."""
+"""The number of rows that SQLite sorts at a time, in memory: payees' data must not reach a temporary file."""
 _IDS_LOOKED_AT = 16
 _WITH_FIELDS = "\x1f"
 """A control character, which no content has: it marks one that is stored without the fields that it ends with."""

@@ -56,7 +56,7 @@ _ALL_READY = """SELECT c.row, c.instruction FROM covered c LEFT JOIN standing s 
     WHERE c.batch = ? AND c.row > ? AND coalesce(s.state, 'ready') = 'ready' ORDER BY c.row LIMIT ?"""
 """Held rows are among them. Few lines of `standing` say that a row is ready: no index of theirs helps."""
 _COMMON_ROWS = 20_000
-"""Of so many rows in the wanted states it is cheaper to walk the batch than to sort them."""
+"""From this many matches on, scanning the batch beats sorting."""
 _WALKED_IN = """SELECT c.row, c.instruction FROM covered c CROSS JOIN standing s ON s.instruction = c.instruction
     WHERE c.batch = ? AND c.row > ? AND s.state IN ({marks}) ORDER BY c.row LIMIT ?"""
 _DETAILS = f"""SELECT p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}
@@ -237,7 +237,7 @@ def _total(connection: apsw.Connection, batch: int) -> tuple[_Sums, tuple[int, i
 
 
 def _counts(connection: apsw.Connection, bounds: tuple[int, int]) -> Counter[str]:
-    """Return how many instructions within `bounds` are in each state, of any batch.
+    """Return the number of instructions within `bounds` in each state, of any batch.
 
     It decides what is added up and what is left, and names every state that a row of the batch may stand in.
     """
@@ -247,7 +247,7 @@ def _counts(connection: apsw.Connection, bounds: tuple[int, int]) -> Counter[str
 
 
 def _touched(connection: apsw.Connection, bounds: tuple[int, int]) -> Counter[str]:
-    """Return how many instructions within `bounds` are in each state, of those to which anything happened."""
+    """Return the number of instructions within `bounds` in each state, of those to which anything happened."""
     query = """SELECT count(*) FROM standing INDEXED BY standing_by_state
         WHERE state = ? AND instruction BETWEEN ? AND ?"""
     return Counter({state: fetch(connection, query, (state, *bounds))[0][0] for state in _words(connection)})

@@ -47,7 +47,7 @@ _LEADS_TO: Mapping[str, str] = {kind.value: state.value for kind, state in LEADS
 
 
 _WORTH_A_PROCESS = 100_000
-"""From so many facts on, a second process is worth its start."""
+"""Use a second process only for at least this many facts."""
 
 
 def verify(

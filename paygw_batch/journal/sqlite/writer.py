@@ -103,7 +103,7 @@ class SqliteJournal(SqliteReader, Journal):
         return commit
 
     def conclude_dead(self, at: str) -> int:
-        """Put every instruction that is in flight in doubt, and return how many there were."""
+        """Put every instruction that is in flight in doubt, and return their number."""
         found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight' ORDER BY instruction")
         self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in found])
         return len(found)

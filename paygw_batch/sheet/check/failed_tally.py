@@ -13,10 +13,10 @@ from paygw_batch.sheet.model import defects_of, no_defects
 from paygw_batch.sheet.read.frame import copied, rows_of
 
 MAX_KEPT = 250_000
-"""So many failed values are kept. Of more than that, only their counts and the first ones are."""
+"""The maximum number of failed values kept. Of more, only their counts and the first ones are."""
 
 LITTLE = 10_000
-"""So many failed values are explained at once: to explain the first ones alone would cost as much."""
+"""The number of failed values explained at once: to explain the first ones alone would cost as much."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class _Grouped:
-    """Rows of a sheet, country by country: `parts` says where each one's start, and how many they are.
+    """Rows of a sheet, country by country: `parts` has the start and the number of each one's rows.
 
     `places` says where each row of the sheet is now, or None if they have not been moved.
     """

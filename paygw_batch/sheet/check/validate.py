@@ -1,7 +1,7 @@
 """Validates a sheet against its countries' rules: every defect of every row at once, nothing row by row.
 
 The sheet is read in pieces, and each piece is checked country by country (`judge`); the results are added up (`tally`),
-and no row is kept. Where only the last row decides about the first one (an order id that is used again, a column that
+and no row is kept. If only the last row decides about the first one (an order id that is used again, a column that
 holds something after all), the sheet is read once more.
 """
 

@@ -1,7 +1,7 @@
 """Delimited text (CSV) as a frame of exact text: the header, the delimiter and every line accounted for.
 
 Two readings must agree before a sheet is used. One is polars'; the other counts physical lines and delimiters in the
-bytes themselves and, where quotation marks occur, holds every line against RFC 4180 by itself. A stray quotation mark
+bytes themselves and, if quotation marks occur, holds every line against RFC 4180 by itself. A stray quotation mark
 that merges rows, a line break inside a field and a row with a field too few cannot slip through.
 """
 
@@ -32,7 +32,7 @@ from paygw_batch.sheet.read.text import Marks
 
 DELIMITERS = (",", ";", "\t", "|")
 _FEW_QUOTED = 8
-"""Up to one line in so many with quotation marks, looking at these alone is cheaper than looking at all."""
+"""If at most one line in this many has quotation marks, looking at these alone is cheaper than looking at all."""
 _SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
 
@@ -214,7 +214,7 @@ def _ragged_lines(data: bytes, start: Start, file: str) -> pl.DataFrame:
 
 
 def _delimiters_outside(start: Start) -> pl.Expr:
-    """Return how many delimiters a `line` has outside its quotation marks."""
+    """Return the number of delimiters that a `line` has outside its quotation marks."""
     outside = pl.col("line").str.replace_all(r'"(?:[^"]|"")*"', "")
     return outside.str.count_matches(start.delimiter, literal=True)
 

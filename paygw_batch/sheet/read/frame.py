@@ -24,7 +24,7 @@ _DECIMAL_SIGN = "\N{ARABIC DECIMAL SEPARATOR}"
 def has_other_digits(frame: pl.DataFrame, text: bytes | None = None) -> bool:
     """Return whether an amount or a number of rows of a sheet has digits of another script, that can be read or not.
 
-    `text` is what the rows were read from, in UTF-8, where they are from a text: most have no such byte anywhere.
+    `text` is what the rows were read from, in UTF-8, if they are from a text: most have no such byte anywhere.
     """
     if text is not None and not any(first in text for first in _FIRST_BYTES):
         return False
@@ -78,7 +78,7 @@ _SEEN = r"[^\p{C}\p{Z}]"
 class Table:
     """A file's rows below its header. `frame`: `row` (UInt32), then columns as `headings.names`, all String.
 
-    `worksheet` is the name of the one that was read, where the file has several that could have been meant.
+    `worksheet` is the name of the one that was read, if the file has several that could have been meant.
     `encoding` is the one that somebody had to name for it. Without `has_empty`, no text of the frame is empty.
     """
 

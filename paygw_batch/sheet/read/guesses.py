@@ -88,7 +88,7 @@ def guessed(headings: Sequence[SeenHeading], columns: Sequence[str]) -> Sequence
 def suggested(heading: str, columns: Sequence[str], samples: Sequence[str] = ()) -> str | None:
     """Return the one of `columns` that a heading may mean.
 
-    A profile's heading is the best guess; then the cells, where all of them are of one kind; then a spelling that is
+    A profile's heading is the best guess; then the cells, if all of them are of one kind; then a spelling that is
     almost a known one, and last the words of the heading.
     """
     said = {column for known, column in _known_headings() if known == fold(heading)}

@@ -22,7 +22,7 @@ NOT_OURS = ""
 HEADER_ROWS = 20
 """The number of first rows that may hold the header, with titles and notes above it."""
 SAMPLES = 3
-"""How many texts of a column are shown beside its heading."""
+"""The number of texts of a column shown beside its heading."""
 MAX_COLUMNS = 16_384
 """As many as a spreadsheet has."""
 

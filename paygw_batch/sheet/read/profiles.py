@@ -74,7 +74,7 @@ def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, 
     """Return a sender's headings -> our columns: the profile's, and the configuration's `own` before them.
 
     `own` may take a heading out of the profile (`NOT_OURS`). Headings are the same whatever their case, blanks, hyphens
-    and underscores. Raises `ConfigurationError` for an unknown profile, and where `own` gives one heading two meanings.
+    and underscores. Raises `ConfigurationError` for an unknown profile, and if `own` gives one heading two meanings.
     """
     merged = {
         fold(heading): (heading, column) for heading, column in (read_profile(profile) if profile else {}).items()

@@ -52,7 +52,7 @@ _HEADINGS = (
 class Problem:
     """A defect or a warning, and the cell that shows it. `heading` is the sender's.
 
-    `sheet_row` is the row of the sender's sheet, where that is not the row of the cell.
+    `sheet_row` is the row of the sender's sheet, if that is not the row of the cell.
     """
 
     row: int

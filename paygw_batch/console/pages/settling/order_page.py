@@ -133,7 +133,7 @@ def _becomes(document: AnyOrder, row: Any) -> tuple[str, str]:
 
 
 def _sums(document: AnyOrder) -> Sequence[tuple[str, str, int, str]]:
-    """Return for each word and currency how many rows there are, and their sum."""
+    """Return for each word and currency the number of rows, and their sum."""
     found: dict[tuple[str, str], list[Decimal]] = {}
     for one in document.content.rows:
         becomes, _ = _becomes(document, one)

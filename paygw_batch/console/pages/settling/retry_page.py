@@ -25,9 +25,9 @@ from paygw_batch.wiring.journal import journal_for_planning
 
 ROWS_A_PAGE = 25
 MAX_AT_ONCE = 2_000
-"""How many rejected rows a page looks at, and one order can name. The others come after these."""
+"""The maximum number of rejected rows on a page and in one order. The others come after these."""
 MAX_REASONS = 50
-"""How many reasons a page shows: the most frequent. Rows of the others are found one by one."""
+"""The maximum number of reasons on a page: the most frequent. Rows of the others are found one by one."""
 _NO_REASON = mark("The gateway gave no reason.")
 _REASON, _ROW = "reason-", "row-"
 """How the boxes of the form are called: by the key of a reason, or the number of a row."""

@@ -66,7 +66,7 @@ from paygw_batch.wiring.statements import what_proves
 
 LINES_A_PAGE = 50
 MAX_LISTED = 20
-"""How many statements of a payout its page lists: the newest."""
+"""The maximum number of statements of a payout in the list of its page: the newest."""
 _AT_ONCE = 1024 * 1024
 _MAX_SIGNATURE_BYTES = 16 * 1024
 
@@ -193,7 +193,7 @@ class PreviewPage(Page):
     uploaded: UploadedStatement
     matched: Matched
     words: Sequence[tuple[str, int]]
-    """How many rows are settled by each word."""
+    """The number of rows that each word settles."""
     proof: str
     needs_two: bool
     code: str
@@ -316,7 +316,7 @@ def _code(matched: Matched) -> str:
 
 
 def _counted(matched: Matched) -> Sequence[tuple[str, int]]:
-    """Return how many rows a statement settles by each word."""
+    """Return the number of rows that a statement settles by each word."""
     counts = ((one, sum(settled.resolution is one for settled in matched.settlements)) for one in Resolution)
     return [(choice_name(one), count) for one, count in counts if count]
 

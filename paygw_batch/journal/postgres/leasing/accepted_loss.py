@@ -321,7 +321,7 @@ class NoWitness:
 
 
 def put_undone_in_doubt(connection: Connection[Row], writer: ChainWriter, at: str) -> int:
-    """Put every row in doubt that is ready or in flight, and return how many. It can be run again after a crash.
+    """Put every ready row and every row in flight in doubt, and return their number. It can be run again after a crash.
 
     Raises `JournalHeld` while another process has rows leased.
     """

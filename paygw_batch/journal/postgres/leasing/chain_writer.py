@@ -150,7 +150,7 @@ class ChainWriter:
     def give_back(self) -> bool:
         """Give the chunks back in which nothing is in flight, and forget all; return whether those were all.
 
-        Where this process may not send any more, a row can be in flight that no answer will come for. The next process
+        If this process may not send any more, a row can be in flight that no answer will come for. The next process
         that takes its chunk puts it in doubt, once this one has said its end.
         """
         held = list(self._held.chunks.values())
@@ -246,7 +246,7 @@ class ChainWriter:
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one call, and move their instructions; return the effect of each.
 
-        An intent is HELD as well where this process may no longer send: a lease was taken over, or is too old, or the
+        An intent is HELD as well if this process may no longer send: a lease was taken over, or is too old, or the
         run is over, or a worker stopped all of them.
         """
         if not entries:
@@ -328,7 +328,7 @@ class ChainWriter:
         return frozenset(entry.instruction for entry in entries if isinstance(entry.fact, Intended))
 
     def _called(self, staged: StagedFacts) -> _Fate:
-        """Make the call that commits. Where no answer comes, find its fate."""
+        """Make the call that commits. If no answer comes, find its fate."""
         guarded = self._guarded
         with guarded.confirmed():
             try:
@@ -342,7 +342,7 @@ class ChainWriter:
         return _Fate.COMMITTED
 
     def _commit_desk(self, desk: Lease, before: Link) -> None:
-        """Commit the transaction at the desk. Where no answer comes, find its fate."""
+        """Commit the transaction at the desk. If no answer comes, find its fate."""
         guarded = self._guarded
         with guarded.confirmed():
             try:
@@ -469,7 +469,7 @@ class ChainWriter:
         return self._guarded.give_up(reason_of_failure(error))
 
     def _roll_back(self) -> None:
-        """Forget the open transaction. Where the connection is gone, the server does so."""
+        """Forget the open transaction. If the connection is gone, the server does so."""
         connection = self._guarded.connection
         if connection.info.transaction_status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}:
             try:

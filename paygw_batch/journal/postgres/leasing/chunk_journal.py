@@ -100,7 +100,7 @@ class TakenChunks(ChunkJournal):
         super().__init__(journal, writer)
         self._run = run
         self.rows = rows
-        """How many rows this worker has sent, of chunks that are finished."""
+        """The number of rows that this worker has sent, of chunks that are finished."""
         self._waiting: deque[Due] = deque()
         self._chunk_of: dict[int, int] = {}
         self._open: dict[int, set[int]] = {}

@@ -164,7 +164,7 @@ def set_aside(directory: Path, journal_id: str) -> None:
 
 
 def counts_in(directory: Path, journal_id: str) -> list[int]:
-    """Return how many commits each witness of this host has noted, in the order of their files."""
+    """Return the number of commits that each witness of this host has noted, in the order of their files."""
     counts: dict[int, int] = {}
     for path in witness_files(directory, journal_id):
         number = path.name.removeprefix(f"{journal_id}-").removesuffix(".pg-witness")

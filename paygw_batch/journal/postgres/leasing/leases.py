@@ -182,7 +182,7 @@ class Heartbeat:
         self.now_s = now_s
         """The clock by which this machine counts its leases: it goes on while the machine sleeps."""
         self.margin_s = lease_s / 2
-        """For so long after a sign of life nothing can have been taken over: the other half is kept as a margin."""
+        """For this long after a sign of life nothing can be taken over: the other half of a lease is a margin."""
         self._seen_s = now_s()
         self._stop = threading.Event()
         self._connection: Connection[Row] | None = None

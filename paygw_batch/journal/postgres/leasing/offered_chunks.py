@@ -62,7 +62,7 @@ def start_run(connection: Connection[Row], batch: int, worker: int, *, is_urgent
 
 
 def withdraw_run(connection: Connection[Row], batch: int) -> None:
-    """End the run of a batch, where one is on: no worker starts another row of it."""
+    """End the run of a batch, if one is on: no worker starts another row of it."""
     found = fetch(connection, "SELECT number FROM run WHERE batch = %s AND ended_at IS NULL", (batch,))
     for (number,) in found:
         with connection.transaction():

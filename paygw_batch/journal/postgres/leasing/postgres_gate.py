@@ -60,7 +60,7 @@ class PostgresGate:
         return GateGrant(places, is_growing, starts, first_s, every_s, rest_s, _stop_of(*stop))
 
     def close(self) -> None:
-        """Give all places back. Where the database does not answer, they end with this worker's life."""
+        """Give all places back. If the database does not answer, they end with this worker's life."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
