@@ -472,7 +472,7 @@ class Payouts:
     def approve(self, plan: Path | str, key: Path | str, *, passphrase: bytes | None = None) -> Planned:
         """Approve a plan in its file with a `key` that is not its maker's.
 
-        Whoever calls this has shown the plan to the person whose key it is. Raises `ApprovalError` for a plan that
+        The caller has shown the plan to the person whose key it is. Raises `ApprovalError` for a plan that
         was changed, withdrawn or approved by this person before.
         """
         file, policy = _named(plan, "plan"), required_policy(self._settings)

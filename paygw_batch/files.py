@@ -33,7 +33,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class ProtectedFile:
-    """A file that no output may take the place of, said in words (`the sheet`).
+    """A file that no output may overwrite, with its name in words (`the sheet`).
 
     `has_neighbours`: neither may a file beside it whose name goes on from its own (`-wal`, `.lock`). `is_directory`:
     neither may any file in it.

@@ -43,7 +43,7 @@ def child_environment(environ: Mapping[str, str], *, secret: Iterable[str] = ())
 def python_command(program: str) -> list[str] | None:
     """Return the command that runs `program`, a text, in a Python that finds modules where this one does.
 
-    Returns None if this process is no plain Python: a frozen program, or one that embeds an interpreter, would start
+    Returns None if this process is not a plain Python: a frozen program, or one that embeds an interpreter, would start
     itself instead.
     """
     name = Path(sys.executable or "").name

@@ -33,7 +33,7 @@ def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) ->
     """Return the first `most_bytes` of a file, and whether someone else than its owner may touch it.
 
     Its owner must be this user or root: someone else who may write to its directory can replace it, but not with a file
-    of these owners. Raises `ConfigurationError`, calling the file `name`, if it cannot be read or is no file.
+    of these owners. Raises `ConfigurationError`, calling the file `name`, if it cannot be read or is not a file.
     """
     try:
         with open(path, "rb", opener=open_without_waiting) as stream:

@@ -83,7 +83,7 @@ def bounded(limit_s: float, *, heads_alone: bool = False) -> type[asyncio.Protoc
     """Return a protocol that cuts a connection after `limit_s`, also while bytes still arrive.
 
     With `heads_alone` the time runs only while a request's head is awaited: a client that never finishes one does not
-    keep its place. Bodies and answers have limits of their own.
+    keep its place. Bodies and answers have separate limits.
     """
 
     class _BoundedProtocol(H11Protocol):

@@ -174,7 +174,7 @@ def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: 
             )
         require_unused(document, journal)
     place_of(settings).withdraw(withdrawal)
-    # Whatever was used before the withdrawal was written is in the journal by now; nothing is after it.
+    # A use before the withdrawal was written is in the journal by now; nothing is after it.
     with journal_to_read(settings, must_be_known=True) as journal:
         require_unused(document, journal)
 

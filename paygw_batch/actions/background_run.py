@@ -229,7 +229,7 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Non
 class BackgroundRun(Generic[T]):
     """A run under way. Enter it with `with` or, inside asyncio, with `async with`; once.
 
-    Entering returns when the batch stands and rows are about to leave, and raises what speaks against that. Iterate it
+    Entering returns when the batch is open and rows are about to leave, and raises if nothing can be sent. Iterate it
     for the outcomes. Leaving it early stops the run: no new row is started, rows in flight are waited for, and all that
     is known is in the journal.
     """

@@ -6,7 +6,7 @@
     FOLDER/done/                submitted, with reconciliation and summary
     FOLDER/refused/             nothing of it was sent, with what is wrong
 
-Everything else that lies there is accounted for: a file that is no sheet is refused after a while, a cover note or a
+Everything else there is accounted for: a file that is not a sheet is refused after a while, a cover note or a
 plan that belongs to no sheet is named (`dropped_files.py`).
 
 A sheet is claimed by renaming it, so that it has one owner, and under the lock of the journal, so that what lies among
@@ -149,8 +149,8 @@ class Claimed:
 class Drop:
     """The drop folder `folder` as seen by runs for `endpoint`.
 
-    `guard` knows the program's own files, which are never touched. Raises `UsageError` for what is no folder or nobody
-    has adopted, and `ConfigurationError` where a subfolder of ours is a link, or others may write to it.
+    `guard` knows the program's own files, which are never touched. Raises `UsageError` unless it is a folder that somebody
+    has adopted, and `ConfigurationError` if a subfolder of ours is a link, or others may write to it.
     """
 
     def __init__(self, folder: Path, endpoint: str, guard: OutputGuard, *, settle_s: float, now: Now) -> None:

@@ -17,7 +17,7 @@ from paygw_batch.sheet.read.format import SHEET_ENDINGS, kind_of
 PLAN_ENDING = ".plan.json"
 NOTE_ENDING = ".toml"
 _REPORTS = (".reconciliation.csv", ".refused.txt")
-"""How the names of our own reports end that nobody mends and drops again."""
+"""The endings of our own reports' names, which nobody corrects and drops again."""
 _HIDDEN = (".", "~")
 """How the name of a hidden file begins, and of the lock file of an office program."""
 _BACKUP = "~"

@@ -85,7 +85,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """Shows the plan, says a sentence, asks a question. By default nobody is there, and the answer is no."""
+    """Shows the plan, says a sentence, asks a question. By default nobody is there, and the answer is "no"."""
 
     show: Callable[[Plan], None] = lambda _plan: None
     say: Tell = lambda _sentence: None

@@ -42,7 +42,7 @@ def require_enquiry(settings: Settings) -> str:
 def refresh(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
     """Ask after the rows of a batch that are accepted or in doubt. The event loop starts and ends here.
 
-    `watch` is given the refresh inside the loop, before it starts: whoever wants to drain it keeps it.
+    `watch` gets the refresh inside the loop, before it starts: a caller that wants to drain it keeps it.
     """
     return asyncio.run(_run(task, tell, watch))
 

@@ -109,7 +109,7 @@ class RunReport:
 def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Callable[[], str]) -> Iterator[RunReport]:
     """Log a run's beginning and end, and report its end to metrics and hook, also when it ends by an error.
 
-    `tell` takes why that could not be done; `interrupted` says how a run ended that a person stopped.
+    `tell` takes the reason if that failed; `interrupted` says how a run ended that a person stopped.
     """
     started_s = time.monotonic()
     # What is wrong with them shows before anything is done. A worker sends no notice, and its host needs no password.

@@ -1,4 +1,4 @@
-"""Starts runs as processes of their own, and looks whether they live. A run outlives the process that started it.
+"""Starts runs as separate processes, and finds out whether they live. A run outlives the process that started it.
 
 What a run did is in the journal. Its record says only which process it is, so that it can be paused, and where it wrote
 its summary, for one that ended before it had written anything into the journal.

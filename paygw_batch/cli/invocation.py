@@ -126,6 +126,6 @@ def _instead(context: click.Context, parameter: click.Parameter, value: Any) -> 
     if not value or parameter.name is None:
         return
     root = context.find_root()
-    root.params[parameter.name] = value  # an error is told as these say
+    root.params[parameter.name] = value  # errors are shown as these say
     if isinstance(context.obj, Invocation):
         context.obj = replace(context.obj, **{parameter.name: value})

@@ -224,7 +224,7 @@ def cli(
 def run() -> None:
     """Run the command that was asked for, and end the process with its exit code."""
     forbid_core_dumps(for_good=True)
-    # polars' allocator keeps what was freed for half a second unless it is told otherwise, before it is loaded. A tenth
+    # polars' allocator keeps freed memory for half a second unless it is configured before it is loaded. A tenth
     # is a good part of the peak of a large sheet; giving back at once costs a third of the time in page faults.
     os.environ.setdefault("_RJEM_MALLOC_CONF", POLARS_ALLOCATOR)
     try:

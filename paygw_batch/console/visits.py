@@ -95,7 +95,7 @@ class Console:
 
 
 class PageNotFound(PaygwError):
-    """There is no such page."""
+    """The page does not exist."""
 
 
 class ActRefused(PaygwError):

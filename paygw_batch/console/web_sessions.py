@@ -15,7 +15,7 @@ from paygw_batch.run.approval_keys import PublicKey
 
 _BYTES = 32
 _NOTED_EVERY_S = 15.0
-"""A use is noted so often at most: pages that are opened one after the other wait for no disk."""
+"""A use is noted at most this often: pages that are opened one after the other wait for no disk."""
 _CLOCK_STEP_S = 60.0
 """A clock that goes back by more ends the sessions: nobody can say how old they are."""
 

@@ -20,7 +20,7 @@ class Proof(StrEnum):
     PROVEN = "proven"
     """It passed the configured check, or answers a question that we asked the gateway."""
     VOUCHED = "vouched"
-    """A person brings it: it can hold a row. It moves none: that takes a person's settlement."""
+    """A person brings it: it can hold a row, and moves none. Only a person's settlement does."""
     UNPROVEN = "unproven"
     """No check is configured: evidence for a person, never an authority."""
     FORGED = "forged"
@@ -297,7 +297,7 @@ def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Fin
         # Never sent: the gateway has it from someone else, and the row must be looked at before it leaves.
         return (Finding.LATE if said is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
     if claim.order_id != candidate.sent_order_id:
-        # After a person's word an "accepted" of the attempt before is no late message: it says that the word was wrong.
+        # After a person's word an "accepted" of the attempt before is not a late message: that word was wrong.
         is_telling = claim.is_current or standing.possible_duplicate_of is not None
         has_it = said in GATEWAY_HAS_ORDER if is_telling else said is OutcomeKind.PAID
         return (Finding.CONTRADICTING if has_it else Finding.SUPERSEDED), max(standing.attempt - 1, 0)

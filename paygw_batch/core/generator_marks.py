@@ -7,7 +7,7 @@ HEADINGS = "# paygw-batch headings"
 HELP = "paygw-batch help"
 PROBLEMS = "paygw-batch problems"
 OUR_WORKSHEETS = frozenset({HELP, PROBLEMS})
-"""A cell in the first row of each of our own worksheets, which are never read as payees."""
+"""A cell in the first row of every worksheet that we write; such worksheets are never read as payees."""
 
 
 class PageKind(StrEnum):

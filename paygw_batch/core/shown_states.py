@@ -4,7 +4,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.language import mark_all, mark_count, number, say, say_count
 
 INVALID = "invalid"
-"""The state of a row with defects: it is no instruction, and the state machine does not know it."""
+"""The state of a row with defects: it is not an instruction, and the state machine does not know it."""
 
 BEING_SENT = "in_flight"
 """The state of a row in flight whose process lives, as its lease says."""

@@ -59,7 +59,7 @@ _OBEYED = (
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of text
     "\u2028\u2029"  # ends of lines and paragraphs
     "\u00ad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # invisible
-    "\ud800-\udfff"  # bytes of a file name that are no text
+    "\ud800-\udfff"  # bytes of a file name that are not text
 )
 _UNFIT = re.compile(f"[{_OBEYED}]")
 _UNFIT_IN_PRINT = re.compile(rf"(\x1b\[[0-9;?]*[A-Za-z]|[\n\t\r])|([{_OBEYED}])")

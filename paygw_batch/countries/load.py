@@ -454,7 +454,7 @@ def _is_ipv4(text: str) -> bool:
 def chosen_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
     """Return the rules of the countries that `words` name by code, in any case of letters; each once, in that order.
 
-    Raises `UsageError` for a word that is no country's code, telling the nearest, and for a country for which the
+    Raises `UsageError` for a word that is not a country's code, naming the nearest, and for a country for which the
     operation cannot be used.
     """
     chosen = {rule.code: rule for rule in (country_named(word, rules) for word in words)}

@@ -283,7 +283,7 @@ class Engine:
     async def _try(self, row: _Row) -> None:
         for number in range(1, TRIES + 1):
             if row.tries < number:
-                # Another try, or a signature that waited too long: there is no intent yet.
+                # Another try, or a signature that waited too long: it has no intent yet.
                 (row.request,) = await self._prepare(self._next_attempts([row.due]))
                 self._intend(row)
             verdict = await self._attempt(row)

@@ -59,7 +59,7 @@ def classify(
         kind, cause = _of_object(reply, members, expected, words, operation)
     is_conflict = cause == _OTHER_PAYOUT
     # A 5xx or a redirect may come from a proxy in front of the gateway, which may have paid all the same: the body is
-    # not believed then, whatever it says. Only "this is about another payout" is kept, because it must stop the run.
+    # not believed then, no matter its words. Only "this is about another payout" is kept, because it must stop the run.
     if (cause_by_http := _cause_by_http(reply.http_status)) is not None and not is_conflict:
         kind, cause = OutcomeKind.UNKNOWN, cause_by_http
     outcome = Outcome(
@@ -161,7 +161,7 @@ def _is_our_amount(repeated: object, expected: Expected, names: ReplyNames) -> b
 
 
 def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Operation) -> str | None:
-    """Return the first address for the customer, whole or not at all; one of our own that is repeated is none."""
+    """Return the first address for the customer, whole or not at all; one of our addresses that is repeated is none."""
     for value in values_at(members, operation.reply.customer_url):
         if isinstance(value, str) and value not in expected.own_urls and _URL.fullmatch(value):
             return value

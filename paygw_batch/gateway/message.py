@@ -19,7 +19,7 @@ class Expected:
     amount: Decimal
     currency: str
     own_urls: tuple[str, ...] = ()
-    """The operator's own addresses that were sent along: repeated in a reply, they are no page for the customer."""
+    """The operator's own addresses that were sent along: repeated in a reply, they are not a page for the customer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def record_of(batch: NewBatch, number: int, opened_at: str) -> BatchRecord:
 
 
 def payee_texts(fields: str) -> list[str]:
-    """Return the values of fields that name a payee; none if the fields are no JSON."""
+    """Return the values of fields that name a payee; none if the fields are not JSON."""
     try:
         named = json.loads(fields)
     except ValueError:

@@ -200,7 +200,7 @@ class EvidenceLog:
     def candidates(self, order_id: str) -> list[Candidate]:
         """Return the instructions of every operation that go, or went, by an order id.
 
-        For an id that nothing goes by, those of the first attempt that it is written after.
+        For an id that no attempt has, those of the first attempt that it is written after.
         """
         found = self._known_as(order_id)
         if not found and (first := first_order_id(order_id)) is not None:

@@ -73,7 +73,7 @@ class GateGrant:
 
     places: int
     is_growing: bool
-    """Whether more answers bring more places, over all workers."""
+    """Whether more answers give more places, over all workers."""
     starts: int
     first_s: float
     every_s: float

@@ -1,6 +1,6 @@
 """Encodes a notification as it is kept: byte for byte as it came, and the claim that was read from it.
 
-The answer to an enquiry that a notification led to is kept in the same way, under a source of its own.
+The answer to an enquiry that a notification led to is kept in the same way, with a separate source.
 """
 
 import base64

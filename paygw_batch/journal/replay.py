@@ -41,7 +41,7 @@ def check_batches(tables: Tables, openings: Mapping[int, Opening], forgotten: Co
         ((opened_at, plan_sha256, *about),) = tables.run("opened_batch", batch=number)
         if opened_at != at or plan_sha256 not in {None, opened.plan_sha256}:
             raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: opened_at differs.")
-        # Who opened and approved it stands in the fact alone.
+        # Who opened and approved it is in the fact alone.
         batch = replace(NewBatch(*about), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
         found = _digested(tables, number, OpeningDigests(batch, opened.first_instruction))
         if number in forgotten and found.pages == 0:

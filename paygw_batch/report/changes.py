@@ -1,6 +1,6 @@
 """Compares a sheet with the payments before it: changed accounts, amounts off, people new or missing.
 
-Each person is compared with the batch that last paid that person like this sheet does, however many other batches lie
+Each person is compared with the last batch like this sheet that paid that person, no matter how many other batches lie
 between: docs/decisions/0206. What is found are values; the sentences are made where they are shown.
 """
 
@@ -59,7 +59,7 @@ class Change:
     """How a payee differs from earlier payments, as values.
 
     `amount` is what this sheet pays to `account`; empty for a payee whom only an earlier batch paid (row 0). `before`
-    is the payment that it is compared with, `first` the first that the account ever got, under whatever name, and
+    is the payment that it is compared with, `first` the first that the account ever got, under any name, and
     `shared_with` another name that the account was paid under. `stake` is the money that moves because of it.
     """
 
@@ -279,7 +279,7 @@ class _Past:
         """Return for each of `keys` among `candidates` the batch to compare with, `alike`, and the `latest`.
 
         Batches that others approved come before all that nobody but their maker saw, and of those, batches with at
-        least half as many people of the sheet as the one with the most: a small batch beside is no measure. `alike` is
+        least half as many people of the sheet as the one with the most: a small batch is not a measure. `alike` is
         the newest that pays like the sheet, or else the one that pays most like it.
         """
         every = candidates.join(self.batches, on="batch").filter(

@@ -1,6 +1,6 @@
 """Finds the next step for a person, about a row or a batch: as data, and in the words of the command line.
 
-Another surface has words of its own for the same steps.
+Another surface has its own words for the same steps.
 """
 
 import shlex
@@ -284,7 +284,7 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
 def next_steps(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int], *, verb: str, quarantine_h: float
 ) -> Mapping[int, str]:
-    """Return the next step of those of `rows` that need one of their own: in doubt, held, or rejected by a person.
+    """Return the next step of those of `rows` that need a separate one: in doubt, held, or rejected by a person.
 
     As of the time at which the batch was opened: a quarantine is named whether it is over or not, and what is written
     twice is the same twice.

@@ -81,7 +81,7 @@ class RunningTotals:
     def counting(self, pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         """Yield frames with the columns `country, currency, amount, state`, and count their rows.
 
-        An amount that is no plain amount (of an invalid row) adds nothing to a sum.
+        An amount that is not a plain amount (of an invalid row) adds nothing to a sum.
         """
         for piece in pieces:
             self._parts += (

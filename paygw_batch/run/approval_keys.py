@@ -2,7 +2,7 @@
 
 A person is a name and every key under it. Names that look the same are one name, and two names cannot share a key.
 
-A passkey has a key of its own kind: P-256, RSA or Ed25519. What a passkey signs is in `passkey.py`. Beside the
+A passkey has its own kind of key: P-256, RSA or Ed25519. What a passkey signs is in `passkey.py`. Beside the
 gateway's signatures this is the only place of the program that does cryptography: approvals are between people of one
 company and have nothing to do with how the gateway is spoken to.
 """
@@ -131,7 +131,7 @@ class ApprovalKey:
 def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
     """Return the Ed25519 key in the PEM file `path`, encrypted or not.
 
-    Raises `ConfigurationError` when it cannot be read, is open to others, is no such key, or stays closed.
+    Raises `ConfigurationError` when it cannot be read, is open to others, is not such a key, or stays closed.
     """
     pem = read_trusted(path, say("The key {path}", path=path), Others.MAY_NOTHING)
     try:
@@ -217,7 +217,7 @@ class Person:
     """A person by name, with the keys that may prepare and the keys that may approve.
 
     `is_maker` and `is_approver` say that the person is listed as such, maybe without a key yet: a passkey can be made
-    only on the pages. Whoever has no key can do nothing.
+    only on the pages. A person without a key can do nothing.
     """
 
     name: str

@@ -215,7 +215,7 @@ def repeated_within_a_batch(look_alikes: Sequence[LookAlike]) -> Sequence[LookAl
 
 
 def one_warning_per_batch(look_alikes: Sequence[LookAlike]) -> pl.DataFrame:
-    """Return a warning (`DEFECT_SCHEMA`) for each batch, at row 0: the rows that pay like its rows, and their number."""
+    """Return a warning (`DEFECT_SCHEMA`) for each batch, at row 0: the rows that pay like its rows, and how many."""
     of_batch: dict[str, list[LookAlike]] = defaultdict(list)
     for found in look_alikes:
         of_batch[found.batch].append(found)

@@ -65,7 +65,7 @@ def other_attempt_sentence(
 ) -> str | None:
     """Return why a line cannot be about the latest attempt of its row, which left at `left_at`, or None: it is.
 
-    `came_first`: its file was read before that attempt was intended, by the order of the journal. Whatever the clocks
+    `came_first`: its file was read before that attempt was intended, by the order of the journal. Whatever clocks
     said then, it cannot know of it.
     """
     if came_first:

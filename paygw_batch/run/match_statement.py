@@ -1,7 +1,7 @@
 """Compares a statement with a batch: the rows it settles, the lines that agree, and every line that does not fit.
 
 A statement is a claim about money, so nothing is guessed: a line is used only when order id, amount and currency are
-those of the latest attempt of a row. What a statement does not mention stays as it is: absence is no evidence.
+those of the latest attempt of a row. A row that a statement does not mention stays as it is: absence is not evidence.
 
 An order id may have served several attempts. A line settles a row only if it can speak of the latest one: there is
 no other, or it carries a time that says so (`line_attempt.py`). By a line about an order that would still be sent, or

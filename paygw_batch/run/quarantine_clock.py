@@ -1,6 +1,6 @@
 """Checks our clock, because the quarantine is counted by it.
 
-It is held against two others: the newest time in the journal, which it cannot be behind unless it was set back, and the
+It is compared with two others: the newest time in the journal, which it is behind only if it was set back, and the
 `Date` of the gateway's replies. What the quarantine guards is stopped while one of them speaks against it. A clock that
 is behind notes attempts too early: the run stops, and the quarantine is longer by as much.
 """

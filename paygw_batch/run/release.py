@@ -69,7 +69,7 @@ def check_releasable(
 ) -> None:
     """Raise `UsageError`, with a sentence for each, when one of `rows` is not a rejected row that may be released.
 
-    So it does, whatever the rows, where our clock is not to be believed.
+    Also raises if our clock is unreliable, whichever rows are named.
     """
     clock = JournalClock.read(journal, now())
     clock.require_sound()

@@ -1,7 +1,7 @@
 """Makes settlement orders: one person writes the resolution of each row, another approves; it counts once.
 
 An order names for each row its latest attempt and its state. It holds as long as all of that is so. It is a person's
-word, whatever it says of itself: where it claims the gateway's, the statement that it names is read and proven again.
+word, whatever it claims: if it claims to be the gateway's, the statement that it names is read and proven again.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -111,7 +111,7 @@ def plan_submission(
     A row whose order id was used for other content is a defect, unless `amend` lets it replace a payment that was never
     made (if only a person says so, after `quarantine_h`); so is one whose id was used in another spelling. A row like
     one of the last `look_alike_days` gets a warning (several like one batch: one together), a repeat of a batch of the
-    last `repeat_days` a finding of its own; 0: neither. With `strict`, rows with a warning are left out as defects.
+    last `repeat_days` a separate finding; 0: neither. With `strict`, rows with a warning are left out as defects.
     Days count back from `as_of`, or from now. With `memory`, the journal is asked only about rows that have changed.
 
     Raises `ReferenceLookAlike` if the order ids come from a reference that was used in another spelling.
@@ -179,7 +179,7 @@ def open_planned_batch(
 
     Every row of a new batch is held to its country's contract once more: it is written down whole, or not at all.
 
-    `sheet_path` is where the sheet stands: what continues the batch without it writes its reconciliation there. `by` is
+    `sheet_path` is where the sheet is: a run that continues the batch later writes its reconciliation there. `by` is
     who opens the batch, `approvals` a sentence for each person who prepared or approved it, `plan_sha256` the digest of
     the plan that they signed. Raises `SheetRepeatsBatch` for a sheet that repeats a batch, unless a person said that
     this is meant (`repeats_meant`).
@@ -228,7 +228,7 @@ def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
 def _refuse_respelled_reference(validated: Validated, journal: JournalReader, operation: str) -> None:
     """Raise `ReferenceLookAlike` when the sheet's reference was never used, but one that only differs in spelling was.
 
-    The ids of a sheet are derived all of them, or none is: the first row tells.
+    The ids of a sheet are all derived, or none is: the first row shows which.
     """
     opened = [one for one in journal.batches() if one.operation == operation and one.reference]
     reference = _reference(validated) if opened else None

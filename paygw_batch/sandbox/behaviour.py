@@ -169,7 +169,7 @@ class AnswerChoice:
         return self._behaviour.default
 
     def callbacks(self, order: Order) -> Iterator[Callback]:
-        """Yield every notification that `order` brings about."""
+        """Yield every notification that `order` causes."""
         return (callback for callback in self._behaviour.notification if callback.fit(order))
 
 

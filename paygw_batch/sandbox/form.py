@@ -91,7 +91,7 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _is_unicode(text: str) -> bool:
-    """Tell whether `text` can be written as UTF-8: an escape such as backslash-uD800 alone cannot."""
+    """Return whether `text` can be written as UTF-8: an escape such as backslash-uD800 alone cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

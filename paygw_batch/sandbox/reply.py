@@ -18,7 +18,7 @@ Headers = tuple[tuple[str, str], ...]
 
 _JSON: Headers = (("Content-Type", "application/json"),)
 _AMOUNT = "(the amount)"
-"""Takes the place of the amount until the JSON is written: a number with the very digits that were sent."""
+"""A placeholder for the amount until the JSON is written: a number with the very digits that were sent."""
 CUSTOMER_PAGE = "https://sandbox.example/pay/"
 """The address at which a customer would pay, if the sandbox had any; the sandbox's own number of the order follows."""
 _REFUSAL_HEADERS: Mapping[int, Headers] = {401: (("WWW-Authenticate", "OAuth"),), 405: (("Allow", "POST"),)}
@@ -76,7 +76,7 @@ def answer_reply(operation: Operation, order: Order, answer: Answer, *, order_id
 def _put(said: dict[str, object], names: Sequence[str], value: str) -> None:
     """Say `value` under the first of `names`: a path with dots, to a member of objects within each other.
 
-    It is left out where the path leads through a member that is no object.
+    It is left out if the path leads through a member that is not an object.
     """
     *outer, last = names[0].split(".")
     for name in outer:

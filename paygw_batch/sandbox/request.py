@@ -24,7 +24,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is no payment. `message` names the field or header and the rule, never a payee's data.
+    """Why a request is not a payment. `message` names the field or header and the rule, never a payee's data.
 
     `order_id` is the order the request spoke of, if that much could be read, so that the refusal can echo it.
     """

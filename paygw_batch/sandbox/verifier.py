@@ -109,7 +109,7 @@ class NonceMemory:
         self._turned_at_s = float("-inf")
 
     def first_use(self, nonce: str, now_s: float) -> bool:
-        """Remember `nonce`, and tell whether it is new."""
+        """Remember `nonce`, and return whether it is new."""
         if now_s - self._turned_at_s > 2 * CLOCK_TOLERANCE_S:
             self._older, self._newer = self._newer, set()
             self._turned_at_s = now_s
@@ -207,7 +207,7 @@ class Verifier:
         clock: Callable[[], float],
         expects: Expects = Expects(),  # noqa: B008 (frozen)
     ) -> None:
-        """`clock` returns the seconds since 1970 that timestamps are held against."""
+        """`clock` returns the seconds since 1970 that timestamps are compared with."""
         self._path_stem = operation.path.format(endpoint_id="")
         self._path = operation.path.format(endpoint_id=endpoint_id)
         self._form_check = FormCheck(rules, expects)

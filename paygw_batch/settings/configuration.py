@@ -169,7 +169,7 @@ class Settings(Section):
     def journal_path(self) -> Path:
         """Return the journal's path: the configured one, or one per endpoint under the user's state directory.
 
-        The port is no part of it, so that a configuration with another one finds the journal, which then refuses it.
+        The port is not part of it, so that a configuration with another one finds the journal, which then refuses it.
         With `journal.url` there is no file at it; the inbox and other files of this host are beside it.
         """
         if self.journal.path is not None:

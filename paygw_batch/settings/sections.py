@@ -508,7 +508,7 @@ class EvidenceSection(Section):
 
 
 class RetentionSection(Section):
-    """`[retention]`: the years after which `forget` means a payment if no date is named. By itself it forgets nobody."""
+    """`[retention]`: after `years`, `forget` means a payment if no date is named. Nobody is forgotten by itself."""
 
     years: Annotated[int, Field(ge=1, le=100)] | None = None
 

@@ -70,7 +70,7 @@ REJECTS_COLUMNS = ("row", "problems")
 
 HELP_TITLE = mark("How to fill in this sheet")
 PROBLEMS_TITLE = mark("Problems in this workbook")
-"""The first cell of each of our own worksheets, in the language of who made it."""
+"""The first cell of every worksheet that we write, in the language of its maker."""
 
 CUSTOMER_URL = "customer_url"
 """Where the customer of a collection goes to pay: a column of its reconciliation."""

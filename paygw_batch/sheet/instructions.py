@@ -75,7 +75,7 @@ def shown_columns(rule: CountryRule, form: Form) -> list[ShownColumn]:
     shown = []
     for name, sources in _sources(form).items():
         values = [_value(rule, fields[source]) for source in sources if source in fields]
-        # A field of that very name tells it better, where the country has one.
+        # A field of that very name says it better, if the country has one.
         field = fields.get(name)
         if field is not None and field.kind in NUMBER_KINDS:
             number = PhoneColumn.of(rule, name, field.kind)
@@ -125,7 +125,7 @@ def _value(rule: CountryRule, field: FormField) -> pl.Expr:
 def _fields_and_content(rule: CountryRule, form: Form, fields: list[FormField], minor: pl.Expr) -> list[pl.Expr]:
     """Return each decision of a person (country, currency, amount, form, its fields), and the fields of the request.
 
-    A value that the configuration fills in is no decision about the payment: the content of an order does not depend on
+    A value that the configuration fills in is not a decision about the payment: an order's content does not depend on
     today's configuration. `own_fields` is null if the same fields are sent: `_fields` cuts them out of it.
     """
     head = (f"{rule.code} {rule.currency} ", f" {form.name:<{_FORM_LETTERS}}")
@@ -330,7 +330,7 @@ class InstructionColumns:
                 replaces=(replaces if replaced else pl.lit(None, pl.String)).fill_null("None"),
             )
             written = io.BytesIO()
-            # Quotation marks are never written: what a value holds is told apart by the NUL that no value holds.
+            # Quotation marks are never written: values are separated by NUL, which no value holds.
             texts.select(_CANONICAL).write_csv(
                 written, include_header=False, separator="\0", line_terminator=_END, quote_style="never"
             )

@@ -165,7 +165,7 @@ class ValidatedPart:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """A sheet held against the rules.
+    """A sheet checked against the rules.
 
     - `rows`: one line for every row of the sheet, in its order: `row` (UInt32), `valid` (Boolean), then as String
       `client_orderid, country, currency, amount, account_name, account_number, phone, purpose, error_code, message` as

@@ -74,7 +74,7 @@ class PhoneColumn:
         mobile = self._digits.str.contains(rf"^{self._prefix}?{n.pattern}$")  # all ways at once: one pattern is cheaper
         if n.keeps_zero:
             mobile |= self._zero_lost_inside
-        if len(n.national_lengths) > 1:  # else the length alone tells in which way a number is written
+        if len(n.national_lengths) > 1:  # else the length alone shows in which way a number is written
             mobile &= reduce(add, (way.cast(pl.UInt8) for way in self._ways)) == 1
         return mobile | self.is_bank_account | self._is_masked
 

@@ -1,6 +1,6 @@
 """Checks the proof that a statement is the gateway's: a signature beside it, or a folder that only a transfer writes.
 
-Without a proof a statement is the word of the person who brings it. What is proven are bytes: the very ones that are
+Without a proof a statement is the word of the person who brings it. The proof is over bytes: the very ones that are
 read as lines.
 """
 

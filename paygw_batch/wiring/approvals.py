@@ -18,7 +18,7 @@ from paygw_batch.settings.configuration import Settings
 def policy_of(settings: Settings) -> ApprovalPolicy | None:
     """Return the approval policy, or None if the configuration asks for no approval.
 
-    Raises `ConfigurationError` when the people are not told apart, or nothing could ever be approved.
+    Raises `ConfigurationError` when people cannot be told apart, or nothing could ever be approved.
     """
     section = settings.approval
     if not section.approvers:

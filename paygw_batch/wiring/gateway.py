@@ -41,7 +41,7 @@ def gateway_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> 
 
     With `base_url = "sandbox"` the built-in one runs as long as the context lasts.
 
-    Whatever is wrong with key, addresses or certificates shows here, before a journal is touched.
+    Any fault of key, addresses or certificates shows here, before a journal is touched.
     """
     key = signer_key(settings, environ)
     with ExitStack() as stack:

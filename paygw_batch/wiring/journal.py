@@ -120,7 +120,7 @@ def journal_to_read(
 
 
 def tell_notes(journal: JournalReader, tell: Tell) -> None:
-    """Tell a person how the journal was found."""
+    """Show a person how the journal was found."""
     for note in journal.notes:
         tell(say("Note: {sentence}", sentence=note))
 
@@ -170,7 +170,7 @@ def find_batch(journal: JournalReader, batch: str) -> BatchRecord:
     if not found and os.path.isfile(batch):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
         with Path(batch).open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        # By its name the newest: of several worksheets of a workbook, each is a batch of its own.
+        # By its name the newest: each of several worksheets of a workbook is a separate batch.
         found = list({(r.operation, r.sheet_name): r for r in records if r.sheet_sha256 == digest}.values())
     if len(found) == 1:
         return found[0]

@@ -44,7 +44,7 @@ class OutputKind(StrEnum):
     LOG = "log"
     METRICS = "metrics"
     CONFIGURATION = "configuration"
-    """It takes the place of a file that is there only with force, also of one that this program wrote."""
+    """It overwrites a file that is there only with force, even one that this program wrote."""
     NEW = "new file"
     """It never replaces a file that is there, of any kind."""
 

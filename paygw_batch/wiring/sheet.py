@@ -63,7 +63,7 @@ def _validated(
     try:
         refuse_misdirected(source, {name: load_operation(name).command for name in operation_names()})
     except SheetError:
-        source.whole()  # what is wrong with the file itself is told first
+        source.whole()  # a fault of the file itself comes first
         raise
     return validate_opened(source, rules, reference=reference, memory=memory)
 

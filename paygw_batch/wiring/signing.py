@@ -237,7 +237,7 @@ def signer_of(settings: Settings, rules: Rules, key: SigningKey, base_url: str, 
 def signing_of(settings: Settings, rules: Rules, environ: Mapping[str, str]) -> Signing:
     """Return the signing for the gateway, without access to it. The settings must be complete.
 
-    The built-in gateway is not started: it stands at another port each time, so it is signed for at `SANDBOX_URL`.
+    The built-in gateway is not started: its port differs each time, so it is signed for at `SANDBOX_URL`.
     """
     base_url = SANDBOX_URL if settings.uses_sandbox else settings.gateway.base_url or ""
     signer = signer_of(settings, rules, signer_key(settings, environ), base_url, environ)

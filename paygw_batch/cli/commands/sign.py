@@ -114,7 +114,7 @@ def command(
 
 
 def show_steps(screen: Screen, explanation: Explanation, *names: str) -> None:
-    """Show the steps called so, or all of them."""
+    """Show the steps with these names, or all of them."""
     for step in explanation.steps():
         if not names or step.name in names:
             screen.say("")

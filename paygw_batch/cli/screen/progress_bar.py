@@ -15,7 +15,7 @@ from paygw_batch.journal import Due
 from paygw_batch.language import mark_count, say, say_count
 
 PLAIN_LINE_EVERY_S = 10.0
-"""How often a line shows the progress, if there is no bar."""
+"""The seconds between two lines of progress, if there is no bar."""
 
 _WORDS = {
     OutcomeKind.PAID: mark_count("{count:,} paid"),

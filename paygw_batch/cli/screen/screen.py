@@ -263,10 +263,10 @@ class Screen:
         """Print the end of a command, and end it with the true exit code.
 
         If standard output could not be written, standard error says how it ended, and 0 becomes 2: what was asked
-        for was not told. Every other code stands: it says what became of the money.
+        for was not delivered. Every other code stays: it says what happened to the money.
         """
         interruption.ignore()
-        if not summary.seconds:  # a run has its own time, as its metrics tell it
+        if not summary.seconds:  # a run has its own time, the one in its metrics
             summary = replace(summary, seconds=time.monotonic() - self._started_s)
         if self.as_json:
             self._output.write(json_line(summary))

@@ -75,7 +75,7 @@ class Invitations:
         return found if timestamp(now) < found.expires_at else None
 
     def use(self, token: str, fingerprint: str, now: datetime) -> UsedInvitation | None:
-        """Return the invitation with this token, used for the passkey with this fingerprint and for no other.
+        """Return the invitation with this token, used for the passkey with this fingerprint and for none other.
 
         The same passkey again is the second click of one form. None as `invitation` does.
         """

@@ -61,7 +61,7 @@ class Stage(StrEnum):
     SENT_BACK = "sent_back"
     TO_APPROVE = "to_approve"
     VOID = "void"
-    """Its signature no longer counts: somebody withdrew it, or its maker is no maker any more."""
+    """Its signature is no longer valid: somebody withdrew it, or its maker is not a maker any more."""
     OUTDATED = "outdated"
     """Its subject has changed: it can never be carried out."""
     APPROVED = "approved"
@@ -88,7 +88,7 @@ class AgreementProgress:
 class Agreement(ABC, Generic[Document]):
     """A document that its maker signs, that enough others approve, and that is started then.
 
-    The next kind of it says these words and acts, and a page of its own on top of `agreement.html`.
+    A new kind adds these words and acts, and its own page on top of `agreement.html`.
     """
 
     own_act: ClassVar[Act]
@@ -98,7 +98,7 @@ class Agreement(ABC, Generic[Document]):
     """The last part of the addresses of two of its forms; the others are called alike for every kind."""
     start_path: ClassVar[str]
     gone: ClassVar[str]
-    """The sentences that there is no such thing, that only {name} may change it, and that another has to approve."""
+    """The sentences for a missing document, for one that only {name} may change, and for one for another person."""
     only_maker: ClassVar[str]
     other_person: ClassVar[str]
     next_steps: ClassVar[Mapping[Stage, str]]
@@ -497,7 +497,7 @@ def _passkey_form(visit: Visit, document: SignedDocument, *, is_maker: bool) -> 
     form = {"kind": "get", "rp_id": party.rp_id, "credential": passkey.credential}
     if is_maker:
         return {**form, "challenge": challenge_of(_by_passkey(document, passkey).signed_text())}
-    with suppress(ApprovalError):  # whoever may not approve it is shown why, and no form
+    with suppress(ApprovalError):  # a person who may not approve it is shown why, and no form
         asked = approval_text(document, passkey.key, required_policy(visit.console.settings), utc_now())
         return {**form, "challenge": asked.challenge, "approved_at": asked.approved_at}
     return None

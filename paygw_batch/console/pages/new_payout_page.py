@@ -117,7 +117,7 @@ def download_template(visit: Visit) -> Response:
         raise PageNotFound(say("There is no such file."))
 
     def write(path: Path) -> str:
-        path.unlink()  # a template never takes the place of a file
+        path.unlink()  # a template never overwrites a file
         write_template([rule], path)
         return f"template-{code.lower()}.{ending}"
 

@@ -371,7 +371,7 @@ _ORDERS: Mapping[str, Callable[[ListedPayee], Any]] = {
 
 
 def _fits(one: ListedPayee, wanted: str, *, is_masked: bool) -> bool:
-    # Whoever sees masked accounts must not find out the other digits by searching for them.
+    # A person who sees masked accounts must not find out the other digits by searching for them.
     account = masked(one.account).lstrip(".") if is_masked else one.account
     return wanted in plain_name(one.name) or wanted in account.casefold()
 

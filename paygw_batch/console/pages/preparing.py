@@ -104,7 +104,7 @@ def checked_or_reading(visit: Visit, found: PayoutFolder, *, to_sign: bool = Fal
         return result
     if _is_small(found) or (found.checked is None and is_kept(found)):
         return checked(visit, found, to_sign=to_sign)
-    own_key(visit.console, found.uploaded.by)  # who is no maker any more is told so, and nothing is begun
+    own_key(visit.console, found.uploaded.by)  # a person who is no longer a maker gets a sentence, and nothing is begun
     with _starting:
         running = _checks.get(found.number)
         if running is None or not running.is_alive():

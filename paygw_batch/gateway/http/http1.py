@@ -56,7 +56,7 @@ def _one_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Bytes that are no reply we can trust, and why."""
+    """Bytes that are not a reply we can trust, and why."""
 
     kind: FaultKind
     detail: str
@@ -153,7 +153,7 @@ class ReplyReader:
 
     def _settle(self, result: RawReply | Broken) -> None:
         self.result = result
-        # The parser holds our methods and we hold it: let go, so that no garbage collection is needed.
+        # The parser holds our methods and we hold it: drop it, so that no garbage collection is needed.
         del self._parser
 
     def _break(self, kind: FaultKind, detail: str) -> None:

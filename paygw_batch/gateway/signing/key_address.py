@@ -34,7 +34,7 @@ _TEXTS = {
     "object": "label",
     "id": "key_id",
 }
-"""The attributes of RFC 7512 that are heeded, each with its field."""
+"""The attributes of RFC 7512 that are read, each with its field."""
 _SECRET = ("pin-value", "pin-source")
 _MODULE = ("module-path", "module-name")
 

@@ -1,7 +1,7 @@
 """Makes signatures during a run, in threads or processes beside the event loop.
 
 A signature is most of what a payout costs. In threads the signers share one interpreter with the event loop and the
-journal, and on a long run all of them wait for each other; processes of their own share nothing, but take a moment to
+journal, and on a long run all of them wait for each other; processes share nothing, but take a moment to
 start. So a short run signs in threads, and a long one in processes (`docs/decisions/0050-signing-processes.md`).
 With a key that is not a file every run signs in processes: a vendor's module that crashes or hangs takes no row along.
 """
@@ -119,7 +119,7 @@ class SigningThreads:
 
 
 class SigningProcesses:
-    """Signs in processes of their own (`process.py`), which end when their input does: also when we are killed.
+    """Signs in processes (`process.py`), which end when their input does: also when we are killed.
 
     The key goes to them through a pipe, and is never in an argument, a file or the environment.
     """
@@ -173,7 +173,7 @@ class SigningProcesses:
         return one
 
     def _environment(self) -> Mapping[str, str]:
-        """Return the environment of the processes. A vendor's module and the AWS SDK read variables of their own."""
+        """Return the environment of the processes. A vendor's module and the AWS SDK read further variables."""
         return os.environ if self._staff.is_slow else child_environment(os.environ)
 
     async def __aexit__(self, *_: object) -> None:
@@ -255,7 +255,7 @@ def _process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         raise FileNotFoundError(errno.ENOENT, "this program does not run in a Python of its own")
     # A separate process group: the interrupt of a terminal is for the run, which drains and then ends them.
     # But not a session: Linux gives each session an equal share of the processor, and niceness counts only within one.
-    # What it says when it cannot start is for no one: the run says so, and signs in threads.
+    # Its error text when it cannot start is for no one: the run says so, and signs in threads.
     return subprocess.Popen(  # noqa: S603 (our own program, with our own arguments)
         command,
         env=environ,

@@ -1,6 +1,6 @@
 """Signs with a key in a token, by the PKCS#11 module of its vendor (the extra `pkcs11`).
 
-python-pkcs11 tells the module that one thread alone calls it. So each process has one session, and a run that signs in
+python-pkcs11 promises the module that one thread alone calls it. So each process has one session, and a run with
 several sessions has several processes.
 """
 

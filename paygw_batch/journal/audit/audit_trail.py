@@ -1,7 +1,7 @@
 """Keeps the audit trail of the console, durable, in a separate database beside the journal.
 
 The journal has one writer, and a run holds it for as long as it lasts. The console notes meanwhile who did what. The
-trail is no part of the journal: nothing that pays reads it. Nothing in it is ever changed or removed.
+trail is not part of the journal: nothing that pays reads it. Nothing in it is ever changed or removed.
 """
 
 from collections.abc import Iterator, Sequence

@@ -75,7 +75,7 @@ def linked(
 ) -> Line:
     """Return the line that follows `end`: its hash is SHA-256 over the hash before it and all its other columns.
 
-    The columns stand on lines of their own, details last; none of the others can hold a line break, so that two
+    Each column is on its own line, details last; none of the others can hold a line break, so that two
     different facts never have the same bytes.
     """
     columns = (end.seq + 1, at, kind, batch, instruction, attempt, contradicts, details)

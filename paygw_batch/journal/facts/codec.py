@@ -101,7 +101,7 @@ def encode_salted(fact: Fact, new_salt: NewSalt) -> tuple[str, str]:
     """Return the kind and the canonical details of `fact` as it is stored: with a salt if it can name a person.
 
     A text that is forgotten leaves the hash of its line behind. Without the salt nobody can find out by that hash what
-    the text was. An intent has a nonce of its own.
+    the text was. An intent has its own nonce.
     """
     kind, details = encode(fact)
     if not _can_name_a_person(fact):

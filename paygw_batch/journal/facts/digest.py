@@ -1,4 +1,4 @@
-"""Digests of the rows that a batch brings, by which a later change to any of them is found."""
+"""Digests the rows of a batch, so that a later change to any of them is found."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -208,7 +208,7 @@ def hash_after(before: bytes, line: EvidenceLine) -> bytes:
 
 
 def candidate_of(number: int, client_orderid: str, amount: str, currency: str, progress: RowProgress) -> Candidate:
-    """Return an instruction as a claim is held against it."""
+    """Return an instruction as a claim is compared with it."""
     return Candidate(
         number,
         client_orderid,

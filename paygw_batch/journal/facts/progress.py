@@ -209,7 +209,7 @@ def _message(outcome: Outcome) -> str | None:
 
 
 def _storable(text: str | None) -> str | None:
-    """Return `text` as a database can hold it: a gateway may send half a surrogate pair, which is no text."""
+    """Return `text` as a database can hold it: a gateway may send half a surrogate pair, which is not text."""
     return text if text is None or text.isascii() else storable(text)
 
 

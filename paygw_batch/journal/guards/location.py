@@ -27,7 +27,7 @@ _OTHERS_WRITE = 0o022
 def canonical_path(path: Path) -> Path:
     """Return the one absolute name of `path`: no `..` and no link on the way, the last part as it was given.
 
-    Raises `JournalError` for a name that is no text: SQLite could not open it.
+    Raises `JournalError` for a name that is not text: SQLite could not open it.
     """
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow a link in the last part
     one_name = Path(os.path.realpath(absolute.parent)) / absolute.name
@@ -144,7 +144,7 @@ def open_private(path: Path) -> int:
 
 
 def _file_system(directory: Path) -> str:
-    """Return the type of the file system that holds `directory`, empty if the kernel does not tell (no /proc)."""
+    """Return the type of the file system that holds `directory`, empty if the kernel does not say (no /proc)."""
     best, kind = "", ""
     for line in _mount_table().splitlines():
         before, _, after = line.partition(" - ")

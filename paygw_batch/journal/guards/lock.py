@@ -1,7 +1,7 @@
 """Lets one run at a time write a journal, by a lock of the operating system that ends when its holder does.
 
 `flock` and not POSIX record locks: those are lost when any descriptor of the file is closed anywhere in the process,
-and do not keep a second opening in the same process out. The lock is on a file of its own beside the journal, because
+and do not keep a second opening in the same process out. The lock is on a separate file beside the journal, because
 no one but SQLite may open and close the database file while it is in use.
 """
 
@@ -165,7 +165,7 @@ def lock_path(journal: Path) -> Path:
 def journal_holder(journal: Path) -> LockHolder | None:
     """Return who holds a journal, or None: nobody does. The lock itself is not touched.
 
-    To ask by taking it, for however short a time, can make a run that starts in that moment fail. Linux lists the locks
+    To ask by taking it, even for a moment, can make a run that starts just then fail. Linux lists the locks
     of the processes that can be seen from here; elsewhere the living process that the file names counts.
     """
     try:

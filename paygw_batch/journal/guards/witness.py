@@ -1,8 +1,8 @@
 """The witness: the chain's head, kept a second time in a small file elsewhere.
 
 A journal that was restored from a backup, copied or replaced is sound in itself, and would have rows paid again. It is
-found because the witness has seen more. Two slots in sectors of their own are written in turn, each with a checksum:
-whatever moment a machine stops at, the other slot is whole.
+found because the witness has seen more. Two slots in separate sectors are written in turn, each with a checksum:
+at whatever moment a machine stops, the other slot is whole.
 """
 
 import hashlib

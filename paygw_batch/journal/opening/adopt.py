@@ -132,7 +132,7 @@ class Adoption:
         return registry.paying((*self._found.names, self._place.endpoint), but=self.journal_id)
 
     def _begin(self) -> None:
-        """Bring the tables up and replay everything, in a transaction that ends with nothing unless it is committed."""
+        """Upgrade the tables and replay everything, in a transaction that is rolled back unless it is committed."""
         try:
             fetch(self._connection, "BEGIN IMMEDIATE")
             migrate(self._connection, self._found.version, now=self._place.now())

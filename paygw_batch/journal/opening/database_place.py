@@ -131,7 +131,7 @@ class DatabasePlace(JournalPlace):
                 return None
             if registry is not None:
                 for entry in registry.entries():
-                    if entry.path == identity.home:  # a person said that it is lost: it is told apart from the new one
+                    if entry.path == identity.home:  # a person said that it is lost: keep it distinct from the new one
                         registry.write(replace(entry, path=f"{entry.path} (before {now})"))
                 registry.write(Registered(identity.journal_id, (self.endpoint,), identity.home, now))
         return identity

@@ -58,7 +58,7 @@ def look_at(
     """Examine the database at `path` without changing it, and return the journal in it; None for an empty file.
 
     A journal of the same endpoint under another host name is refused unless `is_any_name_fine`: a person says it first.
-    Raises `JournalError` when it is no journal, one of another endpoint or of a newer version, `JournalCorrupt` when it
+    Raises `JournalError` if it is not a journal, or one of another endpoint or a newer version, `JournalCorrupt` if it
     is damaged, and `JournalWentBack` when the witness has `seen` more than it holds.
     """
     try:
@@ -108,7 +108,7 @@ def _check_endpoint(found: Found, path: Path, endpoint: EndpointIdentity, *, is_
 def check_home(connection: apsw.Connection, path: Path, found: Found, witness_dir: Path) -> Path | None:
     """Return the witness of the place this journal was moved from; None when it was not moved.
 
-    Raises `JournalWentBack` when the journal it was copied from still stands, or went on after the copy was made.
+    Raises `JournalWentBack` when the journal it was copied from is still there, or went on after the copy was made.
     """
     home = Path(found.identity.home)
     if home == path or _is_same_file(home, path):

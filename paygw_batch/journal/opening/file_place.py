@@ -57,7 +57,7 @@ class FilePlace(JournalPlace):
     path: Path
 
     def __post_init__(self) -> None:
-        """Give each path its one absolute name. Raises `JournalError` for a name that is no text."""
+        """Give each path its one absolute name. Raises `JournalError` for a name that is not text."""
         JournalPlace.__post_init__(self)
         object.__setattr__(self, "path", canonical_path(self.path))
 

@@ -155,7 +155,7 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
 
 
 def _moved_place(path: Path) -> str:
-    """Return where the file says that it was moved to; nothing if it does not, or is no journal."""
+    """Return where the file says that it was moved to; nothing if it does not, or is not a journal."""
     try:
         with closing(connect(path, write=False)) as file:
             return moved_to(file)

@@ -22,7 +22,7 @@ class JournalPlace(ABC):
     """The place of an endpoint's journal. Each method opens it again: nothing is held between two calls.
 
     `witness_dir` is where the witnesses of this host are, `registry_dir` where journals are remembered (None: not at
-    all), and `now` the clock, in UTC, ISO 8601 with `Z`. A `command` is what other processes are told of the holder.
+    all), and `now` the clock, in UTC, ISO 8601 with `Z`. Other processes see the holder's `command`.
     """
 
     endpoint: EndpointIdentity
@@ -31,7 +31,7 @@ class JournalPlace(ABC):
     now: Callable[[], str]
 
     def __post_init__(self) -> None:
-        """Give each directory its one absolute name. Raises `JournalError` for a name that is no text."""
+        """Give each directory its one absolute name. Raises `JournalError` for a name that is not text."""
         object.__setattr__(self, "witness_dir", canonical_path(self.witness_dir))
         if self.registry_dir is not None:
             object.__setattr__(self, "registry_dir", canonical_path(self.registry_dir))

@@ -1,4 +1,4 @@
-"""Makes the tables of a journal in PostgreSQL, brings them up to a newer version, and says which version they are of.
+"""Makes the tables of a journal in PostgreSQL, upgrades them, and says which version they are of.
 
 A script of a later version changes no line that is there. A function whose call would mean something else to a program
 of before gets another name, and the old one is removed: such a program is then refused.
@@ -62,7 +62,7 @@ def fill_tables(connection: Connection[Row], identity: Identity, endpoint: Endpo
 
 
 def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int:
-    """Bring the tables up to the newest version in one transaction, and return the version that they were of.
+    """Upgrade the tables to the newest version in one transaction, and return their former version.
 
     Those of jobs are brought up as well.
 

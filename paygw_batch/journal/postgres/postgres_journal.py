@@ -1,6 +1,6 @@
 """Writes the journal in PostgreSQL.
 
-Every write is one transaction, made durable before its call returns, and the witness of this host is told of it before
+Every write is one transaction, made durable before its call returns, and noted in the witness of this host before
 anything may be sent on it. Facts go to the chain of a lease: those of a run to the lease of its chunk, everything else
 to the desk. A commit that names a chain which another process has closed since does nothing.
 """

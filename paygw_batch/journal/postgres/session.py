@@ -171,7 +171,7 @@ def _prepare(connection: Connection[Row], server: Server, *, write: bool) -> Non
     connection.execute("SET jit = off")
     connection.execute("SET random_page_cost = 1.1")  # single rows are looked up: they are cached
     if write:
-        # Whoever waits for a line must then see it as it is: that is how a commit learns that its lease was closed.
+        # A process that waits for a line must then see it as it is: a commit learns this way that its lease was closed.
         connection.execute("SET default_transaction_isolation = 'read committed'")
         connection.execute("SET synchronous_commit = on")
         connection.execute("SET idle_in_transaction_session_timeout = '5min'")

@@ -1,6 +1,6 @@
 """Keeps the names of the journal's endpoint, and people's statements that it is the newest copy.
 
-Each is a chain of its own, like the facts: the hash of a line is SHA-256 over the hash before it and all its columns.
+Each is a separate chain, like the facts: the hash of a line is SHA-256 over the hash before it and all its columns.
 """
 
 import hashlib

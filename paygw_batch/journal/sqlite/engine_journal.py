@@ -24,7 +24,7 @@ QUICK_S = 0.001
 """A disk is quick where a commit takes less than this, on an average over the last ones."""
 _COMMITS_AVERAGED = 16
 _FIRST_AVERAGE_S = 2 * QUICK_S
-"""A run begins with commits in the thread; some twelve quick ones bring the average below `QUICK_S`."""
+"""A run begins with commits in the thread; some twelve quick ones take the average below `QUICK_S`."""
 
 
 class CommittingJournal(Protocol):

@@ -1,4 +1,4 @@
-"""Keeps the notifications that wait, durable, in a database of their own beside the journal.
+"""Keeps the notifications that wait, durable, in a separate database beside the journal.
 
 The journal has one writer, and a run holds it for as long as it lasts. The listener appends to the inbox meanwhile, and
 answers once that is durable. The journal's writer reads on from where the journal says it stopped: that number is part

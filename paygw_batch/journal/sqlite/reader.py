@@ -72,7 +72,7 @@ class SqliteReader(JournalReader):
 
         It may be called while a run is on.
 
-        The copy is for safekeeping and for `verify`: a run refuses it while the journal it was made of still stands,
+        The copy is for safekeeping and for `verify`: a run refuses it while the journal it was made of is still there,
         or when that one went on after it. Raises `OutputError` when the copy cannot be written or `path` exists.
         """
         with self._plainly(), ExitStack() as undo:

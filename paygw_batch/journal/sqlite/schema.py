@@ -33,7 +33,7 @@ def versions() -> list[int]:
 def version_of(connection: apsw.Connection, path: Path) -> int:
     """Return the version of the tables, 0 for an empty file.
 
-    Raises `JournalError` for a file that is no journal, for one of a newer version of this program, and for one that
+    Raises `JournalError` for a file that is not a journal, for one of a newer version of this program, and for one that
     was moved to a database.
     """
     application_id, version = connection.pragma("application_id"), connection.pragma("user_version")

@@ -1,4 +1,4 @@
-"""Order ids and references in one spelling: written with the batches that bring them, and looked up again.
+"""Order ids and references in one spelling: written with their batches, and looked up again.
 
 An order id of ASCII alone is found by an index over SQLite's own `lower`, which is all that `spelled_alike` does to it.
 The others, few in any journal, are in a table beside it.

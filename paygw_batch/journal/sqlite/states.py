@@ -1,6 +1,6 @@
 """Counts and finds the rows of a batch by their states, without reading all of them.
 
-Most rows of a batch stand in one state. What the batch comes to in all was written down when it was opened, so the rows
+Most rows of a batch are in one state. The totals of the batch were written down when it was opened, so the rows
 of every other state are added up, found by their states' index, and what is left is the sum of the most common one.
 """
 
@@ -66,7 +66,7 @@ _DETAILS = f"""SELECT p.client_orderid, p.country, p.currency, p.minor, {PROGRES
 def tallies(connection: apsw.Connection, batch: int, accepted_until: str | None = None) -> list[StateTally]:
     """Return counts and sums of a batch, ordered by country, currency and state.
 
-    Raises `JournalCorrupt` if the states' rows come to more than the batch.
+    Raises `JournalCorrupt` if the states have more rows than the batch.
     """
     left, bounds = _total(connection, batch)
     if bounds is None:
@@ -239,7 +239,7 @@ def _total(connection: apsw.Connection, batch: int) -> tuple[_Sums, tuple[int, i
 def _counts(connection: apsw.Connection, bounds: tuple[int, int]) -> Counter[str]:
     """Return the number of instructions within `bounds` in each state, of any batch.
 
-    It decides what is added up and what is left, and names every state that a row of the batch may stand in.
+    It decides which state is added up and which is left over, and names every state that a row of the batch may have.
     """
     counts = _touched(connection, bounds)
     counts[_READY] += bounds[1] - bounds[0] + 1 - counts.total()
@@ -282,7 +282,7 @@ def _added_up(found: Iterable[tuple[str, str, int, int, int]]) -> _Sums:
 def _touched_until(connection: apsw.Connection, bounds: tuple[int, int]) -> int:
     """Return a number up to which something has happened to every instruction of a batch.
 
-    A run sends in the sheet's order, so that this is mostly the number it has come to.
+    A run sends in the sheet's order, so that this is mostly the number that it has reached.
     """
     query = "SELECT max(instruction) FROM standing WHERE instruction BETWEEN ? AND ?"
     ((highest,),) = fetch(connection, query, bounds)

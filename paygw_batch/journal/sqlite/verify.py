@@ -144,7 +144,7 @@ def _beside(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[
 def answer_sound() -> None:
     """Check the journal that standard input names, and write the hash of the fact that it asks for if it is sound."""
     forbid_core_dumps(for_good=True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one is told, and ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one gets the error, and ends it
     name, seq = json.loads(sys.stdin.read())
     with closing(connect(Path(name), write=False)) as connection:
         connection.execute("BEGIN")

@@ -1,6 +1,6 @@
 """Writes the journal.
 
-Every write is one transaction, made durable before its call returns, and the witness is told of it before anything may
+Every write is one transaction, made durable before its call returns, and noted in the witness before anything may
 be sent on it. The chain is a second guard beside the lock: each number of a fact can be used by one writer.
 """
 
@@ -133,7 +133,7 @@ class SqliteJournal(SqliteReader, Journal):
         schema.mark_moved(self._connection, place)
 
     def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
-        """Keep evidence in order, as every journal does; from now on, intents are held against it."""
+        """Keep evidence in order, as every journal does; from now on, intents are compared with it."""
         self._took_in = True
         return super().take_in(evidence, words, at=at)
 
@@ -240,7 +240,7 @@ class SqliteJournal(SqliteReader, Journal):
             if self._connection.in_transaction:
                 self._roll_back()
                 self._end = before
-            else:  # it is durable, but the witness was not told
+            else:  # it is durable, but the witness has not noted it
                 self._give_up("a write was broken off")
             raise
 

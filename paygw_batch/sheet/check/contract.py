@@ -119,7 +119,7 @@ class ContractGate:
 
 def good_rows(part: ValidatedPart) -> pl.DataFrame:
     """Return the rows that are about to become instructions, as received, with the order ids that are used."""
-    # A sheet may have no order ids of its own: then the derived ones are held to the contract.
+    # A sheet may have no order ids: then the derived ones are held to the contract.
     return part.raw.with_columns(part.rows["client_orderid"]).filter(part.rows["valid"])
 
 

@@ -1,6 +1,6 @@
 """Judges a sheet again after a correction: only rows that are not as they were go through the checks once more.
 
-The checks look at single rows (`judge`). Whatever rows have to do with each other is added up from all judged rows in
+The checks look at single rows (`judge`). All that rows have to do with each other is added up from all judged rows in
 every validation, so that a corrected sheet has exactly the results of a new one.
 """
 

@@ -227,7 +227,7 @@ def _parts(
         return ValidatedPart(piece.frame, rows, passing.judge.instructions(piece.frame, lines))
 
     try:
-        # One at a time: whoever stores what is yielded has no room for pieces that wait.
+        # One at a time: a caller that stores each piece has no room for pieces that wait.
         for make in source.pieces():
             yield part(make())
     except NeedsWholeFile:  # it was plain when it was validated

@@ -134,14 +134,14 @@ def _likeness(vocabulary: Vocabulary, rows: Sequence[Sequence[str]]) -> tuple[in
 def _cells(line: str, delimiter: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter=delimiter), [])
-    except csv.Error:  # a field above csv's own limit is no heading
+    except csv.Error:  # a field above csv's own limit is not a heading
         return []
 
 
 def _begins_with_quote(data: bytes, start: Start) -> bool:
     """Return whether any field begins with an apostrophe. Names have some inside: those are not counted."""
     before = b'[\n"' + re.escape(start.delimiter.encode()) + b"]"
-    # The apostrophe first, and only then what stands before it: so most of the text is passed over.
+    # The apostrophe first, and only then the character before it: so most of the text is passed over.
     return re.search(rb"'(?<=" + before + rb"')", data) is not None
 
 

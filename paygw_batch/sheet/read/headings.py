@@ -138,7 +138,7 @@ def _has_needed(names: Sequence[str | None]) -> bool:
 def _names(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
     targets = ((heading, _alias_target(heading, column)) for heading, column in aliases.items())
     ours = {fold(name): name for name in columns}
-    # A heading can stand for a column of another operation's sheets: here it then means nothing.
+    # A heading can mean a column of another operation's sheets: here it then means nothing.
     ours |= {fold(heading): column for heading, column in targets if column in columns or column == NOT_OURS}
     return [ours.get(fold(cell)) or None for cell in cells]
 

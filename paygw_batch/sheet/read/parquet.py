@@ -185,7 +185,7 @@ def _is_whole(column: pl.Series) -> pl.Series:
 
 
 def _inexact(column: pl.Series, first_row: int) -> pl.DataFrame:
-    """Return a defect for each float that is no whole number, or too large to differ from its neighbours."""
+    """Return a defect for each float that is not a whole number, or too large to differ from its neighbours."""
     frame = pl.DataFrame({"number": column.fill_nan(None)}).with_row_index("row", offset=first_row)
     wrong = rows_of(frame, frame["number"].is_not_null() & ~_is_whole(column))
     value = pl.col("number").cast(pl.String)

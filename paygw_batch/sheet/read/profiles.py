@@ -73,7 +73,7 @@ def every_profile(own: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
 def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, str]:
     """Return a sender's headings -> our columns: the profile's, and the configuration's `own` before them.
 
-    `own` may take a heading out of the profile (`NOT_OURS`). Headings are the same whatever their case, blanks, hyphens
+    `own` may take a heading out of the profile (`NOT_OURS`). Headings are the same in any case, with blanks, hyphens
     and underscores. Raises `ConfigurationError` for an unknown profile, and if `own` gives one heading two meanings.
     """
     merged = {

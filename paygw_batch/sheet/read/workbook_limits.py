@@ -18,7 +18,7 @@ MAX_TAG_BYTES = 1 << 22
 """How long one tag or comment may be."""
 MAX_WORKSHEETS = 1_000
 MAX_DOUBTS = 200_000
-"""The most cells whose text is doubtful. A workbook with more was never calculated, or is no sheet of payees."""
+"""The most cells whose text is doubtful. A workbook with more was never calculated, or is not a sheet of payees."""
 _MAX_RATIO = 100
 """The most that the parts may be longer than the file. Saved workbooks are 5 to 30 times as long."""
 _RATIO_FROM_BYTES = 16 * 1024 * 1024

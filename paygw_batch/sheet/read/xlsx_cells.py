@@ -34,7 +34,7 @@ _MAX_ROWS = 1_048_576
 _MIN_POINTS_HIGH, _MIN_CHARACTERS_WIDE = 3.0, 0.5
 """A lower row or a narrower column is as good as hidden."""
 _SAFE_DIGITS = 15
-"""A spreadsheet keeps so many digits of a number; the others are zeros already."""
+"""A spreadsheet keeps this number of digits; the others are zeros already."""
 _FIRST_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 (a cell has no zone)
 _FIRST_DAY_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 (as above)
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
@@ -428,7 +428,7 @@ def _number_text(raw: str) -> tuple[str, bool]:
     """Return a number cell's value as plain digits, and whether it has more digits than a spreadsheet keeps.
 
     A cell is a binary float, written with up to 17 digits; the shortest digits that stand for the same float are what
-    was typed. Raises `ValueError` for what is no finite number.
+    was typed. Raises `ValueError` for a number that is not finite.
     """
     if raw.isascii() and raw.isdigit() and len(raw) <= _SAFE_DIGITS and not raw.startswith("0"):
         return raw, False

@@ -1,7 +1,7 @@
 """Marks a sender's own workbook: red cells with comments, and a worksheet that lists every problem with a link.
 
 Everything else stays where it was. Nothing that is read from an unmended cell may change by it: a cell that was wrong
-must not become one that can be paid because its type or its format is another. Whoever writes the copy out reads it
+must not become one that can be paid because its type or its format is another. The writer of the copy reads it
 again and compares (`rejects`). Needs the extra `excel`: imported only if it is there.
 """
 
@@ -183,7 +183,7 @@ def annotated(
 
 
 def marked_table(table: pl.DataFrame, validated: Validated, *, title: str) -> bytes:
-    """Return rows (`table.rejects`, `every_row`) as a workbook of their own, marked as `annotated` marks a sender's.
+    """Return rows (`table.rejects`, `every_row`) as a new workbook, marked as `annotated` marks a sender's.
 
     Every cell but the row's number is text: what is typed there stays as it is typed.
     """

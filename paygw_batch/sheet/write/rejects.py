@@ -129,7 +129,7 @@ def _annotated_copy(
     data = read_again(source, validated.sheet, options)
     if why := workbook_copy.why_not_copied(data):
         return _NoCopy(why)
-    # The copy is longer by our marks, and has to be read again whatever the limit for sheets is.
+    # The copy is longer by our marks, and has to be read again, past the limit for sheets.
     options = replace(options, max_sheet_bytes=options.max_sheet_bytes + 4 * workbook_copy.MAX_UNPACKED_BYTES)
     place = place_of(
         data, options.vocabulary, file=source.name, max_bytes=options.max_sheet_bytes, sheet_name=options.sheet_name

@@ -150,7 +150,7 @@ def _write_parquet(pieces: Iterable[pl.DataFrame], file: IO[bytes]) -> None:
     try:
         register_io_source(given, schema=first.schema).sink_parquet(file)
     except pl.exceptions.PolarsError:
-        if raised:  # polars tells it as an error of its own
+        if raised:  # polars raises another class for it
             raise raised[0] from None
         raise
 

@@ -19,7 +19,7 @@ from paygw_batch.language import mark, say
 from paygw_batch.sheet.read.workbook_limits import MAX_DEPTH
 
 MAX_UNPACKED_BYTES = 32 * 1024 * 1024
-"""docs/performance.md says how much memory and time so many bytes take."""
+"""docs/performance.md has the memory and time that this number of bytes takes."""
 _MAX_RANGED_CELLS = 200_000
 """The most cells that merged cells and links may span: the library makes an object of each."""
 _RANGES = frozenset({"mergeCell", "hyperlink"})

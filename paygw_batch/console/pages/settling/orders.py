@@ -119,7 +119,7 @@ def open_order_folders(directory: Path) -> Iterator[OrderFolder]:
     """Yield the orders that are not put away, the newest first."""
     found: list[tuple[str, OrderFolder]] = []
     for path in directory.iterdir() if directory.exists() else ():
-        with suppress(FileNotFoundError):  # it is no order, or one that is put away just now
+        with suppress(FileNotFoundError):  # it is not an order, or one that is being put away
             found.append((OrderFolder(path).drafted.at, OrderFolder(path)))
     yield from (one for _, one in sorted(found, key=lambda one: one[0], reverse=True))
 

@@ -394,7 +394,7 @@ class ChainWriter:
         self._guarded.tell_witness(staged.ends, noted)
 
     def _note_unsent(self, entries: Sequence[Entry]) -> None:
-        """Tell the witness of attempts of which nothing left, though the database may never learn of that."""
+        """Note in the witness the attempts of which nothing left, though the database may never learn of that."""
         if entries:
             with suppress(JournalError):  # they are in doubt, as they would be without it
                 self._guarded.tell_unsent([Noted(one.instruction, one.attempt, None) for one in entries])

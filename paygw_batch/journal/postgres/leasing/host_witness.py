@@ -3,8 +3,8 @@
 Behind it are the intents of the commits before (`intent_log`): if the newest commit is lost, they say which rows left.
 
 A database that was restored, or that a lagging standby took over from, is sound in itself, and would have rows paid
-again. It is found because a host has seen more. Each process that writes has a file of its own; what any of them saw
-is held against the database before anything is sent.
+again. It is found because a host has seen more. Each process that writes has its own file; everything that they saw
+is compared with the database before anything is sent.
 """
 
 import fcntl

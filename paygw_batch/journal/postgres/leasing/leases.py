@@ -1,6 +1,6 @@
 """Takes leases: the right of one process to write one chain of facts, until another process takes it over.
 
-A lease ends where the database says so, never where a clock of ours does: whoever takes one closes the chain of the
+A lease ends by the database's clock, never by one of ours: the process that takes one closes the chain of the
 lease before it, and no fact can follow there. The clock only decides how soon that may happen.
 """
 
