@@ -149,8 +149,8 @@ class Claimed:
 class Drop:
     """The drop folder `folder` as seen by runs for `endpoint`.
 
-    `guard` knows the program's own files, which are never touched. Raises `UsageError` unless it is a folder that somebody
-    has adopted, and `ConfigurationError` if a subfolder of ours is a link, or others may write to it.
+    `guard` knows the program's own files, which are never touched. Raises `UsageError` unless a person has adopted the
+    folder, and `ConfigurationError` if a subfolder of ours is a link, or others may write to it.
     """
 
     def __init__(self, folder: Path, endpoint: str, guard: OutputGuard, *, settle_s: float, now: Now) -> None:

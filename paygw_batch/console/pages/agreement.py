@@ -102,7 +102,7 @@ class Agreement(ABC, Generic[Document]):
     only_maker: ClassVar[str]
     other_person: ClassVar[str]
     next_steps: ClassVar[Mapping[Stage, str]]
-    """The word in a list for the next step, and the request to the person whose turn it is: of {by}, to do {what}."""
+    """The word in a list for the next step, and the request to the person whose turn it is: of {by}, for {what}."""
     asks: ClassVar[Mapping[Stage, str]]
 
     visit: Visit

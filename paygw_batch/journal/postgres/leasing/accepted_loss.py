@@ -311,7 +311,7 @@ def _first(order_id: str, one: Loaded) -> str | None:
 
 
 class NoWitness:
-    """Stands in for a witness: a command that accepts a loss sends nothing, and leaves the witness alone."""
+    """Is used instead of a witness: a command that accepts a loss sends nothing, and leaves the witness alone."""
 
     def note(self, segment: int, end: Link, noted: Sequence[Noted] = ()) -> None:
         """Note nothing."""
