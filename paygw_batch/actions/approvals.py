@@ -230,7 +230,7 @@ def share_plan(
     ):
         return True
     raise ApprovalError(
-        say("Another person has signed at the same moment: nothing was written."),
+        say("Another person signed at the same moment. Nothing was written."),
         hint=say("Run the same command again."),
     )
 

@@ -133,8 +133,7 @@ class Claimed:
     def _answer(self, summary: Summary) -> str:
         """Return the text for the sender of a refused sheet."""
         options = say(
-            "What an option such as --worksheet or --reference says can be written into a file {file} beside the "
-            "sheet: docs/cron.md.",
+            "Write options such as --worksheet or --reference into a file {file} beside the sheet: docs/cron.md.",
             file=f"{self.name}{NOTE_ENDING}",
         )
         parts = [
@@ -194,7 +193,7 @@ class Drop:
         except OSError as error:
             raise OutputError(
                 say(
-                    "The folder {folder} cannot be worked in: {reason}.",
+                    "The folder {folder} cannot be used: {reason}.",
                     folder=self._folder,
                     reason=say(error.strerror or "unknown reason").lower(),
                 )

@@ -62,7 +62,7 @@ def cut_off(settings: Settings, typed: str | None) -> str:
         ) from None
     if found > today:
         raise UsageError(
-            say("{text} has not come yet.", text=typed), hint=say("Nobody is forgotten by a date in the future.")
+            say("{text} is in the future.", text=typed), hint=say("Nobody is forgotten by a date in the future.")
         )
     return found.isoformat()
 
@@ -147,8 +147,8 @@ def _payments_of(settings: Settings, journal: JournalReader, typed: str) -> Sequ
         raise UsageError(
             say_count(
                 len(people),
-                "{count:,} number goes by the name {typed!r}.",
-                "{count:,} numbers go by the name {typed!r}.",
+                "{count:,} number has the name {typed!r}.",
+                "{count:,} numbers have the name {typed!r}.",
                 typed=typed,
             ),
             hint=say("{nobody} Write the account or phone number.", nobody=say(NOTHING_FORGOTTEN)),

@@ -84,8 +84,8 @@ def handed_over(task: Task) -> Summary:
         return found
     told = say_count(
         ready,
-        "{count:,} row is handed over to the workers: `paygw-batch status {batch}` shows what becomes of it.",
-        "{count:,} rows are handed over to the workers: `paygw-batch status {batch}` shows what becomes of them.",
+        "{count:,} row is handed over to the workers: `paygw-batch status {batch}` shows its progress.",
+        "{count:,} rows are handed over to the workers: `paygw-batch status {batch}` shows their progress.",
         batch=task.batch.batch,
     )
     return replace(found, exit_code=ExitCode.DONE, message=told)

@@ -336,7 +336,7 @@ def send_rows(
         for order_id, kind in end.unrecorded:
             progress.note(
                 say(
-                    "Not in the journal: {order_id} came to {outcome}.",
+                    "Not in the journal: the outcome of {order_id} is {outcome}.",
                     order_id=order_id,
                     outcome=state_words(kind.value),
                 )

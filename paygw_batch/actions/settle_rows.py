@@ -111,7 +111,7 @@ def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
         )
     if found.start > utc_now() + timedelta(seconds=MAX_AHEAD_S):
         raise UsageError(
-            say("{field} {text} has not come yet.", field=field, text=text),
+            say("{field} {text} is in the future.", field=field, text=text),
             hint=say("A statement cannot be dated in the future."),
         )
     return found

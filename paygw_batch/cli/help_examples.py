@@ -164,7 +164,7 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
                 "resolve statement 3f9c2a statement.csv --yes --evidence 'From the portal, 23 Nov' --by 'Ada Obi'"),
         Example(mark("Settle the lines that match; the lines have no time of their own:"),
                 "resolve statement 3f9c2a statement.csv --yes --matching-only --as-of 2026-11-23T18:00:00+03:00"),
-        Example(mark("Carry out the same file once more:"), "resolve statement 3f9c2a new.csv --yes --again --wait"),
+        Example(mark("Carry out the same file again:"), "resolve statement 3f9c2a new.csv --yes --again --wait"),
         Example(mark("Write an order for a second person instead:"),
                 "resolve statement 3f9c2a statement.csv --out settle.json --key ada.pem"),
     ),

@@ -137,13 +137,13 @@ def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
             )
         if not equals or amount is None or not currency.strip():
             raise UsageError(
-                say("--expect-total {text} does not say a currency and an amount.", text=text),
+                say("--expect-total {text} does not name a currency and an amount.", text=text),
                 hint=say("Write it as KES=125000.50."),
             )
         name = currency.strip().upper()
         if amounts.setdefault(name, amount) != amount:
             raise UsageError(
-                say("--expect-total says two totals for {currency}.", currency=name),
+                say("--expect-total gives two totals for {currency}.", currency=name),
                 hint=say("A sheet has one total in each currency: name each currency once."),
             )
     return ControlTotals(rows, amounts)

@@ -28,12 +28,12 @@ from paygw_batch.sheet.columns import label_of
 _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "paid": ("✓", *mark_all("Paid", "the gateway confirmed the payment")),
-        "accepted": ("…", *mark_all("With the gateway", "taken; its final word is awaited")),
+        "accepted": ("…", *mark_all("With the gateway", "taken; its final answer is awaited")),
         "rejected": ("✕", *mark_all("Rejected", "finally rejected by the gateway; no payment was made")),
         "returned": ("↩", *mark_all("Came back", "paid, and the money came back")),
         "in_doubt": ("?", *mark_all("In doubt", "may have been paid; never sent again without evidence")),
         BEING_SENT: ("→", *mark_all("Being sent", "on the way to the gateway now")),
-        "ready": ("○", *mark_all("Not sent yet", "nothing has left for these people")),
+        "ready": ("○", *mark_all("Not sent yet", "nothing was sent for these people yet")),
         INVALID: ("-", *mark_all("Left out", "not part of this payout")),
     }
 )

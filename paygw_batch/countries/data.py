@@ -82,7 +82,7 @@ class FormData(_Data):
     def _names_are_distinct(self) -> Self:
         names = [field.name for field in self.fields]
         if len(set(names)) != len(names):
-            raise ValueError("a field stands twice")
+            raise ValueError("a field is there twice")
         if strange := sorted({name for shown in self.shown.values() for name in shown} - set(names)):
             raise ValueError(f"shown speaks of {strange[0]}, which is no field")
         return self

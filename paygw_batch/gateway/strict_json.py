@@ -36,7 +36,7 @@ def strict_object(body: bytes) -> Mapping[str, Any] | str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise _NotStrict("a name stands twice")
+        raise _NotStrict("a name is there twice")
     return members
 
 

@@ -134,8 +134,8 @@ def held_sentence(hold: Hold) -> str:
         return say("Held: by {source} of {time} it is paid (evidence {number}), and no run sends it.", **about)
     if hold.said == OutcomeKind.REJECTED:
         return say(
-            "Held: by {source} of {time} it was rejected, and nothing had left from here (evidence {number}); no run "
-            "sends it.",
+            "Held: by {source} of {time} it was rejected, and nothing had been sent from here (evidence {number}); "
+            "no run sends it.",
             **about,
         )
     return say("Held: by {source} of {time} it is with the gateway (evidence {number}), and no run sends it.", **about)
@@ -162,7 +162,7 @@ def in_command_words(step: NextStep) -> str:
 _COMMAND_WORDS: Mapping[RowStep, str] = {
     RowStep.RESOLVE_HELD: mark(
         "{held}Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}; {resolve} "
-        "paid, rejected (`retry` may then send it once more), or, if they never had it, not-received{later}."
+        "paid, rejected (`retry` may then send it again), or, if they never had it, not-received{later}."
     ),
     RowStep.RESOLVE_DOUBT: mark(
         "Do not {verb} it by other means. Ask the gateway what happened to order {sent_orderid}, sent at "
@@ -267,7 +267,7 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
                 )
             )
         case State.READY:
-            return StateStep(say("Nothing has left for them. This sends them."), (f"paygw-batch resume {batch.batch}",))
+            return StateStep(say("They were not sent yet. This sends them."), (f"paygw-batch resume {batch.batch}",))
         case _ if state == INVALID:
             option = "" if operation.command == "submit" else f"--{operation.command} "
             return StateStep(

@@ -190,7 +190,7 @@ class SheetRepeat:
         """Return the error for a sheet after a person's no, or if nobody could be asked."""
         return SheetRepeatsBatch(
             say("The sheet repeats a batch: {message} Nothing was sent.", message=self.message),
-            hint=say("If every row is meant to be paid once more, run the command again with --repeats-meant."),
+            hint=say("If every row is meant to be paid again, run the command again with --repeats-meant."),
             option="--repeats-meant",
         )
 

@@ -119,7 +119,7 @@ def forget_order_in_force(
     chosen = journal.forgettable(content.instructions or None, before=content.before, left_until=left_until)
     if _content_of(journal, chosen, endpoint) != content:
         raise ApprovalError(
-            say("The order to forget people no longer holds: other payments would be forgotten now."),
+            say("The order to forget people is no longer valid: other payments would be forgotten now."),
             hint=f"{say(order.nothing_done)} {say(order.make_another)}",
         )
     return chosen, decided, kept

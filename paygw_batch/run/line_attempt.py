@@ -46,9 +46,7 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
                 )
             )
         if found is not None and found.start > now + timedelta(seconds=MAX_AHEAD_S):
-            return _wrong(
-                say("The time {text} has not come yet: by our clock it is {now}.", text=text, now=timestamp(now))
-            )
+            return _wrong(say("The time {text} is in the future: our clock says {now}.", text=text, now=timestamp(now)))
     true_at = [_span(one) for one in (own, as_of) if one is not None]
     if true_by:
         true_at.append(Span("", true_by))
@@ -70,10 +68,10 @@ def other_attempt_sentence(
     """
     if came_first:
         return say(
-            "{order_id} left again after this file was first read, so the line cannot be about the latest attempt.",
+            "{order_id} was sent again after this file was first read, so the line cannot be about the latest attempt.",
             order_id=line.order_id,
         )
-    left = say("the latest attempt left at {intended_at}", intended_at=left_at)
+    left = say("the latest attempt was sent at {intended_at}", intended_at=left_at)
     match meant_attempt(time.times, left_at):
         case Meant.EARLIER:
             return say(
@@ -84,7 +82,7 @@ def other_attempt_sentence(
             )
         case Meant.NONE:
             return say(
-                "No attempt of {order_id} left at {sent_at}: {left}.",
+                "No attempt of {order_id} was sent at {sent_at}: {left}.",
                 order_id=line.order_id,
                 sent_at=line.sent_at,
                 left=left,

@@ -55,8 +55,8 @@ def waiting_sentence(row: RowStanding, quarantine: Quarantine) -> str:
     """Return why a row that a person called rejected is not released yet, and from when on it may be."""
     opens = open_from(row, quarantine)
     return say(
-        "Row {row} is rejected on a person's word alone; its attempt left at {intended_at} and could "
-        "still be paid: it may be sent again from {opens} on ({quarantine}).",
+        "Row {row} is rejected on a person's word alone; its attempt was sent at {intended_at} and could still be "
+        "paid: it may be sent again from {opens} on ({quarantine}).",
         row=row.row,
         intended_at=row.intended_at,
         opens=timestamp(opens) if opens else say("now"),
@@ -156,7 +156,7 @@ class ReleaseOrder(RowOrder):
             else say("row {row} has changed since", row=changed)
         )
         return ApprovalError(
-            say("The release order no longer holds: {change}.", change=what),
+            say("The release order is no longer valid: {change}.", change=what),
             hint=f"{say(self.nothing_done)} {say(_STILL_REJECTED)}",
         )
 

@@ -141,7 +141,7 @@ class SettlementOrder(RowOrder):
         """Return the refusal of an order that names the rows that have changed."""
         changes = _what_changed(self.content, OrderContent.model_validate(actual))
         return ApprovalError(
-            say("The settlement order no longer holds: {actual}.", actual=changes),
+            say("The settlement order is no longer valid: {actual}.", actual=changes),
             hint=say(
                 "Nothing was settled. `paygw-batch status BATCH` shows the rows. What is still in doubt needs a new "
                 "order."

@@ -342,7 +342,7 @@ def _approver_of(
         return say("is over other content, or was changed")
     approved_at = datetime.fromisoformat(approval.approved_at)
     if approved_at > now + CLOCK_SKEW:
-        return say("is of {approved_at}, which is still to come", approved_at=approval.approved_at)
+        return say("is dated {approved_at}, which is in the future", approved_at=approval.approved_at)
     expires_at = approved_at + timedelta(hours=policy.expires_h)
     if now >= expires_at:
         return say("expired at {expires_at}", expires_at=timestamp(expires_at))

@@ -81,7 +81,7 @@ class SignedStatements:
             say("{signature} is not the gateway's signature of {name}.", signature=beside.name, name=file.name),
             hint=say(
                 "One of them was changed, or another key signed it. Nothing was settled. Get both from the gateway "
-                "once more."
+                "again."
             ),
         )
 

@@ -261,7 +261,7 @@ def _lines(text: str, aliases: Mapping[str, str], file: str) -> Iterator[Stateme
             yield _line(reader.line_num, {name: cells[place].strip() for name, place in places.items()})
     except csv.Error as error:
         raise SheetError(
-            say("{file}, line {line_num}: this is no CSV ({error}).", file=file, line_num=reader.line_num, error=error)
+            say("{file}, line {line_num}: this is not CSV ({error}).", file=file, line_num=reader.line_num, error=error)
         ) from None
 
 

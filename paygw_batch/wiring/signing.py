@@ -178,7 +178,7 @@ def _extra_needed() -> Iterator[None]:
         if (extra := _EXTRAS.get(error.name or "")) is None:
             raise
         raise ConfigurationError(
-            say("A private key at such a place needs {library}, which is not installed.", library=error.name),
+            say("This kind of private key needs {library}, which is not installed.", library=error.name),
             hint=say("Install it: pip install 'paygw-batch[{extra}]'.", extra=extra),
         ) from None
 

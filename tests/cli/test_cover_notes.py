@@ -91,7 +91,7 @@ def test_the_reference_of_a_note_makes_the_order_ids_that_submit_makes(program: 
         ("", "is empty"),
         ('column_profile = "none-such"\n', "no profile is called"),
         ('column_profile = "/etc/passwd.toml"\n', "column_profile"),
-        ('encoding = "none-such"\n', "is no encoding of texts"),
+        ('encoding = "none-such"\n', "is not a text encoding"),
         ('skip_invalid = "yes"\n', "skip_invalid"),
         ('by = "two\\nlines"\n', "one line"),
         ("# " + "x" * 70_000, "too long"),

@@ -127,7 +127,7 @@ def test_a_file_read_again_does_not_speak_of_what_left_after_it_was_carried_out(
     again = program.json("resolve", "statement", batch, file, "--yes", "--again", "--matching-only")
     assert (again["resolved"], states(program, batch)) == (0, {"paid": 1, "in_doubt": 1})
     (told,) = [one for one in again["differences"] if one["order_id"] == "PAY-2"]
-    assert "left again after this file was first read" in told["message"]
+    assert "was sent again after this file was first read" in told["message"]
 
 
 def test_a_statement_of_a_day_is_carried_out_for_each_of_its_batches(program: Program) -> None:
@@ -179,7 +179,7 @@ def test_a_line_that_is_older_than_the_attempt_settles_nothing(program: Program,
     line = "PAY-1,1500.50,KES,declined" + ("" if option else ",2026-11-01T10:00:00+03:00")
     file = statement(program, line, heading=HEADING if option else f"{HEADING},time")
     summary = program.json("resolve", "statement", batch, file, "--yes", *option)
-    assert "before the latest attempt left at 20" in summary["differences"][0]["message"]
+    assert "before the latest attempt was sent at 20" in summary["differences"][0]["message"]
     assert (summary["exit_code"], states(program, batch)) == (3, {"in_doubt": 1})
 
 
@@ -214,8 +214,8 @@ def test_a_day_without_an_hour_leaves_open_which_of_several_attempts_is_meant(pr
     [
         ("20/11/2026 10:00", "cannot be read without guessing"),
         ("2026-11-20T10:00:00", "cannot be read without guessing"),
-        ("2099-01-01T00:00:00Z", "has not come yet"),
-        ("2099-01-01", "has not come yet"),
+        ("2099-01-01T00:00:00Z", "is in the future"),
+        ("2099-01-01", "is in the future"),
     ],
 )
 def test_a_time_that_is_unclear_or_has_not_come_fits_no_row(program: Program, time: str, why: str) -> None:

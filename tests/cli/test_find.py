@@ -91,13 +91,13 @@ def test_the_object_has_state_times_amount_reference_batch_and_row(paid: Program
 def test_a_row_that_is_not_paid_says_so(paid: Program) -> None:
     shown = paid.run("find", "José").stdout
     assert shown.startswith("rejected: KES 9,001 to José Ñandú")
-    assert "1 payment fits 'José': 1 rejected." in shown
+    assert "1 payment matches 'José': 1 rejected." in shown
 
 
 def test_the_screen_shows_names_and_the_end_of_numbers(paid: Program) -> None:
     result = paid.run("find", "254712345001")
-    assert "2 payments fit '254712345001': 2 paid." in result.stdout
-    listed = result.stdout.partition("2 payments fit")[0]
+    assert "2 payments match '254712345001': 2 paid." in result.stdout
+    listed = result.stdout.partition("2 payments match")[0]
     assert "Jane Wanjiku (...001)" in listed
     assert "712345001" not in listed
     assert "712345001" not in json.dumps(paid.json("find", "Jane")["payments"])

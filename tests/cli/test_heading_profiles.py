@@ -161,8 +161,8 @@ def test_a_list_in_the_configuration_is_taken_from_beside_it(program: Program) -
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[columns]\n"Zahl" = "amout"\n', "'Zahl' stands for 'amout', which is no column; did you mean amount?"),
-        ('[columns]\n"Zahl" = 7\n', "which is no column"),
+        ('[columns]\n"Zahl" = "amout"\n', "'Zahl' is mapped to 'amout', which is not a column; did you mean amount?"),
+        ('[columns]\n"Zahl" = 7\n', "which is not a column"),
         ('[column]\n"Zahl" = "amount"\n', "must have [columns] alone"),
         ("nonsense", "is not TOML"),
     ],

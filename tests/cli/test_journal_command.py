@@ -353,7 +353,7 @@ def test_an_older_copy_in_a_fresh_state_directory_sends_nothing(
 def test_adopting_refuses_what_this_state_directory_knows_to_be_older(
     program: Program, gateway: LoopbackGateway, older_copy: Path
 ) -> None:
-    assert "still stands" in refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
+    assert "still exists" in refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
     program.journal.rename(program.home / "renamed.sqlite3")
     told = refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
     assert "this is an older copy" in told

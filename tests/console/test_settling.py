@@ -188,7 +188,7 @@ def test_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(house
     batch = paid(house, "9008.00")
     ada, ben = house.person(MAKER), house.person(APPROVER)
     page = ada.get(f"/payouts/{batch}/rows/2/settle").text
-    assert re.search(r'value="not-received" required disabled>.*?Shut until \d+ \w+ \d{4}, \d\d:\d\d UTC', page)
+    assert re.search(r'value="not-received" required disabled>.*?Not before \d+ \w+ \d{4}, \d\d:\d\d UTC', page)
     status, said = settle(ada, batch, 2, "not-received")
     assert (status, "may be called not received from" in said) == ("409", True)
     set_clock(DAY)
@@ -414,7 +414,7 @@ def test_what_a_person_called_rejected_waits_for_the_quarantine(house: House) ->
     act(ben, order, "agree")
     page = ada.get(f"/payouts/{batch}/retry").text
     assert re.search(r'name="row-2"[^>]* disabled', page)
-    assert "Closed until" in page
+    assert "Not before" in page
     status, said = chosen(ada, batch, "row-2")
     assert (status, "Row 2 is rejected on a person" in said) == ("409", True)
 

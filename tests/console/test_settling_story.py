@@ -113,7 +113,7 @@ def test_story_11_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_
     open_settling(ada.page, company, batch, 2)
     never = ada.page.get_by_label(re.compile("They never had it"))
     expect(never).to_be_disabled()
-    expect(ada.page.get_by_text(re.compile(r"Shut until \d+ \w+ \d{4}, \d\d:\d\d UTC"))).to_be_visible()
+    expect(ada.page.get_by_text(re.compile(r"Not before \d+ \w+ \d{4}, \d\d:\d\d UTC"))).to_be_visible()
     look(ada)
     clock_of(monkeypatch)(timedelta(hours=25))
     ada.page.reload()

@@ -219,7 +219,7 @@ def test_an_intent_that_is_overtaken_by_the_end_of_the_run_is_noted_as_not_sent(
     assert (gateway.arrived, row.error_code, recorded(row.message or "")) == (
         [],
         "run.stopped",
-        "Nothing left (run.stopped).",
+        "Nothing was sent (run.stopped).",
     )
 
 

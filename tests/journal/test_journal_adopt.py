@@ -217,7 +217,7 @@ def test_a_copy_is_not_adopted_while_its_original_is_there(place: Path) -> None:
     shutil.copy(path, copy)
     message, hint = said_of(lambda: adoption(place, copy), JournalWentBack)
     assert message == (
-        f"This is a copy of the journal {path}, which still stands: sending from both could pay rows twice."
+        f"This is a copy of the journal {path}, which still exists: sending from both could pay rows twice."
     )
     assert hint == f"Use {path}. To move a journal, move the file and leave none behind."
     path.unlink()
@@ -298,7 +298,7 @@ def test_a_journal_whose_tables_were_changed_is_named(place: Path) -> None:
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("CREATE INDEX more ON fact (kind)")
     message, _ = said_of(lambda: adoption(place), JournalCorrupt)
-    assert message == f"The journal {path} is not as it was made: more differs."
+    assert message == f"The schema of the journal {path} was altered: more."
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("DROP TABLE identity")
     message, _ = said_of(lambda: adoption(place))

@@ -167,7 +167,8 @@ def test_a_row_in_doubt_shows_our_cause_and_a_plain_sentence(journal: Journal) -
     (row,) = journal.rows(1)
     assert (row.state, row.error_code) == (State.IN_DOUBT, "read.timeout")
     assert (
-        recorded(row.message or "") == "No one knows what became of the request (read.timeout): it may have been paid."
+        recorded(row.message or "")
+        == "No one knows what happened to the request (read.timeout): it may have been paid."
     )
 
 
@@ -176,7 +177,7 @@ def test_first_sent_at_is_empty_while_nothing_can_have_left_and_then_never_chang
     send(journal, 1, OutcomeKind.NOT_SENT, at(1), cause="connect.refused")
     (row,) = journal.rows(1)
     assert (row.state, row.attempts, row.sent_orderid, row.first_sent_at) == (State.READY, 1, "ORD-2", None)
-    assert (row.error_code, recorded(row.message or "")) == ("connect.refused", "Nothing left (connect.refused).")
+    assert (row.error_code, recorded(row.message or "")) == ("connect.refused", "Nothing was sent (connect.refused).")
     (due,) = all_due(journal, 1)
     journal.append([intent(due, at(2))])
     (row,) = journal.rows(1)

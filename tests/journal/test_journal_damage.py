@@ -227,12 +227,12 @@ FOUND = {
     "Batch b1 was changed after it was opened: sheet_name differs.": ["a batch's name"],
     "Batch b1 was changed after it was opened: opened_at differs.": ["a batch's time"],
     "Batch b1 was changed after it was opened: sheet_path differs.": ["a batch's path"],
-    "Batch number 2 does not come to what is noted of it.": [
+    "The stored totals of batch 2 do not match its rows.": [
         "what a batch comes to",
         "what a batch comes to gone",
         "what no batch comes to",
     ],
-    "Batch number 1 does not come to what is noted of it.": ["how many rows a batch has", "where a batch ends"],
+    "The stored totals of batch 1 do not match its rows.": ["how many rows a batch has", "where a batch ends"],
     "Instruction 3 (row 4 of batch b1) is not as its facts say.": [
         "a state",
         "a state there is not",
@@ -360,7 +360,7 @@ def test_tables_that_are_not_as_they_were_made_are_refused_when_the_journal_is_o
 ) -> None:
     with closing(apsw.Connection(str(full))) as connection:
         connection.execute(change)
-    with pytest.raises(JournalCorrupt, match="not as it was made"):
+    with pytest.raises(JournalCorrupt, match="was altered"):
         open_at(place)
 
 

@@ -119,7 +119,7 @@ def test_a_copy_that_went_its_own_way_is_found_though_it_is_longer(relapsed: Pat
         for number in (1, 2, 3):
             journal.append([outcome_of(number, 1, OutcomeKind.REJECTED)])
     witness_of(place).write_bytes(witness)
-    with pytest.raises(JournalWentBack, match="went its own way"):
+    with pytest.raises(JournalWentBack, match="has diverged"):
         open_at(place)
     assert relapsed.exists()
 

@@ -271,15 +271,15 @@ def test_a_line_that_names_no_order_is_a_difference_each_time() -> None:
         ({"sent_at": "Friday"}, "The time 'Friday' cannot be read without guessing: write it as "),
         (
             {"time": "2026-11-22T09:11:00Z"},
-            "The time 2026-11-22T09:11:00Z has not come yet: by our clock it is 2026-11-22T09:00:00.000Z.",
+            "The time 2026-11-22T09:11:00Z is in the future: our clock says 2026-11-22T09:00:00.000Z.",
         ),
         (
             {"time": "2026-11-21T08:00:59Z"},
-            "ORD-2 at 2026-11-21T08:00:59Z: that is before the latest attempt left at 2026-11-21T08:01:00.000Z, so the",
+            "ORD-2 at 2026-11-21T08:00:59Z: that is before the latest attempt was sent at 2026-11-21T08:01:00.000Z, so",
         ),
         (
             {"sent_at": "2026-11-21T08:02:00Z"},
-            "No attempt of ORD-2 left at 2026-11-21T08:02:00Z: the latest attempt left at 2026-11-21T08:01:00.000Z.",
+            "No attempt of ORD-2 was sent at 2026-11-21T08:02:00Z: the latest attempt was sent at 2026-11-21",
         ),
     ],
 )
@@ -322,7 +322,7 @@ def test_of_several_attempts_under_one_id_none_is_settled_by_a_line_that_leaves_
     when: Mapping[str, Any], as_of: str, said: str, word: str
 ) -> None:
     sentence = told(sent_twice(), line(status=word, **when), as_of=as_of)
-    assert sentence.startswith(f"ORD-2 was sent more than once, and {said} (the latest attempt left at 2026-11-21T08:1")
+    assert sentence.startswith(f"ORD-2 was sent more than once, and {said} (the latest attempt was sent at 2026-11-21")
 
 
 def test_a_line_is_no_newer_than_the_first_time_its_file_was_carried_out() -> None:
@@ -380,7 +380,7 @@ def test_a_file_that_was_read_before_an_attempt_was_intended_never_speaks_of_it_
     assert kept(journal, one) == [Finding.CONTRADICTING]
     journal.settle([Entry(1, 0, Resolved(Resolution.NOT_RECEIVED, "Ticket 1", "amina"), at(3))])
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
-    assert "ORD-2 left again after this file was first read" in told(journal, one)
+    assert "ORD-2 was sent again after this file was first read" in told(journal, one)
     assert not match(journal, line(status=word, time=LATER), as_of=LATER).settlements
     newer = reader(journal).match(replace(statement(one), sha256="e" * 64))
     assert [(found.row, found.basis) for found in newer.settlements] == [(2, Basis.PERSON)]
@@ -420,7 +420,7 @@ def test_an_attempt_that_a_slow_clock_noted_too_early_may_have_left_later() -> N
     journal = sent(OutcomeKind.UNKNOWN, minute=30)
     journal.settle([], note=ClockSeen(at(30), "2026-11-21T09:30:00.000Z", -3600))
     wrong = told(journal, line(time="2026-11-21T09:29:00Z"))
-    assert "before the latest attempt left at 2026-11-21T09:30:00.000Z" in wrong
+    assert "before the latest attempt was sent at 2026-11-21T09:30:00.000Z" in wrong
     assert basis_of(journal, line(time="2026-11-21T09:30:00Z"), StatementProof.SIGNED) is Basis.GATEWAY
 
 
@@ -672,4 +672,4 @@ def test_a_file_that_an_order_carried_out_never_speaks_of_a_later_attempt_of_any
     assert journal.first_reading(SHA).attempts == {1: 1, 2: 0}
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     assert not match(journal, *lines).settlements
-    assert "ORD-3 left again after this file was first read" in told(journal, lines[1])
+    assert "ORD-3 was sent again after this file was first read" in told(journal, lines[1])

@@ -215,7 +215,7 @@ def test_an_order_of_another_sheet_or_that_names_a_row_twice_is_refused(make: Ma
     order = ordered(journal)
     other = order.content.model_copy(update={"sheet": "other.csv"})
     of_other = approved(signed(order.model_copy(update={"content": other}), ADA))
-    assert "no longer holds: the batch is not the one that" in why_not(of_other, journal)
+    assert "is no longer valid: the batch is not the one that" in why_not(of_other, journal)
     twice = order.content.model_copy(update={"rows": [*order.content.rows, *order.content.rows]})
     named_twice = approved(signed(order.model_copy(update={"content": twice}), ADA))
     assert why_not(named_twice, journal) == f"The {order.noun} names a row twice."
@@ -232,19 +232,19 @@ def test_a_settlement_order_holds_no_longer_than_its_rows_are_as_they_were() -> 
     order = approved(to_settle(journal, 2, 3))
     journal.append([outcome_of(1, 1, OutcomeKind.ACCEPTED, at(5))])
     assert why_not(order, journal) == (
-        "The settlement order no longer holds: row 2 was in doubt after attempt 1, and is accepted after attempt 1."
+        "The settlement order is no longer valid: row 2 was in doubt after attempt 1, and is accepted after attempt 1."
     )
     assert why_not(changed_rows(to_settle(journal), amount="1.00"), journal) == (
-        "The settlement order no longer holds: row 2 is not the payment that the order names."
+        "The settlement order is no longer valid: row 2 is not the payment that the order names."
     )
     assert why_not(changed_rows(to_settle(journal), attempt=2), journal) == (
-        "The settlement order no longer holds: row 2 was accepted after attempt 2, and is accepted after attempt 1."
+        "The settlement order is no longer valid: row 2 was accepted after attempt 2, and is accepted after attempt 1."
     )
     assert why_not(changed_rows(to_settle(journal), row=9), journal) == (
-        "The settlement order no longer holds: row 9 is not in the batch."
+        "The settlement order is no longer valid: row 9 is not in the batch."
     )
     assert why_not(changed_rows(to_settle(journal), hold=4), journal) == (
-        "The settlement order no longer holds: what holds row 2 is not what held it when the order was made."
+        "The settlement order is no longer valid: what holds row 2 is not what held it when the order was made."
     )
     with pytest.raises(ApprovalError) as found:
         in_force(order, journal)
@@ -258,9 +258,9 @@ def test_of_many_changed_rows_the_first_are_told_and_the_others_counted() -> Non
     order = to_settle(journal, *range(2, 10))
     sentence = why_not(changed_rows(order, amount="1.00"), journal)
     names = [f"row {row} is not the payment that the order names" for row in range(2, 7)]
-    assert sentence == f"The settlement order no longer holds: {'; '.join(names)}; and 3 more rows."
+    assert sentence == f"The settlement order is no longer valid: {'; '.join(names)}; and 3 more rows."
     five = why_not(changed_rows(to_settle(journal, *range(2, 7)), amount="1.00"), journal)
-    assert five == f"The settlement order no longer holds: {'; '.join(names)}."
+    assert five == f"The settlement order is no longer valid: {'; '.join(names)}."
 
 
 def test_a_release_order_holds_no_longer_than_its_rows_are_rejected_after_that_attempt() -> None:
@@ -268,9 +268,9 @@ def test_a_release_order_holds_no_longer_than_its_rows_are_rejected_after_that_a
     order = approved(to_release(journal, 2, 3))
     in_force(order, journal)
     journal.release(1, [3], suffix=True, by="amina", at=at(5))
-    assert why_not(order, journal) == "The release order no longer holds: row 3 has changed since."
+    assert why_not(order, journal) == "The release order is no longer valid: row 3 has changed since."
     send(journal, 1, OutcomeKind.REJECTED, at(6))
-    assert why_not(order, journal) == "The release order no longer holds: row 3 has changed since."
+    assert why_not(order, journal) == "The release order is no longer valid: row 3 has changed since."
     with pytest.raises(ApprovalError) as found:
         in_force(order, journal)
     assert found.value.hint == (

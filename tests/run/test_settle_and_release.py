@@ -109,7 +109,7 @@ def test_not_received_may_be_said_from_the_end_of_the_quarantine_on() -> None:
     lost = word(2, Resolution.NOT_RECEIVED)
     early = refused(journal, lost, now=OPENS - timedelta(milliseconds=1))
     assert early == (
-        "Row 2 left at 2026-11-21T08:01:00.000Z and could still be paid: it may be called not received from "
+        "Row 2 was sent at 2026-11-21T08:01:00.000Z and could still be paid: it may be called not received from "
         "2026-11-22T08:01:00.000Z on (a quarantine of 24 h)."
     )
     check(journal, lost, now=OPENS)
@@ -219,8 +219,8 @@ def test_a_row_that_a_person_called_rejected_may_leave_after_the_quarantine() ->
     write(journal, word(2), word(3, basis=Basis.GATEWAY), now=LEFT + timedelta(hours=1))
     early = OPENS - timedelta(milliseconds=1)
     assert why_not(journal, 2, now=early) == (
-        "Row 2 is rejected on a person's word alone; its attempt left at 2026-11-21T08:01:00.000Z and could still be "
-        "paid: it may be sent again from 2026-11-22T08:01:00.000Z on (a quarantine of 24 h)."
+        "Row 2 is rejected on a person's word alone; its attempt was sent at 2026-11-21T08:01:00.000Z and could still "
+        "be paid: it may be sent again from 2026-11-22T08:01:00.000Z on (a quarantine of 24 h)."
     )
     releasable(journal, 3, 4, now=early)
     releasable(journal, 2, 3, 4, now=OPENS)

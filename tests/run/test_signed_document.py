@@ -309,7 +309,7 @@ def test_an_approval_that_does_not_count_says_why() -> None:
     late = signatures_of(document, policy(), NOW + timedelta(hours=72))
     assert list(late.wrong) == ["that of cleo expired at 2026-11-24T08:00:00.000Z"]
     early = signatures_of(document, policy(), NOW - timedelta(minutes=6))
-    assert list(early.wrong) == ["that of cleo is of 2026-11-21T08:00:00.000Z, which is still to come"]
+    assert list(early.wrong) == ["that of cleo is dated 2026-11-21T08:00:00.000Z, which is in the future"]
     other = document.model_copy(update={"content": document.content.model_copy(update={"rows": 3})})
     with pytest.raises(ApprovalError, match="was changed after its maker signed it"):
         signatures_of(other, policy(), NOW)

@@ -152,7 +152,7 @@ def test_a_file_that_is_no_statement_is_refused(tmp_path: Path, text: str, sente
 
 def test_a_quote_that_does_not_end_is_told_with_its_line(tmp_path: Path) -> None:
     sentence, _ = refused(file(tmp_path, 'order_id,amount,currency,status\n"A"x,1,KES,ok\n'))
-    assert sentence.startswith("day.csv, line 2: this is no CSV (")
+    assert sentence.startswith("day.csv, line 2: this is not CSV (")
 
 
 def test_a_file_that_is_not_there_or_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 
 _SHOWN_DIGITS = 3
 """The number of digits of an account that are shown: enough to compare with the sheet, too few to pay to."""
-_TIMES = mark_all("sent {time}", "last news {time}")
+_TIMES = mark_all("sent {time}", "last update {time}")
 
 
 @click.command("find", cls=HelpCommand)
@@ -44,7 +44,7 @@ _TIMES = mark_all("sent {time}", "last news {time}")
 def command(invocation: Invocation, *, text: tuple[str, ...], advice: Path | None, force: bool) -> None:
     """Find payments in all batches by TEXT: a payee's name, an account or phone number, or an order id.
 
-    Write a number in any way: with a plus, a leading zero or blanks. For a name, the beginnings of its words are
+    Type a number in any way: with a plus, a leading zero or blanks. For a name, the beginnings of its words are
     enough.
     """
     screen = Screen(invocation, only_shows=True)
@@ -52,7 +52,7 @@ def command(invocation: Invocation, *, text: tuple[str, ...], advice: Path | Non
     guard_of(invocation, settings, force=force).check(RequestedOutput("--advice", advice, OutputKind.REMITTANCE))
     typed = " ".join(text)
     if not typed.strip():
-        raise UsageError(say("The text to find is empty."), hint=say("Write a name, a number or an order id."))
+        raise UsageError(say("The text to find is empty."), hint=say("Type a name, a number or an order id."))
     search = payment_search(typed, [rule.numbers for rule in rules_of(settings, PAYOUT).values()])
     with journal_to_read(settings, screen.say) as journal:
         found = journal.find_payments(search, limit=MAX_FOUND + 1)
@@ -177,15 +177,15 @@ def _message(typed: str, states: Counter[str], *, has_more: bool, advice: Path |
     total = states.total()
     said = say_count(
         total,
-        "{count:,} payment fits {typed!r}: {states}.",
-        "{count:,} payments fit {typed!r}: {states}.",
+        "{count:,} payment matches {typed!r}: {states}.",
+        "{count:,} payments match {typed!r}: {states}.",
         typed=typed,
         states=counted,
     )
     if has_more:
         said = say_count(
             total,
-            "More than {count:,} payments fit {typed!r}; the newest are shown. Write more of the name, or a number.",
+            "More than {count:,} payments match {typed!r}; the newest are shown. Type more of the name, or a number.",
             typed=typed,
         )
     return said if advice is None else f"{said} {say('The remittance advice is in {advice}.', advice=advice)}"

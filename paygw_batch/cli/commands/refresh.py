@@ -107,7 +107,7 @@ def _drain_on_signals(one: Refresh, screen: Screen) -> None:
     """At a signal, send no new enquiry; wait for those under way."""
 
     def heed() -> None:
-        screen.say(say("Stopping: nothing new is asked; enquiries under way are waited for."))
+        screen.say(say("Stopping: no new enquiries are started. Waiting for those under way."))
         one.drain()
 
     interruption.heed_within(asyncio.get_running_loop(), heed)

@@ -105,7 +105,7 @@ def _why(finding: Finding) -> str:
         case Finding.TO_CONFIRM:
             return say("nothing proves who sent it")
         case Finding.AMBIGUOUS:
-            return say("several attempts or rows go by this order id")
+            return say("several attempts or rows have this order id")
         case Finding.UNMATCHED:
             return say("it names another amount or currency, or none")
         case Finding.NOT_FOUND:

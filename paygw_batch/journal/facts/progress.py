@@ -70,7 +70,7 @@ class _States(dict[str, State]):
 
     def __missing__(self, word: str) -> State:
         """Reject a word that we never write."""
-        raise JournalCorrupt(f"An instruction stands in a state that there is not: {word[:20]!r}.")
+        raise JournalCorrupt(f"An instruction has an unknown state: {word[:20]!r}.")
 
 
 STATES: Mapping[str, State] = _States({state.value: state for state in State})

@@ -147,7 +147,7 @@ def require_not_older(seen: Seen, path: Path, *, journal_id: str, seq: int, hash
     if hash_at(seen.seq) != seen.hash:
         raise JournalWentBack(
             say(
-                "Fact {seq} of the journal is not the one that was written first: this copy went its own way.",
+                "Fact {seq} of the journal is not the one that was written first: this copy has diverged.",
                 seq=seen.seq,
             ),
             hint=_mend(path),

@@ -318,7 +318,7 @@ class DatabasePlace(JournalPlace):
             host = _one_missing(missing_hosts(session.connection), named)
             if host.lives or host.host_id == roll.host_id:
                 raise UsageError(
-                    say("The host {name} lives: it knows itself which of its rows left.", name=host.name),
+                    say("The host {name} is alive: it knows which of its rows were sent.", name=host.name),
                     hint=say(
                         "Nothing was changed. Run `paygw-batch journal roll-call --accept-loss` on that host. If it "
                         "is gone for good since, retire it 10 minutes after its last sign of life."

@@ -116,7 +116,7 @@ def check_home(connection: apsw.Connection, path: Path, found: Found, witness_di
     if journal_exists(home, found.identity.journal_id):
         raise JournalWentBack(
             say(
-                "This is a copy of the journal {home}, which still stands: sending from both could pay rows twice.",
+                "This is a copy of the journal {home}, which still exists: sending from both could pay rows twice.",
                 home=home,
             ),
             hint=say("Use {home}. To move a journal, move the file and leave none behind.", home=home),

@@ -111,8 +111,8 @@ def check_version(connection: Connection[Row], server: Server) -> None:
         raise JournalOutdated(
             say("The tables of the journal in {place} are of an older version of this program.", place=server.place),
             hint=say(
-                "Nothing was sent. `paygw-batch journal upgrade`, with the owner of the tables in [journal] url, "
-                "brings them up. After that every host needs this version."
+                "Nothing was sent. Run `paygw-batch journal upgrade` with the owner of the tables in [journal] url. "
+                "After that every host needs this version."
             ),
         )
 

@@ -182,7 +182,7 @@ def _prepare(connection: Connection[Row], server: Server, *, write: bool) -> Non
     if version < OLDEST_SERVER:
         raise JournalError(
             say("The server of {place} is too old: PostgreSQL 15 is the oldest that can be used.", place=server.place),
-            hint=say("Nothing was sent. Name another server in [journal] url, or bring this one up."),
+            hint=say("Nothing was sent. Name another server in [journal] url, or start this one."),
         )
     if encoding != "UTF8":
         raise JournalError(

@@ -54,7 +54,7 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
     Raises `JournalCorrupt`, naming the first wrong place.
     """
     if set(fetch(connection, _SWITCHED_ON)) != _GUARDS or fetch(connection, _UNIQUE) != _UNIQUE_WANTED:
-        raise JournalCorrupt("The journal is not as it was made: the guards of its tables differ.")
+        raise JournalCorrupt("The schema of the journal was altered: the guards of its tables differ.")
     batches = _follow_chains(connection, identity)
     _check_seals(connection)
     tables = tables_on(connection, identity)

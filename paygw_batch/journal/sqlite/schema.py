@@ -88,7 +88,7 @@ def check_tables(connection: apsw.Connection, path: Path) -> None:
     found, wanted = _tables(connection), _expected()
     if found != wanted:
         names = sorted({name for name, _ in found ^ wanted})
-        raise JournalCorrupt(f"The journal {path} is not as it was made: {', '.join(names)[:200]} differs.")
+        raise JournalCorrupt(f"The schema of the journal {path} was altered: {', '.join(names)[:200]}.")
 
 
 def identity_of(connection: apsw.Connection) -> Identity:

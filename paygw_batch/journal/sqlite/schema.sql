@@ -104,10 +104,10 @@ CREATE TABLE standing (
     updated_at            TEXT
 ) STRICT;
 
--- Every entry of it ends with the instruction's number: it stands in the order of states and, within each, of numbers.
+-- Every entry of it ends with the instruction's number: it is in the order of states and, within each, of numbers.
 CREATE INDEX standing_by_state ON standing (state);
 
--- Every instruction with where it stands.
+-- Every instruction with its progress.
 CREATE VIEW progress AS
     SELECT i.*, coalesce(s.order_id, i.client_orderid) AS order_id, coalesce(s.state, 'ready') AS state,
         coalesce(s.attempt, 0) AS attempt, coalesce(s.generation, 1) AS generation, s.possible_duplicate_of,
@@ -244,9 +244,9 @@ CREATE TRIGGER adoption_is_never_changed BEFORE UPDATE ON adoption
 CREATE TRIGGER adoption_is_never_removed BEFORE DELETE ON adoption
     BEGIN SELECT RAISE(ABORT, 'adoptions are never removed'); END;
 
--- The endpoint that the journal was made for stands in `identity`, where no consumer key is told. Here are all names that
--- were used since: canonical hosts, each with the SHA-256 of the consumer key (hex). `by` is empty where a run noted it,
--- and says who it was where a person did.
+-- `identity` names the endpoint that the journal was made for, without its consumer key. Here are all names that were
+-- used since: canonical hosts, each with the SHA-256 of the consumer key (hex). `by` is empty if a run noted it, and
+-- names the person if one did.
 CREATE TABLE endpoint_name (
     number              INTEGER PRIMARY KEY,
     host                TEXT NOT NULL,

@@ -167,9 +167,9 @@ def check_tail(connection: apsw.Connection) -> None:
         if line.instruction is not None and line.contradicts is None:
             latest[line.instruction] = line
     for number, line in latest.items():
-        stands = fetch(connection, "SELECT state, attempt FROM standing WHERE instruction = ?", (number,))
-        if stands != [(_LEADS_TO.get(line.kind), line.attempt)]:
-            raise JournalCorrupt(f"Instruction {number} does not stand where fact {line.seq} leads.")
+        found = fetch(connection, "SELECT state, attempt FROM standing WHERE instruction = ?", (number,))
+        if found != [(_LEADS_TO.get(line.kind), line.attempt)]:
+            raise JournalCorrupt(f"Instruction {number} is not in the state that fact {line.seq} leads to.")
 
 
 def _check_database(connection: apsw.Connection, path: Path) -> None:
@@ -211,4 +211,4 @@ def _check_totals(connection: apsw.Connection) -> None:
     noted = "SELECT * FROM batch_total ORDER BY batch, country, currency"
     for line, also in zip_longest(connection.execute(counted), connection.execute(noted)):
         if line != also:
-            raise JournalCorrupt(f"Batch number {(line or also)[0]} does not come to what is noted of it.")
+            raise JournalCorrupt(f"The stored totals of batch {(line or also)[0]} do not match its rows.")

@@ -216,7 +216,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         "sheet.repeats_a_batch": CodeMeaning(
             "sheet repeats a batch",
             "More than half of the rows have the payee and the amount of rows of an earlier batch, under other ids.",
-            "If every row is meant to be paid once more, run the command again with --repeats-meant.",
+            "If every row is meant to be paid again, run the command again with --repeats-meant.",
         ),
     }
 )

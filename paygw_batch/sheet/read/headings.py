@@ -153,7 +153,7 @@ def _alias_target(heading: str, column: str) -> str:
         else say("The columns are {known_columns}.", known_columns=", ".join(known_columns()))
     )
     raise ConfigurationError(
-        say("The heading {heading!r} is to stand for {column!r}, which is no column.", heading=heading, column=column),
+        say("The heading {heading!r} is mapped to {column!r}, which is not a column.", heading=heading, column=column),
         hint=hint,
     )
 

@@ -55,7 +55,7 @@ def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
             near = nearest(str(column), columns - {NOT_OURS})
             raise ConfigurationError(
                 say(
-                    "{told}: {heading!r} stands for {column!r}, which is no column; {near}",
+                    "{told}: {heading!r} is mapped to {column!r}, which is not a column; {near}",
                     told=told,
                     heading=heading,
                     column=column,
@@ -85,8 +85,7 @@ def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, 
         if meaning != column:
             raise ConfigurationError(
                 say(
-                    "columns: {other!r} and {heading!r} are the same heading, and stand for {meaning!r} and "
-                    "{column!r}.",
+                    "columns: {other!r} and {heading!r} are the same heading, and mean {meaning!r} and {column!r}.",
                     other=other,
                     heading=heading,
                     meaning=meaning,

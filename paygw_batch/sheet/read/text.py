@@ -162,7 +162,7 @@ def _recoded(data: bytes, encoding: str, file: str) -> bytes:
         return data.decode(encoding).encode()
     except LookupError as error:
         raise ConfigurationError(
-            say("{encoding!r} is no encoding of texts.", encoding=encoding),
+            say("{encoding!r} is not a text encoding.", encoding=encoding),
             hint=say('For example "cp1252" or "cp1256".'),
         ) from error
     except UnicodeError as error:

@@ -131,7 +131,7 @@ class _WriterInMemory(ExcelWriter):
 
     def write_worksheet(self, ws: Any) -> None:
         """Write a worksheet, as the library does, but by way of memory."""
-        ws._drawing = SpreadsheetDrawing()  # noqa: SLF001 (as the method that this one stands for)
+        ws._drawing = SpreadsheetDrawing()  # noqa: SLF001 (as the method that this one replaces)
         ws._drawing.charts = ws._charts  # noqa: SLF001 (as above)
         ws._drawing.images = ws._images  # noqa: SLF001 (as above)
         writer: Any = WorksheetWriter(ws, out=io.BytesIO())

@@ -130,7 +130,7 @@ def _meaning(choice: SettleChoice) -> str:
 
 def _why_shut(visit: Visit, opens: str, *, needs_two: bool) -> str:
     if opens:
-        return say("Shut until {at}: until then the gateway can still pay it.", at=when(opens))
+        return say("Not before {at}: until then the gateway can still pay it.", at=when(opens))
     return say(FIRST_PERSON) if needs_two and not visit.may(Act.ORDER) else ""
 
 

@@ -46,8 +46,8 @@ class RollCall:
             names = ", ".join(f"{one.name} (last seen {one.seen_at})" for one in missing)
             raise RollCallOpen(
                 say(
-                    "The database {place} is another one than before: it was restored, or a standby took over. Nothing "
-                    "is sent until every host has looked whether it has all that the host sent. Missing: {names}.",
+                    "The database {place} was restored, or a standby took over. Nothing is sent until every host has "
+                    "checked that its rows are there. Missing: {names}.",
                     place=self._server.place,
                     names=names,
                 ),
