@@ -63,6 +63,7 @@ def _complete(rule: CountryRule) -> CountryRule:
         max_amount=Decimal(2),
         purpose=rule.purpose or "any",
         operator=rule.operator or (operators[0] if operators else None),
+        account_from="",  # a sheet with a column of accounts: otherwise its checks are those of the phone
     )
 
 
