@@ -129,14 +129,11 @@ def test_the_page_says_how_many_vectors_there_are() -> None:
     assert f"has {len(FILE['vectors'])} of them" in PAGE.read_text(encoding="utf-8")
 
 
-def test_the_page_shows_one_vector_whole() -> None:
+def test_the_page_shows_one_vector() -> None:
     (vector,) = (one for one in FILE["vectors"] if one["name"] == ON_THE_PAGE)
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    shown = {key: vector[key] for key in ("body", "base_string", "digest", "signature")}
-    shown["parameters"] = "\n".join(one["encoded"] for one in vector["parameters"])
-    shown["header"] = f"Authorization: {vector['authorization']}"
-    for what, text in shown.items():
-        assert text in blocks, what
+    shown = (vector["body"], vector["base_string"], vector["signature"], f"Authorization: {vector['authorization']}")
+    assert blocks == [*shown]
 
 
 def test_the_pages_command_signs_what_the_vectors_hold(keys: Path) -> None:
