@@ -135,7 +135,7 @@ class Refused:
 class Finished:
     """A batch, and the state of each of its rows.
 
-    - `message`: what it came to in words, and what a person should do next.
+    - `message`: the result in words, and what a person should do next.
     - `states`: the number of rows in each state; `totals`: currency -> state -> exact sum as text.
     - `known`: the rows that the journal had before; `sent`: those for which a byte may have left in this run.
     - `reconciliation`: one line for every row of the sheet, with the columns of the reconciliation file.

@@ -1,7 +1,7 @@
 """Handles the requests of the listener as an ASGI callable: counts, reads, keeps, and only then answers.
 
 A notification is answered with 200 once it is durable, with any content: an unknown order, a word that is not listed, a
-hash that is wrong. It is kept, and what comes of it is the journal's to decide; the one who sent it learns nothing.
+hash that is wrong. It is kept, and the journal decides its effect; the sender gets no hint of the result.
 """
 
 import asyncio

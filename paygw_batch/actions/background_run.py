@@ -2,7 +2,7 @@
 
 The thread composes, sends and concludes; its event loop is its own, so that it does not matter whether the program has
 one. Outcomes wait for the program in memory, and never more than a few: then no further row is signed until it has
-taken some, while what is in flight is answered and written down as ever.
+taken some, while rows in flight are answered and written down as ever.
 """
 
 import asyncio

@@ -2,9 +2,9 @@
 
     FOLDER/payroll.csv          dropped, and taken once nobody has written to it for a while
     FOLDER/payroll.csv.toml     its cover note, if it has one: taken and moved with it
-    FOLDER/working-1a2b3c4d/    claimed by a run of this endpoint; what an interrupted run leaves here comes first
+    FOLDER/working-1a2b3c4d/    claimed by a run of this endpoint; sheets of an interrupted run come first
     FOLDER/done/                submitted, with reconciliation and summary
-    FOLDER/refused/             nothing of it was sent, with what is wrong
+    FOLDER/refused/             nothing of it was sent, with the reasons
 
 Everything else there is accounted for: a file that is not a sheet is refused after a while, a cover note or a
 plan that belongs to no sheet is named (`dropped_files.py`).

@@ -1,6 +1,6 @@
 """Keeps one payout in preparation in a folder: the sheet as received, corrections, results of the check, and its plan.
 
-Each file is written whole or not at all, so that a killed process leaves what was there before. No file says how far a
+Each file is written whole or not at all, so that a killed process leaves the former one. No file says how far a
 payout has come: that is read from the files, the journal, and the run's process.
 """
 

@@ -1,6 +1,6 @@
 """Reports a run to the machine that it runs on, beside its exit code: log, metrics, and a hook.
 
-None of it can change what the run came to: a mail that cannot be sent is said on standard error, and that is all.
+None of it can change the result of the run: a mail that cannot be sent is said on standard error, and that is all.
 """
 
 import fcntl

@@ -192,7 +192,7 @@ def send(
     further row is signed, and nothing that is in flight is held up. `counted` takes the outcomes that workers had;
     `begin` is called before workers can have the batch.
 
-    Raises what made going on impossible, after telling `progress` of every outcome that the journal could not take.
+    Raises the error that ended it, after telling `progress` of every outcome that the journal could not take.
     """
     due = task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
     if not due:

@@ -111,7 +111,7 @@ def send_and_reconcile(
 ) -> Summary:
     """Send the due rows of the batch, write the reconciliation file, and return the summary.
 
-    Raises what made the run impossible to go on.
+    Raises the error by which the run could not go on.
     """
     with progress_on(screen.err) as progress:
         try:

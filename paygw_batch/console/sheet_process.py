@@ -1,6 +1,6 @@
 """Checks or marks a sheet in another process, within limits: an upload is anybody's bytes.
 
-What the process may use is bounded by the system. If it dies, the sheet was too much, and the pages go on.
+The system limits the process. If it dies, the sheet was too much, and the pages go on.
 """
 
 import os

@@ -375,7 +375,7 @@ class WebRoute:
     def _answer_refused(self, visit: Visit, error: PaygwError, page_with_form: Handler | None) -> Response:
         """Return the page about an error, and note it where something was to be done, or was not for this person.
 
-        A form that was refused comes back with what was typed, and the reason.
+        A form that was refused comes back with its answers, and the reason.
         """
         if (self.method == "POST" or isinstance(error, ActRefused)) and not isinstance(error, AuditUnwritable):
             try:

@@ -137,7 +137,7 @@ class StatedTimes:
 def meant_attempt(times: StatedTimes, intended_at: str | None) -> Meant:
     """Return which attempt is meant, where the latest one was intended at `intended_at` (None: there is none).
 
-    What was said before an attempt left cannot be about it. A time that holds the intent within its unit (a bare date
+    Words from before an attempt left cannot be about it. A time that holds the intent within its unit (a bare date
     of the same day) leaves it open.
     """
     if intended_at is None:

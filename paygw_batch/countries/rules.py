@@ -121,7 +121,7 @@ class MobileNumbers:
     """How a country's mobile numbers are written.
 
     `pattern` is a regular expression over the national significant number (no trunk zero, `[0-9]` only, grouped, not
-    anchored), good for Python and for polars alike. `trunk_prefix` is what is dialled before it inside the country, or
+    anchored), good for Python and for polars alike. `trunk_prefix` is dialled before it inside the country, or
     empty. `keeps_zero` says that a leading 0 is part of the number itself, never a trunk zero, and stays after the
     dialling code: every number of Cote d'Ivoire and Benin, and some of Burkina Faso's.
     """

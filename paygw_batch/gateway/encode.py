@@ -129,7 +129,7 @@ def encode_body(rule: CountryRule, instruction: Instruction, *, order_id: str, s
     never a float. Source: sections 2.1 and 2.2 of the gateway's interface.
 
     Raises `ConfigurationError` when the country is not configured for sending, or for another form than the one the
-    instruction was validated for; `InternalError` when the instruction lacks what its form requires.
+    instruction was validated for; `InternalError` if the instruction lacks a field that its form requires.
     """
     form = _form(rule, instruction)
     if _AMOUNT.fullmatch(instruction.amount) is None:

@@ -1,7 +1,7 @@
 """Explains a signature step by step, for comparison with another implementation when the gateway says 403.
 
 Nothing here encodes or joins by itself: the request is the one that would be sent, and the parameters are read back
-from the very text that was signed, so that what is shown cannot differ from what is done.
+from the very text that was signed, so that the page cannot differ from the request.
 """
 
 import hashlib

@@ -63,7 +63,7 @@ class RawReply:
 class Received:
     """A request of the gateway's as it came. `query` is the text after the `?`, undecoded; header names are lower-case.
 
-    None of what may name a payee is shown.
+    No text that may name a payee is shown.
     """
 
     method: str

@@ -100,7 +100,7 @@ class SignedHeader:
     def value_of(self, received: Received) -> bytes | None:
         """Return the decoded bytes; None if the header is absent, is there twice, or cannot be decoded.
 
-        Also None for a GET: what it says is in its address, which no hash over the body covers.
+        Also None for a GET: its content is in its address, which no hash over the body covers.
         """
         found = [value for name, value in received.headers if name == self.name.lower()]
         if received.method == "GET" or len(found) != 1 or not found[0].startswith(self.prefix):

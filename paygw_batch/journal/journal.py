@@ -108,7 +108,7 @@ class WaitingInbox(Protocol):
 class JournalReader(ABC):
     """The journal of one endpoint, opened for reading: one snapshot of it, also while a run writes it.
 
-    Every method raises `JournalCorrupt` for what is found damaged, and `JournalError` for what cannot be read.
+    Every method raises `JournalCorrupt` for damage, and `JournalError` for a read that fails.
     """
 
     def __init__(self, tables: Tables, inbox: WaitingInbox, key: FingerprintKey, notes: tuple[str, ...] = ()) -> None:
@@ -235,7 +235,7 @@ class JournalReader(ABC):
     def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
         """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, many at a time: a fraction of the cost of `rows`.
 
-        For what needs the whole batch: its reconciliation, and a statement of the gateway's.
+        For readers of the whole batch: its reconciliation, and a statement of the gateway's.
         """
         row = -1
         with self._plainly():

@@ -273,7 +273,7 @@ LINE_COLUMNS = (
 class HistoryEntry:
     """An act of a person on a batch or on one of its rows: opened, approved, resolved, released, returned.
 
-    `row` and `attempt` are None for what concerns the whole batch; `by` is empty if nobody was noted.
+    `row` and `attempt` are None for an entry about the whole batch; `by` is empty if nobody was noted.
     """
 
     seq: int

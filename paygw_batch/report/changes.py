@@ -1,7 +1,7 @@
 """Compares a sheet with the payments before it: changed accounts, amounts off, people new or missing.
 
 Each person is compared with the last batch like this sheet that paid that person, no matter how many other batches lie
-between: docs/decisions/0206. What is found are values; the sentences are made where they are shown.
+between: docs/decisions/0206. Findings are values; the sentences are made where they are shown.
 """
 
 import io

@@ -105,7 +105,7 @@ class Chart:
 def outcomes_over_time(frame: pl.DataFrame) -> Chart | None:
     """Return a chart of the times at which rows reached their state, in bars of equal time.
 
-    What needs a person is on top of a bar.
+    Rows that need a person are on top of a bar.
     """
     moved = frame.filter(pl.col("updated_at").is_not_null() & (pl.col("attempts") > 0)).select(
         "state", at=pl.col("updated_at").str.to_datetime(_TIME, time_zone="UTC")

@@ -44,7 +44,7 @@ def worst(codes: set[ExitCode]) -> ExitCode:
 def of_states(states: Mapping[str, int], *, interrupted: bool = False, contradictions: int = 0) -> ExitCode:
     """Return the exit code of a batch whose rows have these states.
 
-    Rows left ready by an interruption are not a run that stopped early by itself: that is what 130 says.
+    Rows left ready by an interruption are not a run that stopped early by itself: 130 says that.
     """
     codes = {ExitCode.DONE}
     if states.get("in_doubt") or contradictions:

@@ -2,7 +2,7 @@
 
 Withdraws signed plans and orders: a person says that one counts no more, and signs that.
 
-The journal keeps the withdrawal under the digest of what the document's maker signed. So it holds for every copy of it,
+The journal keeps the withdrawal under the digest of the signed text of the document. So it holds for every copy of it,
 with whichever approvals. A document that was used already cannot be withdrawn.
 """
 

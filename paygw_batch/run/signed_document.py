@@ -1,6 +1,6 @@
 """Documents that one person signs and others approve: a plan to pay, an order to settle rows.
 
-The first line of what is signed names the kind of document, so that a signature over one kind never counts for another.
+The first line of the signed text names the kind of document: a signature over one kind never counts for another.
 The maker signs the whole content. An approver signs the digest of that, a time and their own key: nobody can carry an
 approval over to other content or make it younger. Who counts is decided by people, not by keys (`People`). Each
 signs the same text, with a key from a file or with a passkey (see `passkey.py`).

@@ -117,7 +117,7 @@ class Sheet:
     `notes` are sentences about the file as a whole that a person should read and that refuse nothing. `defects`
     (`DEFECT_SCHEMA`) are those that only the file itself can show: a row with a field too many, a number that the
     spreadsheet has already cut; `warnings` (`DEFECT_SCHEMA`) are what it shows of rows that may well be good.
-    `operation` is what its rows are for: the known columns are those of its sheets. `encoding` is the one that somebody
+    `operation` is that of its rows: the known columns are those of its sheets. `encoding` is the one that somebody
     had to name for a text that says none; empty: nobody had to.
     """
 

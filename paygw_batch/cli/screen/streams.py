@@ -11,7 +11,7 @@ from paygw_batch.core.text import fit_in_print
 class Stream(io.TextIOBase):
     """Passes text on to one of the two. After the first failure it drops the text.
 
-    By the time a run speaks, money has moved. So no write raises, and `failure` says what was wrong.
+    By the time a run speaks, money has moved. So no write raises, and `failure` has the reason.
     """
 
     def __init__(self, target: TextIO) -> None:

@@ -1,6 +1,6 @@
 """Keeps invitations, a link by which one person makes a passkey once within a day, and reads the passkey made by one.
 
-Each is a file named after the digest of its token: who reads the folder cannot use what is in it. Removing the file is
+Each is a file named after the digest of its token: a person who reads the folder cannot use it. Removing the file is
 using the invitation, so that of two browsers at the same moment one is refused.
 
 Nothing proves to us that the key is in the authenticator, and nothing needs to: a wrong line signs nobody in. The

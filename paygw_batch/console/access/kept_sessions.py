@@ -1,6 +1,6 @@
 """Keeps sessions and used sign-ins in a small database beside the journal, so that a restart signs nobody out.
 
-It has the digest of a session's id, and neither the id nor the token of its forms: nobody gets in with what is in it.
+It has the digest of a session's id, and neither the id nor the token of its forms: nobody gets in with it.
 """
 
 import secrets

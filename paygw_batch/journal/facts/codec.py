@@ -78,7 +78,7 @@ class BatchForgotten:
     """The details of the fact that forgets people of a batch: who decided, which people, and the remains.
 
     `before` is the date up to which payments were forgotten; empty if one person was. `remains_sha256` is the digest
-    of all that is left of what was forgotten (see `forgetting.py`), so that a later change to it is found.
+    of all that is left after the forgetting (see `forgetting.py`), so that a later change to it is found.
     """
 
     by: str

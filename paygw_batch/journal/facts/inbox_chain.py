@@ -1,6 +1,6 @@
 """Chains the notifications of an inbox, so that a changed, missing or foreign one is found.
 
-A group is what one commit made durable. Its hash is SHA-256 over the hash before it and the group's text: the number of
+A group is one durable commit. Its hash is SHA-256 over the hash before it and the group's text: the number of
 its first notification and the contents. The first group of an inbox is empty: it says where the inbox goes on from.
 """
 

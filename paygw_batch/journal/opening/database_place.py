@@ -141,7 +141,7 @@ class DatabasePlace(JournalPlace):
 
         The last value says whether the tables of jobs were brought up.
 
-        The roles get the rights on what is new. Raises `JournalError` for anybody but the owner of the tables.
+        The roles get the rights on new tables. Raises `JournalError` for anybody but the owner of the tables.
         """
         with self._session(write=True) as session:
             with suppress(JournalOutdated):

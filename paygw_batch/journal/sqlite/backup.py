@@ -15,7 +15,7 @@ def write_backup(sources: Mapping[Path, apsw.Connection]) -> None:
     """Copy databases to new files: each in one snapshot, for its owner alone, all of them or none.
 
     They are copied in order, and get their names in the opposite order: where the first is, the others are. SQLite's
-    own backup is used: copying the file of a database in use would miss what its log still holds.
+    own backup is used: copying the file of a database in use would miss the rows in its log.
     """
     (journal, *_) = sources
     for path in sources:

@@ -20,7 +20,7 @@ _INDEX_AGAIN = """
 def unguarded(connection: apsw.Connection) -> Iterator[None]:
     """Allow the block to change otherwise immutable rows, inside the open transaction.
 
-    SQLite writes zeros over what is removed. Nobody ever sees the tables without their guards.
+    SQLite writes zeros over the removed bytes. Nobody ever sees the tables without their guards.
     """
     marks = ", ".join("?" * len(_GUARDED))
     query = f"SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name IN ({marks})"  # noqa: S608 - places

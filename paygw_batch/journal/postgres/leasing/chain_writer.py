@@ -337,7 +337,7 @@ class ChainWriter:
             except psycopg.Error as error:
                 if not guarded.is_lost(error):
                     raise
-                # The commit may have been made although its answer was lost. To repeat it could write intents twice, and
+                # The commit may have been made although its answer was lost. To repeat it could write intents twice;
                 # to assume that it failed would leave rows in flight: the ends of the chains say which it was.
                 guarded.reconnect()
                 return self._fate_of(staged.before, staged.ends)

@@ -105,7 +105,7 @@ class HostWitness:
 
     def note(self, segment: int, end: Link, noted: Sequence[Noted] = ()) -> None:
         """Make durable that the commit with this end was seen, and its attempts: one flush. Raises `OSError`."""
-        # One flush makes the record and the slot durable, in either order. The slot names the record by its digest, so a
+        # One flush makes the record and the slot durable, in either order. The slot names the record by digest, so a
         # slot without its record is seen as damage; nothing has left before the flush returns.
         if noted:
             self._log.add(segment, end, noted)

@@ -35,7 +35,7 @@ _WORKERS = """SELECT w.number, w.host, w.pid, w.command, p.places, p.in_use
 class PostgresGate:
     """The gate of the endpoint, as one worker uses it, on a second connection.
 
-    What it writes need not be durable: after a crash of the server the workers ask again.
+    Its writes need not be durable: after a crash of the server the workers ask again.
     """
 
     def __init__(self, server: Server, worker: int) -> None:
