@@ -120,7 +120,7 @@ def plan_findings(
 ) -> list[PlanFinding]:
     """Return everything that an approver has to see of a sheet. A submission makes it again.
 
-    `against` is the id of a batch to compare with as well; empty: none. `corrections` say what was corrected or left out
+    `against` is the id of a batch to compare with; empty: none. `corrections` say what was corrected or left out
     after the upload.
     """
     minor_units, share = minor_units_of(rules), Decimal(str(settings.approval.changed_share))

@@ -26,8 +26,8 @@ SENTENCES: dict[str, list[Fact]] = {
         Concluded(Outcome(UNKNOWN, cause="read.timeout"))
     ],
     "Personne ne sait ce qu'est devenue la demande\u00a0: elle a peut-être été payée.": [Concluded(Outcome(UNKNOWN))],
-    "Rien n'est parti (connect.refused).": [Concluded(Outcome(NOT_SENT, cause="connect.refused"))],
-    "Rien n'est parti.": [Concluded(Outcome(NOT_SENT))],
+    "Rien n'a été envoyé (connect.refused).": [Concluded(Outcome(NOT_SENT, cause="connect.refused"))],
+    "Rien n'a été envoyé.": [Concluded(Outcome(NOT_SENT))],
     "L'exécution s'est terminée avant d'enregistrer une réponse\u00a0; une demande est peut-être partie.": [
         Interrupted()
     ],
