@@ -162,7 +162,7 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
                 "resolve statement 3f9c2a statement.csv"),
         Example(mark("Settle the rows that it confirms:"),
                 "resolve statement 3f9c2a statement.csv --yes --evidence 'From the portal, 23 Nov' --by 'Ada Obi'"),
-        Example(mark("Settle the lines that match; the lines have no time of their own:"),
+        Example(mark("Settle the lines that match; the lines have no time:"),
                 "resolve statement 3f9c2a statement.csv --yes --matching-only --as-of 2026-11-23T18:00:00+03:00"),
         Example(mark("Carry out the same file again:"), "resolve statement 3f9c2a new.csv --yes --again --wait"),
         Example(mark("Write an order for a second person instead:"),

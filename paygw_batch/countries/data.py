@@ -84,7 +84,7 @@ class FormData(_Data):
         if len(set(names)) != len(names):
             raise ValueError("a field is there twice")
         if strange := sorted({name for shown in self.shown.values() for name in shown} - set(names)):
-            raise ValueError(f"shown speaks of {strange[0]}, which is no field")
+            raise ValueError(f"shown speaks of {strange[0]}, which is not a field")
         return self
 
 
@@ -144,7 +144,7 @@ class CountryOperationData(_Data):
         if self.form is not None and self.unusable:
             raise ValueError("either a form or `unusable`, not both")
         if twice := _shared(self.required, self.omitted, self.relaxed):
-            raise ValueError(f"{twice} can stand in one of required, omitted and relaxed only")
+            raise ValueError(f"{twice} can be in one of required, omitted and relaxed only")
         return self
 
 
@@ -175,7 +175,7 @@ class NumbersData(_Data):
         if problem := pattern_problem(self.pattern):
             raise ValueError(problem)
         if re.fullmatch(self.pattern, self.example) is None or len(self.example) not in self.national_lengths:
-            raise ValueError("the example is no number by its own pattern and lengths")
+            raise ValueError("the example is not a number by its own pattern and lengths")
         if self.keeps_zero and self.trunk_prefix:
             raise ValueError("a number that keeps its zero has no trunk prefix")
         return self
@@ -230,11 +230,11 @@ def read_countries(root: Path) -> Mapping[str, CountryData]:
     for code, country in countries.items():
         if _COUNTRY_CODE.fullmatch(code) is None:
             raise ConfigurationError(
-                f"config/countries/{code}.toml: {code!r} is no code of two capitals", hint=_DATA_HINT
+                f"config/countries/{code}.toml: {code!r} is not a code of two capitals", hint=_DATA_HINT
             )
         if wrong := sorted(countries.keys() & country.confused_codes.keys()):
             raise ConfigurationError(
-                f"config/countries/{code}.toml: confused_codes: {wrong[0]} is a country of its own", hint=_DATA_HINT
+                f"config/countries/{code}.toml: confused_codes: {wrong[0]} is itself a country", hint=_DATA_HINT
             )
     return countries
 

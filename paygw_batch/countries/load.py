@@ -356,7 +356,7 @@ def _wrong_values(case: _Case) -> Iterator[str]:
         if not _is_one_line(value):
             yield f"{key}: must be a text of one line that neither is blank nor begins or ends with a blank."
         elif FieldKind.IPV4 in case.kinds_of(name) and not _is_ipv4(value):
-            yield f"{key}: {value!r} is no IPv4 address."
+            yield f"{key}: {value!r} is not an IPv4 address."
 
 
 def _wrong_fields(case: _Case) -> Iterator[str]:
@@ -392,9 +392,9 @@ def _wrong_default(case: _Case, name: str, value: str) -> str:
         f"{name} is each row's own to say; remove it.": kind is not None and kind not in _MAY_BE_FILLED_IN,
         f"{case.key}.{name} says it as well; remove one of them.": name in case.supplied,
         "must be a text of one line that neither is blank nor begins or ends with a blank.": not _is_one_line(value),
-        f"{value!r} is no IPv4 address.": kind is FieldKind.IPV4 and not _is_ipv4(value),
-        f"{value!r} is no e-mail address.": kind is FieldKind.EMAIL and _EMAIL.fullmatch(value) is None,
-        f"{value!r} is no postal code.": kind is FieldKind.POSTAL_CODE and _POSTAL_CODE.fullmatch(value) is None,
+        f"{value!r} is not an IPv4 address.": kind is FieldKind.IPV4 and not _is_ipv4(value),
+        f"{value!r} is not an e-mail address.": kind is FieldKind.EMAIL and _EMAIL.fullmatch(value) is None,
+        f"{value!r} is not a postal code.": kind is FieldKind.POSTAL_CODE and _POSTAL_CODE.fullmatch(value) is None,
     }
     return next((sentence for sentence, is_so in wrong.items() if is_so), "")
 
@@ -404,7 +404,7 @@ def _wrong_operator(case: _Case) -> Iterator[str]:
     if operator is None:
         return
     if "purpose" in case.asks.omitted:
-        yield f"{case.key}.operator: {case.country.name} takes no purpose that could stand for an operator; remove it."
+        yield f"{case.key}.operator: {case.country.name} takes no purpose that could mean an operator; remove it."
     elif operator not in case.operators:
         yield f"{case.key}.operator: no operator is called {operator!r}; {files.nearest(operator, case.operators)}"
 
@@ -417,7 +417,7 @@ def _wrong_purposes(case: _Case) -> Iterator[str]:
         if not _is_one_line(word) or not fold_word(word) or not _is_one_line(one.purpose):
             yield f"{key}: word and purpose must be texts of one line that neither begin nor end with a blank."
         if (other := seen.setdefault(fold_word(word), word)) != word:
-            yield f"{key}: {other!r} is the same word, whatever its case, blanks and hyphens; remove one of the two."
+            yield f"{key}: {other!r} is the same word in another case, or with other blanks or hyphens; remove one of the two."
         if one.operator is not None and one.operator not in case.operators:
             yield f"{key}: no operator is called {one.operator!r}; {files.nearest(one.operator, case.operators)}"
     if case.terms.purposes and "purpose" in case.asks.omitted:

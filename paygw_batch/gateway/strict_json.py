@@ -41,7 +41,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(_: str) -> None:
-    raise _NotStrict("NaN and Infinity are no numbers")
+    raise _NotStrict("NaN and Infinity are not numbers")
 
 
 _DECODER = json.JSONDecoder(

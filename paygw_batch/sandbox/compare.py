@@ -102,12 +102,12 @@ def read_reconciliation(path: Path) -> list[dict[str, str]]:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, restval="", strict=True)
             if not _COLUMNS.issubset(reader.fieldnames or ()):
-                raise ConfigurationError(f"{path} is no reconciliation file in CSV.")
+                raise ConfigurationError(f"{path} is not a reconciliation file in CSV.")
             return [{name: unguarded(value) for name, value in row.items() if name in _COLUMNS} for row in reader]
     except OSError as problem:
         raise ConfigurationError(f"{path} cannot be read: {problem.strerror}.") from None
     except (csv.Error, UnicodeDecodeError):
-        raise ConfigurationError(f"{path} is no reconciliation file in CSV.") from None
+        raise ConfigurationError(f"{path} is not a reconciliation file in CSV.") from None
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -241,7 +241,7 @@ def _wrong_names(rule: CountryRule, form: Form, fields: Mapping[str, str]) -> tu
             return name, f"{name} is missing."
     for name in fields:
         if name not in names:
-            return "body", f"{shown_name(name)} is no field of the {form.name} form in {rule.name}."
+            return "body", f"{shown_name(name)} is not a field of the {form.name} form in {rule.name}."
     return None
 
 

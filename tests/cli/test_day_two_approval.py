@@ -308,7 +308,7 @@ def test_an_encrypted_key_is_opened_by_a_passphrase_from_the_environment(careful
     ("toml", "why"),
     [
         ("[approval]\nneeded = 1\n", "name at least one key under makers"),
-        ('[approval.makers]\na = "x"\n[approval.approvers]\nb = "y"\n', "is no public key of a person"),
+        ('[approval.makers]\na = "x"\n[approval.approvers]\nb = "y"\n', "is not a person's public key"),
     ],
 )
 def test_a_policy_without_usable_keys_is_refused(program: Program, toml: str, why: str) -> None:

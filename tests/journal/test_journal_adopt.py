@@ -145,7 +145,7 @@ def test_a_journal_under_another_name_of_the_endpoint_is_adopted_and_knows_it_th
     )
     assert hint == (
         "If both names are of one gateway, say so with `paygw-batch journal adopt`. If not, correct gateway.base_url, "
-        "or name a journal of its own: [journal] path, or --journal."
+        "or name a separate journal: [journal] path, or --journal."
     )
     with closing(adoption(place, endpoint=RENAMED)) as found:
         assert found.is_needed

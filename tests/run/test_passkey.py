@@ -274,7 +274,7 @@ def test_a_weak_key_is_no_persons(what: str) -> None:
     der = WEAK[what].public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     line = base64.b64encode(der).decode()
     assert read_public_key(line) is None
-    with pytest.raises(ConfigurationError, match=r"approvers\.ben is no public key of a person"):
+    with pytest.raises(ConfigurationError, match=r"approvers\.ben is not a person's public key"):
         people_of({"ada": file_key(1).public.text}, {"ben": line})
 
 

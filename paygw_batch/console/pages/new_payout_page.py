@@ -299,7 +299,7 @@ def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
         amount = "" if found is None else _without_separators(found[2])
         if found is None or parse_amount(amount, minor_units=_MAX_DECIMALS) is None or found[1] in sums:
             raise FieldRefused(
-                "stated_sums", say("Write each sum on a line of its own, as KES 125000.50; no currency twice.")
+                "stated_sums", say("Write each sum on its own line, as KES 125000.50; no currency twice.")
             )
         sums[found[1]] = amount
     return int(rows) if rows else None, sums

@@ -252,7 +252,7 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
 def _process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     command = python_command("from paygw_batch.gateway.signing.process import main; main()")
     if command is None:
-        raise FileNotFoundError(errno.ENOENT, "this program does not run in a Python of its own")
+        raise FileNotFoundError(errno.ENOENT, "this program does not run in a plain Python")
     # A separate process group: the interrupt of a terminal is for the run, which drains and then ends them.
     # But not a session: Linux gives each session an equal share of the processor, and niceness counts only within one.
     # Its error text when it cannot start is for no one: the run says so, and signs in threads.

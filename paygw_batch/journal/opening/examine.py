@@ -100,7 +100,7 @@ def _check_endpoint(found: Found, path: Path, endpoint: EndpointIdentity, *, is_
             ),
             hint=say(
                 "If both names are of one gateway, say so with `paygw-batch journal adopt`. If not, correct "
-                "gateway.base_url, or name a journal of its own: [journal] path, or --journal."
+                "gateway.base_url, or name a separate journal: [journal] path, or --journal."
             ),
         )
 

@@ -78,7 +78,7 @@ def tallies(connection: apsw.Connection, batch: int, accepted_until: str | None 
             rows, total = left.get(key, (0, 0))
             left[key] = rows - count, total - minor
     if any(count < 0 or minor < 0 for count, minor in left.values()):
-        raise JournalCorrupt(f"The rows of batch number {batch} come to more than the batch did when it was opened.")
+        raise JournalCorrupt(f"The rows of batch number {batch} are more than the batch had when it was opened.")
     sums[most] = {key: found for key, found in left.items() if found[0]}
     if accepted_until is not None and sums.get(_ACCEPTED):
         sums[_ACCEPTED] = _accepted_by(connection, batch, accepted_until)

@@ -157,10 +157,10 @@ def write_heading_map(path: Path, file: str, headings: Sequence[SeenHeading], co
         [
             generator_marks.HEADINGS,
             say(
-                "# The headings of {file}, and the column that each stands for. Look at every line, change",
+                "# The headings of {file}, and the column that each means. Check every line, correct",
                 file=_one_line(file),
             ),
-            say("# what is wrong, and name this file: --column-profile {name}", name=_one_line(path.name)),
+            say("# it if it is wrong, and name this file: --column-profile {name}", name=_one_line(path.name)),
             say(
                 '# "" is a column that is not used; it comes back in the reconciliation. No column may be there twice.'
             ),

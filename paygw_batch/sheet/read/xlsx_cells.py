@@ -203,7 +203,7 @@ class _Handlers:
             nonlocal depth
             depth += 1
             if depth > MAX_DEPTH:
-                raise ValueError("tags stand too deep in each other")
+                raise ValueError("tags are nested too deeply")
             self.start(name.rpartition(" ")[2], attributes)
 
         def end(name: str) -> None:

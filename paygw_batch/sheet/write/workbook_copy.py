@@ -52,7 +52,7 @@ class _Seen:
         """Take a start tag. Raises `ValueError` if tags are nested too deep."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise ValueError("tags stand too deep in each other")
+            raise ValueError("tags are nested too deeply")
         if name.rpartition(" ")[2] in _RANGES:
             self.ranged_cells += _cells_of(attributes.get("ref", ""))
 
