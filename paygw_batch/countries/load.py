@@ -417,7 +417,7 @@ def _wrong_purposes(case: _Case) -> Iterator[str]:
         if not _is_one_line(word) or not fold_word(word) or not _is_one_line(one.purpose):
             yield f"{key}: word and purpose must be texts of one line that neither begin nor end with a blank."
         if (other := seen.setdefault(fold_word(word), word)) != word:
-            yield f"{key}: {other!r} is the same word in another case, or with other blanks or hyphens; remove one of the two."
+            yield f"{key}: {other!r} is the same word but for case, blanks or hyphens; remove one."
         if one.operator is not None and one.operator not in case.operators:
             yield f"{key}: no operator is called {one.operator!r}; {files.nearest(one.operator, case.operators)}"
     if case.terms.purposes and "purpose" in case.asks.omitted:

@@ -1,7 +1,7 @@
 """`paygw-batch journal`: make the journal of an endpoint, move it to a database, or adopt a copy of it."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -259,7 +259,7 @@ def _finish_roll_call(
 ) -> None:
     """Show the loss that was accepted, if there is one, and the hosts that are missing still."""
     further: dict[str, object] = {}
-    message = ""
+    told: list[str] = []
     if accepted is not None:
         rows = accepted.rows
         message = (
@@ -295,8 +295,7 @@ def _finish_roll_call(
             "unknown_orders": rows.unknown_orders,
             "contradictions": rows.contradictions,
         }
-    told = [{"host": one.name, "id": one.host_id, "last_seen": one.seen_at} for one in missing]
-    further["missing"] = told
+    further["missing"] = [{"host": one.name, "id": one.host_id, "last_seen": one.seen_at} for one in missing]
     if missing:
         lines = [(one.name, one.host_id, one.seen_at) for one in missing]
         screen.table("", mark_all("missing host", "id", "last seen"), lines)
