@@ -17,7 +17,7 @@ from paygw_batch.journal import (
     JournalReader,
     Messages,
     RowBeingSent,
-    RowStanding,
+    RowState,
     StateTally,
     TallyKind,
     WaitingEvidence,
@@ -159,7 +159,7 @@ PERSON_STATES = ("in_doubt", "rejected", "returned")
 class RowStatus:
     """A row that needs a person, and the next step about it."""
 
-    row: RowStanding
+    row: RowState
     step: NextStep | None
     hold: Hold | None
 
@@ -197,7 +197,7 @@ def batch_status(
     being_sent = rows_being_sent(journal, batch, tallies)
     needing, rows = _needing_person(journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit)
 
-    def about(row: RowStanding) -> RowStatus:
+    def about(row: RowState) -> RowStatus:
         hold = holds.get(row.row)
         step = next_step(row, batch=record.batch, verb=verb, quarantine=quarantine, now=now, hold=hold)
         return RowStatus(row, step, hold)
@@ -224,7 +224,7 @@ def _needing_person(
     *,
     only_doubt: bool,
     limit: int | None,
-) -> tuple[int, Sequence[RowStanding]]:
+) -> tuple[int, Sequence[RowState]]:
     """Return the number of rows that need a person, and the first: held ones, then those whose money may be gone."""
     until = long_accepted_until(now)
     if any(tally.state is State.ACCEPTED for tally in tallies):

@@ -11,7 +11,7 @@ from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, JournalReader, RowStanding, TallyKind
+from paygw_batch.journal import BatchRecord, JournalReader, RowState, TallyKind
 from paygw_batch.language import say
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.forget_order import require_remembered
@@ -104,7 +104,7 @@ def release_rejected(task: Task, rows: Sequence[int], by: str, *, order: SignedO
         suffix=settings.retry.order_id == "suffix",
         by=by,
         at=timestamp(now),
-        left_until=quarantine.left_until(now),
+        cutoff=quarantine.cutoff(now),
         order=None if order is None else replace(order, at=timestamp(now)),
     )
     waiting = quarantined(journal, batch, quarantine_h=quarantine_h, now=utc_now).values()
@@ -115,7 +115,7 @@ def release_rejected(task: Task, rows: Sequence[int], by: str, *, order: SignedO
 class RejectedRows:
     """The first rejected rows of a batch. `opens` is from when on those may be released that may not be now, by row."""
 
-    rows: Sequence[RowStanding]
+    rows: Sequence[RowState]
     opens: Mapping[int, str]
     has_more: bool
 
@@ -125,7 +125,7 @@ def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecor
     found = list(journal.rows(record.number, states={State.REJECTED}, limit=limit + 1))
     now = utc_now()
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
-    until = quarantine.left_until(now)
+    until = quarantine.cutoff(now)
     opens = {row.row: open_from(row, quarantine) for row in found[:limit] if is_quarantined(row, until)}
     later = {row: timestamp(at) for row, at in opens.items() if at is not None}
     return RejectedRows(found[:limit], later, len(found) > limit)

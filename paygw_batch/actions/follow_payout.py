@@ -21,7 +21,7 @@ from paygw_batch.journal import (
     HistoryEntry,
     JournalReader,
     LockHolder,
-    RowStanding,
+    RowState,
     StateTally,
 )
 from paygw_batch.language import say
@@ -77,7 +77,7 @@ class FollowedBatch:
 class FollowedRow:
     """A row as a page shows it."""
 
-    standing: RowStanding
+    standing: RowState
     state: str
     payee: Payee
     amount: str
@@ -161,7 +161,7 @@ def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord
     return FollowedRowHistory(followed, payment, step, journal.replies(standing.instruction), history)
 
 
-def _followed(standing: RowStanding, payment: FoundPayment, running: LockHolder | None) -> FollowedRow:
+def _followed(standing: RowState, payment: FoundPayment, running: LockHolder | None) -> FollowedRow:
     return FollowedRow(
         standing, _shown(standing.state, running), payee_of(payment.form, payment.fields), payment.amount
     )

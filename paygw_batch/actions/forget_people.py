@@ -71,10 +71,10 @@ def choose(settings: Settings, journal: JournalReader, *, before: str | None, pe
     """Return the payments whose payees may be forgotten now: from before a date, or those of one person."""
     clock = JournalClock.read(journal, utc_now())
     clock.require_sound()
-    until = clock.quarantine(settings.submission.quarantine_h).left_until(clock.now)
+    until = clock.quarantine(settings.submission.quarantine_h).cutoff(clock.now)
     if person is None:
-        return journal.forgettable(before=cut_off(settings, before), left_until=until)
-    return journal.forgettable(_payments_of(settings, journal, person), left_until=until)
+        return journal.forgettable(before=cut_off(settings, before), cutoff=until)
+    return journal.forgettable(_payments_of(settings, journal, person), cutoff=until)
 
 
 def forget_by_word(settings: Settings, journal: Journal, chosen: Forgettable, by: str) -> Forgotten:
@@ -114,7 +114,7 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
         required_policy(settings),
         utc_now(),
         endpoint=settings.endpoint(),
-        left_until=clock.quarantine(settings.submission.quarantine_h).left_until(clock.now),
+        cutoff=clock.quarantine(settings.submission.quarantine_h).cutoff(clock.now),
     )
     at = timestamp(utc_now())
     return Forgotten(chosen, journal.forget(chosen, by=f"{by}, {decided}", at=at, order=kept))

@@ -131,7 +131,7 @@ async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh
             minor_units=minor_units_of(task.rules),
             politeness=Politeness(section.concurrency, section.rate_per_s, section.limit_min * 60),
             clock=Clock(time.monotonic, asyncio.sleep, utc_now),
-            take_in=lambda: take_in_waiting(task.settings, task.journal, tell, is_quiet=True),
+            take_in=lambda: drain_inbox(task.settings, task.journal, tell, is_quiet=True),
         )
         watch(one)
         refreshed = await one.run()

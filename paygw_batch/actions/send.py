@@ -42,7 +42,7 @@ from paygw_batch.processes import gc_paused
 from paygw_batch.run.quarantine_clock import MAX_AHEAD_S, DateWatch, JournalClock
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.gateway import GatewayAccess
-from paygw_batch.wiring.journal import take_in_waiting
+from paygw_batch.wiring.journal import drain_inbox
 from paygw_batch.wiring.operations import as_answered, operation_of, require_complete
 
 LOOK_EVERY_S = 0.5
@@ -225,7 +225,7 @@ def send(
     dates = DateWatch(utc_now)
     end = send_rows(task, due_rows, progress, watch, dates, wait_for_room=wait_for_room)
     dates.note_in(task.journal)
-    take_in_waiting(task.settings, task.journal, progress.note)
+    drain_inbox(task.settings, task.journal, progress.note)
     return end
 
 
@@ -399,7 +399,7 @@ async def _take_in_at_intervals(
         while True:
             await asyncio.sleep(TAKE_IN_EVERY_S)
             try:
-                await journal.take_in_waiting(words, at=timestamp(utc_now()))
+                await journal.drain_inbox(words, at=timestamp(utc_now()))
             except InboxDamaged as error:
                 tell(say("Note: {sentence}", sentence=f"{error.message} {error.hint}"))
 

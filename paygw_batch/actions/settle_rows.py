@@ -11,7 +11,7 @@ from paygw_batch.core.evidence import HOLDING
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import ApprovalError, UsageError
-from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader, RowStanding
+from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader, RowState
 from paygw_batch.language import say
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.match_statement import Matched, StatementReader
@@ -128,7 +128,7 @@ def statement_read(text: str) -> Statement:
 
 
 def settle_choices(
-    settings: Settings, journal: JournalReader, record: BatchRecord, row: RowStanding
+    settings: Settings, journal: JournalReader, record: BatchRecord, row: RowState
 ) -> Sequence[SettleChoice]:
     """Return the words by which a person may settle a row, now or later; none for a row that needs no word."""
     now, is_held = utc_now(), row.row in journal.holds(record.number)
@@ -198,7 +198,7 @@ def hold_contrary(
         return 0
     reader = _reader(settings, journal, record, asked)
     evidence = reader.evidence(asked.statement, matched.contrary, asked.by)
-    taken = journal.take_in(evidence, reader.meanings(asked.statement), at=timestamp(utc_now()))
+    taken = journal.record_evidence(evidence, reader.meanings(asked.statement), at=timestamp(utc_now()))
     return sum(finding in HOLDING for finding in taken)
 
 

@@ -62,7 +62,7 @@ from paygw_batch.journal.values import (
     OldPages,
     PaymentSearch,
     RepeatedBatch,
-    RowStanding,
+    RowState,
     StateTally,
     TallyKind,
     UsedSpelling,

@@ -85,7 +85,7 @@ class EvidenceLog:
     def __init__(self, tables: Tables) -> None:
         self._tables, self._run = tables, tables.run
 
-    def take_in(
+    def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], record: Record, at: str
     ) -> list[Finding]:
         """Keep evidence in order, up to the first about a row in flight; return the findings."""

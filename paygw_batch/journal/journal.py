@@ -68,7 +68,7 @@ from paygw_batch.journal.values import (
     OldPages,
     PaymentSearch,
     RepeatedBatch,
-    RowStanding,
+    RowState,
     StateTally,
     TallyKind,
     UsedSpelling,
@@ -210,7 +210,7 @@ class JournalReader(ABC):
         One that evidence speaks against, and no person has answered, is held: it is left out. Raises `JournalCorrupt`
         for one that is not where its newest fact leads.
         """
-        with self._plainly():
+        with self._translating_errors():
             return self._due(batch, after_row, limit)
 
     def rows(
@@ -222,14 +222,14 @@ class JournalReader(ABC):
         accepted_until: str | None = None,
         after: int = 0,
         limit: int | None = None,
-    ) -> Iterator[RowStanding]:
+    ) -> Iterator[RowState]:
         """Yield the first `limit` rows (None: all) of a batch after row `after`, in the sheet's order.
 
         Of those, `states` and `numbers` (rows of the sheet) name the ones that are wanted; None: all. It costs what is
         yielded, not what the batch has. With `accepted_until`, of the accepted rows only those whose latest intent is
         not after that time. Rows that are ready are asked for alone, without another state: raises `InternalError`.
         """
-        with self._plainly():
+        with self._translating_errors():
             yield from self._rows(batch, WantedRows(states, numbers, accepted_until, after, limit))
 
     def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
@@ -238,7 +238,7 @@ class JournalReader(ABC):
         For readers of the whole batch: its reconciliation, and a statement of the gateway's.
         """
         row = -1
-        with self._plainly():
+        with self._translating_errors():
             while lines := self._tables.run("standing_lines", batch=batch, after=row, limit=_AT_ONCE):
                 for word in {line[1] for line in lines}:
                     STATES[word]  # raises for one that there is not
@@ -276,17 +276,17 @@ class JournalReader(ABC):
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
         """Return the evidence that holds ready rows of a batch, by row: no run sends them."""
-        with self._plainly():
+        with self._translating_errors():
             return self._evidence.holds(batch)
 
     def first_reading(self, sha256: str) -> FirstReading:
         """Return when the file of a statement with this digest was first read, for whichever batch."""
-        with self._plainly():
+        with self._translating_errors():
             return self._evidence.first_reading(sha256)
 
     def withdrawals(self) -> Sequence[Withdrawal]:
         """Return the signed plans and orders that were withdrawn, oldest first."""
-        with self._plainly():
+        with self._translating_errors():
             return self._evidence.withdrawals()
 
     def orders(self, order_id: str) -> Sequence[Candidate]:
@@ -295,7 +295,7 @@ class JournalReader(ABC):
         An id that the journal does not know may be written as that of a later attempt: then the instructions that go,
         or went, by the id of the first, each with `is_attempt_unknown`.
         """
-        with self._plainly():
+        with self._translating_errors():
             return self._evidence.candidates(order_id)
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
@@ -334,7 +334,7 @@ class JournalReader(ABC):
         """Return the payments whose payees may be forgotten: all from before a date, or those of `numbers`.
 
         A batch is forgotten when it is over: each of its rows is paid, returned, replaced, or rejected for good (one
-        that a person called rejected left no later than `left_until`), and no message about it waits for a person.
+        that a person called rejected left no later than `cutoff`), and no message about it waits for a person.
         """
         with self._snapshot():
             return forgettable(self._tables, numbers, before, lambda batch: self._is_over(batch, left_until))
@@ -356,7 +356,7 @@ class JournalReader(ABC):
 
     def orders_to_forget(self) -> Sequence[str]:
         """Return the documents of the signed orders by which people were forgotten, oldest first."""
-        with self._plainly():
+        with self._translating_errors():
             return self._evidence.orders_of("")
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
@@ -378,16 +378,16 @@ class JournalReader(ABC):
         """Close the journal. It can be reopened."""
 
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        with self._plainly():
+        with self._translating_errors():
             return self._tables.run(name, **values)
 
     @abstractmethod
-    def _plainly(self) -> AbstractContextManager[object]:
+    def _translating_errors(self) -> AbstractContextManager[object]:
         """Turn errors of the store within the block into errors of the journal."""
 
     @abstractmethod
     def _snapshot(self) -> AbstractContextManager[object]:
-        """Let many statements see one state of the journal, with errors as `_plainly` has them."""
+        """Let many statements see one state of the journal, with errors as `_translating_errors` has them."""
 
     def _fingerprint(self, kind: str, value: str) -> str:
         """Return the fingerprint of a value of a payee who was forgotten; empty where no key is."""
@@ -420,7 +420,7 @@ class JournalReader(ABC):
     def _due(self, batch: int, after_row: int, limit: int) -> Sequence[Due]: ...
 
     @abstractmethod
-    def _rows(self, batch: int, wanted: WantedRows) -> Iterator[RowStanding]: ...
+    def _rows(self, batch: int, wanted: WantedRows) -> Iterator[RowState]: ...
 
     @abstractmethod
     def _tallies(self, batch: int, kind: TallyKind, accepted_until: str | None) -> Sequence[StateTally]: ...
@@ -476,39 +476,39 @@ class Journal(JournalReader):
             self._evidence.keep(withdrawal)
 
     @abstractmethod
-    def conclude_dead(self, at: str) -> int:
+    def mark_interrupted(self, at: str) -> int:
         """Put every instruction that is in flight in doubt (its run is over), and return their number."""
 
-    def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
+    def record_evidence(
+        self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
+    ) -> Sequence[Finding]:
         """Keep evidence in order and apply the facts it proves, all in one transaction; return the findings.
 
         Ends before the first that speaks of a row in flight: what it says can only be judged later. `words` is the
         operator's `[outcomes]`.
         """
         with self._writing():
-            return self._evidence.take_in(evidence, words, self._record, at)
+            return self._evidence.record_evidence(evidence, words, self._record, at)
 
-    def take_in_waiting(
-        self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None
-    ) -> Counter[Finding]:
+    def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None) -> Counter[Finding]:
         """Record the notifications that wait in the inbox (all, or about `at_most`), each once; count the findings.
 
         Ends before the first about a row in flight. Raises `InboxDamaged`; what was taken in by then is in the journal.
         """
         findings: Counter[Finding] = Counter()
         while at_most is None or findings.total() < at_most:
-            with self._plainly():
+            with self._translating_errors():
                 taken = self._evidence.inbox_end()
             waiting = self._inbox.after(taken, limit=_NOTIFICATIONS_AT_ONCE)
             if not waiting:
                 break
-            found = self.take_in([evidence_of(one) for one in waiting], words, at=at)
+            found = self.record_evidence([evidence_of(one) for one in waiting], words, at=at)
             findings.update(found)
             if len(found) < len(waiting):
                 break
         return findings
 
-    def hand_over(
+    def start_shared_run(
         self,
         batch: int,  # noqa: ARG002 (without workers)
         *,
@@ -564,12 +564,12 @@ class Journal(JournalReader):
         suffix: bool,
         by: str,
         at: str,
-        left_until: str = "",
+        cutoff: str = "",
         order: SignedOrder | None = None,
     ) -> int:
         """Release the rejected rows of a batch (all, or those named) for another attempt; return their number.
 
-        One that is rejected on a person's word alone is only released if its attempt left no later than `left_until`.
+        One that is rejected on a person's word alone is only released if its attempt left no later than `cutoff`.
         The signed `order` that asks for it is kept in the same transaction (`DocumentWithdrawn` if it was withdrawn).
         """
         released, digest = 0, "" if order is None else order.sha256
@@ -583,7 +583,7 @@ class Journal(JournalReader):
                         number, operation, order_id, progress, suffix=suffix, fact=Released("", by, digest), at=at
                     )
                     for number, (order_id, progress) in self._loaded(group).items()
-                    if not is_in_quarantine(progress, left_until)
+                    if not is_in_quarantine(progress, cutoff)
                 ]
                 self._record(entries)
                 released += len(entries)
@@ -648,7 +648,7 @@ class Journal(JournalReader):
             order_id, progress = loaded[old]
             if (
                 not amendable(progress.standing)
-                or is_in_quarantine(progress, amendment.left_until)
+                or is_in_quarantine(progress, amendment.cutoff)
                 or self._evidence.contested((old,))
                 or loaded[new][0] != order_id
             ):

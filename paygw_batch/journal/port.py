@@ -42,6 +42,6 @@ class EngineJournal(Protocol):
         """
         ...
 
-    async def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Take in the notifications that wait, as `Journal.take_in_waiting` does."""
+    async def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Take in the notifications that wait, as `Journal.drain_inbox` does."""
         ...

@@ -70,12 +70,12 @@ class NewInstruction(NamedTuple):
 class Amendment:
     """A row that replaces a payment which was rejected or never sent: the old instruction's number.
 
-    One that is rejected on a person's word alone is only replaced if its attempt left no later than `left_until`.
+    One that is rejected on a person's word alone is only replaced if its attempt left no later than `cutoff`.
     """
 
     row: int
     instruction: int
-    left_until: str = ""
+    cutoff: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class MoveResult(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RowStanding:
+class RowState:
     """One row of a batch with its state and its latest attempt, as people read them. None: there is nothing to say.
 
     `instruction` and `attempt` are the numbers that facts about the row name. `attempt` counts those of the rows that
@@ -266,7 +266,7 @@ LINE_COLUMNS = (
     "updated_at",
     "minor",
 )
-"""The fields of `RowStanding` in each line of `JournalReader.standing_lines`, in this order; states as words."""
+"""The fields of `RowState` in each line of `JournalReader.standing_lines`, in this order; states as words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT
 from paygw_batch.countries.rules import Operation
-from paygw_batch.journal import BatchRecord, Hold, JournalReader, RowStanding
+from paygw_batch.journal import BatchRecord, Hold, JournalReader, RowState
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 from paygw_batch.run.resolve import open_from
@@ -64,14 +64,14 @@ class NextStep:
 
     step: RowStep
     batch: str
-    row: RowStanding
+    row: RowState
     verb: str
     not_before: str = ""
     hold: Hold | None = None
 
 
 def next_step(
-    row: RowStanding, *, batch: str, verb: str, quarantine: Quarantine, now: datetime, hold: Hold | None = None
+    row: RowState, *, batch: str, verb: str, quarantine: Quarantine, now: datetime, hold: Hold | None = None
 ) -> NextStep | None:
     """Return a person's next step for a row, or None."""
     step = RowStep.RESOLVE_HELD if hold is not None else _step_of(row, now)
@@ -81,7 +81,7 @@ def next_step(
     return NextStep(step, batch, row, verb, "" if opens is None or now >= opens else timestamp(opens), hold)
 
 
-def _step_of(row: RowStanding, now: datetime) -> RowStep | None:
+def _step_of(row: RowState, now: datetime) -> RowStep | None:
     match row.state:
         case State.IN_DOUBT:
             return RowStep.RESOLVE_DOUBT

@@ -107,7 +107,7 @@ def _content_of(journal: JournalReader, chosen: Forgettable, endpoint: str) -> F
 
 
 def forget_order_in_force(
-    order: ForgetOrder, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, endpoint: str, left_until: str
+    order: ForgetOrder, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, endpoint: str, cutoff: str
 ) -> tuple[Forgettable, str, SignedOrder]:
     """Return the payments whose payees are forgotten by an order now, who decided it, and the order to keep.
 

@@ -9,7 +9,7 @@ from paygw_batch.core.batch import first_order_id
 from paygw_batch.core.evidence import Meant, Span, StatedTimes, meant_attempt
 from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.core.shown_states import shown_state, state_words
-from paygw_batch.journal import Clash, RowStanding
+from paygw_batch.journal import Clash, RowState
 from paygw_batch.language import mark, say
 from paygw_batch.run.quarantine_clock import MAX_AHEAD_S
 from paygw_batch.statement.read import WRITTEN, StatementLine, TimeSpan, read_time
@@ -108,7 +108,7 @@ def _span(time: TimeSpan) -> Span:
     return Span(timestamp(time.start), timestamp(time.end))
 
 
-def other_money_sentence(line: StatementLine, row: RowStanding, minor_units: int) -> str | None:
+def other_money_sentence(line: StatementLine, row: RowState, minor_units: int) -> str | None:
     """Return a sentence when a line is about other money than the row's; None if it is the same."""
     ours = from_minor(row.minor, minor_units=minor_units)
     if line.currency != row.currency:

@@ -34,7 +34,7 @@ from paygw_batch.core.evidence import (
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import shown_state, state_words
-from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, FirstReading, JournalReader, RowStanding, canonical
+from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, FirstReading, JournalReader, RowState, canonical
 from paygw_batch.language import mark, say
 from paygw_batch.run.line_attempt import (
     DO_NOT_SEND,
@@ -104,7 +104,7 @@ class Matched:
     agreeing: int
     elsewhere: int
     waiting: int
-    silent: Sequence[RowStanding]
+    silent: Sequence[RowState]
     contrary: Sequence[StatementLine]
     attempts: Mapping[int, int]
 
@@ -221,7 +221,7 @@ class StatementReader:
         return {word: meaning for word, meaning in found.items() if meaning is not None}
 
     def _attempts(
-        self, rows: Iterable[RowStanding], others: Mapping[str, Clash], contrary: Iterable[str]
+        self, rows: Iterable[RowState], others: Mapping[str, Clash], contrary: Iterable[str]
     ) -> Mapping[int, int]:
         """Return the number of attempts of each named instruction that may be sent again."""
         found = {row.instruction: row.attempt for row in rows if row.state in _MAY_BE_SENT}
@@ -268,9 +268,9 @@ class StatementReader:
     def _fitting(self, line: StatementLine) -> Sequence[Candidate]:
         return fitting(self._claim(line), self._journal.orders(line.order_id))
 
-    def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowStanding], Sequence[RowStanding]]:
+    def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowState], Sequence[RowState]]:
         """Return the rows whose latest attempt the statement names, by its order id, and all that are in doubt."""
-        named: dict[str, RowStanding] = {}
+        named: dict[str, RowState] = {}
         doubtful = []
         for row in self._journal.rows(self._batch.number, numbers=self._concerned(order_ids)):
             if row.sent_orderid is not None and row.sent_orderid in order_ids:
@@ -300,7 +300,7 @@ class StatementReader:
                 (own if clash.batch == self._batch.batch else other)[clash.client_orderid] = clash
         return own, other
 
-    def _read(self, line: StatementLine, row: RowStanding, evidence: str) -> _Reading:
+    def _read(self, line: StatementLine, row: RowState, evidence: str) -> _Reading:
         if (sentence := other_money_sentence(line, row, self._minor_units[row.currency])) is not None:
             return StatementDifference(line.line, line.order_id, sentence)
         if line.answer == "":
@@ -315,7 +315,7 @@ class StatementReader:
         return self._read_settled(line, row, said, time)
 
     def _read_unsettled(
-        self, line: StatementLine, row: RowStanding, said: Resolution | None, time: LineTime, evidence: str
+        self, line: StatementLine, row: RowState, said: Resolution | None, time: LineTime, evidence: str
     ) -> _Reading:
         """Read a line about a row that waits for a word: it must be about the latest attempt."""
         is_only = all(map(is_only_attempt, self._fitting(line)))
@@ -337,7 +337,7 @@ class StatementReader:
         at = f" at {line.time}" if line.time else ""
         return Settlement(row.row, said, f"{evidence}, line {line.line}: {_word(line)}{at}", basis)
 
-    def _read_settled(self, line: StatementLine, row: RowStanding, said: Resolution | None, time: LineTime) -> _Reading:
+    def _read_settled(self, line: StatementLine, row: RowState, said: Resolution | None, time: LineTime) -> _Reading:
         """Read a line about a row that needs no word: it agrees, or contradicts the journal."""
         if said is None:
             waits = say("still being worked on")
@@ -356,7 +356,7 @@ class StatementReader:
     def _time(self, line: StatementLine) -> LineTime:
         return line_time(line, self._as_of, self._now(), true_by=self._first.at)
 
-    def _left_at(self, row: RowStanding) -> str | None:
+    def _left_at(self, row: RowState) -> str | None:
         """Return the latest time at which the latest attempt of a row can have left; None: there is none."""
         return None if row.intended_at is None else latest_start(self._clock.noted, row.intended_at)
 
@@ -401,7 +401,7 @@ class StatementReader:
             return StatementDifference(line.line, line.order_id, sentence)
         return _OF_WORD.get(meaning)
 
-    def _contradiction(self, line: StatementLine, row: RowStanding, said: str) -> StatementDifference:
+    def _contradiction(self, line: StatementLine, row: RowState, said: str) -> StatementDifference:
         state = state_words(shown_state(row.state))
         sentence = say(
             "Row {row} is {state} in the journal, and {said} in the statement.", row=row.row, state=state, said=said

@@ -39,7 +39,7 @@ class Quarantine:
         """Return the time at which it ends for an attempt."""
         return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.longer
 
-    def left_until(self, now: datetime) -> str:
+    def cutoff(self, now: datetime) -> str:
         """Return the cutoff: attempts sent at or before this are out of quarantine by `now`."""
         return timestamp(now - timedelta(hours=self.hours) - self.longer)
 
@@ -85,7 +85,7 @@ class JournalClock:
         What was opened later than that, by the gateway's clock, has no earlier time in the journal (decision 0141). 0
         days are none: nothing was opened after `now`.
         """
-        return self.quarantine(24.0 * days).left_until(self.now) if days else timestamp(self.now)
+        return self.quarantine(24.0 * days).cutoff(self.now) if days else timestamp(self.now)
 
     def behind_sentence(self, *, at_most_s: float = 0) -> str | None:
         """Return why our clock is wrong by the journal's newest time; None if it is at most `at_most_s` behind."""

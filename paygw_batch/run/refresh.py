@@ -34,7 +34,7 @@ from paygw_batch.engine.pacing import Rhythm
 from paygw_batch.errors import PaygwError
 from paygw_batch.gateway.enquiry import EnquiryAnswer
 from paygw_batch.gateway.message import Expected
-from paygw_batch.journal import BatchRecord, Journal, Notification, RowStanding, canonical, encode_notification
+from paygw_batch.journal import BatchRecord, Journal, Notification, RowState, canonical, encode_notification
 from paygw_batch.language import say
 
 OFTEN_EVERY_S = 5.0
@@ -134,12 +134,12 @@ class Refresh:
             await self._wait(wait_s)
         return self.result
 
-    def _open_rows(self) -> list[RowStanding]:
+    def _open_rows(self) -> list[RowState]:
         if self._stopping.is_set():
             return []
         return list(self._journal.rows(self._batch.number, states=OPEN_STATES))
 
-    async def _round(self, rows: Sequence[RowStanding]) -> None:
+    async def _round(self, rows: Sequence[RowState]) -> None:
         """Ask about every row once, and record new answers a few rows at a time."""
         replied = 0
         at_once = self._politeness.concurrency
@@ -157,7 +157,7 @@ class Refresh:
         if self._silent_rounds >= SILENT_ROUNDS:
             self._stop(say("the gateway does not answer enquiries."))
 
-    def _expected(self, row: RowStanding) -> Expected:
+    def _expected(self, row: RowState) -> Expected:
         amount = Decimal(from_minor(row.minor, minor_units=self._minor_units[row.currency]))
         return Expected(row.sent_orderid or row.client_orderid, amount, row.currency)
 
@@ -170,7 +170,7 @@ class Refresh:
         self.result.asked += 1
         return await self._ask(expected)
 
-    def _keep(self, heard: Sequence[tuple[RowStanding, EnquiryAnswer]]) -> None:
+    def _keep(self, heard: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
         """Record the answers that say something new."""
         at = timestamp(self._clock.now())
         evidence = []
@@ -188,7 +188,7 @@ class Refresh:
             content = {"asked_at": at, "order_id": order_id, "status": claim.status, "reference": claim.reference}
             evidence.append(Evidence(EvidenceSource.ENQUIRY, claim, canonical(content)))
         if evidence:
-            self.result.findings.update(self._journal.take_in(evidence, self._words, at=at))
+            self.result.findings.update(self._journal.record_evidence(evidence, self._words, at=at))
 
     def _says(self, status: str | None) -> str | None:
         said = self._words.get(status or "")

@@ -14,7 +14,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.errors import ApprovalError, UsageError
-from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
+from paygw_batch.journal import BatchRecord, JournalReader, RowState
 from paygw_batch.language import mark, say
 from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.ordered_batch import OrderedBatch, RowOrder, frame_of
@@ -33,17 +33,17 @@ _WHY_NOT = {
 }
 
 
-def is_quarantined(row: RowStanding, until: str) -> bool:
+def is_quarantined(row: RowState, until: str) -> bool:
     """Whether a person alone called a row rejected, and its attempt left after `until`: it waits for release."""
     return row.is_rejected_by_person and row.intended_at is not None and row.intended_at > until
 
 
 def quarantined(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
-) -> Mapping[int, RowStanding]:
+) -> Mapping[int, RowState]:
     """Return those of `rows` (None: all) that a person alone called rejected and that wait for release, by row."""
     clock = JournalClock.read(journal, now())
-    until = clock.quarantine(quarantine_h).left_until(clock.now)
+    until = clock.quarantine(quarantine_h).cutoff(clock.now)
     return {
         row.row: row
         for row in journal.rows(batch.number, states={State.REJECTED}, numbers=rows)
@@ -51,7 +51,7 @@ def quarantined(
     }
 
 
-def waiting_sentence(row: RowStanding, quarantine: Quarantine) -> str:
+def waiting_sentence(row: RowState, quarantine: Quarantine) -> str:
     """Return why a row that a person called rejected is not released yet, and from when on it may be."""
     opens = open_from(row, quarantine)
     return say(

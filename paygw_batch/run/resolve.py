@@ -9,7 +9,7 @@ from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, State, kind_of
 from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.errors import InternalError, JournalError, RowsMoved, UsageError
-from paygw_batch.journal import BatchRecord, CarriedOut, Entry, Journal, JournalReader, RowStanding
+from paygw_batch.journal import BatchRecord, CarriedOut, Entry, Journal, JournalReader, RowState
 from paygw_batch.language import say
 from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 
@@ -55,7 +55,7 @@ def needs_second_person(state: State, resolution: Resolution) -> bool:
     return is_open and resolution is not Resolution.PAID
 
 
-def open_from(standing: RowStanding, quarantine: Quarantine) -> datetime | None:
+def open_from(standing: RowState, quarantine: Quarantine) -> datetime | None:
     """Return when the quarantine after a row's latest attempt ends: a person may then let it be sent again.
 
     None: nothing left.
@@ -63,7 +63,7 @@ def open_from(standing: RowStanding, quarantine: Quarantine) -> datetime | None:
     return None if standing.intended_at is None else quarantine.opens(standing.intended_at)
 
 
-def quarantine_sentence(standing: RowStanding, quarantine: Quarantine, now: datetime) -> str | None:
+def quarantine_sentence(standing: RowState, quarantine: Quarantine, now: datetime) -> str | None:
     """Return why a row may not be called not received yet and from when on it may, or None when it may."""
     opens = open_from(standing, quarantine)
     if opens is None or now >= opens:
@@ -119,7 +119,7 @@ def check_settlements(
         )
 
 
-def standings_of(journal: JournalReader, batch: BatchRecord, rows: Iterable[int]) -> Mapping[int, RowStanding]:
+def standings_of(journal: JournalReader, batch: BatchRecord, rows: Iterable[int]) -> Mapping[int, RowState]:
     """Return the standings of the given rows of a batch."""
     return {standing.row: standing for standing in journal.rows(batch.number, numbers=set(rows))}
 
@@ -161,9 +161,7 @@ def settle(
         raise _moved_meanwhile(error, standings, standings_of(journal, batch, standings)) from None
 
 
-def _moved_meanwhile(
-    error: RowsMoved, before: Mapping[int, RowStanding], now: Mapping[int, RowStanding]
-) -> JournalError:
+def _moved_meanwhile(error: RowsMoved, before: Mapping[int, RowState], now: Mapping[int, RowState]) -> JournalError:
     """Return the error that names the rows which the gateway's answer moved since they were read."""
     moved = [row for row, one in now.items() if (one.state, one.attempt) != (before[row].state, before[row].attempt)]
     if not moved:

@@ -123,7 +123,7 @@ def plan_submission(
     clock = JournalClock.read(journal, now())
     counted = replace(clock, now=as_of or clock.now)
     quarantine = clock.quarantine(quarantine_h)
-    until = quarantine.left_until(clock.now)
+    until = quarantine.cutoff(clock.now)
     found = compare_sheet(
         validated,
         journal,

@@ -209,7 +209,7 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
         tell_notes(journal, tell)
         for sentence in JournalClock.read(journal, utc_now()).sentences():
             tell(say("Note: {sentence}", sentence=sentence))
-        if interrupted := journal.conclude_dead(timestamp(utc_now())):
+        if interrupted := journal.mark_interrupted(timestamp(utc_now())):
             tell(
                 say_count(
                     interrupted,
@@ -217,16 +217,16 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
                     "{count:,} rows were in flight when the run before this one ended: they are in doubt now.",
                 )
             )
-        take_in_waiting(settings, journal, tell)
+        drain_inbox(settings, journal, tell)
         yield journal
     finally:
         journal.close()
 
 
-def take_in_waiting(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
+def drain_inbox(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
     """Take in the notifications that wait. A damaged inbox is reported, and stops nothing: payouts do not need it."""
     try:
-        findings = journal.take_in_waiting(settings.words(), at=timestamp(utc_now()))
+        findings = journal.drain_inbox(settings.words(), at=timestamp(utc_now()))
     except InboxDamaged as error:
         tell(say("Note: {sentence}", sentence=f"{error.message} {error.hint}"))
         return

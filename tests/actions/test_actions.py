@@ -22,7 +22,7 @@ from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import RowStanding
+from paygw_batch.journal import RowState
 from paygw_batch.report.next_step import BatchStep, RowStep, batch_steps, in_command_words, next_step
 from paygw_batch.run.quarantine_clock import Quarantine
 from paygw_batch.run.submit import Plan
@@ -173,10 +173,10 @@ def test_the_next_steps_about_a_batch(
     assert list(batch_steps(states, contradictions=0, waiting=0, interrupted=interrupted)) == steps
 
 
-def standing(state: State, intended_at: str, *, by_person: bool) -> RowStanding:
+def standing(state: State, intended_at: str, *, by_person: bool) -> RowState:
     of_gateway = (None, None, None, None, None)
     sent = ("PAY-1", None, *of_gateway, None, intended_at, intended_at, intended_at)
-    return RowStanding(2, 1, 1, "PAY-1", "KE", "KES", 150050, state, 1, *sent, by_person)
+    return RowState(2, 1, 1, "PAY-1", "KE", "KES", 150050, state, 1, *sent, by_person)
 
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -370,7 +370,7 @@ def look_at_journal(machine: Machine, sent: set[str], when: str) -> None:
     except JournalError as error:
         raise Broken(f"{when}: the journal does not open: {error.message}") from None
     try:
-        journal.conclude_dead("2026-11-21T12:00:00.000Z")
+        journal.mark_interrupted("2026-11-21T12:00:00.000Z")
         for order_id, seq in journal._fetch("SELECT details ->> 'order_id', seq FROM fact WHERE kind = 'intended'"):
             if order_id in sent and known < seq:
                 raise Broken(

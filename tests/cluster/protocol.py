@@ -127,7 +127,7 @@ class World:
         with ExitStack() as undo:
             opened = session.Session(place.server, write=True)
             undo.callback(opened.close)
-            undo.enter_context(session.plainly(place.server))
+            undo.enter_context(session.translating_errors(place.server))
             identity = identity_in(opened.connection, place.server)
             make_directory(place.witness_dir)
             roll = RollCall(place.server, place.witness_dir, identity.journal_id)
@@ -151,7 +151,7 @@ class World:
     def run(self, actor: Actor) -> None:
         """Do what `submit` and `resume` do: take the desk, conclude what the dead left, pay."""
         with self._opened(actor) as journal:
-            journal.conclude_dead(AT)
+            journal.mark_interrupted(AT)
             self._pay(actor, journal.writer)
 
     def person(self, actor: Actor) -> None:
@@ -233,11 +233,11 @@ class World:
         if sent and rng.random() < 0.3:
             row = rng.choice(sent)
             claim = Claim(row.sent_orderid, "1500.50", "KES", "approved", None, Proof.PROVEN, is_current=True)
-            journal.take_in([Evidence(EvidenceSource.STATEMENT, claim, "a statement")], WORDS, at=AT)
+            journal.record_evidence([Evidence(EvidenceSource.STATEMENT, claim, "a statement")], WORDS, at=AT)
         rejected = [row.row for row in rows if row.state is State.REJECTED]
         if rejected and rng.random() < 0.8:
             suffix = rng.random() < 0.5
-            released = journal.release(1, rejected[:2], suffix=suffix, by="amina", at=AT, left_until="9")
+            released = journal.release(1, rejected[:2], suffix=suffix, by="amina", at=AT, cutoff="9")
             self.played.releases += released
 
     # The trouble.
@@ -366,7 +366,7 @@ class _OnlyWriter:
         self._writer = writer
         self.append = writer.append
 
-    def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Any]:
+    def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Any]:
         """Take in nothing."""
         del words, at
         return Counter()

@@ -122,7 +122,7 @@ def test_exactly_the_rows_that_left_and_are_lost_come_in_doubt(lossy: Lossy) -> 
     assert lossy.states()[:6] == [State.PAID] * 2 + [State.IN_FLIGHT] + [State.IN_DOUBT] * 3
     assert lossy.accepts().rows.in_doubt == 0
     with closing(lossy.south()) as journal:
-        journal.conclude_dead(LATER)
+        journal.mark_interrupted(LATER)
     assert lossy.in_doubt() == {3, 4, 5, 6}
     found = lossy.query("SELECT accepted_by FROM roll_answer WHERE accepted_by <> ''")
     assert found == [("amina",)]

@@ -16,7 +16,7 @@ from paygw_batch.errors import JournalUnwritable, JournalWentBack, RollCallOpen
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.session import Server
-from paygw_batch.journal.values import MoveResult, RowStanding
+from paygw_batch.journal.values import MoveResult, RowState
 from tests.cluster.standby import both, caught_up, no_standby_answers, standby_of, synchronous, until
 from tests.journal.journal_rows import AT, all_due, intent, open_sheet, outcome_of, send
 from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place
@@ -215,7 +215,7 @@ def test_a_black_hole_in_a_look_after_a_lost_answer_ends_the_run(tmp_path: Path)
     assert counted == {State.IN_DOUBT: 1}
 
 
-def journal_rows(tmp_path: Path, server: PostgresServer) -> list[RowStanding]:
+def journal_rows(tmp_path: Path, server: PostgresServer) -> list[RowState]:
     with closing(open_postgres(host(tmp_path, "north", server.url(), replication="provider"))) as journal:
-        journal.conclude_dead(AT)
+        journal.mark_interrupted(AT)
         return list(journal.rows(1))

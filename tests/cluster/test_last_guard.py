@@ -29,7 +29,7 @@ def sent_by_both(url: str, home: Path) -> Sequence[MoveResult]:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("UPDATE paygw.worker SET seen_at = seen_at - interval '1 hour'")
     with closing(open_postgres(at)) as taker:
-        taker.conclude_dead(AT)
+        taker.mark_interrupted(AT)
         assert len(send(taker, 1, OutcomeKind.PAID)) == 1
     with closing(frozen):
         return frozen.writer.append([intent(due)])

@@ -257,7 +257,7 @@ def test_a_host_that_wrote_first_in_what_is_lost_is_waited_for(
     """Its login is a worker's, and nobody has seen it: a stop would be lifted by whoever starts a run."""
     with closing(company.opens(monkeypatch, SOUTH)) as journal:
         open_sheet(journal, new=5)
-        assert journal.hand_over(1, waits=True) is not None
+        assert journal.start_shared_run(1, waits=True) is not None
     backup = company.backup()
     north = as_worker(company, NORTH)
     monkeypatch.setattr("socket.gethostname", lambda: NORTH)

@@ -386,7 +386,7 @@ def test_a_row_in_doubt_at_the_start_is_not_due() -> None:
     journal, batch = a_journal(rows=3)
     (due, *_) = journal.due(batch.number, after_row=0, limit=1)
     journal.append([Entry(due.number, 1, Intended("PAY-2", "n", 1, "d", None), "2026-11-20T10:00:00.000Z")])
-    journal.conclude_dead("2026-11-20T11:00:00.000Z")
+    journal.mark_interrupted("2026-11-20T11:00:00.000Z")
     gateway = ScriptedGateway()
     run(an_engine(journal, gateway), batch)
     assert sorted(gateway.arrived) == ["PAY-3", "PAY-4"]
@@ -400,7 +400,9 @@ def test_a_row_that_evidence_came_to_hold_after_it_was_signed_is_not_sent_and_th
             if not self.arrived:  # all are signed by now: the gateway says that it has the last one, from elsewhere
                 claim = Claim("PAY-41", "100.00", "KES", "approved", proof=Proof.PROVEN)
                 evidence = Evidence(EvidenceSource.NOTIFICATION, claim, "{}", 1, "1")
-                assert journal.take_in([evidence], {"approved": OutcomeKind.PAID}, at=AT) == [Finding.CONTRADICTING]
+                assert journal.record_evidence([evidence], {"approved": OutcomeKind.PAID}, at=AT) == [
+                    Finding.CONTRADICTING
+                ]
             return await super().deliver(request, may_leave)
 
     gateway = Witness()

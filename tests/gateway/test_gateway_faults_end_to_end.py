@@ -34,7 +34,7 @@ from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import NewBatch, NewInstruction, RowStanding
+from paygw_batch.journal.values import NewBatch, NewInstruction, RowState
 from paygw_batch.report.summary import of_states
 from tests.engine.inline_journal import InlineJournal
 from tests.gateway.gateway_server import (
@@ -141,7 +141,7 @@ REPLIES: Mapping[str, tuple[bytes, str, int]] = {
 class Ended:
     """What a run came to: its first row, the exit code, and how often each order arrived whole."""
 
-    first: RowStanding
+    first: RowState
     exit_code: int
     arrived: Counter[str]
     end: RunEnd

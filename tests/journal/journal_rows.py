@@ -23,7 +23,7 @@ from paygw_batch.journal.values import (
     MoveResult,
     NewBatch,
     NewInstruction,
-    RowStanding,
+    RowState,
 )
 from tests.journal.tested_journal import Journal
 
@@ -99,7 +99,7 @@ def all_due(journal: Journal | SqliteReader, batch: int) -> Sequence[Due]:
     return journal.due(batch, after_row=0, limit=1_000_000)
 
 
-def row_of(journal: Journal | SqliteReader, batch: int, row: int) -> RowStanding:
+def row_of(journal: Journal | SqliteReader, batch: int, row: int) -> RowState:
     (found,) = journal.rows(batch, numbers=[row])
     return found
 

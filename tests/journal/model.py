@@ -27,7 +27,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.facts.evidence_chain import candidate_of, note_of
 from paygw_batch.journal.facts.progress import RowProgress, advance, amendable, next_order_id, row_standing, succeed
-from paygw_batch.journal.values import Amendment, Clash, Entry, Known, NewInstruction, RowStanding, StateTally
+from paygw_batch.journal.values import Amendment, Clash, Entry, Known, NewInstruction, RowState, StateTally
 
 CLEARING = {FactKind.NOT_SENT, FactKind.RESOLVED_NOT_RECEIVED, FactKind.RELEASED}
 
@@ -129,7 +129,9 @@ class ModelJournal:
             self._release(one, suffix=suffix, by=by, at=at)
         return len(released)
 
-    def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> list[Finding]:
+    def record_evidence(
+        self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
+    ) -> list[Finding]:
         findings = []
         for one in evidence:
             order_id = one.claim.order_id
@@ -160,7 +162,7 @@ class ModelJournal:
 
     # What it answers.
 
-    def standings(self, batch: int) -> list[RowStanding]:
+    def standings(self, batch: int) -> list[RowState]:
         return [
             row_standing(
                 row, one.number, one.new.client_orderid, one.new.country, one.new.currency, one.new.minor, one.progress
@@ -170,8 +172,8 @@ class ModelJournal:
 
     def standings_in(
         self, batch: int, states: Collection[State], *, accepted_until: str | None, limit: int | None = None
-    ) -> list[RowStanding]:
-        found: Iterator[RowStanding] = (row for row in self.standings(batch) if row.state in states)
+    ) -> list[RowState]:
+        found: Iterator[RowState] = (row for row in self.standings(batch) if row.state in states)
         if accepted_until is not None:
             found = (
                 row

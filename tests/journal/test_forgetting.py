@@ -67,7 +67,7 @@ def send_telling(journal: Journal, batch: int) -> None:
 
 def told(journal: Journal, order_id: str) -> None:
     claim = Claim(order_id, "1", "KES", "approved")
-    journal.take_in([Evidence(EvidenceSource.NOTIFICATION, claim, '{"name": "Quillfeather"}')], {}, at=at(3))
+    journal.record_evidence([Evidence(EvidenceSource.NOTIFICATION, claim, '{"name": "Quillfeather"}')], {}, at=at(3))
 
 
 def of_january(journal: Journal) -> None:
@@ -259,41 +259,41 @@ def test_a_batch_with_an_open_row_waits_whole(journal: Journal, kind: OutcomeKin
     due = all_due(journal, 1)
     journal.append([intent(one, at(1)) for one in due])
     journal.append([outcome_of(1, 1, OutcomeKind.PAID, at(2)), outcome_of(2, 1, kind, at(2))])
-    chosen = journal.forgettable(before=BEFORE, left_until=WHEN)
+    chosen = journal.forgettable(before=BEFORE, cutoff=WHEN)
     assert (chosen.instructions, dict(chosen.batches), chosen.waiting) == (0, {}, [1])
-    assert journal.forgettable([1], left_until=WHEN).waiting == [1]
+    assert journal.forgettable([1], cutoff=WHEN).waiting == [1]
 
 
 def test_a_batch_waits_while_a_row_is_in_quarantine_or_ready(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
-    assert journal.forgettable(before=BEFORE, left_until=WHEN).waiting == [1]
+    assert journal.forgettable(before=BEFORE, cutoff=WHEN).waiting == [1]
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     journal.settle([Entry(1, 1, Resolved(Resolution.REJECTED, "ticket", "amina"), at(2))])
-    assert journal.forgettable(before=BEFORE, left_until=at(0)).waiting == [1]
-    assert journal.forgettable(before=BEFORE, left_until=at(1)).instructions == 1
+    assert journal.forgettable(before=BEFORE, cutoff=at(0)).waiting == [1]
+    assert journal.forgettable(before=BEFORE, cutoff=at(1)).instructions == 1
 
 
 def test_a_batch_waits_while_evidence_contradicts_it(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     send(journal, 1, OutcomeKind.PAID, at(1))
     journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, at(2))])
-    assert journal.forgettable(before=BEFORE, left_until=WHEN).waiting == [1]
+    assert journal.forgettable(before=BEFORE, cutoff=WHEN).waiting == [1]
 
 
 def test_a_row_that_a_younger_batch_covers_is_kept_for_it(journal: Journal) -> None:
     open_sheet(journal, "b1", 2)
     send(journal, 1, OutcomeKind.PAID, at(1))
     open_sheet(journal, "b2", 0, known=[Known(2, 1, State.PAID)], opened_at=LATER)
-    chosen = journal.forgettable(before=BEFORE, left_until=WHEN)
+    chosen = journal.forgettable(before=BEFORE, cutoff=WHEN)
     assert {batch: list(numbers) for batch, numbers in chosen.batches.items()} == {1: [2]}
-    both = journal.forgettable([1], left_until=WHEN)
+    both = journal.forgettable([1], cutoff=WHEN)
     assert {batch: list(numbers) for batch, numbers in both.batches.items()} == {1: [1], 2: []}
     assert journal.forget(both, by="amina", at=WHEN) is not OldPages.IN_LOG
     assert (list(journal.pages(1)), list(journal.pages(2))) == ([], [])
     assert journal.verify()["instructions"] == 2
     journal.forget(journal.forgettable(before="2028", left_until=WHEN), by="amina", at=WHEN)
     assert journal.verify()["instructions"] == 2
-    assert not journal.forgettable(before="2028", left_until=WHEN).batches
+    assert not journal.forgettable(before="2028", cutoff=WHEN).batches
 
 
 def test_orders_that_name_a_forgotten_row_go_and_others_stay(kept: SqliteJournal, place: Path) -> None:
@@ -312,7 +312,7 @@ def test_the_inbox_forgets_what_the_journal_took_in_and_goes_on(place: Path) -> 
             inbox.append(['{"about": "Zephyrine"}', "{}"])
             taken = inbox.end
             claim = Claim(None)
-            journal.take_in(
+            journal.record_evidence(
                 [
                     Evidence(EvidenceSource.NOTIFICATION, claim, "{}", number, taken.hash)
                     for number in range(1, taken.number + 1)
@@ -349,7 +349,7 @@ def test_an_old_statement_is_still_known_after_its_rows_are_forgotten(journal: J
     content = (
         '{"amount":"1","attempts":[[1,1]],"by":"amina","line":2,"order_id":"x","sha256":"abc","statement":"s.csv"}'
     )
-    journal.take_in([Evidence(EvidenceSource.STATEMENT, claim, content)], {}, at=at(1))
+    journal.record_evidence([Evidence(EvidenceSource.STATEMENT, claim, content)], {}, at=at(1))
     send(journal, 1, OutcomeKind.PAID, at(2))
     before = journal.first_reading("abc")
     forgotten(journal)

@@ -10,7 +10,7 @@ from psycopg import Connection
 
 from paygw_batch.errors import JournalError, JournalWentBack
 from paygw_batch.journal.facts.chain import Link
-from paygw_batch.journal.guards.witness import Seen, read_witness
+from paygw_batch.journal.guards.witness import WitnessedHead, read_witness
 from paygw_batch.journal.postgres.leasing.host_witness import (
     HostWitness,
     check_witnesses,
@@ -65,8 +65,8 @@ def test_each_process_has_a_file_of_its_own_and_a_free_one_is_used_again(place: 
     with closing(witness(place)) as again:
         again.note(4, END)
     second.close()
-    assert read_witness(place / names[0]) == Seen(JOURNAL, 2, f"4.7.{'01' * 32}.{LogEnd().as_text()}")
-    assert read_witness(place / names[1]) == Seen(JOURNAL, 0, "-")
+    assert read_witness(place / names[0]) == WitnessedHead(JOURNAL, 2, f"4.7.{'01' * 32}.{LogEnd().as_text()}")
+    assert read_witness(place / names[1]) == WitnessedHead(JOURNAL, 0, "-")
     assert {(place / name).stat().st_mode & 0o777 for name in files(place)} == {0o600}
 
 
@@ -74,7 +74,9 @@ def test_every_commit_is_counted_and_the_newest_is_kept(place: Path) -> None:
     with closing(witness(place)) as found:
         for seq in range(1, 6):
             found.note(2, Link(seq, bytes([seq]) * 32, AT))
-    assert read_witness(place / f"{JOURNAL}-1.pg-witness") == Seen(JOURNAL, 5, f"2.5.{'05' * 32}.{LogEnd().as_text()}")
+    assert read_witness(place / f"{JOURNAL}-1.pg-witness") == WitnessedHead(
+        JOURNAL, 5, f"2.5.{'05' * 32}.{LogEnd().as_text()}"
+    )
     assert counts_in(place, JOURNAL) == [5]
 
 

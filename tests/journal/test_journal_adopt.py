@@ -14,7 +14,7 @@ import pytest
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalMissing, JournalWentBack
-from paygw_batch.journal.guards.witness import Seen, make_witness, read_witness, witness_path
+from paygw_batch.journal.guards.witness import WitnessedHead, make_witness, read_witness, witness_path
 from paygw_batch.journal.opening.adopt import Adoption
 from paygw_batch.journal.opening.examine import journal_exists
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, journal_list_sentence
@@ -241,11 +241,11 @@ def test_a_copy_that_any_witness_of_this_machine_is_ahead_of_is_not_adopted(plac
     (place / "witness").mkdir(mode=0o700)
     for name in ("here", "elsewhere", journal_id):
         witness = witness_path(place / "witness", path) if name == "here" else place / "witness" / f"{name}.witness"
-        make_witness(witness, Seen(journal_id, 8, "0" * 64))
+        make_witness(witness, WitnessedHead(journal_id, 8, "0" * 64))
         message, _ = said_of(lambda: adoption(place), JournalWentBack)
         assert message == "The journal ends at fact 7, but fact 8 was already written: this is an older copy."
         witness.unlink()
-    make_witness(place / "witness" / "elsewhere.witness", Seen(OTHER_ID, 8, "0" * 64))
+    make_witness(place / "witness" / "elsewhere.witness", WitnessedHead(OTHER_ID, 8, "0" * 64))
     adopted(place)
 
 

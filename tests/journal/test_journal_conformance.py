@@ -45,7 +45,7 @@ def test_a_new_journal_has_no_facts_and_no_batches(journal: Journal) -> None:
     assert journal.head().seq == 0
     assert len(bytes.fromhex(journal.head().hash)) == 32
     assert list(journal.batches()) == []
-    assert journal.conclude_dead(AT) == 0
+    assert journal.mark_interrupted(AT) == 0
 
 
 def test_an_opened_batch_is_found_again_with_its_pages_and_ready_rows(journal: Journal) -> None:
@@ -193,8 +193,8 @@ def test_an_interrupted_run_leaves_its_rows_in_flight_in_doubt(journal: Journal)
     open_sheet(journal, new=3)
     first, second, _ = all_due(journal, 1)
     journal.append([intent(first, at(1)), intent(second, at(1)), outcome_of(second.number, 1, OutcomeKind.PAID)])
-    assert journal.conclude_dead(at(2)) == 1
-    assert journal.conclude_dead(at(3)) == 0
+    assert journal.mark_interrupted(at(2)) == 1
+    assert journal.mark_interrupted(at(3)) == 0
     assert states(journal, 1) == [State.IN_DOUBT, State.PAID, State.READY]
     row = next(journal.rows(1))
     assert (row.error_code, row.first_sent_at, row.updated_at) == ("interrupted", at(1), at(2))
@@ -205,10 +205,10 @@ def test_every_row_in_flight_is_put_in_doubt_however_many_there_are(journal: Jou
     open_sheet(journal, new=rows + 1)
     due = all_due(journal, 1)
     journal.append([intent(one, at(1)) for one in due[:-1]])
-    assert journal.conclude_dead(at(2)) == rows
+    assert journal.mark_interrupted(at(2)) == rows
     assert states(journal, 1) == [*[State.IN_DOUBT] * rows, State.READY]
     assert [one.row for one in all_due(journal, 1)] == [rows + 2]
-    assert journal.conclude_dead(at(3)) == 0
+    assert journal.mark_interrupted(at(3)) == 0
 
 
 def test_a_row_called_not_received_keeps_its_order_id_and_is_marked_for_ever(journal: Journal) -> None:

@@ -57,7 +57,7 @@ def full(place: Path) -> Path:
             ]
         )
         journal.append([outcome_of(paid.number, 1, OutcomeKind.REJECTED)])
-        journal.conclude_dead(AT)
+        journal.mark_interrupted(AT)
         journal.release(1, [3], suffix=True, by="amina", at=AT)
         mended = [new_instruction(2, amount="7.00"), new_instruction(7)]
         known = [Known(9, paid.number, State.PAID)]

@@ -71,7 +71,7 @@ def check_kept(place: Path, promised: Acknowledged) -> None:
     """Open the journal again on a disk that works, and find everything that was promised."""
     with closing(open_at(place)) as journal:
         journal.verify()
-        journal.conclude_dead(AT)
+        journal.mark_interrupted(AT)
         states = {number: row.state for number, row in enumerate(journal.rows(1), start=1)}
     assert len(states) in ({ROWS} if promised.opened else {0, ROWS})
     assert all(states[number] is not State.READY for number in promised.intended)
@@ -118,7 +118,7 @@ def test_a_commit_that_fails_is_the_last_of_its_process_however_few_facts_it_had
             lambda: journal.stage([intent(due[2])]),
             lambda: journal.settle([], note=CarriedOut("b1", "day.csv", "0" * 64, "amina", AT)),
             lambda: journal.release(1, None, suffix=True, by="amina", at=AT),
-            lambda: journal.take_in([], {}, at=AT),
+            lambda: journal.record_evidence([], {}, at=AT),
         ):
             with pytest.raises(JournalUnwritable):
                 write()

@@ -53,7 +53,7 @@ def states(journal: Journal) -> list[State]:
 
 def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal: Journal) -> None:
     accepted(journal)
-    assert list(journal.take_in([says(1), says(2), says(3, "processing")], WORDS, at=at(5))) == [
+    assert list(journal.record_evidence([says(1), says(2), says(3, "processing")], WORDS, at=at(5))) == [
         Finding.MOVED,
         Finding.REPEATED,
         Finding.LATE,
@@ -74,7 +74,7 @@ def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal:
 
 def test_a_contradiction_is_a_fact_and_moves_nothing(journal: Journal) -> None:
     accepted(journal)
-    journal.take_in([says(1), says(2, "declined")], WORDS, at=at(5))
+    journal.record_evidence([says(1), says(2, "declined")], WORDS, at=at(5))
     assert states(journal)[0] is State.PAID
     (found,) = journal.messages(1).contradictions
     assert (found.row, found.state, found.kind) == (2, State.PAID, "rejected")
@@ -92,7 +92,7 @@ def test_forged_unknown_and_unlisted_evidence_is_kept_and_moves_nothing(journal:
         Evidence(EvidenceSource.NOTIFICATION, Claim(None), "{", 5, "5"),
         says(6, order_id="half a pair \ud800"),
     ]
-    assert list(journal.take_in(given, WORDS, at=at(5))) == [
+    assert list(journal.record_evidence(given, WORDS, at=at(5))) == [
         Finding.FORGED,
         Finding.UNKNOWN_ORDER,
         Finding.UNLISTED,
@@ -118,7 +118,7 @@ def test_an_attempt_that_a_restored_copy_does_not_know_holds_its_row(journal: Jo
     send(journal, 1, OutcomeKind.REJECTED)
     given = [says(1, order_id="ORD-2-r3"), says(2, order_id="ORD-2-r1"), says(3, order_id="ORD-2-r")]
     findings = [Finding.CONTRADICTING, Finding.UNKNOWN_ORDER, Finding.UNKNOWN_ORDER]
-    assert list(journal.take_in(given, WORDS, at=at(5))) == findings
+    assert list(journal.record_evidence(given, WORDS, at=at(5))) == findings
     journal.release(1, None, suffix=True, by="amina", at=at(6))
     assert [one.row for one in journal.due(1, after_row=0, limit=9)] == [3, 4]
     assert list(journal.holds(1)) == [2]
@@ -127,7 +127,7 @@ def test_an_attempt_that_a_restored_copy_does_not_know_holds_its_row(journal: Jo
 
 def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal) -> None:
     accepted(journal)
-    journal.take_in([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(5))
+    journal.record_evidence([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(5))
     (waiting,) = journal.messages(1).waiting
     assert (waiting.row, waiting.state, waiting.said, waiting.finding) == (
         2,
@@ -143,7 +143,7 @@ def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal)
 
 def test_what_was_proven_in_the_same_instant_waits_for_nobody(journal: Journal) -> None:
     accepted(journal)
-    journal.take_in([says(1, proof=Proof.UNPROVEN), says(2)], WORDS, at=at(5))
+    journal.record_evidence([says(1, proof=Proof.UNPROVEN), says(2)], WORDS, at=at(5))
     assert journal.messages(1).counts == {"to_confirm": 1, "moved": 1}
     assert list(journal.messages(1).waiting) == []
 
@@ -154,10 +154,10 @@ def test_intake_ends_before_the_first_row_in_flight_and_goes_on_later(journal: J
     journal.append([intent(first), intent(second)])
     journal.append([outcome_of(second.number, 1, OutcomeKind.ACCEPTED)])
     given = [says(1, order_id="ORD-3"), says(2), says(3, order_id="ORD-3", status="processing")]
-    assert list(journal.take_in(given, WORDS, at=at(5))) == [Finding.MOVED]
+    assert list(journal.record_evidence(given, WORDS, at=at(5))) == [Finding.MOVED]
     assert journal.head().inbox[0] == 1
     journal.append([outcome_of(first.number, 1, OutcomeKind.UNKNOWN, at(6))])
-    assert list(journal.take_in(given[1:], WORDS, at=at(7))) == [Finding.MOVED, Finding.LATE]
+    assert list(journal.record_evidence(given[1:], WORDS, at=at(7))) == [Finding.MOVED, Finding.LATE]
     assert states(journal) == [State.PAID, State.PAID, State.READY]
 
 
@@ -169,7 +169,7 @@ def test_a_row_that_was_released_and_that_the_gateway_then_says_it_has_is_held(j
         found = row_of(journal, 1, row)
         journal.append([resolved(found.instruction, found.attempt, Resolution.NOT_RECEIVED, at(3))])
     assert [due.row for due in all_due(journal, 1)] == [2, 3]
-    assert list(journal.take_in([says(1, word)], WORDS, at=at(5))) == [Finding.CONTRADICTING]
+    assert list(journal.record_evidence([says(1, word)], WORDS, at=at(5))) == [Finding.CONTRADICTING]
     assert [due.row for due in all_due(journal, 1)] == [3]
     assert states(journal) == [State.READY, State.READY, State.IN_DOUBT]
 
@@ -179,7 +179,7 @@ def test_a_row_that_was_released_and_that_the_gateway_then_says_it_has_is_held(j
 )
 def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resolution: str, state: str) -> None:
     released(journal)
-    journal.take_in([says(1)], WORDS, at=at(5))
+    journal.record_evidence([says(1)], WORDS, at=at(5))
     (hold,) = journal.holds(1).values()
     assert (hold.source, hold.said, hold.taken_at) == (EvidenceSource.NOTIFICATION, "paid", at(5))
     row = row_of(journal, 1, 2)
@@ -191,13 +191,13 @@ def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resol
     assert journal.messages().counts == {"contradicting": 1}
     assert journal.history(1)[-1].by == "amina"
     assert journal.verify()["evidence"] == 2
-    journal.take_in([says(2)], WORDS, at=at(7))  # said once more: a person has to look once more
+    journal.record_evidence([says(2)], WORDS, at=at(7))  # said once more: a person has to look once more
     assert (2 in journal.holds(1)) == (state == "ready")
 
 
 def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journal: Journal) -> None:
     released(journal)
-    journal.take_in([says(1)], WORDS, at=at(5))
+    journal.record_evidence([says(1)], WORDS, at=at(5))
     both = list(journal.rows(1, numbers=[2, 3]))
     with pytest.raises(RowsMoved):
         journal.settle([resolved(one.instruction, one.attempt, Resolution.PAID) for one in both])
@@ -208,7 +208,7 @@ def test_a_row_that_nothing_holds_is_not_settled_and_nothing_else_with_it(journa
 def test_an_intent_for_a_row_that_evidence_has_come_to_hold_is_refused_and_not_kept(journal: Journal) -> None:
     released(journal)
     held, free, _ = all_due(journal, 1)
-    journal.take_in([says(1)], WORDS, at=at(5))
+    journal.record_evidence([says(1)], WORDS, at=at(5))
     facts = journal.head().seq
     assert list(journal.append([intent(free), intent(held)])) == [MoveResult.MOVED, MoveResult.HELD]
     assert journal.head().seq == facts + 1
@@ -220,7 +220,7 @@ def test_a_contested_payment_is_not_replaced_by_an_amended_row(journal: Journal)
     released(journal)
     amended = [(2, "ORD-2", "other content")]
     assert [clash.amendable for clash in journal.compare(OPERATION, amended)[1]] == [True]
-    journal.take_in([says(1)], WORDS, at=at(5))
+    journal.record_evidence([says(1)], WORDS, at=at(5))
     assert [clash.amendable for clash in journal.compare(OPERATION, amended)[1]] == [False]
     with pytest.raises(InternalError):  # it was compared before the evidence came
         open_sheet(journal, "b2", [new_instruction(2, amount="9.00")], amendments=[Amendment(2, 1)])
@@ -229,7 +229,7 @@ def test_a_contested_payment_is_not_replaced_by_an_amended_row(journal: Journal)
 def test_evidence_and_notes_are_never_older_than_the_journal(journal: Journal) -> None:
     open_sheet(journal)
     send(journal, 1, OutcomeKind.UNKNOWN, at(9))
-    journal.take_in([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(1))
+    journal.record_evidence([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(1))
     journal.settle([], note=CarriedOut("b1", "august.csv", "f" * 64, "amina", at=at(2)))
     assert [one.taken_at for one in journal.messages(1).waiting] == [at(9)]
     assert [one.at for one in journal.messages(1).carried_out] == [at(9)]
@@ -243,7 +243,7 @@ def test_of_a_payout_and_a_collection_of_one_id_and_amount_neither_is_moved_and_
 ) -> None:
     released(journal)
     open_sheet(journal, operation="payin", batch="other")
-    journal.take_in([says(1, word, proof=proof)], WORDS, at=at(5))
+    journal.record_evidence([says(1, word, proof=proof)], WORDS, at=at(5))
     assert journal.messages().counts == {"ambiguous": 2}
     assert states(journal) == [State.READY] * 3
     assert [one.batch for one in journal.messages().waiting] == ["b1", "other"]
@@ -266,7 +266,7 @@ def test_of_an_accepted_payout_and_collection_of_one_id_and_amount_neither_comes
     accepted(journal)
     open_sheet(journal, operation="payin", batch="other")
     send(journal, 2, OutcomeKind.ACCEPTED)
-    journal.take_in([replace(says(1, word), source=source, spooled=None)], WORDS, at=at(5))
+    journal.record_evidence([replace(says(1, word), source=source, spooled=None)], WORDS, at=at(5))
     for batch in (1, 2):
         assert [one.state for one in journal.rows(batch)] == [State.ACCEPTED] * 3
         assert [(one.row, one.finding) for one in journal.messages(batch).waiting] == [(2, Finding.AMBIGUOUS)]
@@ -275,9 +275,9 @@ def test_of_an_accepted_payout_and_collection_of_one_id_and_amount_neither_comes
 def test_evidence_is_never_taken_in_twice(place: Path) -> None:
     with_one = open_at(place)
     accepted(with_one)
-    with_one.take_in([says(1)], WORDS, at=at(5))
+    with_one.record_evidence([says(1)], WORDS, at=at(5))
     with pytest.raises(Exception, match="UNIQUE"):
-        with_one.take_in([says(1)], WORDS, at=at(6))
+        with_one.record_evidence([says(1)], WORDS, at=at(6))
     with_one.close()
     again = open_at(place)
     assert again.verify()["evidence"] == 1
@@ -295,7 +295,7 @@ def test_evidence_is_never_taken_in_twice(place: Path) -> None:
 def test_changed_evidence_is_found(place: Path, change: str, match: str) -> None:
     journal = open_at(place)
     accepted(journal)
-    journal.take_in([says(1), says(2)], WORDS, at=at(5))
+    journal.record_evidence([says(1), says(2)], WORDS, at=at(5))
     journal.close()
     with apsw.Connection(str(next(place.rglob("*.sqlite3")))) as other:
         triggers = [sql for (sql,) in other.execute("SELECT sql FROM sqlite_schema WHERE type = 'trigger'")]
@@ -317,7 +317,7 @@ def test_what_evidence_holds_back_is_not_counted_as_due(journal: Journal) -> Non
     journal.release(1, [2, 3], suffix=False, by="amina", at=at(3))
     assert due_counts(journal) == [("KE", "KES", State.READY, 2, 300100)]
     said = [says(1), says(2), says(3, order_id="ORD-4"), says(4, order_id="ORD-5")]
-    assert set(journal.take_in(said, WORDS, at=at(5))) == {Finding.CONTRADICTING}
+    assert set(journal.record_evidence(said, WORDS, at=at(5))) == {Finding.CONTRADICTING}
     assert [due.row for due in all_due(journal, 1)] == [3]
     assert due_counts(journal) == [("KE", "KES", State.READY, 1, 150050)]
 

@@ -15,8 +15,8 @@ import pytest
 from paygw_batch.errors import JournalError, JournalHeld, JournalWentBack
 from paygw_batch.journal.guards.lock import LockWait, RunLock
 from paygw_batch.journal.guards.witness import (
-    Seen,
     Witness,
+    WitnessedHead,
     make_witness,
     missing_journal,
     read_witness,
@@ -30,8 +30,8 @@ from tests.journal.journal_rows import AT
 ID, OTHER = "a" * 32, "b" * 32
 
 
-def seen(seq: int, journal_id: str = ID) -> Seen:
-    return Seen(journal_id, seq, hashlib.sha256(b"%d" % seq).hexdigest())
+def seen(seq: int, journal_id: str = ID) -> WitnessedHead:
+    return WitnessedHead(journal_id, seq, hashlib.sha256(b"%d" % seq).hexdigest())
 
 
 @pytest.mark.parametrize("notes", [1, 2, 3])

@@ -66,7 +66,9 @@ class Pair:
         assert moves(self.disk.append(entries)) == self.model.append(entries)
 
     def take_in(self, evidence: list[Evidence], when: str) -> None:
-        assert list(self.disk.take_in(evidence, WORDS, at=when)) == self.model.take_in(evidence, WORDS, at=when)
+        assert list(self.disk.record_evidence(evidence, WORDS, at=when)) == self.model.record_evidence(
+            evidence, WORDS, at=when
+        )
 
     def person_says(self, entry: Entry) -> None:
         """Settle a row, as the program does it: one that is ready only when it is held, and that lifts the hold."""
@@ -207,7 +209,7 @@ def act(both: Pair, data: st.DataObject, minute: int) -> None:
             assert released[0] == released[1]
         case _:
             both.reopen()
-            assert both.disk.conclude_dead(when) == both.model.interrupt(when)
+            assert both.disk.mark_interrupted(when) == both.model.interrupt(when)
 
 
 def go_through(both: Pair, data: st.DataObject, *, steps: int) -> None:

@@ -105,8 +105,8 @@ def test_all_that_a_file_knows_is_in_the_database_and_the_chain_is_the_same(
 ) -> None:
     half_done(place)
     with closing(open_at(place)) as journal:
-        journal.conclude_dead(AT)
-        journal.take_in_waiting(WORDS, at=AT)
+        journal.mark_interrupted(AT)
+        journal.drain_inbox(WORDS, at=AT)
         before, counts, head = seen_of(journal), journal.verify(), journal.head()
     result = moved(place, empty_database)
     assert (result.identity.journal_id, result.facts) == (head.journal_id, head.seq)
@@ -209,7 +209,7 @@ def test_killed_at_any_step_exactly_one_journal_may_pay_in_the_end(
     assert len(who_may_pay(place, empty_database)) <= 1
     if who_may_pay(place, empty_database) == ["file"]:  # it goes on meanwhile
         with closing(open_at(place)) as journal:
-            journal.conclude_dead(AT)
+            journal.mark_interrupted(AT)
             send(journal, 1, OutcomeKind.PAID)
     moved(place, empty_database)
     assert who_may_pay(place, empty_database) == ["database"]

@@ -230,7 +230,7 @@ def test_of_four_runs_started_at_once_one_gets_the_journal(place: Path) -> None:
         assert words[0] == "claimed"
         assert words[1:] == ["refused"] * 3
     with closing(open_at(place)) as journal:
-        assert journal.conclude_dead(AT) == 1
+        assert journal.mark_interrupted(AT) == 1
 
 
 def test_without_its_lock_file_a_run_is_stopped_by_the_first_fact_of_another(place: Path) -> None:
@@ -241,7 +241,7 @@ def test_without_its_lock_file_a_run_is_stopped_by_the_first_fact_of_another(pla
         assert list(first.append([intent(one)])) == [MoveResult.MOVED]
         journal_path(place).with_name("journal.sqlite3.lock").unlink()
         with closing(open_at(place)) as second:
-            assert second.conclude_dead(AT) == 1
+            assert second.mark_interrupted(AT) == 1
             assert list(second.append([intent(two)])) == [MoveResult.MOVED]
             for entry in (intent(two), intent(three), outcome_of(one.number, 1, OutcomeKind.PAID)):
                 with pytest.raises(JournalUnwritable, match="another process has written to it"):
@@ -264,7 +264,7 @@ def test_a_run_killed_in_the_middle_of_its_writing_has_noted_everything_it_sent(
     intending = {int(line.split()[1]) for line in said if line.startswith("intending") and len(line.split()) == 2}
     with closing(open_at(place)) as journal:
         journal.verify()
-        in_doubt = journal.conclude_dead(AT)
+        in_doubt = journal.mark_interrupted(AT)
         states = {number: row.state for number, row in enumerate(journal.rows(1), start=1)}
     assert sent <= {number for number, state in states.items() if state is not State.READY} <= intending
     assert in_doubt == 1 if sent else in_doubt <= 1

@@ -38,12 +38,12 @@ def rejected(journal: Journal, basis: Basis = Basis.PERSON) -> None:
     journal.settle([says_rejected(1, 1, basis)])
 
 
-@pytest.mark.parametrize(("left_until", "released"), [("", 0), (at(0), 0), (at(1), 1), (at(2), 1)])
+@pytest.mark.parametrize(("cutoff", "released"), [("", 0), (at(0), 0), (at(1), 1), (at(2), 1)])
 def test_a_row_rejected_by_a_person_is_released_when_its_attempt_left_long_ago(
-    journal: Journal, left_until: str, released: int
+    journal: Journal, cutoff: str, released: int
 ) -> None:
     rejected(journal)
-    assert journal.release(1, None, suffix=True, by="amina", at=at(9), left_until=left_until) == released
+    assert journal.release(1, None, suffix=True, by="amina", at=at(9), cutoff=cutoff) == released
     (row,) = journal.rows(1)
     assert (row.state, row.possible_duplicate_of) == (State.READY if released else State.REJECTED, 1)
     assert "possible duplicate of attempt 1" in recorded(row.message or "")
@@ -52,11 +52,11 @@ def test_a_row_rejected_by_a_person_is_released_when_its_attempt_left_long_ago(
 
 def test_the_latest_attempt_counts_and_no_earlier_one(journal: Journal) -> None:
     rejected(journal)
-    journal.release(1, None, suffix=False, by="amina", at=at(9), left_until=at(1))
+    journal.release(1, None, suffix=False, by="amina", at=at(9), cutoff=at(1))
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     journal.settle([says_rejected(1, 2, Basis.PERSON, 11)])
-    assert journal.release(1, None, suffix=False, by="amina", at=at(12), left_until=at(9)) == 0
-    assert journal.release(1, None, suffix=False, by="amina", at=at(12), left_until=at(10)) == 1
+    assert journal.release(1, None, suffix=False, by="amina", at=at(12), cutoff=at(9)) == 0
+    assert journal.release(1, None, suffix=False, by="amina", at=at(12), cutoff=at(10)) == 1
 
 
 def test_the_gateways_own_word_is_released_at_once_and_leaves_the_mark(journal: Journal) -> None:
@@ -72,20 +72,20 @@ def test_the_gateways_own_word_is_released_at_once_and_leaves_the_mark(journal: 
 
 def test_a_later_no_of_the_gateways_ends_the_wait(journal: Journal) -> None:
     rejected(journal)
-    journal.release(1, None, suffix=True, by="amina", at=at(9), left_until=at(1))
+    journal.release(1, None, suffix=True, by="amina", at=at(9), cutoff=at(1))
     send(journal, 1, OutcomeKind.REJECTED, at(10))
     assert journal.release(1, None, suffix=True, by="amina", at=at(11)) == 1
     assert next(iter(journal.rows(1))).possible_duplicate_of == 1
 
 
-@pytest.mark.parametrize("left_until", ["", at(0)])
-def test_an_amendment_waits_for_the_quarantine_too(journal: Journal, left_until: str) -> None:
+@pytest.mark.parametrize("cutoff", ["", at(0)])
+def test_an_amendment_waits_for_the_quarantine_too(journal: Journal, cutoff: str) -> None:
     rejected(journal)
     (clash,) = journal.compare(OPERATION, [(2, "ORD-2", "other")])[1]
     assert (clash.amendable, clash.quarantined_since) == (True, at(1))
     changed = [new_instruction(2, amount="1600.00")]
     with pytest.raises(InternalError, match="may not be replaced"):
-        open_sheet(journal, "b2", changed, amendments=[Amendment(2, 1, left_until)])
+        open_sheet(journal, "b2", changed, amendments=[Amendment(2, 1, cutoff)])
     open_sheet(journal, "b2", changed, amendments=[Amendment(2, 1, at(1))])
     (due,) = all_due(journal, 2)
     assert (due.order_id, due.standing.possible_duplicate_of) == ("ORD-2-r2", 1)

@@ -20,7 +20,7 @@ from paygw_batch.journal.values import (
     InboxEnd,
     KeptReply,
     Known,
-    RowStanding,
+    RowState,
     StateTally,
     TallyKind,
     reply_sha256,
@@ -50,7 +50,7 @@ def sent(journal: Journal, *kinds: tuple[OutcomeKind, int], **words: object) -> 
         journal.append([intent(due, at(minute)), outcome_of(due.number, 1, kind, at(minute), **words)])
 
 
-def numbers(found: Sequence[RowStanding]) -> list[int]:
+def numbers(found: Sequence[RowState]) -> list[int]:
     return [one.row for one in found]
 
 
@@ -118,7 +118,7 @@ def test_a_held_row_names_the_latest_evidence_against_it(journal: Journal) -> No
     for number in (1, 2):
         claim = Claim("ORD-3", "1500.50", "KES", "approved", proof=Proof.PROVEN)
         one = Evidence(EvidenceSource.ENQUIRY, claim, "{}", number, f"{number:064}")
-        assert list(journal.take_in([one], WORDS, at=at(number))) == [Finding.CONTRADICTING]
+        assert list(journal.record_evidence([one], WORDS, at=at(number))) == [Finding.CONTRADICTING]
     assert dict(journal.holds(1)) == {3: Hold(2, EvidenceSource.ENQUIRY, "paid", at(2))}
     assert [(one.count, one.minor) for one in journal.tallies(1, kind=TallyKind.DUE)] == [(1, 150050)]
     assert [due.row for due in all_due(journal, 1)] == [2]
@@ -181,12 +181,12 @@ def test_what_waits_in_the_inbox_is_taken_in_once_and_no_further_than_a_row_in_f
         journal.append([intent(flying, at(3))])
         with closing(Inbox(inbox_path(journal_path(place)), taken=InboxEnd(), now=AT)) as inbox:
             inbox.append([notification(order_id) for order_id in ("ORD-2", "ORD-3", "FLYING", "ORD-4")])
-        assert journal.take_in_waiting(WORDS, at=at(4), at_most=1) == {Finding.MOVED: 2}
-        assert journal.take_in_waiting(WORDS, at=at(4)) == {}
+        assert journal.drain_inbox(WORDS, at=at(4), at_most=1) == {Finding.MOVED: 2}
+        assert journal.drain_inbox(WORDS, at=at(4)) == {}
         assert [row.state for row in journal.rows(1)] == [State.PAID, State.PAID, State.ACCEPTED]
         assert row_of(journal, 1, 2).updated_at == at(4)
         journal.append([outcome_of(flying.number, 1, OutcomeKind.UNKNOWN, at(5))])
-        assert journal.take_in_waiting(WORDS, at=at(6)) == {Finding.MOVED: 2}
+        assert journal.drain_inbox(WORDS, at=at(6)) == {Finding.MOVED: 2}
         assert {row.state for batch in (1, 2) for row in journal.rows(batch)} == {State.PAID}
         assert journal.verify()["notifications_waiting"] == 0
 

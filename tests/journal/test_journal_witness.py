@@ -12,7 +12,7 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalMissing, JournalNotAdopted, JournalUnwritable, JournalWentBack
-from paygw_batch.journal.guards.witness import Seen, Witness, read_witness, witness_path
+from paygw_batch.journal.guards.witness import Witness, WitnessedHead, read_witness, witness_path
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from tests.journal.journal_rows import (
     AT,
@@ -148,7 +148,7 @@ def test_a_journal_that_was_moved_goes_on_and_says_so(place: Path) -> None:
     for _ in range(2):
         with closing(open_moved(moved, place)) as journal:
             notes, journal_id = journal.notes, journal.head().journal_id
-            journal.conclude_dead(AT)
+            journal.mark_interrupted(AT)
     assert notes == ()
     assert not witness_of(place).exists()
     with pytest.raises(
@@ -176,7 +176,7 @@ def test_without_its_witness_a_journal_is_refused_until_a_person_adopts_it(place
     adopt_at(place)
     with closing(open_at(place)) as journal:
         assert journal.notes == ()
-        assert read_witness(witness_of(place)) == Seen(journal.head().journal_id, 1, journal.head().hash)
+        assert read_witness(witness_of(place)) == WitnessedHead(journal.head().journal_id, 1, journal.head().hash)
         journal.verify()
 
 
@@ -225,7 +225,7 @@ def test_every_commit_is_in_the_witness_before_its_call_returns(place: Path) -> 
         for due in all_due(journal, 1):
             journal.append([intent(due)])
             head = journal.head()
-            assert read_witness(witness_of(place)) == Seen(journal._journal_id, head.seq, head.hash)
+            assert read_witness(witness_of(place)) == WitnessedHead(journal._journal_id, head.seq, head.hash)
 
 
 def test_a_witness_that_cannot_be_written_ends_all_writing(place: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_witness_that_cannot_be_written_ends_all_writing(place: Path) -> None:
         open_sheet(journal)
         first, second, _ = all_due(journal, 1)
 
-        def fail(_: Seen) -> None:
+        def fail(_: WitnessedHead) -> None:
             raise OSError(5, "Input/output error")
 
         journal._witness.note = fail  # type: ignore[method-assign,assignment]  # stands for a disk that fails
@@ -242,7 +242,7 @@ def test_a_witness_that_cannot_be_written_ends_all_writing(place: Path) -> None:
         with pytest.raises(JournalUnwritable):
             journal.append([intent(second)])
     with closing(open_at(place)) as journal:
-        assert journal.conclude_dead(AT) == 1
+        assert journal.mark_interrupted(AT) == 1
 
 
 def torn(content: bytes, slot: int) -> bytes:
@@ -287,16 +287,16 @@ def test_a_damaged_witness_is_not_taken_for_a_missing_one(place: Path, spoil: Ca
 def test_slots_are_written_in_turn(place: Path) -> None:
     path = place / "a.witness"
     digest = "ab" * 32
-    witness = Witness(path, Seen("id", 1, digest))
+    witness = Witness(path, WitnessedHead("id", 1, digest))
     for seq in range(2, 7):
         before = path.read_bytes()
-        witness.note(Seen("id", seq, digest))
+        witness.note(WitnessedHead("id", seq, digest))
         after = path.read_bytes()
         changed = [slot for slot in (0, 1) if before[slot * 4096 :][:512] != after[slot * 4096 :][:512]]
         assert changed == [seq % 2] or changed == [1 - seq % 2]
-        assert read_witness(path) == Seen("id", seq, digest)
+        assert read_witness(path) == WitnessedHead("id", seq, digest)
         if seq == 4:
             witness.close()
-            witness = Witness(path, Seen("id", seq, digest))
+            witness = Witness(path, WitnessedHead("id", seq, digest))
     witness.close()
     assert len(path.read_bytes()) == 4096 + 512

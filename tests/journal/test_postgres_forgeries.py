@@ -192,7 +192,7 @@ class World:
         """Let everybody be silent for long, have the desk send what is due in both batches, and return which rows."""
         self.forger.owner.execute(b"UPDATE paygw.worker SET seen_at = seen_at - interval '2 h'")
         with closing(open_postgres(self.place)) as desk:
-            desk.conclude_dead(AT)
+            desk.mark_interrupted(AT)
             with closing(desk.gate()) as gate:
                 gate.open()
             sent = [*send(desk, 1, OutcomeKind.PAID), *send(desk, 2, OutcomeKind.PAID)]
@@ -214,7 +214,7 @@ def _world(place: DatabasePlace, server: PostgresServer, name: str, undo: ExitSt
             desk.append([intent(due)])
             desk.append([outcome_of(due.number, 1, kind, at(1))])
         open_sheet(desk, "b2", [new_instruction(row, f"B-{row}") for row in range(2, 8)])
-        assert desk.hand_over(2, waits=True) is not None
+        assert desk.start_shared_run(2, waits=True) is not None
     others = replace(place, server=Server(server.url(name, user=logins["other"])))
     other = others.open_to_work("work")
     undo.callback(other.close)

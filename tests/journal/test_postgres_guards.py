@@ -78,7 +78,7 @@ def test_a_run_that_was_frozen_sends_nothing_more_and_its_answers_are_kept(at_da
     frozen.append([intent(first), intent(second)])
     freeze(at_database.server.url)
     with closing(open_postgres(at_database)) as taker:
-        assert taker.conclude_dead(AT) == 2
+        assert taker.mark_interrupted(AT) == 2
         assert states(taker) == [State.IN_DOUBT, State.IN_DOUBT, State.READY]
         # It thaws: the row that it was about to send stays where it is, and what the gateway said is not lost.
         results = frozen.append([outcome_of(first.number, 1, OutcomeKind.PAID), intent(third)])
@@ -144,7 +144,7 @@ def test_whoever_takes_a_chunk_over_puts_every_row_in_flight_there_in_doubt(
     frozen.append([intent(one) for one in all_due(frozen, 1)[:-1]])
     freeze(place.server.url)
     with closing(frozen), closing(open_postgres(place)) as taker:
-        assert taker.conclude_dead(AT) == rows
+        assert taker.mark_interrupted(AT) == rows
         assert states(taker) == [*[State.IN_DOUBT] * rows, State.READY]
 
 
@@ -165,7 +165,7 @@ def test_a_commit_that_fails_is_the_last_of_its_process_however_few_facts_it_had
                 journal.append([intent(one) for one in due[:facts]])
             context.undo()
             assert not engine.may_leave(0.0)
-            for write in (lambda: journal.append([intent(due[2])]), lambda: journal.conclude_dead(AT)):
+            for write in (lambda: journal.append([intent(due[2])]), lambda: journal.mark_interrupted(AT)):
                 with pytest.raises(JournalUnwritable):
                     write()
         assert states(journal) == [State.READY] * 3
@@ -189,7 +189,7 @@ def test_the_rows_of_a_process_that_lives_are_its_own(at_database: DatabasePlace
         journal.append([intent(all_due(journal, 1)[0])])
         desk_alone_is_free(at_database.server.url)
         with closing(open_postgres(at_database)) as other:
-            assert other.conclude_dead(AT) == 0
+            assert other.mark_interrupted(AT) == 0
             assert states(other) == [State.IN_FLIGHT]
             assert [*other.append([outcome_of(1, 1, OutcomeKind.PAID)])] == [MoveResult.MOVED]
 
@@ -229,7 +229,7 @@ def sent_over_a_takeover(at: DatabasePlace) -> Counter[str]:
         record.update(due.instruction.client_orderid for due in under_way)
         freeze(at.server.url)
         with closing(open_postgres(at)) as taker:
-            taker.conclude_dead(AT)
+            taker.mark_interrupted(AT)
             record.update(due.instruction.client_orderid for due in send(taker, 1, OutcomeKind.PAID))
     return record
 
@@ -277,7 +277,7 @@ def test_a_row_whose_lease_is_taken_over_before_its_intent_is_known_to_be_durabl
         """Be gone for so long that another process takes over, before the answer can be looked up."""
         freeze(at_database.server.url)
         with closing(open_postgres(at_database)) as taker:
-            assert taker.conclude_dead(AT) == 1
+            assert taker.mark_interrupted(AT) == 1
         reconnect(guarded)
 
     journal = open_postgres(through)
@@ -483,7 +483,7 @@ def test_a_witness_that_cannot_be_written_ends_the_run(
         with pytest.raises(JournalUnwritable):
             journal.append([intent(second)])
     with closing(open_postgres(at_database)) as journal:
-        assert journal.conclude_dead(AT) == 1
+        assert journal.mark_interrupted(AT) == 1
 
 
 def test_notifications_that_wait_on_this_host_are_taken_in_once(at_database: DatabasePlace) -> None:
@@ -496,8 +496,8 @@ def test_notifications_that_wait_on_this_host_are_taken_in_once(at_database: Dat
         with closing(Inbox(at_database.inbox, taken=journal.head().inbox, now=AT)) as inbox:
             inbox.append([encode_notification(kept), encode_notification(kept)])
         words = {"approved": OutcomeKind.PAID}
-        assert journal.take_in_waiting(words, at=AT) == Counter({Finding.MOVED: 1, Finding.REPEATED: 1})
-        assert journal.take_in_waiting(words, at=AT) == Counter()
+        assert journal.drain_inbox(words, at=AT) == Counter({Finding.MOVED: 1, Finding.REPEATED: 1})
+        assert journal.drain_inbox(words, at=AT) == Counter()
         assert states(journal) == [State.PAID]
         assert journal.head().inbox.number == 2
         assert journal.verify()["evidence"] == 2

@@ -134,7 +134,7 @@ def test_a_worker_sends_its_share_of_a_batch_that_the_desk_handed_over(as_role: 
     at, desk = as_role("worker"), as_role("desk")
     with closing(open_postgres(desk)) as journal:
         batch = open_sheet(journal, new=4).number
-        assert journal.hand_over(batch, waits=True) is not None
+        assert journal.start_shared_run(batch, waits=True) is not None
     with closing(at.open_to_work("work")) as worker:
         assert not worker.may_decide()
         assert work(worker) == [2, 3, 4, 5]

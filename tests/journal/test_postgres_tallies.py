@@ -128,7 +128,7 @@ def long_done(database: str, place: Path) -> Iterator[PostgresJournal]:
         told += [
             says(number, "declined", order_id=f"ORD-{number + 1}", proof=Proof.UNPROVEN) for number in range(31, 61)
         ]
-        journal.take_in(told, WORDS, at=at(2))
+        journal.record_evidence(told, WORDS, at=at(2))
         yield journal
 
 
@@ -151,7 +151,7 @@ def test_what_was_said_of_other_batches_is_not_read(long_done: PostgresJournal) 
     assert len(long_done.messages(1).waiting) == 30
     known = [Known(2, 1, State.PAID), Known(3, 31, State.PAID)]
     open_sheet(long_done, "b2", [new_instruction(row, f"B-{row}") for row in range(4, 14)], known=known)
-    long_done.take_in([says(61, order_id="B-5")], WORDS, at=at(3))
+    long_done.record_evidence([says(61, order_id="B-5")], WORDS, at=at(3))
     with at_most_read(long_done, 12, "instruction", "standing"):
         found = long_done.messages(2)
     assert counted(long_done, 2, TallyKind.DUE) == {State.READY: (9, 1_350_450)}
@@ -164,7 +164,7 @@ def test_what_was_said_of_other_batches_is_not_read(long_done: PostgresJournal) 
 
 def test_due_rows_are_the_same_page_by_page(long_done: PostgresJournal) -> None:
     open_sheet(long_done, "b2", [new_instruction(row, f"B-{row}") for row in range(2, 32)])
-    long_done.take_in([says(56 + row, order_id=f"B-{row}") for row in range(5, 9)], WORDS, at=at(3))
+    long_done.record_evidence([says(56 + row, order_id=f"B-{row}") for row in range(5, 9)], WORDS, at=at(3))
     known = [Known(row, 199 + row, State.READY) for row in range(4, 31, 2)]
     known += [Known(row, row, State.PAID) for row in range(3, 31, 2)]
     open_sheet(long_done, "b3", [new_instruction(row, f"C-{row}") for row in (2, 31, 32)], known=known)

@@ -39,7 +39,7 @@ def handed_over(at: DatabasePlace, rows: int = 7, *, batch: str = "b1", after: i
     """Open a batch and hand it over; return its number. Its chunks have three rows."""
     with closing(open_postgres(at)) as desk:
         record = open_sheet(desk, batch, [new_instruction(row) for row in range(after + 1, after + 1 + rows)])
-        assert desk.hand_over(record.number, waits=True) is not None
+        assert desk.start_shared_run(record.number, waits=True) is not None
     return record.number
 
 
@@ -115,7 +115,7 @@ def test_two_workers_have_different_chunks_of_one_batch(at_database: DatabasePla
 def test_a_second_start_joins_the_run_that_is_on(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with closing(open_postgres(at_database)) as desk:
-        again = desk.hand_over(batch, waits=True)
+        again = desk.start_shared_run(batch, waits=True)
     assert isinstance(again, OfferedRun)
     assert by_hand(at_database, "SELECT number, ended_at IS NULL FROM run") == [(again.number, True)]
     with worker(at_database) as journal:
@@ -135,10 +135,10 @@ def test_offers_that_are_lost_in_the_middle_are_made_again(at_database: Database
 def test_a_batch_waits_where_no_worker_lives_and_its_opener_sends_it_by_itself(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with closing(open_postgres(at_database)) as desk:
-        assert desk.hand_over(batch) is None
+        assert desk.start_shared_run(batch) is None
         with worker(at_database) as journal:
             assert journal.join_run() is None, "the batch was taken back"
-            run = desk.hand_over(batch)
+            run = desk.start_shared_run(batch)
             assert run is not None
             assert run.has_workers()
             assert len(work(journal)) == 7
@@ -150,7 +150,7 @@ def test_a_batch_waits_where_no_worker_lives_and_its_opener_sends_it_by_itself(a
 def test_who_hands_a_batch_over_lets_go_of_the_desk(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as desk:
         record = open_sheet(desk)
-        desk.hand_over(record.number, waits=True)
+        desk.start_shared_run(record.number, waits=True)
         with closing(open_postgres(at_database)) as other:
             open_sheet(other, "b2", [new_instruction(9)])
         assert len(desk.batches()) == 2
@@ -177,7 +177,7 @@ def test_what_a_worker_had_in_flight_is_put_in_doubt_by_the_one_that_takes_its_c
             assert other.join_run() is None
             assert len(other.runs()) == 1, "somebody is still at it"
             with closing(open_postgres(at_database)) as desk:
-                assert desk.conclude_dead(AT) == 0
+                assert desk.mark_interrupted(AT) == 0
                 with pytest.raises(RowsMoved):
                     desk.settle([resolved(1, 1, Resolution.PAID)])
             assert states(at_database)[:3] == [State.IN_FLIGHT, State.IN_FLIGHT, State.READY]
@@ -249,7 +249,7 @@ def test_a_stop_reaches_every_worker_before_its_next_row(at_database: DatabasePl
                 other.stop_run(joined, "the breaker")
                 assert [*await first.append([intent(here)])] == [MoveResult.HELD]
                 with closing(open_postgres(at_database)) as desk, pytest.raises(JournalHeld, match="still ending"):
-                    desk.hand_over(batch, waits=True)
+                    desk.start_shared_run(batch, waits=True)
                 paid = outcome_of(there.number, 1, OutcomeKind.PAID)
                 assert [*await second.append([paid])] == [MoveResult.MOVED], "what is in flight is written down"
                 assert await paid_rows(first, batch) == []
@@ -264,13 +264,13 @@ def test_a_stop_reaches_every_worker_before_its_next_row(at_database: DatabasePl
         assert one.runs() == []
         assert by_hand(at_database, "SELECT stop_reason FROM run") == [("the breaker",)]
         with closing(open_postgres(at_database)) as desk:
-            assert desk.hand_over(batch) is not None
+            assert desk.start_shared_run(batch) is not None
         assert len(work(one)) == 6
 
 
 def test_who_follows_a_stopped_run_sees_its_end_although_no_worker_is_left(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as desk:
-        run = desk.hand_over(open_sheet(desk).number, waits=True)
+        run = desk.start_shared_run(open_sheet(desk).number, waits=True)
         assert run is not None
         run.stop("an operator")
         run.stop("another reason")
@@ -295,7 +295,7 @@ def test_rows_that_another_batch_brought_are_sent_once_whichever_run_comes_first
     with closing(open_postgres(at_database)) as desk:
         known = [Known(row, row - 1, State.READY) for row in (2, 3, 4, 5)]
         second = open_sheet(desk, "b2", [new_instruction(9)], known=known)
-        desk.hand_over(second.number, waits=True)
+        desk.start_shared_run(second.number, waits=True)
     with worker(at_database) as journal:
         sent = [work(journal), work(journal)]
         assert sent == [[2, 3, 4, 5], [9]]
@@ -332,7 +332,7 @@ def test_evidence_that_is_being_taken_in_holds_a_row_that_a_worker_is_about_to_s
         desk = stack.enter_context(closing(open_postgres(at_database)))
         assert desk.release(batch, None, suffix=False, by="amina", at=AT) == 1
         open_sheet(desk, "p1", 1, operation="payin")
-        assert desk.hand_over(batch, waits=True) is not None
+        assert desk.start_shared_run(batch, waits=True) is not None
         journal = stack.enter_context(worker(at_database))
         assert journal.join_run() is not None
         engine = stack.enter_context(journal.for_engine())
@@ -364,7 +364,7 @@ def test_evidence_that_is_being_taken_in_holds_a_row_that_a_worker_is_about_to_s
                 commit(desk, before)
 
             desk.writer._commit_desk = late  # type: ignore[method-assign]  # between the evidence and its commit
-            return [*desk.take_in([said], words, at=AT)]
+            return [*desk.record_evidence([said], words, at=AT)]
 
         async def until_blocked(sending: asyncio.Future[Sequence[MoveResult]]) -> None:
             waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"

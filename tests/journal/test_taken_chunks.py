@@ -94,7 +94,7 @@ class WrittenFacts:
         self.entries += entries
         return [self.answers.get(entry.instruction, MoveResult.MOVED) for entry in entries]
 
-    def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+    def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         assert words == {"approved": OutcomeKind.PAID}
         self.taken_in.append(at)
         return Counter({Finding.MOVED: 1})
@@ -217,9 +217,9 @@ def test_notifications_are_taken_in_while_the_leases_are_ours() -> None:
     facts = WrittenFacts()
     with closing(ChunkJournal(facts, cast("ChainWriter", leases))) as journal:
         words = {"approved": OutcomeKind.PAID}
-        assert asyncio.run(journal.take_in_waiting(words, at=AT)) == {Finding.MOVED: 1}
+        assert asyncio.run(journal.drain_inbox(words, at=AT)) == {Finding.MOVED: 1}
         leases.has_lost = True
-        assert asyncio.run(_called(journal, lambda it: it.take_in_waiting(words, at=AT))) == {}
+        assert asyncio.run(_called(journal, lambda it: it.drain_inbox(words, at=AT))) == {}
     assert facts.taken_in == [AT]
 
 

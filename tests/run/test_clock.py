@@ -114,7 +114,7 @@ def test_a_clock_that_was_behind_makes_the_quarantine_longer_until_it_is_over_fo
     left = timestamp(NOW + HOUR)  # as it was noted: by the gateway's clock a day later
     held = JournalClock.read(journal, right_at).quarantine(24)
     assert held.opens(left) == NOW + 49 * HOUR
-    assert held.left_until(NOW + 49 * HOUR) == left
+    assert held.cutoff(NOW + 49 * HOUR) == left
     assert str(held) == "a quarantine of 24 h, and the clock was up to 1,440 minutes behind the gateway's"
     assert str(Quarantine(0.5)) == "a quarantine of 0.5 h"
 

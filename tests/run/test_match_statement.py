@@ -110,7 +110,7 @@ def says(journal: SqliteJournal, resolution: Resolution, *, attempt: int = 1, mi
 
 def again(journal: SqliteJournal, *, suffix: bool, minute: int = 5) -> None:
     """Release what is rejected."""
-    assert journal.release(1, None, suffix=suffix, by="amina", at=at(minute), left_until=at(59)) == 1
+    assert journal.release(1, None, suffix=suffix, by="amina", at=at(minute), cutoff=at(59)) == 1
 
 
 def sent_twice(*, suffix: bool = False) -> SqliteJournal:
@@ -183,7 +183,7 @@ def test_what_a_person_vouches_for_moves_no_row_by_itself() -> None:
     journal, declined = sent(OutcomeKind.UNKNOWN), line(status="declined", time="2026-11-21T08:30:00Z")
     by = reader(journal)
     evidence = by.evidence(statement(declined), [declined], "amina")
-    assert journal.take_in(evidence, WORDS, at=at(40)) == [Finding.TO_CONFIRM]
+    assert journal.record_evidence(evidence, WORDS, at=at(40)) == [Finding.TO_CONFIRM]
     assert next(iter(journal.rows(1))).state is State.IN_DOUBT
 
 
@@ -601,7 +601,7 @@ def kept(journal: SqliteJournal, one: StatementLine) -> Sequence[Finding]:
     read = reader(journal)
     found = read.match(statement(one))
     evidence = read.evidence(statement(one), found.contrary, "amina")
-    return journal.take_in(evidence, read.meanings(statement(one)), at=at(50))
+    return journal.record_evidence(evidence, read.meanings(statement(one)), at=at(50))
 
 
 def test_a_contrary_line_is_kept_whole_and_holds_its_row() -> None:

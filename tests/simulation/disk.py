@@ -17,7 +17,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import JournalHeld
 from paygw_batch.journal.facts.chain import Identity
-from paygw_batch.journal.guards.witness import Seen
+from paygw_batch.journal.guards.witness import WitnessedHead
 from paygw_batch.journal.opening import file_place as opened
 from paygw_batch.journal.opening.examine import look_at
 from paygw_batch.journal.opening.in_memory import database_of
@@ -70,7 +70,7 @@ class Disk:
         self.copies = [Copy(self.image)]
         self.durable = self.copies[0]
         """What a power cut leaves where nothing is synchronous; its number of the last fact is true in any case."""
-        self.witness: Seen | None = Seen(_NEW.journal_id, _NEW.start.seq, _NEW.start.hash.hex())
+        self.witness: WitnessedHead | None = WitnessedHead(_NEW.journal_id, _NEW.start.seq, _NEW.start.hash.hex())
         """The journal was made on this machine, on purpose."""
         self.holders: set[Process] = set()
         self.synchronous = True
@@ -126,7 +126,7 @@ class Disk:
         if not opened._is_known(found, self.witness, _OTHER_WITNESSES):
             raise opened._not_adopted(_PATH, found)
         witness = SimWitness(self, process)
-        witness.note(Seen(found.identity.journal_id, found.end.seq, found.end.hash.hex()))
+        witness.note(WitnessedHead(found.identity.journal_id, found.end.seq, found.end.hash.hex()))
         return process.world.journal_type(
             connection,
             _PATH,
@@ -293,7 +293,7 @@ class SimWitness:
         self._disk = disk
         self._process = process
 
-    def note(self, seen: Seen) -> None:
+    def note(self, seen: WitnessedHead) -> None:
         """Remember how far the journal has come."""
         if self._process.dead:
             raise asyncio.CancelledError

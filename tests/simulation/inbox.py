@@ -92,7 +92,7 @@ class SimulatedInbox:
         before = journal.head().inbox[0]
         for one in self.heard[before:]:  # what is in the inbox may be shown, whenever it gets into the journal
             judge.tell(row_of(one.order_id), MEANS[one.word])
-        journal.take_in_waiting(WORDS, at=self._world.at())
+        journal.drain_inbox(WORDS, at=self._world.at())
         for one in self.heard[before : journal.head().inbox[0]]:
             if one.is_about_ready and one is self.heard[-1]:
                 judge.held.add(row_of(one.order_id))

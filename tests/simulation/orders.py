@@ -9,7 +9,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Basis, State
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import BatchRecord, RowStanding
+from paygw_batch.journal.values import BatchRecord, RowState
 from paygw_batch.run.match_statement import StatementReader
 from paygw_batch.run.ordered_batch import order_in_force
 from paygw_batch.run.quarantine_clock import JournalClock
@@ -99,7 +99,7 @@ class Orders:
             self._make(signed(unsigned, key_of(MAKER)))
             self._carry_out(journal)
 
-    def _is_sure(self, one: RowStanding) -> bool:
+    def _is_sure(self, one: RowState) -> bool:
         """Whether a look at the gateway's books agrees with the word that a person gave early."""
         number, judge = row_of(one.client_orderid), self._world.judge
         return number not in judge.called_early or judge.rows[number].nonce not in judge.paid_nonces
@@ -160,9 +160,9 @@ class Orders:
         check_releasable(journal, found.batch, order.numbers, quarantine_h=QUARANTINE_H, now=world.now)
         self._look_at_approval(made)
         rows = {row.row: row_of(row.client_orderid) for row in journal.rows(found.batch.number, numbers=order.numbers)}
-        until = JournalClock.read(journal, world.now()).quarantine(QUARANTINE_H).left_until(world.now())
+        until = JournalClock.read(journal, world.now()).quarantine(QUARANTINE_H).cutoff(world.now())
         released = partial(journal.release, found.batch.number, list(order.numbers), suffix=world.rng.random() < 0.7)
-        released(by=f"amina, {found.decided}", at=world.at(), left_until=until, order=found.kept)
+        released(by=f"amina, {found.decided}", at=world.at(), cutoff=until, order=found.kept)
         for number in rows.values():
             world.judge.release(number)
 

@@ -15,7 +15,7 @@ from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.errors import SheetError, UsageError
 from paygw_batch.gateway.message import RawReply
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import BatchRecord, CarriedOut, RowStanding
+from paygw_batch.journal.values import BatchRecord, CarriedOut, RowState
 from paygw_batch.run.match_statement import StatementReader
 from paygw_batch.run.quarantine_clock import DateWatch, JournalClock
 from paygw_batch.run.release import check_releasable
@@ -128,7 +128,7 @@ def by_hand(world: "SimWorld", journal: SqliteJournal, record: BatchRecord, *, e
         settle_words(world, journal, record, words)
 
 
-def _truth(world: "SimWorld", number: int, row: RowStanding) -> Resolution:
+def _truth(world: "SimWorld", number: int, row: RowState) -> Resolution:
     judged = world.judge.rows[number]
     was_paid = judged.payments > 0 if row.state is State.READY else judged.nonce in world.judge.paid_nonces
     if was_paid:
@@ -184,8 +184,8 @@ def release(world: "SimWorld", journal: SqliteJournal, record: BatchRecord) -> N
         check_releasable(journal, record, rows, quarantine_h=QUARANTINE_H, now=world.now)
     except UsageError:
         return
-    until = JournalClock.read(journal, world.now()).quarantine(QUARANTINE_H).left_until(world.now())
-    journal.release(record.number, rows or None, suffix=suffix, by="amina", at=world.at(), left_until=until)
+    until = JournalClock.read(journal, world.now()).quarantine(QUARANTINE_H).cutoff(world.now())
+    journal.release(record.number, rows or None, suffix=suffix, by="amina", at=world.at(), cutoff=until)
     waiting = {one.row for one in journal.rows(record.number) if one.state is State.REJECTED}
     for one in rejected:
         if one.row not in waiting:
@@ -242,7 +242,7 @@ def is_gateways(signature: bytes, content: bytes) -> bool:
     return hmac.compare_digest(signature, signature_of(content))
 
 
-def typed_statement(world: "SimWorld", rows: Sequence[RowStanding]) -> StatementFile:
+def typed_statement(world: "SimWorld", rows: Sequence[RowState]) -> StatementFile:
     """Write "declined" of rows as a person types it, with the time of now, at times beside another file's signature."""
     now = world.at()
     path = world.directory() / f"typed-{world.typing.randrange(10**9)}.csv"
@@ -278,7 +278,7 @@ def read_a_statement(world: "SimWorld", journal: SqliteJournal, record: BatchRec
         if line.status in MEANS and line.order_id != "PAY-0":
             world.judge.tell(row_of(line.order_id), MEANS[line.status])
     if matched.contrary:
-        journal.take_in(
+        journal.record_evidence(
             reader.evidence(statement, matched.contrary, "amina"), reader.meanings(statement), at=timestamp(world.now())
         )
     for number in ready:

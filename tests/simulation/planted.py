@@ -45,7 +45,7 @@ from paygw_batch.journal.values import (
     Known,
     MoveResult,
     NewInstruction,
-    RowStanding,
+    RowState,
     UsedSpelling,
 )
 from paygw_batch.report.changes import CHANGED_ACCOUNT, Change, _Past, _Sheet
@@ -117,7 +117,7 @@ class IntentsLate(SqliteJournal):
 class SendsInFlightAgain(SqliteJournal):
     """Takes what was in flight at a crash for unsent."""
 
-    def conclude_dead(self, at: str) -> int:
+    def mark_interrupted(self, at: str) -> int:
         found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight'")
         self.append([Entry(number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT)), at) for number, attempt in found])
         return len(found)
@@ -126,8 +126,8 @@ class SendsInFlightAgain(SqliteJournal):
 class InterruptsTheFirst(SqliteJournal):
     """Puts one row in doubt after a crash, and takes the others for unsent."""
 
-    def conclude_dead(self, at: str) -> int:
-        count = super().conclude_dead(at)
+    def mark_interrupted(self, at: str) -> int:
+        count = super().mark_interrupted(at)
         if count > 1:
             self._run(
                 """UPDATE standing SET state = 'ready' WHERE state = 'in_doubt' AND error_code = 'interrupted'
@@ -139,8 +139,10 @@ class InterruptsTheFirst(SqliteJournal):
 class Overwrites(SqliteJournal):
     """Writes evidence wherever the row is."""
 
-    def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
-        findings = super().take_in(evidence, words, at=at)
+    def record_evidence(
+        self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
+    ) -> Sequence[Finding]:
+        findings = super().record_evidence(evidence, words, at=at)
         with self._writing():
             for one, finding in zip(evidence, findings, strict=False):
                 if finding in {Finding.CONTRADICTING, Finding.AMBIGUOUS, Finding.SUPERSEDED, Finding.LATE}:
@@ -289,7 +291,7 @@ def last_alone(found: Sequence[InboxEntry]) -> Sequence[InboxEntry]:
 # People's words: statements, settlements, approvals.
 
 
-def from_the_first_attempt(standing: RowStanding, quarantine: Quarantine) -> datetime | None:
+def from_the_first_attempt(standing: RowState, quarantine: Quarantine) -> datetime | None:
     """The quarantine counted from the first attempt instead of the latest."""
     return None if standing.first_sent_at is None else quarantine.opens(standing.first_sent_at)
 
@@ -545,11 +547,11 @@ def rounded_on_the_wire(world: SimWorld) -> None:
     world.prepare = rounded
 
 
-_take_in = SqliteJournal.take_in
+_record_evidence = SqliteJournal.record_evidence
 
 
 def _without_a_trace(self: SqliteJournal, *args: Any, **named: Any) -> Sequence[Finding]:
-    findings = _take_in(self, *args, **named)
+    findings = _record_evidence(self, *args, **named)
     self._took_in = False
     return findings
 
@@ -631,7 +633,7 @@ BUGS: Mapping[str, Bug] = {
         patched(SqliteJournal, "_refused", lambda _journal, entries: [False] * len(entries)), "I1"
     ),
     "what came into the journal during a run is not asked for": bug(
-        patched(SqliteJournal, "take_in", _without_a_trace), "I1"
+        patched(SqliteJournal, "record_evidence", _without_a_trace), "I1"
     ),
     "held rows are due": bug(patched(reader, "IS_CONTESTED", "0"), "I1", "error"),
     "rows in flight at a crash: the first alone is in doubt": bug(

@@ -210,7 +210,7 @@ async def hold(process: Process) -> SqliteJournal:
     journal = world.disk.open(process)
     world.look_at_opened()
     away = world.away_of(process)
-    await away.journal(partial(journal.conclude_dead, world.at()))
+    await away.journal(partial(journal.mark_interrupted, world.at()))
     await away.journal(lambda: world.inbox.take_in(journal))
     return journal
 

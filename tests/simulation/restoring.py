@@ -65,8 +65,8 @@ def _retry_what_is_contradicted(world: "SimWorld", journal: SqliteJournal, recor
     paid = {row: number for row, number in paid.items() if world.judge.rows[number].payments}
     if not paid:
         return
-    until = JournalClock.read(journal, world.now()).quarantine(QUARANTINE_H).left_until(world.now())
+    until = JournalClock.read(journal, world.now()).quarantine(QUARANTINE_H).cutoff(world.now())
     suffix = world.rng.random() < 0.5
-    journal.release(record.number, list(paid), suffix=suffix, by="amina", at=world.at(), left_until=until)
+    journal.release(record.number, list(paid), suffix=suffix, by="amina", at=world.at(), cutoff=until)
     words = [(number, Settlement(row, Resolution.PAID, "statement")) for row, number in paid.items()]
     settle_words(world, journal, record, words)

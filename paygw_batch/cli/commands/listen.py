@@ -201,9 +201,9 @@ class _Taking:
             return True
         try:
             with closing(open_to_write(self._settings, "listen", HolderKind.LISTENER)) as journal:
-                journal.conclude_dead(timestamp(utc_now()))
+                journal.mark_interrupted(timestamp(utc_now()))
                 now = timestamp(utc_now())
-                self.findings += journal.take_in_waiting(self._settings.words(), at=now, at_most=AT_ONCE)
+                self.findings += journal.drain_inbox(self._settings.words(), at=now, at_most=AT_ONCE)
                 self._taken, _ = journal.head().inbox
             self._is_measured = False
         except JournalHeld:

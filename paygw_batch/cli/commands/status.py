@@ -32,7 +32,7 @@ from paygw_batch.core.recorded_words import deed_words, recorded
 from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, counted_state, shown_state, state_words
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, Contradiction, FoundPayment, JournalReader, RowStanding, StateTally
+from paygw_batch.journal import BatchRecord, Contradiction, FoundPayment, JournalReader, RowState, StateTally
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.next_step import in_command_words, step_of_state
 from paygw_batch.report.remittance import payee_of
@@ -263,7 +263,7 @@ def _show_steps(found: BatchStatus, payments: Mapping[int, FoundPayment], screen
             screen.say(f"  {line}")
 
 
-def _doubt_told(row: RowStanding, payment: FoundPayment) -> str:
+def _doubt_told(row: RowState, payment: FoundPayment) -> str:
     """Return who is in doubt: the amount, the person, the order and since when. Of the account, the end is enough."""
     payee = payee_of(payment.form, payment.fields)
     return say(

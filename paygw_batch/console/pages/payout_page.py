@@ -28,7 +28,7 @@ from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, accoun
 from paygw_batch.core.recorded_words import code_of, recorded
 from paygw_batch.core.shown_states import INVALID
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, RowStanding, make_directory
+from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, RowState, make_directory
 from paygw_batch.language import language, mark, say, say_count
 from paygw_batch.report.next_step import NextStep, RowStep
 from paygw_batch.wiring.approvals import name_in
@@ -137,7 +137,7 @@ class RowPage(Page):
 
     record: BatchRecord
     followed: FollowedRow
-    standing: RowStanding
+    standing: RowState
     advice: ShownStep | None
     happened: Sequence[Happened]
     account: Callable[[str], str]

@@ -29,7 +29,7 @@ from paygw_batch.core.lifecycle import (
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.recorded_words import kept, kept_text, with_duplicate
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.values import RowStanding
+from paygw_batch.journal.values import RowState
 
 PROVEN_STATEMENT = "proven_statement"
 """The error code of a row that was called rejected by a proven statement. Its quarantine is lifted, its mark stays."""
@@ -102,13 +102,13 @@ def waits_for_quarantine(standing: Standing, error_code: str | None) -> bool:
     return standing.is_rejected_by_word and error_code != PROVEN_STATEMENT
 
 
-def is_in_quarantine(progress: RowProgress, left_until: str) -> bool:
-    """Whether a rejected row may not be sent again yet: only a person says so, and its attempt left after `left_until`.
+def is_in_quarantine(progress: RowProgress, cutoff: str) -> bool:
+    """Whether a rejected row may not be sent again yet: only a person says so, and its attempt left after `cutoff`.
 
     Times are UTC, ISO 8601 with `Z`. If nothing left, there is nothing to wait for.
     """
     intended_at = progress.intended_at
-    return progress.is_rejected_by_person and intended_at is not None and intended_at > left_until
+    return progress.is_rejected_by_person and intended_at is not None and intended_at > cutoff
 
 
 def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgress | IllegalMove:
@@ -248,11 +248,11 @@ def next_order_id(client_orderid: str, progress: RowProgress, *, suffix: bool, i
 
 def row_standing(
     row: int, instruction: int, client_orderid: str, country: str, currency: str, minor: int, progress: RowProgress
-) -> RowStanding:
+) -> RowState:
     """Return the standing of a row as people read it; the message of a possible duplicate is always marked."""
     standing = progress.standing
     in_flight = standing.state is State.IN_FLIGHT
-    return RowStanding(
+    return RowState(
         row=row,
         instruction=instruction,
         attempt=standing.attempt,

@@ -23,7 +23,7 @@ _WORD = "paygw-witness-1"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WitnessedHead:
     """The newest fact of a journal, as its witness noted it: id of the journal, number of the fact, its hash (hex).
 
     `seq` is 0 when the journal was made and no fact was written yet.
@@ -40,7 +40,7 @@ def witness_path(witness_dir: Path, journal: Path) -> Path:
     return witness_dir / f"{digest[:32]}.witness"
 
 
-def read_witness(path: Path, mend: str | None = None) -> Seen | None:
+def read_witness(path: Path, mend: str | None = None) -> WitnessedHead | None:
     """Return the newest that the witness has seen; None when there is no witness.
 
     Raises `WitnessDamaged`, with the hint `mend`, when the file exists and nothing in it can be read.
@@ -62,7 +62,7 @@ def read_witness(path: Path, mend: str | None = None) -> Seen | None:
     return max(seen, key=lambda slot: slot.seq)
 
 
-def seen_elsewhere(witness_dir: Path, journal_id: str) -> Iterator[tuple[Path, Seen]]:
+def seen_elsewhere(witness_dir: Path, journal_id: str) -> Iterator[tuple[Path, WitnessedHead]]:
     """Yield path and newest fact of every witness of a journal in `witness_dir`, for any place of the journal."""
     for path in sorted(witness_dir.glob("*.witness")):
         seen = read_witness(path)
@@ -70,7 +70,7 @@ def seen_elsewhere(witness_dir: Path, journal_id: str) -> Iterator[tuple[Path, S
             yield path, seen
 
 
-def retire(path: Path, seen: Seen) -> None:
+def retire(path: Path, seen: WitnessedHead) -> None:
     """Keep the witness of a journal that is lost under the journal's own name, where another takes its place."""
     path.rename(path.with_name(f"{seen.journal_id}.witness"))
     sync_directory(path.parent)
@@ -79,7 +79,7 @@ def retire(path: Path, seen: Seen) -> None:
 class HeadWitness(Protocol):
     """The interface of a writer's witness."""
 
-    def note(self, seen: Seen) -> None:
+    def note(self, seen: WitnessedHead) -> None:
         """Make `seen` durable. Raises `OSError`."""
         ...
 
@@ -91,7 +91,7 @@ class HeadWitness(Protocol):
 class Witness:
     """The witness of a journal that a run writes. Made for its owner alone if it is missing."""
 
-    def __init__(self, path: Path, seen: Seen) -> None:
+    def __init__(self, path: Path, seen: WitnessedHead) -> None:
         self.path = path
         if not check_file(path):
             make_witness(path, seen)
@@ -102,7 +102,7 @@ class Witness:
         if slots[newest] != seen:
             self.note(seen)
 
-    def note(self, seen: Seen) -> None:
+    def note(self, seen: WitnessedHead) -> None:
         """Make `seen` durable. Raises `OSError`."""
         # Always over the older of the two slots: a crash in the middle of the write leaves the newer one readable. A
         # witness that cannot be read would refuse a good journal; one that lags would accept an older copy.
@@ -125,7 +125,9 @@ class Witness:
         os.close(self._fd)
 
 
-def require_not_older(seen: Seen, path: Path, *, journal_id: str, seq: int, hash_at: Callable[[int], str]) -> None:
+def require_not_older(
+    seen: WitnessedHead, path: Path, *, journal_id: str, seq: int, hash_at: Callable[[int], str]
+) -> None:
     """Raise `JournalWentBack` unless a journal with this id, that ends at `seq`, continues from `seen`.
 
     A journal that is ahead of its witness is fine: a run may end between writing the one and the other. A witness of
@@ -154,7 +156,7 @@ def require_not_older(seen: Seen, path: Path, *, journal_id: str, seq: int, hash
         )
 
 
-def missing_journal(journal: Path, seen: Seen) -> JournalWentBack:
+def missing_journal(journal: Path, seen: WitnessedHead) -> JournalWentBack:
     """Return the error for a journal that is gone although its witness knows it."""
     return JournalWentBack(
         say(
@@ -180,23 +182,23 @@ def _mend(path: Path) -> str:
     )
 
 
-def _slot(seen: Seen) -> bytes:
+def _slot(seen: WitnessedHead) -> bytes:
     text = f"{_WORD} {seen.journal_id} {seen.seq} {seen.hash}"
     checksum = hashlib.sha256(text.encode()).hexdigest()
     return f"{text} {checksum}".encode().ljust(_SLOT_BYTES - 1) + b"\n"
 
 
-def _read_slot(content: bytes) -> Seen | None:
+def _read_slot(content: bytes) -> WitnessedHead | None:
     """Return the fact noted in a slot, None when the slot is empty, torn or damaged."""
     try:
         _, journal_id, seq, head_hash, _ = content.decode("ascii").split()
-        seen = Seen(journal_id, int(seq), head_hash)
+        seen = WitnessedHead(journal_id, int(seq), head_hash)
     except ValueError:
         return None
     return seen if _slot(seen) == content else None
 
 
-def make_witness(path: Path, seen: Seen) -> None:
+def make_witness(path: Path, seen: WitnessedHead) -> None:
     """Make a witness that knows `seen`, in the place of any before: under another name first, then under its own."""
     with replacing(path) as file:
         for offset in _SLOT_OFFSETS:

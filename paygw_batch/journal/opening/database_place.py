@@ -176,7 +176,7 @@ class DatabasePlace(JournalPlace):
         """Open the journal to look into it (see the place). Who has its address may."""
         session = Session(self.server, write=False)
         try:
-            with plainly(self.server):
+            with translating_errors(self.server):
                 identity = self._checked(session)
                 session.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         except BaseException:
@@ -359,7 +359,7 @@ class DatabasePlace(JournalPlace):
         with ExitStack() as undo:
             session = Session(self.server, write=True)
             undo.callback(session.close)
-            with plainly(self.server), limited(session.connection, self.server.commit_limit_s):
+            with translating_errors(self.server), limited(session.connection, self.server.commit_limit_s):
                 identity = self._identified(session)
                 roll = self._roll(identity)
                 roll.answer(session.connection)
@@ -392,7 +392,7 @@ class DatabasePlace(JournalPlace):
 
     @contextmanager
     def _session(self, *, write: bool) -> Iterator[Session]:
-        with closing(Session(self.server, write=write)) as session, plainly(self.server):
+        with closing(Session(self.server, write=write)) as session, translating_errors(self.server):
             yield session
 
     @contextmanager

@@ -11,7 +11,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalWentBack
 from paygw_batch.journal.facts.chain import Identity, Link
 from paygw_batch.journal.guards.location import check_directory, check_file
-from paygw_batch.journal.guards.witness import Seen, read_witness, require_not_older, witness_path
+from paygw_batch.journal.guards.witness import WitnessedHead, read_witness, require_not_older, witness_path
 from paygw_batch.journal.sqlite.about import names_of
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, migrations, version_of
@@ -30,9 +30,9 @@ class Found:
     """Every name under which it knows its endpoint."""
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> WitnessedHead:
         """The newest fact, as a witness that has seen the whole journal notes it."""
-        return Seen(self.identity.journal_id, self.end.seq, self.end.hash.hex())
+        return WitnessedHead(self.identity.journal_id, self.end.seq, self.end.hash.hex())
 
 
 def check_place(path: Path) -> bool:
@@ -51,7 +51,7 @@ def look_at(
     path: Path,
     *,
     endpoint: EndpointIdentity,
-    seen: Seen | None,
+    seen: WitnessedHead | None,
     witness: Path,
     is_any_name_fine: bool = False,
 ) -> Found | None:
@@ -129,7 +129,7 @@ def check_home(connection: apsw.Connection, path: Path, found: Found, witness_di
     return former
 
 
-def hold(connection: apsw.Connection, found: Found, seen: Seen, witness: Path) -> None:
+def hold(connection: apsw.Connection, found: Found, seen: WitnessedHead, witness: Path) -> None:
     """Raise `JournalWentBack` unless a journal continues from `seen`, the newest fact of the witness at `witness`."""
     require_not_older(
         seen,

@@ -26,8 +26,8 @@ from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.location import canonical_path, check_directory, copied_path, make_directory
 from paygw_batch.journal.guards.lock import LockHolder, RunLock, journal_holder, lock_path
 from paygw_batch.journal.guards.witness import (
-    Seen,
     Witness,
+    WitnessedHead,
     make_witness,
     missing_journal,
     read_witness,
@@ -173,7 +173,7 @@ class FilePlace(JournalPlace):
     def _is_there(self) -> bool:
         return self.path.parent.exists() and check_place(self.path)
 
-    def _missing(self, seen: Seen | None) -> JournalError:
+    def _missing(self, seen: WitnessedHead | None) -> JournalError:
         """Return the error for a journal that is not there, with the other journals of its endpoint."""
         if seen is not None and seen.seq > 0:
             return missing_journal(self.path, seen)
@@ -190,14 +190,14 @@ class FilePlace(JournalPlace):
             ),
         )
 
-    def _look_at(self, connection: apsw.Connection, seen: Seen | None) -> Found:
+    def _look_at(self, connection: apsw.Connection, seen: WitnessedHead | None) -> Found:
         """Examine the journal without changing it. Raises `JournalMissing` for an empty file."""
         found = look_at(connection, self.path, endpoint=self.endpoint, seen=seen, witness=self.witness)
         if found is None:
             raise self._missing(seen)
         return found
 
-    def _notes_of_reader(self, found: Found, seen: Seen | None, *, must_be_known: bool) -> tuple[str, ...]:
+    def _notes_of_reader(self, found: Found, seen: WitnessedHead | None, *, must_be_known: bool) -> tuple[str, ...]:
         if found.version < len(migrations()):
             raise JournalError(
                 say(
@@ -228,7 +228,7 @@ class FilePlace(JournalPlace):
         try:
             witness = Witness(self.witness, found.seen)
             undo.callback(witness.close)
-            self._bring_up(connection, found, now)
+            self._migrate(connection, found, now)
             if self.registry is not None:
                 found = replace(found, names=names_of(connection))
                 notes += _remember(self.registry, path, found, now)
@@ -242,7 +242,7 @@ class FilePlace(JournalPlace):
             connection, path, journal_id=journal_id, end=end, witness=witness, lock=lock, notes=tuple(notes)
         )
 
-    def _bring_up(self, connection: apsw.Connection, found: Found, now: str) -> None:
+    def _migrate(self, connection: apsw.Connection, found: Found, now: str) -> None:
         """Give the journal the newest tables, its present place and the name it is opened under, in one transaction."""
         is_name_noted = self.endpoint in found.names or not self.endpoint.consumer_key_sha256
         if found.version == len(migrations()) and found.identity.home == str(self.path) and is_name_noted:
@@ -254,7 +254,7 @@ class FilePlace(JournalPlace):
             note_name(connection, self.endpoint, at=now, by="")
         connection.execute("COMMIT")
 
-    def _make(self, identity: Identity, seen: Seen | None) -> None:
+    def _make(self, identity: Identity, seen: WitnessedHead | None) -> None:
         """Make the file, its witness and its entry; `seen` is the witness of the journal that was here before."""
         registry = self.registry
         entry = Registered(identity.journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
@@ -264,12 +264,12 @@ class FilePlace(JournalPlace):
             if registry is not None and registry.entry(seen.journal_id) is None:
                 registry.write(self._lost(seen))
             retire(self.witness, seen)
-        make_witness(self.witness, Seen(identity.journal_id, 0, identity.start.hash.hex()))
+        make_witness(self.witness, WitnessedHead(identity.journal_id, 0, identity.start.hash.hex()))
         _make_file(self.path, identity, self.endpoint)
         if registry is not None:
             registry.write(replace(entry, is_intended=False))
 
-    def _check_alone(self, seen: Seen | None, beside: str | None) -> None:
+    def _check_alone(self, seen: WitnessedHead | None, beside: str | None) -> None:
         """Raise `JournalError` unless no other journal is known, or `beside` is the newest of them."""
         others = list(self.registry.paying((self.endpoint,))) if self.registry is not None else []
         if seen is not None and seen.seq > 0 and seen.journal_id not in {entry.journal_id for entry in others}:
@@ -278,7 +278,7 @@ class FilePlace(JournalPlace):
             others.insert(0, self._lost(seen))
         check_beside(others, beside, command="journal new")
 
-    def _lost(self, seen: Seen) -> Registered:
+    def _lost(self, seen: WitnessedHead) -> Registered:
         """Return a registry entry for a journal that is not registered, but whose witness is still at its place."""
         return Registered(seen.journal_id, (self.endpoint,), str(self.path), "")
 
@@ -294,7 +294,7 @@ def _not_adopted(path: Path, found: Found) -> JournalNotAdopted:
     )
 
 
-def _is_known(found: Found, seen: Seen | None, witness_dir: Path) -> bool:
+def _is_known(found: Found, seen: WitnessedHead | None, witness_dir: Path) -> bool:
     """Whether this machine has a witness of the journal, for its place or for the one it was moved from."""
     if seen is not None and seen.journal_id == found.identity.journal_id:
         return True

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 
 from paygw_batch.journal.facts.chain import Identity
-from paygw_batch.journal.guards.witness import Seen
+from paygw_batch.journal.guards.witness import WitnessedHead
 from paygw_batch.journal.sqlite.connect import configure
 from paygw_batch.journal.sqlite.schema import migrate
 from paygw_batch.journal.sqlite.writer import SqliteJournal
@@ -56,7 +56,7 @@ def database_of(identity: Identity) -> bytes:
 class _NoWitness:
     """Keeps nothing: a journal that ends with its process cannot go back in time."""
 
-    def note(self, seen: Seen) -> None:
+    def note(self, seen: WitnessedHead) -> None:
         """Take no note."""
 
     def close(self) -> None:

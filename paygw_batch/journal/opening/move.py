@@ -31,7 +31,7 @@ from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.registry import Registered
 from paygw_batch.journal.postgres.leasing.leases import machine
 from paygw_batch.journal.postgres.moved_copy import copy_journal, finish_move
-from paygw_batch.journal.postgres.session import Session, plainly
+from paygw_batch.journal.postgres.session import Session, translating_errors
 from paygw_batch.journal.postgres.standing_lines import text_of
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.rows import CONTENT
@@ -123,7 +123,7 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
             hint=say("Name the file: `paygw-batch journal move FILE`."),
         )
     counts: Mapping[str, int] = {}
-    with closing(Session(place.server, write=True)) as session, plainly(place.server):
+    with closing(Session(place.server, write=True)) as session, translating_errors(place.server):
         if not _moved_place(path):
             counts = _copied(file_place, place, session, words, now=now, by=by)
         with closing(RunLock(lock_path(path), now=now, command=_COMMAND)), closing(connect(path, write=False)) as file:
@@ -174,8 +174,8 @@ def _copied(
 ) -> Mapping[str, int]:
     """Copy the journal while no run can hold it, and mark the file; return the counts of the copy."""
     with closing(file_place.open_to_write(_COMMAND)) as journal:
-        journal.conclude_dead(now)
-        journal.take_in_waiting(words, at=now)
+        journal.mark_interrupted(now)
+        journal.drain_inbox(words, at=now)
         counts = journal.verify()
         with closing(connect(file_place.path, write=False)) as file:
             fetch(file, "BEGIN")

@@ -15,7 +15,7 @@ from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.progress import PROGRESS, STATES, progress_of, row_standing
 from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW
-from paygw_batch.journal.values import Due, RowStanding, StateTally, WantedRows
+from paygw_batch.journal.values import Due, RowState, StateTally, WantedRows
 
 _AT_ONCE = 10_000
 _CHUNKS_AT_ONCE = 32
@@ -143,7 +143,7 @@ def _tallies(found: Iterable[Row]) -> list[StateTally]:
     ]
 
 
-def find_rows(connection: Connection[Row], batch: int, wanted: WantedRows) -> Iterator[RowStanding]:
+def find_rows(connection: Connection[Row], batch: int, wanted: WantedRows) -> Iterator[RowState]:
     """Yield the wanted rows of a batch, in the sheet's order (see `JournalReader.rows`).
 
     With `states`, all that is found is read at once: the caller may write to the journal between two rows.

@@ -89,11 +89,11 @@ class PostgresJournal(PostgresReader, Journal):
             raise InternalError("a release or a replacement cannot be appended by itself")
         return self.writer.append(entries)
 
-    def conclude_dead(self, at: str) -> int:
+    def mark_interrupted(self, at: str) -> int:
         """Put the instructions in flight whose run is over in doubt, and return their number."""
         return self.writer.conclude(at)
 
-    def hand_over(self, batch: int, *, waits: bool = False, is_urgent: bool = False) -> OfferedRun | None:
+    def start_shared_run(self, batch: int, *, waits: bool = False, is_urgent: bool = False) -> OfferedRun | None:
         """Offer the batch to workers, and release the desk."""
         if not waits and not any(one.is_alive for one in self.workers()):
             self.writer.ask(partial(withdraw_run, batch=batch))

@@ -81,7 +81,7 @@ class PostgresReader(JournalReader):
     def _due(self, batch: int, after_row: int, limit: int) -> Sequence[Due]:
         return due_rows(self._session.connection, batch, after_row, limit)
 
-    def _rows(self, batch: int, wanted: WantedRows) -> Iterator[RowStanding]:
+    def _rows(self, batch: int, wanted: WantedRows) -> Iterator[RowState]:
         return find_rows(self._session.connection, batch, wanted)
 
     def _tallies(self, batch: int, kind: TallyKind, accepted_until: str | None) -> Sequence[StateTally]:
@@ -110,14 +110,14 @@ class PostgresReader(JournalReader):
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
         return verify_journal(self._session.connection, self._identity, progress)
 
-    def _plainly(self) -> AbstractContextManager[object]:
-        return plainly(self._session.server)
+    def _translating_errors(self) -> AbstractContextManager[object]:
+        return translating_errors(self._session.server)
 
     @contextmanager
     def _snapshot(self) -> Iterator[Connection[Row]]:
         """Let many statements see one state of the journal."""
         connection = self._session.connection
-        with plainly(self._session.server):
+        with translating_errors(self._session.server):
             if connection.info.transaction_status != TransactionStatus.IDLE:
                 yield connection
                 return

@@ -258,7 +258,7 @@ def streamed(connection: Connection[Row], query: str, values: Values = ()) -> It
 
 
 @contextmanager
-def plainly(server: Server) -> Iterator[None]:
+def translating_errors(server: Server) -> Iterator[None]:
     """Turn errors of the database into errors of the journal."""
     try:
         yield

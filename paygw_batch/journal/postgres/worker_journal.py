@@ -79,7 +79,7 @@ class WorkerJournal(PostgresJournal):
         """Let no worker start another row of a run. The first reason counts."""
         self.writer.ask(partial(stop_run, number=run.number, reason=reason))
 
-    def take_in_waiting(
+    def drain_inbox(
         self,
         words: Mapping[str, OutcomeKind],  # noqa: ARG002 (see below)
         *,

@@ -46,7 +46,7 @@ class CommittingJournal(Protocol):
         """Make an append but for its commit, and return the call that commits."""
         ...
 
-    def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+    def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         """Take in the notifications that wait in the inbox."""
         ...
 
@@ -80,10 +80,10 @@ class SqliteEngineJournal:
         """Whether no write has failed. The lock is this process's for as long as it lives, frozen or not."""
         return self._journal.can_write()
 
-    async def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+    async def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         """Take in the notifications that wait in the inbox."""
         async with self._turn:
-            return await self._thread.call(partial(self._journal.take_in_waiting, words, at=at))
+            return await self._thread.call(partial(self._journal.drain_inbox, words, at=at))
 
     def close(self) -> None:
         """End the thread."""

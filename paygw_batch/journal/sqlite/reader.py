@@ -28,7 +28,7 @@ from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import (
     Due,
     PaymentSearch,
-    RowStanding,
+    RowState,
     StateTally,
     TallyKind,
     WantedRows,
@@ -75,7 +75,7 @@ class SqliteReader(JournalReader):
         The copy is for safekeeping and for `verify`: a run refuses it while the journal it was made of is still there,
         or when that one went on after it. Raises `OutputError` when the copy cannot be written or `path` exists.
         """
-        with self._plainly(), ExitStack() as undo:
+        with self._translating_errors(), ExitStack() as undo:
             sources = {path: self._connection}
             inbox = undo.enter_context(closing(InboxReader(inbox_path(self.path))))
             if (connection := inbox.connection()) is not None:
@@ -110,7 +110,7 @@ class SqliteReader(JournalReader):
         )
         return [_due(line) for line in found]
 
-    def _rows(self, batch: int, wanted: WantedRows) -> Iterator[RowStanding]:
+    def _rows(self, batch: int, wanted: WantedRows) -> Iterator[RowState]:
         return states.rows(self._connection, batch, wanted)
 
     def _tallies(self, batch: int, kind: TallyKind, accepted_until: str | None) -> Sequence[StateTally]:
@@ -131,13 +131,13 @@ class SqliteReader(JournalReader):
         return verify(self._connection, self.path, in_parallel=True, progress=progress)
 
     def _fetch(self, query: str, bindings: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._plainly():
+        with self._translating_errors():
             return fetch(self._connection, query, bindings)
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
         """Let many statements see one state of the journal; it is also cheaper than a snapshot for each."""
-        with self._plainly():
+        with self._translating_errors():
             if self._connection.in_transaction:
                 yield
                 return
@@ -148,7 +148,7 @@ class SqliteReader(JournalReader):
                 self._connection.execute("COMMIT")
 
     @contextmanager
-    def _plainly(self) -> Iterator[None]:
+    def _translating_errors(self) -> Iterator[None]:
         try:
             yield
         except (apsw.CorruptError, apsw.NotADBError) as error:

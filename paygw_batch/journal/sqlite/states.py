@@ -18,7 +18,7 @@ from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.progress import PROGRESS, STATES, progress_of, row_standing
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.tables import QUERIES
-from paygw_batch.journal.values import RowStanding, StateTally, WantedRows
+from paygw_batch.journal.values import RowState, StateTally, WantedRows
 
 _AT_ONCE = 10_000
 _READY = State.READY.value
@@ -120,7 +120,7 @@ def due_tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
     return due
 
 
-def rows(connection: apsw.Connection, batch: int, wanted: WantedRows) -> Iterator[RowStanding]:
+def rows(connection: apsw.Connection, batch: int, wanted: WantedRows) -> Iterator[RowState]:
     """Yield the wanted rows of a batch, in the sheet's order (see `JournalReader.rows`).
 
     What is wanted is found first, as row and instruction alone; the rest of each row is read in groups.
@@ -155,7 +155,7 @@ def _are_common(connection: apsw.Connection, batch: int, states: Collection[Stat
     )
 
 
-def _is_old_enough(one: RowStanding, accepted_until: str | None) -> bool:
+def _is_old_enough(one: RowState, accepted_until: str | None) -> bool:
     if one.state is not State.ACCEPTED or accepted_until is None:
         return True
     return one.intended_at is not None and one.intended_at <= accepted_until
@@ -198,7 +198,7 @@ def _in_states(
     yield from zip(rows, instructions, strict=True)
 
 
-def _described(connection: apsw.Connection, found: Iterable[tuple[int, int]]) -> Iterator[RowStanding]:
+def _described(connection: apsw.Connection, found: Iterable[tuple[int, int]]) -> Iterator[RowState]:
     """Yield the rows that were found, with all that people read about them."""
     remaining = iter(found)
     while group := list(islice(remaining, _AT_ONCE)):

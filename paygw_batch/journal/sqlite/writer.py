@@ -21,7 +21,7 @@ from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.guards.lock import WriteLock
-from paygw_batch.journal.guards.witness import HeadWitness, Seen
+from paygw_batch.journal.guards.witness import HeadWitness, WitnessedHead
 from paygw_batch.journal.journal import Journal
 from paygw_batch.journal.salts import new_salt
 from paygw_batch.journal.sqlite import replies, schema, spellings
@@ -102,7 +102,7 @@ class SqliteJournal(SqliteReader, Journal):
 
         return commit
 
-    def conclude_dead(self, at: str) -> int:
+    def mark_interrupted(self, at: str) -> int:
         """Put every instruction that is in flight in doubt, and return their number."""
         found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight' ORDER BY instruction")
         self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in found])
@@ -132,10 +132,12 @@ class SqliteJournal(SqliteReader, Journal):
         """End the use of this journal for good: it was moved to `place`."""
         schema.mark_moved(self._connection, place)
 
-    def take_in(self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str) -> Sequence[Finding]:
+    def record_evidence(
+        self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
+    ) -> Sequence[Finding]:
         """Keep evidence in order, as every journal does; from now on, intents are compared with it."""
         self._took_in = True
-        return super().take_in(evidence, words, at=at)
+        return super().record_evidence(evidence, words, at=at)
 
     def close(self) -> None:
         """Close the journal. It can be reopened."""
@@ -248,7 +250,7 @@ class SqliteJournal(SqliteReader, Journal):
         if self._end.seq == self._seen:
             return
         try:
-            self._witness.note(Seen(self._journal_id, self._end.seq, self._end.hash.hex()))
+            self._witness.note(WitnessedHead(self._journal_id, self._end.seq, self._end.hash.hex()))
         except OSError as error:
             raise self._give_up(f"its witness: {error.strerror}") from None
         self._seen = self._end.seq

@@ -17,7 +17,7 @@ from paygw_batch.core.money import from_minor
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
+from paygw_batch.journal import BatchRecord, JournalReader, RowState
 from paygw_batch.language import mark, say
 from paygw_batch.report.remittance import payee_of
 from paygw_batch.wiring.approvals import required_line
@@ -139,7 +139,7 @@ def _single_rows(form: Mapping[str, str]) -> set[int]:
 
 def _reasons(found: RejectedRows) -> Sequence[RejectedReason]:
     """Return the reasons of the rows, the most frequent first."""
-    by_key: dict[str, list[RowStanding]] = {}
+    by_key: dict[str, list[RowState]] = {}
     for one in found.rows:
         by_key.setdefault(_key(one), []).append(one)
     reasons = [
@@ -155,17 +155,17 @@ def _reasons(found: RejectedRows) -> Sequence[RejectedReason]:
     return sorted(reasons, key=lambda one: -len(one.rows))
 
 
-def _reason(row: RowStanding) -> str:
+def _reason(row: RowState) -> str:
     """Return why a row was rejected, in the gateway's words or a person's."""
     return recorded(row.message or "") or row.gateway_status or say(_NO_REASON)
 
 
-def _key(row: RowStanding) -> str:
+def _key(row: RowState) -> str:
     text = "\n".join((row.message or "", row.gateway_status or "", row.error_code or ""))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _sums(rows: Sequence[RowStanding]) -> Mapping[str, str]:
+def _sums(rows: Sequence[RowState]) -> Mapping[str, str]:
     units, found = minor_units_by_currency(), dict[str, Decimal]()
     for one in rows:
         amount = Decimal(from_minor(one.minor, minor_units=units[one.currency]))
@@ -174,7 +174,7 @@ def _sums(rows: Sequence[RowStanding]) -> Mapping[str, str]:
 
 
 def _shown(
-    journal: JournalReader, record: BatchRecord, rows: Sequence[RowStanding], opens: Mapping[int, str]
+    journal: JournalReader, record: BatchRecord, rows: Sequence[RowState], opens: Mapping[int, str]
 ) -> Sequence[ShownRejectedRow]:
     payments = journal.payments(record.number, [one.row for one in rows])
     return [

@@ -19,7 +19,7 @@ from paygw_batch.console.rendering import Page, state_word, when
 from paygw_batch.console.visits import ActRefused, PageNotFound, PageOutdated, Visit, payout_record
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, JournalReader, RowStanding
+from paygw_batch.journal import BatchRecord, JournalReader, RowState
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.run.resolve import Settlement, standings_of
 from paygw_batch.wiring.approvals import person, required_line
@@ -63,7 +63,7 @@ class SettlePage(Page):
 
     record: BatchRecord
     followed: FollowedRow
-    standing: RowStanding
+    standing: RowState
     choices: Sequence[ShownChoice]
     orders: Sequence[ListedAgreement]
     """The open orders about this row."""

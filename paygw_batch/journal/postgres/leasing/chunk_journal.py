@@ -28,7 +28,7 @@ class LeasingJournal(Protocol):
         """Make facts durable in one transaction."""
         ...
 
-    def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+    def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         """Take in the notifications that wait in the inbox."""
         ...
 
@@ -53,12 +53,12 @@ class ChunkJournal:
         async with self._turn:
             return await self._thread.call(partial(self._journal.append, entries))
 
-    async def take_in_waiting(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+    async def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         """Take in the notifications that wait in the inbox; none once another process has taken over."""
         async with self._turn:
             if self._writer.has_lost:
                 return Counter()
-            return await self._thread.call(partial(self._journal.take_in_waiting, words, at=at))
+            return await self._thread.call(partial(self._journal.drain_inbox, words, at=at))
 
     def may_leave(self, age_s: float) -> bool:
         """Whether no other process can have taken the row of an intent that is so old."""

@@ -26,7 +26,7 @@ from paygw_batch.files import replacing, sync_directory
 from paygw_batch.journal.facts.chain import Link
 from paygw_batch.journal.guards.location import check_file
 from paygw_batch.journal.guards.lock import LockWait, RunLock
-from paygw_batch.journal.guards.witness import Seen, Witness, read_witness
+from paygw_batch.journal.guards.witness import Witness, WitnessedHead, read_witness
 from paygw_batch.journal.postgres.leasing.intent_log import IntentLog, LogEnd, Noted, end_in, log_key
 from paygw_batch.journal.postgres.session import Row, Server, fetch
 from paygw_batch.language import mark, say
@@ -64,7 +64,7 @@ class NewestCommit:
         return f"{self.segment}.{self.seq}.{self.hash.hex()}.{self.log.as_text()}"
 
 
-def newest_commit(seen: Seen) -> NewestCommit | None:
+def newest_commit(seen: WitnessedHead) -> NewestCommit | None:
     """Return the newest commit that a witness saw; None if it saw none. Raises `WitnessDamaged`."""
     if seen.seq == 0:
         return None
@@ -93,7 +93,7 @@ class HostWitness:
                 self._lock = hold_witness(path, now=now, command=command)
                 break
         try:
-            seen = read_witness(path) or Seen(journal_id, 0, "-")
+            seen = read_witness(path) or WitnessedHead(journal_id, 0, "-")
             newest = newest_commit(seen)
             self._count = seen.seq
             self._file = Witness(path, seen)
@@ -111,7 +111,7 @@ class HostWitness:
             self._log.add(segment, end, noted)
         self._count += 1
         newest = NewestCommit(segment, end.seq, end.hash, self._log.end)
-        self._file.note(Seen(self._journal_id, self._count, newest.as_text()))
+        self._file.note(WitnessedHead(self._journal_id, self._count, newest.as_text()))
 
     def close(self) -> None:
         """Let another process have the file."""

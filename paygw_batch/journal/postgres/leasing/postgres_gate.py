@@ -15,7 +15,7 @@ from paygw_batch.journal.gate_port import (
     LimitChange,
     WorkerPlaces,
 )
-from paygw_batch.journal.postgres.session import Row, Server, connect, fetch, limited, plainly
+from paygw_batch.journal.postgres.session import Row, Server, connect, fetch, limited, translating_errors
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class PostgresGate:
 
     def _called(self, call: Callable[[Connection[Row]], T]) -> T:
         """Make a call, on a new connection where the old one is gone."""
-        with plainly(self._server):
+        with translating_errors(self._server):
             if self._connection is None or self._connection.closed:
                 self._connection = connect(self._server, write=True)
                 fetch(self._connection, "SET synchronous_commit = off")
