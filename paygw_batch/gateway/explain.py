@@ -86,9 +86,9 @@ class Explanation:
         """Return every step in the order in which another implementation would take them."""
         size = say("the {count} bytes that are sent and signed, UTF-8", count=len(self.body))
         joined = (
-            say("{method}, the URL, the parameters and the body joined by &, each encoded again", method=METHOD)
+            say("{method}, the URL, the parameters and the body joined by &, each encoded once more", method=METHOD)
             if self.profile is SignatureProfile.RAW_BODY
-            else say("{method}, the URL and the parameters joined by &, each encoded again", method=METHOD)
+            else say("{method}, the URL and the parameters joined by &, each encoded once more", method=METHOD)
         )
         key = say("SHA-256 of the public key (SubjectPublicKeyInfo, DER), RSA, {bits} bits", bits=self.key_bits)
         return [

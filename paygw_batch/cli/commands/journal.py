@@ -254,6 +254,41 @@ def _place_of_roll(settings: Settings) -> "DatabasePlace":
     )
 
 
+def _tell_loss(screen: Screen, accepted: "AcceptedLoss", who: str) -> list[str]:
+    """Show the orders to look for at the gateway, and return sentences about the loss that was accepted."""
+    told: list[str] = []
+    rows = accepted.rows
+    told.append(
+        say_count(
+            rows.in_doubt,
+            "{who} accepted the loss of {commits:,} commits of this host: {count:,} row is in doubt.",
+            "{who} accepted the loss of {commits:,} commits of this host: {count:,} rows are in doubt.",
+            who=who,
+            commits=accepted.commits,
+        )
+        if accepted.commits or accepted.is_guess
+        else say("Nothing that this host sent is missing: no loss was accepted.")
+    )
+    if accepted.is_guess:
+        told.append(
+            say(
+                "The witness of this host does not know all of them, so that every row that it could have sent is "
+                "in doubt."
+            )
+        )
+    for orders, what in (
+        (rows.unknown_orders, say("The database does not know the batch of an order that was sent")),
+        (rows.contradictions, say("An order was sent from here, and finished by another attempt")),
+    ):
+        if orders:
+            screen.table("", (what,), [(order,) for order in orders])
+    if rows.unknown_orders:
+        told.append(say("If a sheet names such an order again, its row is held until `resolve` settles it."))
+    if rows.unknown_orders or rows.contradictions:
+        told.append(say("Look for the orders above at the gateway before you submit their sheets again."))
+    return told
+
+
 def _finish_roll_call(
     screen: Screen, missing: "Sequence[MissingHost]", accepted: "AcceptedLoss | None" = None, who: str = ""
 ) -> None:
