@@ -47,7 +47,7 @@ from paygw_batch.errors import (
     SheetError,
     UsageError,
 )
-from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowStanding
+from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowState
 from paygw_batch.language import say
 from paygw_batch.processes import forbid_core_dumps
 from paygw_batch.report.remittance import payee_of
@@ -587,7 +587,7 @@ def _unheard(_sentence: str) -> None:
     """Take a sentence for a person, where nobody reads along."""
 
 
-def _waiting(row: RowStanding, payment: FoundPayment, minor_units: Mapping[str, int]) -> WaitingRow:
+def _waiting(row: RowState, payment: FoundPayment, minor_units: Mapping[str, int]) -> WaitingRow:
     amount = from_minor(row.minor, minor_units=minor_units[row.currency])
     payee = payee_of(payment.form, payment.fields)
     since = row.intended_at if row.state in SHOWN_IN_DOUBT else row.updated_at

@@ -7,7 +7,7 @@ from paygw_batch.actions.send import OUTCOME_OF_STATE
 from paygw_batch.core.batch import Instruction
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowStanding
+from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowState
 
 _AT_ONCE = 500
 
@@ -56,7 +56,7 @@ class FollowedRows:
             yield _outcome(one, payments[one.row])
 
 
-def _outcome(row: RowStanding, payment: FoundPayment) -> RowOutcome:
+def _outcome(row: RowState, payment: FoundPayment) -> RowOutcome:
     kind = OUTCOME_OF_STATE[row.state]
     instruction = Instruction(
         row.client_orderid, row.country, row.currency, payment.amount, payment.form, payment.fields

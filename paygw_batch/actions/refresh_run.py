@@ -22,7 +22,7 @@ from paygw_batch.run.quarantine_clock import DateWatch
 from paygw_batch.run.refresh import OPEN_STATES, Ask, Clock, FollowUp, Politeness, Refresh, Refreshed
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.gateway import GatewayAccess, gateway_of, transport_settings
-from paygw_batch.wiring.journal import journal_to_read, place_of, take_in_waiting
+from paygw_batch.wiring.journal import drain_inbox, journal_to_read, place_of
 from paygw_batch.wiring.operations import as_answered, minor_units_of, rules_of
 
 

@@ -236,7 +236,7 @@ def _end_of_workers(task: Task, watch: Watch, counted: Counted) -> RunEnd:
     )
     if not is_sent or not task.journal.being_sent(task.batch.number):
         return RunEnd(0, None, interrupted=False)
-    if (run := task.journal.hand_over(task.batch.number)) is None:
+    if (run := task.journal.start_shared_run(task.batch.number)) is None:
         return RunEnd(0, None, interrupted=False)
     stops = task.sent_by is not SentBy.WORKERS_UNATTENDED
     return follow_run(run, task.journal, task.batch, watch, counted, stops=stops)
@@ -247,7 +247,7 @@ def _handed_over(task: Task, *, waits: bool, begin: Callable[[], None]) -> RunOf
     if (url := task.settings.journal.url) is None:
         return None
     begin()
-    run = task.journal.hand_over(task.batch.number, waits=waits, is_urgent=task.is_urgent)
+    run = task.journal.start_shared_run(task.batch.number, waits=waits, is_urgent=task.is_urgent)
     if run is not None:
         from paygw_batch.jobs.calling import call_workers  # noqa: PLC0415 (procrastinate: only where workers are)
 

@@ -124,7 +124,7 @@ __all__ = [
     "PaymentSearch",
     "RepeatedBatch",
     "RowBeingSent",
-    "RowStanding",
+    "RowState",
     "RunNow",
     "RunOfWorkers",
     "SharedRun",

@@ -330,24 +330,23 @@ class JournalReader(ABC):
         payments = {number: _payment(line) for number, line in zip(numbers, lines, strict=True)}
         return {row: payments[number] for row, number in instructions.items()}
 
-    def forgettable(self, numbers: Sequence[int] | None = None, *, before: str = "", left_until: str) -> Forgettable:
+    def forgettable(self, numbers: Sequence[int] | None = None, *, before: str = "", cutoff: str) -> Forgettable:
         """Return the payments whose payees may be forgotten: all from before a date, or those of `numbers`.
 
         A batch is forgotten when it is over: each of its rows is paid, returned, replaced, or rejected for good (one
         that a person called rejected left no later than `cutoff`), and no message about it waits for a person.
         """
         with self._snapshot():
-            return forgettable(self._tables, numbers, before, lambda batch: self._is_over(batch, left_until))
+            return forgettable(self._tables, numbers, before, lambda batch: self._is_over(batch, cutoff))
 
-    def _is_over(self, batch: int, left_until: str) -> bool:
+    def _is_over(self, batch: int, cutoff: str) -> bool:
         """Whether nothing can happen to a batch any more, and nothing about it waits for a person."""
         if any(tally.state not in _OVER for tally in self._tallies(batch, TallyKind.ALL, None)):
             return False
         messages = self._evidence.messages(batch)
         rejected = self._rows(batch, WantedRows({State.REJECTED}))
         return not (messages.contradictions or messages.waiting) and not any(
-            row.is_rejected_by_person and row.intended_at is not None and row.intended_at > left_until
-            for row in rejected
+            row.is_rejected_by_person and row.intended_at is not None and row.intended_at > cutoff for row in rejected
         )
 
     def forgotten(self, batch: int) -> HistoryEntry | None:

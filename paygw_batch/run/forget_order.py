@@ -116,7 +116,7 @@ def forget_order_in_force(
     require_place(order, journal, endpoint)
     decided, kept = agreed(order, journal, policy, now, batch="")
     content = order.content
-    chosen = journal.forgettable(content.instructions or None, before=content.before, left_until=left_until)
+    chosen = journal.forgettable(content.instructions or None, before=content.before, cutoff=cutoff)
     if _content_of(journal, chosen, endpoint) != content:
         raise ApprovalError(
             say("The order to forget people is no longer valid: other payments would be forgotten now."),

@@ -83,7 +83,7 @@ def of_january(journal: Journal) -> None:
 
 
 def forgotten(journal: Journal, *, before: str = BEFORE) -> None:
-    chosen = journal.forgettable(before=before, left_until=WHEN)
+    chosen = journal.forgettable(before=before, cutoff=WHEN)
     assert journal.forget(chosen, by="amina", at=WHEN) is not OldPages.IN_LOG
 
 
@@ -291,7 +291,7 @@ def test_a_row_that_a_younger_batch_covers_is_kept_for_it(journal: Journal) -> N
     assert journal.forget(both, by="amina", at=WHEN) is not OldPages.IN_LOG
     assert (list(journal.pages(1)), list(journal.pages(2))) == ([], [])
     assert journal.verify()["instructions"] == 2
-    journal.forget(journal.forgettable(before="2028", left_until=WHEN), by="amina", at=WHEN)
+    journal.forget(journal.forgettable(before="2028", cutoff=WHEN), by="amina", at=WHEN)
     assert journal.verify()["instructions"] == 2
     assert not journal.forgettable(before="2028", cutoff=WHEN).batches
 
@@ -336,7 +336,7 @@ def test_a_reader_that_keeps_the_log_is_told_and_a_second_call_empties_it(
     with closing(apsw.Connection(str(journal_path(place)))) as reader:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM fact").fetchall()
-        chosen = kept.forgettable(before=BEFORE, left_until=WHEN)
+        chosen = kept.forgettable(before=BEFORE, cutoff=WHEN)
         assert kept.forget(chosen, by="amina", at=WHEN) is OldPages.IN_LOG
         reader.execute("COMMIT")
     assert kept.scrub() is OldPages.NOWHERE

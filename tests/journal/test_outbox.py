@@ -286,7 +286,7 @@ def test_a_run_that_workers_have_keeps_its_notice_back_until_it_is_over(database
     with closing(open_postgres(there)) as desk:
         batch = open_sheet(desk, "b1")
         desk.expect_end([RUN], timestamp(NOW))
-        assert desk.hand_over(batch.number, waits=True) is not None
+        assert desk.start_shared_run(batch.number, waits=True) is not None
     with there.outbox(write=True) as outbox:
         assert due(outbox) == []
         with psycopg.connect(database, autocommit=True) as owner:

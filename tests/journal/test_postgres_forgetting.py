@@ -96,7 +96,7 @@ def test_no_byte_of_forgotten_people_stays_in_the_tables(place: Path) -> None:
                 assert shared.keep_plan(code, PLAN % code)
             ran(shared, "ANALYZE", "CHECKPOINT")
             assert found_in(server) == list(SECRETS)
-            chosen = opened.forgettable(before="2999-01-01", left_until=WHEN)
+            chosen = opened.forgettable(before="2999-01-01", cutoff=WHEN)
             assert opened.forget(chosen, by="amina", at=WHEN) is OldPages.IN_DATABASE
             assert opened.verify()["instructions"] == 5
             assert (opened.messages(1).orders, shared.newest_plan("old"), shared.newest_plan("never-submitted")) == (
@@ -342,7 +342,7 @@ def test_people_are_forgotten_by_who_decides(
 
 
 def test_a_batch_that_goes_on_since_it_was_looked_at_is_not_forgotten(journal: LeasingPostgres) -> None:
-    chosen = journal.forgettable(before=BEFORE, left_until=WHEN)
+    chosen = journal.forgettable(before=BEFORE, cutoff=WHEN)
     journal.release(1, None, suffix=True, by="amina", at=WHEN)
     with pytest.raises(RowsMoved):
         journal.forget(chosen, by="amina", at=WHEN)

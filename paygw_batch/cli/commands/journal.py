@@ -1,7 +1,7 @@
 """`paygw-batch journal`: make the journal of an endpoint, move it to a database, or adopt a copy of it."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,9 +82,7 @@ def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
             say("There is a file at {path} already: no journal was made.", path=path)
             if settings.journal.url is None
             else say("There is a journal at {path} already: no journal was made.", path=path),
-            hint=say(
-                "If it is the journal of this endpoint, nothing has to be made: `paygw-batch doctor` looks at it."
-            ),
+            hint=say("If it is the journal of this endpoint, nothing has to be made: `paygw-batch doctor` checks it."),
         )
     told, about = [], dict[str, object]()
     if made is not None:
@@ -172,7 +170,7 @@ def upgrade(invocation: Invocation) -> None:
         unchanged
         if before == now
         else say(
-            "The tables at {place} were brought up from version {before} to {now}. Every host needs this version of "
+            "The tables at {place} were upgraded from version {before} to {now}. Every host needs this version of "
             "the program now.",
             **tables,
         )
@@ -198,7 +196,7 @@ def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bo
     place = require_file(
         settings,
         say("A journal in PostgreSQL is not adopted: every host that has its address may use it."),
-        say("`paygw-batch doctor` looks at it."),
+        say("`paygw-batch doctor` checks it."),
     )
     with closing(Adoption(place, beside=beside)) as found:
         told = _show(screen, found, settings)
@@ -254,47 +252,12 @@ def _place_of_roll(settings: Settings) -> "DatabasePlace":
     )
 
 
-def _tell_loss(screen: Screen, accepted: "AcceptedLoss", who: str) -> list[str]:
-    """Show the orders to look for at the gateway, and return sentences about the loss that was accepted."""
-    told: list[str] = []
-    rows = accepted.rows
-    told.append(
-        say_count(
-            rows.in_doubt,
-            "{who} accepted the loss of {commits:,} commits of this host: {count:,} row is in doubt.",
-            "{who} accepted the loss of {commits:,} commits of this host: {count:,} rows are in doubt.",
-            who=who,
-            commits=accepted.commits,
-        )
-        if accepted.commits or accepted.is_guess
-        else say("Nothing that this host sent is missing: no loss was accepted.")
-    )
-    if accepted.is_guess:
-        told.append(
-            say(
-                "The witness of this host does not know all of them, so that every row that it could have sent is "
-                "in doubt."
-            )
-        )
-    for orders, what in (
-        (rows.unknown_orders, say("The database does not know the batch of an order that was sent")),
-        (rows.contradictions, say("An order was sent from here, and finished by another attempt")),
-    ):
-        if orders:
-            screen.table("", (what,), [(order,) for order in orders])
-    if rows.unknown_orders:
-        told.append(say("If a sheet names such an order again, its row is held until `resolve` settles it."))
-    if rows.unknown_orders or rows.contradictions:
-        told.append(say("Look for the orders above at the gateway before you submit their sheets again."))
-    return told
-
-
 def _finish_roll_call(
     screen: Screen, missing: "Sequence[MissingHost]", accepted: "AcceptedLoss | None" = None, who: str = ""
 ) -> None:
     """Show the loss that was accepted, if there is one, and the hosts that are missing still."""
     further: dict[str, object] = {}
-    told: list[str] = []
+    message = ""
     if accepted is not None:
         rows = accepted.rows
         message = (
@@ -330,7 +293,8 @@ def _finish_roll_call(
             "unknown_orders": rows.unknown_orders,
             "contradictions": rows.contradictions,
         }
-    further["missing"] = [{"host": one.name, "id": one.host_id, "last_seen": one.seen_at} for one in missing]
+    told = [{"host": one.name, "id": one.host_id, "last_seen": one.seen_at} for one in missing]
+    further["missing"] = told
     if missing:
         lines = [(one.name, one.host_id, one.seen_at) for one in missing]
         screen.table("", mark_all("missing host", "id", "last seen"), lines)

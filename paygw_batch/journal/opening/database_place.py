@@ -74,7 +74,15 @@ try:
     from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
     from paygw_batch.journal.postgres.postgres_reader import PostgresReader
     from paygw_batch.journal.postgres.roles import JournalRole, give_rights, has_rights, role_of
-    from paygw_batch.journal.postgres.session import DatabaseCopies, Server, Session, copies_of, fetch, limited, plainly
+    from paygw_batch.journal.postgres.session import (
+        DatabaseCopies,
+        Server,
+        Session,
+        copies_of,
+        fetch,
+        limited,
+        translating_errors,
+    )
     from paygw_batch.journal.postgres.tables import evidence_in
     from paygw_batch.journal.postgres.worker_journal import WorkerJournal
 except ModuleNotFoundError as error:
@@ -456,7 +464,7 @@ class WaitingRuns:
     def __call__(self) -> Sequence[SharedRun]:
         """Return the runs that wait for a worker, urgent ones first. Runs with nothing left are ended here."""
         try:
-            with plainly(self._server):
+            with translating_errors(self._server):
                 if self._session is None:
                     self._session = Session(self._server, write=True)
                     self._check(self._session)

@@ -36,6 +36,7 @@ from paygw_batch.journal.postgres.standing_lines import text_of
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.rows import CONTENT
 from paygw_batch.journal.sqlite.schema import end_of, identity_of, moved_to
+from paygw_batch.language import say
 
 _COMMAND = "journal move"
 _FORGETS = f"kind = '{BATCH_FORGOTTEN}'"

@@ -15,12 +15,12 @@ from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.postgres.batch_rows import count_due, count_known, count_states, due_rows, find_rows
 from paygw_batch.journal.postgres.leasing.leases import rows_being_sent
 from paygw_batch.journal.postgres.leasing.offered_chunks import unfinished_runs, workers_in
-from paygw_batch.journal.postgres.session import Row, Session, plainly
+from paygw_batch.journal.postgres.session import Row, Session, translating_errors
 from paygw_batch.journal.postgres.standing_lines import words_of
 from paygw_batch.journal.postgres.tables import PostgresTables
 from paygw_batch.journal.postgres.verify import verify_journal
 from paygw_batch.journal.shared_run import RowBeingSent, RunNow, SharedRun, WorkerLife
-from paygw_batch.journal.values import BatchRecord, Due, PaymentSearch, RowStanding, StateTally, TallyKind, WantedRows
+from paygw_batch.journal.values import BatchRecord, Due, PaymentSearch, RowState, StateTally, TallyKind, WantedRows
 
 
 class PostgresReader(JournalReader):

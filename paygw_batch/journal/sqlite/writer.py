@@ -123,7 +123,7 @@ class SqliteJournal(SqliteReader, Journal):
         """Remove every byte of the forgotten people from the file, its log and the inbox, as every journal does."""
         if not self.path.is_file():
             return OldPages.NOWHERE
-        with self._plainly():
+        with self._translating_errors():
             is_clean = scrub(self._connection, self.path)
             is_clean = self._inbox.forget_taken(self._evidence.inbox_end()) and is_clean
         return OldPages.NOWHERE if is_clean else OldPages.IN_LOG
