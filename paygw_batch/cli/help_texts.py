@@ -7,6 +7,7 @@ translated when help is shown: only then is `--lang` known.
 import copy
 import inspect
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from types import MappingProxyType
 
 import click
@@ -121,6 +122,8 @@ class HelpGroup(HelpCommand, click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that is called; one that is not there is answered with those that are."""
         if self.commands and args[0] not in self.commands and not ctx.resilient_parsing:
+            if near := get_close_matches(args[0], self.commands, n=1):
+                ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=args[0], near=near[0]))
             known = ", ".join(f"{ctx.info_name} {name}" for name in self.commands)
             ctx.fail(say("No such command {name!r}. There are: {known}.", name=args[0], known=known))
         return super().resolve_command(ctx, args)

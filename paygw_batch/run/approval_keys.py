@@ -316,7 +316,7 @@ def _read_keys(section: str, name: str, texts: str | Sequence[str]) -> Iterator[
         if key is None:
             raise ConfigurationError(
                 say(
-                    "approval.{section}.{name} is no public key of a person (Ed25519, P-256, or RSA from 2048 bits).",
+                    "approval.{section}.{name} is not a person's public key (Ed25519, P-256, or RSA from 2048 bits).",
                     section=section,
                     name=name,
                 ),

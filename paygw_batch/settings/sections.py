@@ -52,7 +52,7 @@ def _decimal(value: object) -> object:
 
 def _encoding(name: str) -> str:
     if not is_encoding(name):
-        raise ValueError(say("{name!r} is no encoding of texts; for example cp1252 or cp1256", name=name))
+        raise ValueError(say("{name!r} is not a text encoding; for example cp1252 or cp1256", name=name))
     return name
 
 

@@ -7,7 +7,6 @@ from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.load import load_operation, load_rules, minor_units_by_currency
 from paygw_batch.countries.rules import AmountUnit, CountryRule, Operation, Rules
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.gateway.address import operation_url
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 
@@ -56,6 +55,8 @@ def require_endpoint(settings: Settings) -> None:
     _require([key for key in settings.missing_to_send() if key in keys])
     if not settings.uses_sandbox:
         gateway = settings.gateway
+        from paygw_batch.gateway.address import operation_url  # noqa: PLC0415 (a check of a sheet needs no gateway)
+
         operation_url(gateway.base_url or "", load_operation(PAYOUT), gateway.endpoint_id or "")
 
 

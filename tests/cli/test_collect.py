@@ -326,7 +326,7 @@ def test_status_tells_payouts_from_collections(program: Program) -> None:
 def test_what_is_said_of_a_collection_is_not_what_is_said_of_a_payout(program: Program) -> None:
     sheet = program.sheet([*customers(1, amount="9010"), *customers(1, amount="x", prefix="BAD")], "c.csv", HEADING)
     refused = program.json("collect", sheet)["message"]
-    assert "`paygw-batch validate SHEET --collect --rejects FILE`" in refused
+    assert "--collect --rejects " in refused
     assert "collect with --skip-invalid to collect the others" in refused
     program.json("collect", sheet, "--skip-invalid")
     (row,) = program.json("status", sheet)["in_doubt"]

@@ -206,6 +206,8 @@ NOT_FOR_A_NOTE = {
     "rate_per_s": "as concurrency",
     "wait": "it is about the journal, and not about a sheet",
     "force": "run-folder names its files by the time",
+    "for_excel": "as force: programs read what run-folder writes",
+    "typed": "it is what a person typed",
 }
 
 

@@ -111,7 +111,7 @@ def test_an_order_that_people_signed_by_passkey_is_carried_out_once(console: Pro
 
 
 def test_doctor_says_where_a_passkey_counts_nowhere(console: Program) -> None:
-    said = f"the passkey {CLEO.public.fingerprint} cannot be used"
+    said = f"if the key {CLEO.public.fingerprint} is a passkey, it cannot be used"
     assert said not in console.run("doctor").stdout
     console.config.write_text(console.config.read_text().replace(f'origin = "{CONSOLE.origin}"', ""))
     assert said in " ".join(console.run("doctor").stdout.split())

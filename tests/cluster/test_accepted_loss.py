@@ -403,7 +403,7 @@ def test_each_verb_is_refused_for_the_wrong_kind_of_host(lossy: Lossy, monkeypat
         lossy.north()  # it lives, and says what it misses
     for name in (SOUTH, NORTH):
         monkeypatch.setattr("socket.gethostname", lambda name=name: name)
-        with pytest.raises(UsageError, match="lives"):
+        with pytest.raises(UsageError, match="is alive"):
             replace(lossy.host(name), now=lambda: LATER).retire(NORTH, by="amina")
     assert lossy.in_doubt() == set()
     lossy.query("UPDATE host SET seen_at = seen_at - interval '11 minutes'")

@@ -7,7 +7,7 @@ from tests.cluster.protocol import Broken, Played, play
 from tests.journal.postgres_server import PostgresServer
 from tests.long_part import share
 
-LIVES = 8
+LIVES = 12
 HUNTED = 40
 """Within so many lives each planted bug must show."""
 

@@ -132,7 +132,7 @@ def test_a_host_that_is_there_is_not_retired_and_accepts_its_loss(
 ) -> None:
     with pytest.raises(JournalWentBack):
         restored.opens(monkeypatch, NORTH)
-    with pytest.raises(UsageError, match="lives"):
+    with pytest.raises(UsageError, match="is alive"):
         restored.host(NORTH).retire(NORTH, by="amina")
     accepted = restored.host(NORTH).accept_loss(by="amina")
     assert (accepted.rows.in_doubt, [one.name for one in accepted.missing]) == (1, [SOUTH])

@@ -86,5 +86,5 @@ def test_an_approver_sees_the_account_the_amount_the_stranger_and_everybody_and_
     keyboard.press(page.get_by_role("button", name="Approve"))
     keyboard.press(page.get_by_role("button", name="Start the payout"))
     page.wait_for_url("**/payouts/*")
-    page.get_by_text("Finished").first.wait_for()
+    page.get_by_role("heading", name="Finished").first.wait_for()
     assert len(house.program.record()) == already + 30

@@ -22,6 +22,7 @@ ALLOWED = {
     Act.ORDER: {Role.MAKER},
     Act.AGREE: {Role.APPROVER},
     Act.DOWNLOAD: {Role.MAKER, Role.APPROVER},
+    Act.CHECK: {Role.MAKER, Role.APPROVER, Role.ADMINISTRATOR},
     Act.LOOK_AFTER: set(Role),
 }
 """The design's table of who may do what, written down a second time."""

@@ -248,7 +248,7 @@ def test_a_mended_amount_counts_in_the_totals(house: House) -> None:
 def test_totals_that_are_no_numbers_are_a_sentence_and_keep_nothing(house: House, form: dict[str, str]) -> None:
     answer = house.person(MAKER).upload("/new", "pay.csv", sheet(1), **form)
     assert answer.status_code == 409
-    assert "plain number" in answer.text or "on a line of its own" in answer.text
+    assert "plain number" in answer.text or "on its own line" in answer.text
     assert not list(house.console.directory.glob("*"))
 
 

@@ -30,9 +30,14 @@ COMMAND = re.compile(
 OF_PAGES = tuple(
     f"paygw_batch/{room}/" for room in ("console", "core", "countries", "report", "run", "sheet/check", "statement")
 )
-ELSEWHERE = ("report/next_step.py", "sheet/check/catalogue.py")
+ELSEWHERE = (
+    "report/next_step.py",
+    "sheet/check/catalogue.py",
+    "console/console_server.py",
+    "run/token_approval_key.py",
+)
 """What a terminal or a report says, of which pages have their own wording."""
-OF_ERRORS = re.compile(r"Make a new |`paygw-batch \S+ (?:BATCH|\{placeholder\})|\[approval\] needs ")
+OF_ERRORS = re.compile(r"Make a new |`paygw-batch \S+ (?:BATCH|\{placeholder\})|\[approval\] (?:needs|lists) |config/")
 """Hints that are attributes of a class of documents, and a mistake in the configuration, which no page gets past."""
 TOOL = runpy.run_path(str(PACKAGE.parent / "tooling/catalogue.py"))
 

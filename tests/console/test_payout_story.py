@@ -89,7 +89,7 @@ def test_story_5_the_approver_sees_changed_accounts_by_name_compares_the_code_an
         assert len(program.record()) == len(PEOPLE)
         keyboard.press(start)
         page.wait_for_url("**/payouts/*", timeout=PATIENCE_MS)
-        page.get_by_text("Finished").first.wait_for(timeout=PATIENCE_MS)
+        page.get_by_role("heading", name="Finished").first.wait_for(timeout=PATIENCE_MS)
     assert len(program.record()) == 2 * len(PEOPLE)
     history = program.json("status", next(iter(tmp_path.glob("console/*/sheet/*"))), "--history")["history"]
     said = [one["said"].split(" at ")[0] for one in history[1:3]]

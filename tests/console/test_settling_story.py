@@ -185,7 +185,7 @@ def test_story_13_and_14_three_of_four_rejected_are_tried_again_and_the_books_ti
     start.dblclick()
     expect(ben.page).to_have_url(re.compile(f"/payouts/{batch}$"), timeout=PATIENCE_MS)
     company.require_ties(batch, amounts)  # while the run is on
-    expect(ben.page.get_by_text("Finished").first).to_be_visible(timeout=PATIENCE_MS)
+    expect(ben.page.get_by_role("heading", name="Finished").first).to_be_visible(timeout=PATIENCE_MS)
     after = company.require_ties(batch, amounts)
     assert [line["state"] for line in after] == ["paid", "paid", "paid", "rejected", "paid"]
     assert [line["attempts"] for line in after] == ["2", "2", "2", "1", "1"]

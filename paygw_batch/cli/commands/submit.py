@@ -157,9 +157,8 @@ def run_sheet(
     with reported(settings, command_name, screen) as report:
         report.sheet = sheet
         asked = read()
-        files = ResultFiles(
-            out or default_out(sheet, asked.validated.sheet.name), is_out_named=out is not None, for_excel=for_excel
-        )
+        place = out or default_out(sheet, asked.validated.sheet.name)
+        files = ResultFiles(place, is_out_named=out is not None, for_excel=for_excel)
         files.check(guard, asked)
         with (
             gateway_of(settings, rules, os.environ) as gateway,

@@ -155,6 +155,6 @@ def _listed_keys(settings: Settings) -> Iterator[tuple[str, PublicKey]]:
                 key = read_public_key(text)
                 if key is None:
                     raise ConfigurationError(
-                        say("console.{section}.{name} is no public key of a person.", section=section, name=name)
+                        say("console.{section}.{name} is not a person's public key.", section=section, name=name)
                     )
                 yield name, key

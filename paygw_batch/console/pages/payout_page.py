@@ -259,8 +259,8 @@ def _run(visit: Visit, followed: FollowedBatch) -> ShownRun:
             if followed.running is None
             else say("Another payout is running. This one continues when it finishes.")
         )
-    elif run is not None and is_alive and holder != run.pid:
-        # Every row has an answer, but a run that tries some of them again may not have opened the journal yet.
+    elif is_alive and not is_running:
+        # Every row has an answer, but a run that tries some of them again may not have released them yet.
         waits = say("The run is starting, or writing its files.")
     return ShownRun(
         name=run_shown(run),

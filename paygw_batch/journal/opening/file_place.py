@@ -380,7 +380,7 @@ def _check_no_log(path: Path) -> None:
     if log.exists() and log.stat().st_size > 0:
         raise JournalError(
             say(
-                "The journal {path} is gone, but its log {log} still stands and holds what was written last.",
+                "The journal {path} is gone, but its log {log} still exists and holds what was written last.",
                 path=path,
                 log=log,
             ),
