@@ -144,6 +144,11 @@ class _LimitedConnection(Connection[Row]):
 
     limit_s: float | None = None
 
+    def __del__(self, _warn: Any = None) -> None:
+        # A heartbeat or a helper thread can still open one while its process ends: the server is told at once.
+        if hasattr(self, "pgconn"):
+            self.pgconn.finish()
+
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Wait for the server, no longer than `limit_s`. Raises `psycopg.OperationalError`."""
         try:
