@@ -109,7 +109,7 @@ def page_templates() -> Environment:
     """Return the environment of the console's templates."""
     found = page_environment(TEMPLATES)
     found.filters.update(when=when, ago=ago, day=day, share=_share, code=in_groups, first_name=_first_name)
-    found.filters["recorded"] = lambda sentence: recorded(sentence) if sentence else sentence
+    found.filters["recorded"] = lambda text: recorded(text, is_for_officers=True) if text else text
     found.tests["same_person"] = lambda one, other: plain_name(one) == plain_name(other)
     found.filters.update(
         money=money,

@@ -16,6 +16,7 @@ CODED = "["
 """The beginning of a kept text that is a code and its values."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 _TEXT, _DUPLICATE = "text", "duplicate"
+_WITH_CAUSE = {"unknown", "not_sent"}
 _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
     {
         (_DUPLICATE, 1): mark("possible duplicate of attempt {attempt}"),
@@ -69,15 +70,17 @@ def code_of(text: str) -> tuple[str, Sequence[Any]]:
     return code, [value for value in values if value is not None]
 
 
-def recorded(text: str) -> str:
-    """Return a kept text in the chosen language."""
+def recorded(text: str, *, is_for_officers: bool = False) -> str:
+    """Return a kept text in the chosen language; for officers, without the code of a cause."""
     code, values = code_of(text)
     if code == _TEXT:
         return str(values[0])
+    if is_for_officers and code in _WITH_CAUSE:
+        values = ()
     template = _TEMPLATES[code, len(values)]
     names = re.findall(r"\{(\w+)\}", template)
     if code == _DUPLICATE:
-        values = [*map(recorded, values[:-1]), values[-1]]
+        values = [*(recorded(one, is_for_officers=is_for_officers) for one in values[:-1]), values[-1]]
     return say(template, **dict(zip(names, values, strict=True)))
 
 

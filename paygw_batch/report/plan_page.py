@@ -211,6 +211,8 @@ def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
         sentences.insert(
             -1, say_count(others, "{count:,} more was paid in others.", "{count:,} more were paid in others.")
         )
+    if not differences(document):
+        sentences.append(say("Nothing differs."))
     return " ".join(sentences)
 
 

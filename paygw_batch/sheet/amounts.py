@@ -96,7 +96,13 @@ def amount_advice(column: str, currency: str | None) -> pl.Expr:
     fraction = core.str.replace(",", ".", literal=True).str.replace(r"\.?0+$", "")
     return (
         pl.when(text.str.contains(_DATE))
-        .then(pl.lit(say("is a date, which the spreadsheet made of it: write the amount again, in a column of text")))
+        .then(
+            pl.lit(
+                say(
+                    "is a date: the spreadsheet changed what was typed. Format the column as text and retype the amount"
+                )
+            )
+        )
         .when(text.str.contains(_NEGATIVE))
         .then(pl.lit(say("is negative: write what is to be paid, without sign or brackets")))
         .when(text.str.contains(_TOO_LONG))

@@ -111,7 +111,7 @@ def test_story_11_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_
     batch = company.submit("9008.00", "100.00")
     ada, ben = company.ada, company.ben
     open_settling(ada.page, company, batch, 2)
-    never = ada.page.get_by_label(re.compile("They never had it"))
+    never = ada.page.get_by_label(re.compile("The gateway never received it"))
     expect(never).to_be_disabled()
     expect(ada.page.get_by_text(re.compile(r"Not before \d+ \w+ \d{4}, \d\d:\d\d UTC"))).to_be_visible()
     look(ada)

@@ -84,3 +84,15 @@ def test_what_is_written_down_does_not_depend_on_the_language() -> None:
     with speaking("fr"):
         assert message() == english
     assert language() == "en"
+
+
+def test_an_officer_reads_no_code_of_a_cause() -> None:
+    progress = RowProgress("PAY-1")
+    for fact in (Intended("PAY-1", "nonce", 0, "digest", None), Concluded(Outcome(UNKNOWN, cause="read.timeout"))):
+        moved = advance(progress, fact, 1, AT)
+        assert not isinstance(moved, IllegalMove)
+        progress = moved
+    assert progress.message is not None
+    assert "read.timeout" in recorded(progress.message)
+    for kept in (progress.message, with_duplicate(progress.message, 1) or ""):
+        assert "read.timeout" not in recorded(kept, is_for_officers=True)

@@ -342,7 +342,8 @@ def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
 
 def _deed(entry: HistoryEntry) -> ShownEntry:
     """Return an act of a person in the words of the pages: without the login, the plan and the batch of a record."""
-    what, at, by, said = say(_DEEDS.get(entry.kind, entry.kind)), entry.at, name_in(entry.by), recorded(entry.said)
+    what, at, by = say(_DEEDS.get(entry.kind, entry.kind)), entry.at, name_in(entry.by)
+    said = recorded(entry.said, is_for_officers=True)
     match code_of(entry.said):
         case "prepared" | "approved" as code, [name, signed_at, *_]:
             what, at, by, said = say(_SIGNED[code]), signed_at, name, ""
@@ -369,7 +370,7 @@ def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[Happened]:
         deed = _deed(entry)
         yield Happened(deed.at, deed.what, entry.attempt, ": ".join(filter(None, (deed.by, deed.said))))
     if standing.updated_at and not any(entry.at == standing.updated_at for entry in story.history):
-        word = recorded(standing.message or "") or standing.gateway_status or ""
+        word = recorded(standing.message or "", is_for_officers=True) or standing.gateway_status or ""
         yield Happened(standing.updated_at, say(_OUTCOMES.get(story.followed.state, _CHANGED)), standing.attempt, word)
 
 

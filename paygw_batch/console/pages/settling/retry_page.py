@@ -157,7 +157,7 @@ def _reasons(found: RejectedRows) -> Sequence[RejectedReason]:
 
 def _reason(row: RowState) -> str:
     """Return why a row was rejected, in the gateway's words or a person's."""
-    return recorded(row.message or "") or row.gateway_status or say(_NO_REASON)
+    return recorded(row.message or "", is_for_officers=True) or row.gateway_status or say(_NO_REASON)
 
 
 def _key(row: RowState) -> str:

@@ -33,7 +33,7 @@ _CHOICES: Mapping[Resolution, tuple[str, ...]] = {
         "No payment was made. You can retry it after {again}; it is marked as a possible duplicate.",
     ),
     Resolution.NOT_RECEIVED: mark_all(
-        "They never had it",
+        "The gateway never received it",
         "It can be sent again from {again} on, and is marked as a possible duplicate.",
     ),
 }
