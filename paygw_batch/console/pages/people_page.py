@@ -16,7 +16,7 @@ from paygw_batch.console.noted_things import parts_of
 from paygw_batch.console.rendering import Page, PageLink, page_links
 from paygw_batch.console.visits import PageNotFound, Visit, called_in
 from paygw_batch.errors import PaygwError
-from paygw_batch.journal import AuditEntry, AuditResult, JournalReader, LockHolder, WorkerLife, make_directory
+from paygw_batch.journal import AuditEntry, AuditResult, JournalReader, LockHolder, make_directory
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.sheet.columns import label_of
 from paygw_batch.wiring.journal import database_of, file_of, journal_for_planning, newest_entries
@@ -138,12 +138,10 @@ class PeopleAndHealthPage(Page):
     """None if there is no journal that can be read."""
     running: LockHolder | None
     is_file: bool
-    """Whether the journal is a file, which `backup` copies."""
+    """Whether the journal is a file, which `backup` copies, and which one machine alone sends from."""
     copied_at: str | None
     """When it was copied last; None: that is not known."""
     checks: Sequence[OwnCheck]
-    workers: Sequence[WorkerLife]
-    """Those that share a journal in a database."""
     entries: Sequence[ShownAct]
     pages: Sequence[PageLink]
     trouble: str
@@ -163,14 +161,12 @@ def people_and_health(visit: Visit) -> Response:
         entries = list(newest_entries(settings, before=before, limit=ENTRIES_A_PAGE))
     except PaygwError as error:
         trouble = error.message
-    health, acts, workers = None, [], list[WorkerLife]()
+    health, acts = None, []
     with suppress(PaygwError), journal_for_planning(settings) as journal:
         head, about = journal.head(), _about(visit, journal)
         health = JournalHealth(head.seq, head.newest_time, None if head.clock is None else head.clock.ahead_s)
         acts = [_shown_act(one, about) for one in entries]
-    if (database := database_of(settings)) is not None:
-        with suppress(PaygwError):
-            workers += database.workers()
+    is_file = database_of(settings) is None
     return visit.page(
         PeopleAndHealthPage(
             members=[(one, sorted(keys[one])) for one in console.members],
@@ -179,10 +175,9 @@ def people_and_health(visit: Visit) -> Response:
             endpoint=settings.endpoint(),
             journal=health,
             running=running_now(settings),
-            is_file=database is None,
-            copied_at=file_of(settings).copied_at() if database is None else None,
+            is_file=is_file,
+            copied_at=file_of(settings).copied_at() if is_file else None,
             checks=[_own_check(visit, name) for name in _CHECKS],
-            workers=workers,
             entries=acts or [_shown_act(one, lambda _: "") for one in entries],
             pages=page_links(
                 "before",
