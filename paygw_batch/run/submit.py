@@ -153,9 +153,13 @@ def plan_submission(
     together = repeated_within_a_batch(left := outside_repeat(lately, repeat))
     validated = _with_look_alikes(validated, [one for one in left if one not in together], found.own_ids)
     amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended]
-    alike = {one.batch for one in together}
-    names = {one.batch: one.sheet_name for one in journal.batches() if one.batch in alike} if alike else {}
-    return Plan(validated, None, found.known, amendments, repeat, together, names)
+    return Plan(validated, None, found.known, amendments, repeat, together, _sheet_names(together, journal))
+
+
+def _sheet_names(look_alikes: Sequence[LookAlike], journal: JournalReader) -> Mapping[str, str]:
+    """Return the name of the sheet of each batch that has one of these."""
+    batches = {one.batch for one in look_alikes}
+    return {one.batch: one.sheet_name for one in journal.batches() if one.batch in batches} if batches else {}
 
 
 def _existing(validated: Validated, journal: JournalReader, operation: str) -> BatchRecord | None:

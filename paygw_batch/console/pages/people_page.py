@@ -9,12 +9,11 @@ from typing import ClassVar
 from starlette.responses import Response
 
 from paygw_batch.actions.follow_payout import running_now
-from paygw_batch.actions.payout_folder import folder_of
+from paygw_batch.actions.payout_folder import PayoutFolder
 from paygw_batch.actions.start_run import last_summary, start_run, started_run
-from paygw_batch.console.members import Member
-from paygw_batch.console.noted_things import parts_of
+from paygw_batch.console.permissions import Member
 from paygw_batch.console.rendering import Page, PageLink, page_links
-from paygw_batch.console.visits import PageNotFound, Visit, called_in
+from paygw_batch.console.visits import PageNotFound, Visit, called_in, parts_of
 from paygw_batch.errors import PaygwError
 from paygw_batch.journal import AuditEntry, AuditResult, JournalReader, LockHolder, make_directory
 from paygw_batch.language import mark, mark_all, say
@@ -231,7 +230,7 @@ def _about(visit: Visit, journal: JournalReader) -> Callable[[str], str]:
     def parts(thing: str) -> Iterator[str]:
         found = parts_of(thing)
         if (number := found.get("sheet")) is not None:
-            folder = folder_of(visit.console.directory, number)
+            folder = PayoutFolder.named(visit.console.directory, number)
             yield say("a sheet that was removed") if folder is None else folder.uploaded.called
         if (batch := found.get("batch")) is not None:
             record = journal.batch(batch)

@@ -19,8 +19,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import Asked, InternalError, SheetQuestion
 from paygw_batch.language import say
 from paygw_batch.sheet.check.contract import rules_for_sheet
-from paygw_batch.sheet.check.failed_tally import explained
-from paygw_batch.sheet.check.judge import Judge, Judged
+from paygw_batch.sheet.check.judge import Judge, Judged, explained
 from paygw_batch.sheet.check.judge_again import JudgeMemory
 from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.check.repeats import doubtful_payees, ids_spelled_alike, repeated_ids
