@@ -94,7 +94,7 @@ ALLOWED = {
 
 FLOORS = {
     "sheet": (
-        "columns findings model pieces amounts clean phones",
+        "columns findings model pieces amounts clean",
         "read",
         "instructions",
         "check",
