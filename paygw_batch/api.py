@@ -7,22 +7,20 @@ names in `__all__` is public. docs/python-api.md shows how it is used.
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import polars as pl
 
 from paygw_batch.actions.approvals import require_in_force, share_plan
-from paygw_batch.actions.background_run import BackgroundRun, RowOutcome, RunHandle
+from paygw_batch.actions.background_run import BackgroundRun, FollowedRows, RowOutcome, RunHandle
 from paygw_batch.actions.batch_status import batch_status
 from paygw_batch.actions.continue_batch import continued_batch, release_rejected
 from paygw_batch.actions.find_payments import MAX_FOUND, payment_search
-from paygw_batch.actions.followed_rows import FollowedRows
-from paygw_batch.actions.plan_document import prepare_plan
-from paygw_batch.actions.plan_sheet import RefusedSheet, SentBy, SheetOptions, Submission, Surface
+from paygw_batch.actions.plan_document import RefusedSheet, SentBy, SheetOptions, Submission, Surface, prepare_plan
 from paygw_batch.actions.refresh_run import refresh, require_enquiry
 from paygw_batch.actions.results import Standings, standings
 from paygw_batch.actions.send import Task, send
@@ -116,7 +114,16 @@ class Conclusion(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class _Result:
+    """A result that JSON can have."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the values under their names, for JSON; frames as lists of rows, paths as text."""
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(_Result):
     """The sheet has defects, or repeats a batch, and nothing was sent.
 
     `defects` and `warnings`: `row, column, value, code, message`. Row 0 is the sheet as a whole.
@@ -126,13 +133,9 @@ class Refused:
     defects: pl.DataFrame
     warnings: pl.DataFrame
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the values under their names, for JSON; frames as lists of rows."""
-        return _as_dict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(_Result):
     """A batch, and the state of each of its rows.
 
     - `message`: the result in words, and what a person should do next.
@@ -154,13 +157,9 @@ class Finished:
     warnings: pl.DataFrame
     notes: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the values under their names, for JSON; frames as lists of rows."""
-        return _as_dict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(_Result):
     """A sheet that was read and validated. Nothing was sent, and no journal was looked at.
 
     - `payable`: the rows without a defect, of all `rows`; `totals`: currency -> sum of every readable amount.
@@ -178,13 +177,9 @@ class Checked:
     headings: Mapping[str, str]
     notes: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the values under their names, for JSON; frames as lists of rows."""
-        return _as_dict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class WaitingRow:
+class WaitingRow(_Result):
     """A row that needs a person: who is paid, its state, the code of the reason, and since when.
 
     `order_id` is the one that it was sent under last, if any. The representation names nobody.
@@ -201,13 +196,9 @@ class WaitingRow:
     payee: str = field(repr=False)
     account: str = field(repr=False)
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the values under their names, for JSON."""
-        return _as_dict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class BatchState:
+class BatchState(_Result):
     """The state of a batch as the journal has it now; `needs_person` are all rows that need a person."""
 
     conclusion: Conclusion
@@ -220,13 +211,9 @@ class BatchState:
     totals: Mapping[str, Mapping[str, str]]
     needs_person: tuple[WaitingRow, ...]
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the values under their names, for JSON."""
-        return _as_dict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(_Result):
     """A plan in the file `path`. `approvals`: the number that it has, of those that are `needed`."""
 
     path: Path
@@ -236,10 +223,6 @@ class Planned:
     totals: Mapping[str, str]
     approvals: int
     needed: int
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the values under their names, for JSON."""
-        return _as_dict(self)
 
 
 @runtime_checkable
@@ -613,11 +596,6 @@ def _planned(document: PlanDocument, path: Path, policy: ApprovalPolicy) -> Plan
     )
 
 
-def _as_dict(found: Any) -> dict[str, object]:
-    """Return a value's fields by their names; frames, paths and tuples become values of JSON."""
-    return {one.name: _plain(getattr(found, one.name)) for one in fields(found)}
-
-
 def _plain(value: object) -> object:
     match value:
         case pl.DataFrame():
@@ -627,7 +605,7 @@ def _plain(value: object) -> object:
         case Path():
             return str(value)
         case tuple():
-            return [_as_dict(one) if is_dataclass(one) else one for one in value]
+            return [one.to_dict() if isinstance(one, _Result) else one for one in value]
         case _:
             return value
 

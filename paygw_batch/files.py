@@ -5,6 +5,7 @@ and through `appearing` when it is written.
 """
 
 import errno
+import importlib.util
 import os
 import stat
 import tempfile
@@ -259,3 +260,22 @@ def _is_same(one: Path, other: Path) -> bool:
 def _resolved(path: Path) -> Path:
     """Return a path without links and `..`, as far as it is there."""
     return Path(os.path.realpath(path))
+
+
+_ENDINGS = (".csv", ".parquet", ".xlsx")
+
+
+def table_ending(path: Path) -> str:
+    """Return the ending. Raises `OutputError` for one that names no format that can be written here."""
+    ending = path.suffix.lower()
+    if ending not in _ENDINGS:
+        raise OutputError(
+            say("{name} ends in none of {endings}.", name=path.name, endings=", ".join(_ENDINGS)),
+            hint=say("The ending says the format."),
+        )
+    if ending == ".xlsx" and importlib.util.find_spec("xlsxwriter") is None:
+        raise OutputError(
+            say("{name}: writing .xlsx needs the extra `excel`.", name=path.name),
+            hint=say("pip install 'paygw-batch[excel]', or write .csv or .parquet."),
+        )
+    return ending

@@ -94,7 +94,7 @@ ALLOWED = {
 
 FLOORS = {
     "sheet": (
-        "columns findings model pieces amounts clean phones",
+        "columns findings model pieces amounts clean",
         "read",
         "instructions",
         "check",
@@ -115,13 +115,13 @@ FLOORS = {
         ),
     ),
     "console": (
-        "access members noted_things permissions web_sessions web_guard payout_counts check_memories",
+        "permissions web_sessions passkey_access web_guard payout_counts",
         "rendering visits sheet_process",
         "pages",
         "console_app console_server",
     ),
     "cli": (
-        "click_words invocation options signals help_texts help_examples",
+        "invocation options signals help_texts help_examples",
         "screen",
         "send_batch sheet_questions",
         "commands",

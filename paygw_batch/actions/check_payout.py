@@ -14,7 +14,6 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.actions.kept_sheet import CheckMemory, has_kept, keep_sheet, kept_sheet
-from paygw_batch.actions.mend_sheet import write_mending
 from paygw_batch.actions.payout_folder import (
     FOUND,
     HEADINGS,
@@ -25,9 +24,7 @@ from paygw_batch.actions.payout_folder import (
     RepeatedPayout,
     UnreadableSheet,
 )
-from paygw_batch.actions.plan_document import Prepared, draft_plan
-from paygw_batch.actions.plan_sheet import SheetOptions, Submission, Surface, plan_sheet
-from paygw_batch.actions.suggestions import suggested_reference
+from paygw_batch.actions.plan_document import Prepared, SheetOptions, Submission, Surface, draft_plan, plan_sheet
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT, differences
 from paygw_batch.core.money import from_minor
@@ -42,7 +39,7 @@ from paygw_batch.run.compare_sheet import ComparisonMemory
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
-from paygw_batch.sheet.check.mending import LEFT_OUT, Mending
+from paygw_batch.sheet.check.mending import LEFT_OUT, Mending, write_mending
 from paygw_batch.sheet.columns import ALWAYS_NEEDED, columns_of_operation, label_of
 from paygw_batch.sheet.model import SHOWN_CHARACTERS, Validated
 from paygw_batch.sheet.read.guesses import GuessedHeading, guessed
@@ -59,7 +56,7 @@ from paygw_batch.sheet.read.sheet_file import headings_in, read_sheet, seen_head
 from paygw_batch.sheet.write.rejects import write_marked
 from paygw_batch.wiring.journal import journal_for_document
 from paygw_batch.wiring.operations import minor_units_of, require_complete
-from paygw_batch.wiring.sheet import read_options, validated_mended, validated_sheet
+from paygw_batch.wiring.sheet import read_options, suggested_reference, validated_mended, validated_sheet
 
 
 def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey) -> None:

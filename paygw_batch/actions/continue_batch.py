@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from paygw_batch.actions.plan_sheet import SentBy
+from paygw_batch.actions.plan_document import SentBy
 from paygw_batch.actions.send import Task
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.evidence import SignedOrder

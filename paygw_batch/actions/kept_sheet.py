@@ -1,8 +1,10 @@
 """Keeps a sheet as it was read, beside its file, with the memory of its checks: a correction starts no process."""
 
 import json
+from collections import OrderedDict
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import polars as pl
@@ -68,3 +70,24 @@ class CheckMemory:
 
     judged: JudgeMemory = field(default_factory=JudgeMemory)
     compared: ComparisonMemory = field(default_factory=ComparisonMemory)
+
+
+MAX_SHEETS = 2
+"""A sheet of 200,000 rows takes about 100 MB: the pages have room for two. A third starts with an empty memory."""
+
+
+class CheckMemories:
+    """The memory of each payout in preparation, by its number. It may be called from several threads."""
+
+    def __init__(self) -> None:
+        self._memories: OrderedDict[str, CheckMemory] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, number: str) -> CheckMemory:
+        """Return the memory of a payout; an empty one for a payout that was not corrected lately."""
+        with self._lock:
+            memory = self._memories.setdefault(number, CheckMemory())
+            self._memories.move_to_end(number)
+            while len(self._memories) > MAX_SHEETS:
+                self._memories.popitem(last=False)
+            return memory

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
+from typing import ClassVar, Self
 
-from paygw_batch.actions.mend_sheet import read_mending, write_mending
 from paygw_batch.core.batch import ControlTotals
 from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.errors import UsageError
@@ -25,7 +25,7 @@ from paygw_batch.journal import make_directory
 from paygw_batch.language import say
 from paygw_batch.run.approval import PlanDocument, read_plan
 from paygw_batch.run.signed_document import write_document
-from paygw_batch.sheet.check.mending import Mending
+from paygw_batch.sheet.check.mending import Mending, read_mending, write_mending
 from paygw_batch.sheet.read.guesses import GuessedHeading
 
 _ID_BYTES = 8
@@ -158,8 +158,23 @@ class UnreadableSheet:
 class NamedFolder:
     """A private folder of the pages, for one thing that people work on. `number` is its random name, in hex."""
 
+    FIRST: ClassVar[str]
+    """The file that is written when the folder is whole: a folder without it is none."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @classmethod
+    def named(cls, directory: Path, number: str) -> Self | None:
+        """Return the folder with this name; None if there is none."""
+        path = directory / number
+        return cls(path) if is_folder_name(number) and (path / cls.FIRST).exists() else None
+
+    @classmethod
+    def all_in(cls, directory: Path) -> Iterator[Self]:
+        """Yield every folder of this kind."""
+        with suppress(FileNotFoundError):
+            yield from [cls(path) for path in directory.iterdir() if (path / cls.FIRST).exists()]
 
     @property
     def number(self) -> str:
@@ -174,6 +189,8 @@ class NamedFolder:
 
 class PayoutFolder(NamedFolder):
     """The folder of one payout in preparation, as one visit finds it: `upload.json` is read once."""
+
+    FIRST = "upload.json"
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -363,17 +380,11 @@ def plain_file_name(name: str) -> str:
     return last
 
 
-def folder_of(directory: Path, number: str) -> PayoutFolder | None:
-    """Return the folder with this name; None if there is none."""
-    path = directory / number
-    return PayoutFolder(path) if is_folder_name(number) and (path / "upload.json").exists() else None
-
-
 def all_folders(directory: Path) -> Iterator[PayoutFolder]:
     """Yield all payouts in preparation, and those that were started from here; the newest first."""
-    with suppress(FileNotFoundError):
-        paths = [path for path in directory.iterdir() if (path / "upload.json").exists()]
-        yield from map(PayoutFolder, sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True))
+    with suppress(FileNotFoundError):  # one may have been removed meanwhile
+        found = PayoutFolder.all_in(directory)
+        yield from sorted(found, key=lambda one: one.path.stat().st_mtime_ns, reverse=True)
 
 
 def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:

@@ -7,11 +7,11 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.actions.batch_status import batch_summary, end_sentence
-from paygw_batch.actions.plan_sheet import Submission
+from paygw_batch.actions.plan_document import Submission
 from paygw_batch.actions.send import Task
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.engine import RunEnd
-from paygw_batch.files import write_whole
+from paygw_batch.files import table_ending, write_whole
 from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.report.reconcile import reconciled, reconciliation, with_typed_columns
@@ -20,7 +20,6 @@ from paygw_batch.report.summary import ExitCode, Summary, of_states
 from paygw_batch.report.totals import BatchTotals, RunningTotals, books
 from paygw_batch.report.workbook import workbook_of
 from paygw_batch.sheet.read.sheet_file import ReadOptions
-from paygw_batch.sheet.write.file_ending import table_ending
 from paygw_batch.sheet.write.table import write_pieces
 from paygw_batch.wiring.operations import minor_units_of
 from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from paygw_batch.actions.notices import expect_end
-from paygw_batch.actions.plan_sheet import SentBy
+from paygw_batch.actions.plan_document import SentBy
 from paygw_batch.clock import elapsed_s, timestamp, utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind, Verdict

@@ -10,14 +10,14 @@ from functools import partial
 from typing import TypeVar
 
 from paygw_batch.actions.approvals import named_plan, require_about, require_approval
-from paygw_batch.actions.plan_document import require_true_findings
-from paygw_batch.actions.plan_sheet import (
+from paygw_batch.actions.plan_document import (
     RefusedSheet,
     Submission,
     Surface,
     plan_sheet,
     refused_as_repeat,
     refused_for_defects,
+    require_true_findings,
 )
 from paygw_batch.actions.send import Task
 from paygw_batch.clock import utc_now

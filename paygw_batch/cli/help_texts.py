@@ -1,7 +1,7 @@
 """Shows the help of every command in the chosen language, with an example for each option and the exit codes.
 
 The English texts stay beside the commands, in docstrings and `help=`. They are the keys of the catalogue, and are
-translated when help is shown: only then is `--lang` known.
+translated when help is shown: only then is `--lang` known. What click itself says goes through our catalogue too.
 """
 
 import copy
@@ -11,8 +11,9 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 import click
+from click import core, exceptions, parser, termui, types
 
-from paygw_batch.language import mark, mark_all, say
+from paygw_batch.language import gettext, mark, mark_all, mark_count, ngettext, say
 
 EXIT_CODES: Mapping[int, str] = MappingProxyType(
     {
@@ -157,3 +158,35 @@ def name_of(ctx: click.Context) -> str:
     if ctx.parent is None:
         return ""
     return f"{name_of(ctx.parent)} {ctx.info_name}".strip()
+
+
+_SAID = mark_all(
+    "Error: {message}",
+    "Try '{command} {option}' for help.",
+    "Invalid value: {message}",
+    "Invalid value for {param_hint}: {message}",
+    "Missing argument",
+    "Missing option",
+    "Missing command.",
+    "No such option {name!r}.",
+    "No such command {name!r}.",
+    "Option {name!r} does not take a value.",
+    "{value!r} is not a valid {number_type}.",
+    "{value} is not in the range {range}.",
+    "Choose from:\n\t{choices}",
+)
+"""What click says of a command line that cannot be read, for the catalogue."""
+_COUNTED = (
+    mark_count("Did you mean {possibility}?", "(Did you mean one of: {possibilities}?)"),
+    mark_count("Got unexpected extra argument ({args})", "Got unexpected extra arguments ({args})"),
+    mark_count("Option {name!r} requires an argument.", "Option {name!r} requires {nargs} arguments."),
+    mark_count("{value!r} is not {choice}.", "{value!r} is not one of {choices}."),
+)
+
+
+def speak_our_languages() -> None:
+    """Have click translate by our catalogue. Its own function would look for catalogues of the system."""
+    for module in (core, exceptions, parser, termui, types):
+        for name, ours in (("_", gettext), ("ngettext", ngettext)):
+            if hasattr(module, name):
+                setattr(module, name, ours)

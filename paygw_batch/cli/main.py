@@ -11,8 +11,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
-from paygw_batch.cli.click_words import speak_our_languages
-from paygw_batch.cli.help_texts import HelpGroup, section_title
+from paygw_batch.cli.help_texts import HelpGroup, section_title, speak_our_languages
 from paygw_batch.cli.invocation import Invocation, also_after, program_options, with_language_first
 from paygw_batch.cli.screen.streams import standard_error, standard_output
 from paygw_batch.cli.signals import AGAIN, EXIT_CODE, interruption
@@ -155,7 +154,7 @@ def fitted(text: str, stream: TextIO) -> str:
     """Return a line as it is printed to a stream: at a terminal broken between words."""
     if not stream.isatty():
         return text
-    from paygw_batch.cli.screen.layout import wrapped  # noqa: PLC0415 (rich: only for what is shown)
+    from paygw_batch.cli.screen.screen import wrapped  # noqa: PLC0415 (rich: only for what is shown)
 
     return wrapped(text, shutil.get_terminal_size().columns)
 

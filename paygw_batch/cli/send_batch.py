@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from paygw_batch.actions.continue_batch import continued_batch, unfinished_batch
-from paygw_batch.actions.plan_sheet import SentBy, Submission, Surface
+from paygw_batch.actions.plan_document import SentBy, Submission, Surface
 from paygw_batch.actions.results import (
     ResultFiles,
     default_out,

@@ -6,13 +6,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from paygw_batch.actions.suggestions import suggested_reference
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import utc_now
 from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.errors import Asked, SheetQuestion
 from paygw_batch.language import say
 from paygw_batch.sheet.read.headings import HeadingError
+from paygw_batch.wiring.sheet import suggested_reference
 
 T = TypeVar("T")
 

@@ -14,34 +14,29 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from paygw_batch.actions.kept_sheet import CheckMemories
 from paygw_batch.clock import utc_now
-from paygw_batch.console.access.kept_sessions import KeptSessions
-from paygw_batch.console.access.passkey_access import passkey_access
-from paygw_batch.console.check_memories import CheckMemories
-from paygw_batch.console.members import members_of
 from paygw_batch.console.pages import (
     check_page,
-    invitation_page,
-    language_page,
     new_payout_page,
     overview_page,
     payee_page,
     payout_page,
     people_page,
     plan_page,
-    reconcile_page,
     signing_in,
     workers_page,
 )
 from paygw_batch.console.pages.agreement import AgreementForms
 from paygw_batch.console.pages.settling import order_page, retry_page, settle_page, statement_page
 from paygw_batch.console.pages.settling.orders import OrderAgreement
+from paygw_batch.console.passkey_access import passkey_access
 from paygw_batch.console.payout_counts import PayoutCounts
-from paygw_batch.console.permissions import Act
+from paygw_batch.console.permissions import Act, members_of
 from paygw_batch.console.rendering import STATIC, language_of, page_templates
 from paygw_batch.console.visits import Console, PageNotFound, Visit, WebRoute, error_page
 from paygw_batch.console.web_guard import MAX_FORM_BYTES, AsgiApp, WebGuard
-from paygw_batch.console.web_sessions import SignInWay, WebSessions
+from paygw_batch.console.web_sessions import KeptSessions, SignInWay, WebSessions
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import say, speaking
@@ -55,9 +50,9 @@ ROUTES = (
     WebRoute("/sign-in", signing_in.sign_in_page, None),
     WebRoute("/sign-in", signing_in.choose_person, None, "POST", form=""),
     WebRoute("/sign-in/passkey", signing_in.use_passkey, None, "POST"),
-    WebRoute("/language", language_page.choose_language, None, "POST"),
-    WebRoute("/invitation/{token}", invitation_page.invited, None),
-    WebRoute("/invitation/{token}", invitation_page.take_invitation, None, "POST", form=""),
+    WebRoute("/language", signing_in.choose_language, None, "POST"),
+    WebRoute("/invitation/{token}", signing_in.invited, None),
+    WebRoute("/invitation/{token}", signing_in.take_invitation, None, "POST", form=""),
     WebRoute("/session", signing_in.session_left, Act.LOOK_AFTER, is_poll=True),
     WebRoute("/session/stay", signing_in.session_left, Act.LOOK_AFTER),
     WebRoute("/sign-out", signing_in.sign_out, Act.LOOK_AFTER, "POST"),
@@ -86,7 +81,7 @@ ROUTES = (
     WebRoute("/sheets/{sheet}/start", _PLAN.start, Act.START, "POST", form="plan"),
     WebRoute("/payouts/{batch}", payout_page.payout, Act.LOOK),
     WebRoute("/payouts/{batch}/progress", payout_page.progress, Act.LOOK, is_poll=True),
-    WebRoute("/payouts/{batch}/reconciliation.{ending}", reconcile_page.download_reconciliation, Act.DOWNLOAD),
+    WebRoute("/payouts/{batch}/reconciliation.{ending}", payout_page.download_reconciliation, Act.DOWNLOAD),
     WebRoute("/payouts/{batch}/rows/{row:int}/settle", settle_page.settle_form, Act.SETTLE),
     WebRoute("/payouts/{batch}/rows/{row:int}/settle", settle_page.settle_row, Act.SETTLE, "POST", form=""),
     WebRoute("/payouts/{batch}/retry", retry_page.rejected_form, Act.ORDER),

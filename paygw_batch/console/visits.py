@@ -4,7 +4,7 @@ import importlib.util
 import logging
 import tempfile
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
@@ -21,17 +21,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
-from paygw_batch.actions.payout_folder import uploads_by_batch
+from paygw_batch.actions.kept_sheet import CheckMemories
+from paygw_batch.actions.payout_folder import is_folder_name, uploads_by_batch
 from paygw_batch.clock import Now, timestamp
-from paygw_batch.console.access.passkey_access import PasskeyAccess
-from paygw_batch.console.check_memories import CheckMemories
-from paygw_batch.console.members import Member, Role
-from paygw_batch.console.noted_things import thing_of
+from paygw_batch.console.passkey_access import PasskeyAccess
 from paygw_batch.console.payout_counts import PayoutCounts
-from paygw_batch.console.permissions import Act, Thing, may
+from paygw_batch.console.permissions import Act, Member, Role, Thing, may
 from paygw_batch.console.rendering import Page, language_of, masked, own_names, times_in
 from paygw_batch.console.web_guard import BodyRefused
 from paygw_batch.console.web_sessions import SignedInKey, SignInWay, WebSession, WebSessions
+from paygw_batch.core.batch import PAYOUT
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import AuditUnwritable, PaygwError, UsageError
 from paygw_batch.journal import (
@@ -44,6 +43,33 @@ from paygw_batch.journal import (
 from paygw_batch.journal.audit.audit_trail import AuditTrail
 from paygw_batch.language import language, mark, mark_all, say, speaking
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.columns import columns_of_operation
+
+_MAX_ROW_DIGITS = 10
+_SECRETS = frozenset({"token"})
+
+
+def thing_of(path: Mapping[str, Any], form: Mapping[str, str]) -> str:
+    """Return the thing that a request is about, by its path and its form. The token of an invitation is a secret."""
+    return ", ".join(f"{name} {value}" for name, value in _parts(path, form))
+
+
+def _parts(path: Mapping[str, Any], form: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    yield from ((name, value) for name, value in path.items() if name not in _SECRETS)
+    number, row, column = (form.get(name, "") for name in ("number", "row", "column"))
+    if "sheet" not in path and is_folder_name(number):
+        yield "sheet", number
+    if "row" not in path and row.isascii() and row.isdigit() and len(row) <= _MAX_ROW_DIGITS:
+        yield "row", row
+    if column in columns_of_operation(PAYOUT):
+        yield "column", column
+
+
+def parts_of(thing: str) -> Mapping[str, str]:
+    """Return what `thing_of` wrote: `sheet`, `batch`, `row`, `column`, by their names. Another text has none."""
+    pairs = (part.partition(" ") for part in thing.split(", "))
+    return {name: value for name, _, value in pairs if value}
+
 
 _log = logging.getLogger(__name__)
 _OWN_SITE = frozenset({"same-origin", "none"})

@@ -4,7 +4,7 @@ Finds a sheet that repeats a batch of the last days under other order ids: Octob
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -214,8 +214,11 @@ def repeated_within_a_batch(look_alikes: Sequence[LookAlike]) -> Sequence[LookAl
     return [found for found in look_alikes if of_batch[found.batch] > 1]
 
 
-def one_warning_per_batch(look_alikes: Sequence[LookAlike]) -> pl.DataFrame:
-    """Return a warning (`DEFECT_SCHEMA`) for each batch, at row 0: the rows that pay like its rows, and how many."""
+def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:
+    """Return a warning (`DEFECT_SCHEMA`) for each batch, at row 0: the rows that pay like its rows, and how many.
+
+    `sheet_names` has the name of each batch's sheet.
+    """
     of_batch: dict[str, list[LookAlike]] = defaultdict(list)
     for found in look_alikes:
         of_batch[found.batch].append(found)
@@ -224,10 +227,10 @@ def one_warning_per_batch(look_alikes: Sequence[LookAlike]) -> pl.DataFrame:
         named = ", ".join(str(found.row) for found in alike[:ROWS_NAMED])
         more = say(" and {count:,} more", count=len(alike) - ROWS_NAMED) if len(alike) > ROWS_NAMED else ""
         sentence = say(
-            "{count:,} rows have the same account and amount as rows of batch {batch} ({opened_at}), under "
+            "{count:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), under "
             "other order ids: make sure that all are meant (rows {named}{more}).",
             count=len(alike),
-            batch=batch,
+            sheet_name=sheet_names[batch],
             opened_at=alike[0].opened_at[:10],
             named=named,
             more=more,

@@ -1,7 +1,7 @@
 """Submits a sheet: compares it with the journal, and then stores the planned batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -63,6 +63,8 @@ class Plan:
     """The batch that the sheet repeats: it is not opened unless a person said that this is meant."""
     look_alikes: Sequence[LookAlike] = ()
     """Rows that pay like rows of a batch, if several are of one batch: a warning a batch says so."""
+    sheet_names: Mapping[str, str] = field(default_factory=dict)
+    """The names of the sheets of those batches."""
 
     @property
     def warnings(self) -> pl.DataFrame:
@@ -74,7 +76,7 @@ class Plan:
         """The warnings, those about the whole sheet first, at row 0."""
         of_sheet = [] if self.repeat is None else [self.repeat.as_warning()]
         if self.look_alikes:
-            of_sheet.append(one_warning_per_batch(self.look_alikes))
+            of_sheet.append(one_warning_per_batch(self.look_alikes, self.sheet_names))
         return self.validated.warnings_found.after(pl.concat([no_defects(), *of_sheet]))
 
     @property
@@ -151,7 +153,13 @@ def plan_submission(
     together = repeated_within_a_batch(left := outside_repeat(lately, repeat))
     validated = _with_look_alikes(validated, [one for one in left if one not in together], found.own_ids)
     amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended]
-    return Plan(validated, None, found.known, amendments, repeat, together)
+    return Plan(validated, None, found.known, amendments, repeat, together, _sheet_names(together, journal))
+
+
+def _sheet_names(look_alikes: Sequence[LookAlike], journal: JournalReader) -> Mapping[str, str]:
+    """Return the name of the sheet of each batch that has one of these."""
+    batches = {one.batch for one in look_alikes}
+    return {one.batch: one.sheet_name for one in journal.batches() if one.batch in batches} if batches else {}
 
 
 def _existing(validated: Validated, journal: JournalReader, operation: str) -> BatchRecord | None:

@@ -18,10 +18,9 @@ from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
 from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.language import say
 from paygw_batch.sheet.amounts import minor_value
-from paygw_batch.sheet.clean import bare, chosen_purpose
+from paygw_batch.sheet.clean import PhoneColumn, bare, chosen_purpose
 from paygw_batch.sheet.columns import columns_of_operation
 from paygw_batch.sheet.model import LINE_COLUMNS
-from paygw_batch.sheet.phones import PhoneColumn
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -13,13 +13,12 @@ from types import MappingProxyType
 
 from paygw_batch.core import generator_marks
 from paygw_batch.core.generator_marks import PageKind
-from paygw_batch.files import Output, ProtectedFile, check_outputs, head_of
+from paygw_batch.files import Output, ProtectedFile, check_outputs, head_of, table_ending
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import Section
 from paygw_batch.settings.user_directories import state_directory
 from paygw_batch.sheet.columns import QUESTION_COLUMNS, RECONCILIATION_COLUMNS, REJECTS_COLUMNS
-from paygw_batch.sheet.write.file_ending import table_ending
 
 _HEAD_BYTES = 64 * 1024
 _MAX_STRINGS_BYTES = 64 * 1024 * 1024

@@ -1,11 +1,12 @@
 """Reads and validates a sheet by the settings."""
 
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
 
-from paygw_batch.core.batch import ControlTotals, differences
+from paygw_batch.core.batch import PAYOUT, ControlTotals, differences
 from paygw_batch.core.sheet_answers import NO_ANSWERS, SheetAnswers
 from paygw_batch.countries.load import load_operation, operation_names
 from paygw_batch.countries.rules import Rules
@@ -92,3 +93,11 @@ def require_as_stated(settings: Settings, rules: Rules, validated: Validated, st
     if stated is not None and (wrong := differences(stated, validated.totals)):
         raise SheetError(" ".join(wrong), hint=say("Nothing was sent. Make sure that this is the right sheet."))
     require_complete(settings, rules, set(validated.counts.filter("valid")["country"]))
+
+
+def suggested_reference(operation: str, now: datetime) -> str:
+    """Return a name for a payment run of this month: `payroll-2026-11`. A person decides whether it is the right one.
+
+    The name makes order ids: under a name that was used before, rows that are equal count as known, and are not paid.
+    """
+    return f"{'payroll' if operation == PAYOUT else 'collection'}-{now:%Y-%m}"

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.silent_progress import Silent
 from paygw_batch.actions.batch_status import batch_status, journal_status
 from paygw_batch.actions.continue_batch import continued_batch, release_rejected, unfinished_batch
-from paygw_batch.actions.plan_sheet import RefusedSheet, SheetOptions, Submission, Surface, plan_sheet
+from paygw_batch.actions.plan_document import RefusedSheet, SheetOptions, Submission, Surface, plan_sheet
 from paygw_batch.actions.send import Task, send
 from paygw_batch.actions.submit_sheet import submit_sheet
 from paygw_batch.clock import timestamp

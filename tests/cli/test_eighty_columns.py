@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from paygw_batch.cli.screen.layout import column_widths, wrapped
+from paygw_batch.cli.screen.screen import column_widths, wrapped
 from tests.cli.conversing import converse
 from tests.cli.program import Program, kenyan_rows
 

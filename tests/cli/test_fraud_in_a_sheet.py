@@ -129,7 +129,7 @@ def test_look_alikes_are_told_once_a_batch_and_their_days_are_a_setting(month: P
     sheet = month.sheet([*rows, *others])
     told = month.json("submit", sheet, "--dry-run")["warning_list"]
     assert [(one["row"], one["code"]) for one in told] == [(0, "row.look_alike")]
-    assert "10 rows have the same account and amount as rows of batch" in told[0]["message"]
+    assert "10 rows have the same account and amount as rows of " in told[0]["message"]
     assert "rows 2, 3, 4, 5, 6, 7, 8, 9, 10, 11" in told[0]["message"]
     text = month.config.read_text()
     month.config.write_text(f"{text}\n[sheet]\nlook_alike_days = 0\n")

@@ -157,7 +157,7 @@ class House:
 
     def row_fields(self, place: str, row: str, column: str = "", **_typed: str) -> dict[str, str]:
         """Return the hidden fields of a form about a row that no page lists, because nothing is wrong with it."""
-        found = payout_folder.folder_of(self.console.directory, place.rpartition("/")[2])
+        found = payout_folder.PayoutFolder.named(self.console.directory, place.rpartition("/")[2])
         if found is None or not found.was_read or found.mending is None or not row.isdigit():
             return {}
         texts = check_page.cell_texts(found, [int(row)]).get(int(row), {})

@@ -3,8 +3,7 @@
 import pytest
 
 from paygw_batch.console.console_app import ROUTES
-from paygw_batch.console.members import Member, Role
-from paygw_batch.console.permissions import Act, Thing, may
+from paygw_batch.console.permissions import Act, Member, Role, Thing, may
 from paygw_batch.console.visits import WebRoute
 from paygw_batch.console.web_guard import HEADERS, MAX_FORM_BYTES
 from paygw_batch.errors import ConfigurationError
@@ -108,7 +107,7 @@ def test_every_answer_has_the_headers(house: House) -> None:
         person.get("/"),
         person.get("/nothing"),
         person.get("/static/pages.css"),
-        person.get("/static/../members.py"),
+        person.get("/static/../permissions.py"),
         person.ask("POST", "/sign-out", headers={"origin": ORIGIN}),
         house.stranger().get("/"),
         house.stranger().get("/", host="evil.example"),

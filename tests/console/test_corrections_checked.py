@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from paygw_batch.actions.payout_folder import folder_of
+from paygw_batch.actions.payout_folder import PayoutFolder
 from paygw_batch.console.pages import preparing
 from tests.console.people import MAKER, House, Person
 
@@ -40,7 +40,7 @@ def waited_for(ada: Person, path: str) -> str:
 
 def results(house: House, path: str) -> dict[str, object]:
     """Return all results of the check, but whether the plan was drafted."""
-    found = folder_of(house.console.directory, path.rpartition("/")[2])
+    found = PayoutFolder.named(house.console.directory, path.rpartition("/")[2])
     assert found is not None
     checked = json.loads((found.path / "checked.json").read_bytes())
     checked.pop("is_drafted")
@@ -59,7 +59,7 @@ def test_each_correction_has_the_results_of_a_whole_check(house: House) -> None:
     ):
         assert ada.post(f"{path}/mend", row=row, column=column, text=text).status_code == 303
         again = results(house, path)
-        found = folder_of(house.console.directory, path.rpartition("/")[2])
+        found = PayoutFolder.named(house.console.directory, path.rpartition("/")[2])
         assert found is not None
         found.forget_check()
         (found.kept / "sheet.json").unlink()
@@ -75,7 +75,7 @@ def test_before_the_plan_is_shown_the_whole_file_is_checked(house: House) -> Non
     ada.post(f"{path}/mend", row="2", column="amount", text="55.00")
     ada.post(f"{path}/mend", row="4", column="amount", text="60.00")
     ada.post(f"{path}/mend", row="5", column="client_orderid", text="A-5")
-    found = folder_of(house.console.directory, path.rpartition("/")[2])
+    found = PayoutFolder.named(house.console.directory, path.rpartition("/")[2])
     assert found is not None
     assert found.draft is None
     assert 'href="' + path + '/plan"' in ada.get(path).text
@@ -88,7 +88,7 @@ def test_before_the_plan_is_shown_the_whole_file_is_checked(house: House) -> Non
 def test_a_sheet_that_is_read_in_another_way_is_read_from_its_file(house: House) -> None:
     ada = house.person(MAKER)
     path = uploaded(ada)
-    found = folder_of(house.console.directory, path.rpartition("/")[2])
+    found = PayoutFolder.named(house.console.directory, path.rpartition("/")[2])
     assert found is not None
     assert found.mending is not None
     assert found.reading(found.mending) in json.loads((found.kept / "sheet.json").read_bytes())["reading"]

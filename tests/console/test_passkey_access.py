@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.console.access.invitations import (
+from paygw_batch.console.passkey_access import (
     Invitations,
     NewPasskey,
+    OpenSignIns,
     UsedInvitation,
     invitation_challenge,
+    key_that_signed,
     new_passkey,
 )
-from paygw_batch.console.access.kept_sessions import KeptSessions
-from paygw_batch.console.access.passkey_access import OpenSignIns, key_that_signed
+from paygw_batch.console.web_sessions import KeptSessions
 from paygw_batch.run.passkey import RelyingParty, challenge_of, to_base64url
 from tests.run.software_passkey import SoftwarePasskey
 from tests.run.test_passkey import CONSOLE, ELSEWHERE, passkey

@@ -481,9 +481,9 @@ def test_upload_bomb_of_a_million_columns_is_a_sentence(house: House) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/static/../members.py",
-        "/static/..%2fmembers.py",
-        "/static/%2e%2e/members.py",
+        "/static/../permissions.py",
+        "/static/..%2fpermissions.py",
+        "/static/%2e%2e/permissions.py",
         "/static//etc/passwd",
         "/static/pages.css/../../page.py",
         "/sheets/..%2f..%2fkeys",

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from paygw_batch.clock import timestamp
 from paygw_batch.console.pages import workers_page
-from paygw_batch.journal import RunNow, SharedWork, WorkerLife
+from paygw_batch.journal import RunNow, SharedWork, TimetableJob, WorkerLife
 from paygw_batch.journal.gate_port import GateState, GateStop, GateStopKind
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.settings.sections import pick_up_name
 from tests.cli.test_postgres_commands import ClusterProgram
 from tests.console.people import AUDITOR, MAKER, House, set_up
 from tests.engine.scripted_world import NOW
@@ -21,7 +22,7 @@ RUN = RunNow("b" * 16, "salaries.csv", 12_345, is_urgent=True, is_stopped=False)
 
 
 def test_rows_a_minute_are_those_since_the_worker_started() -> None:
-    page = workers_page.workers_page(SharedWork([WORKER], [RUN], GATE), Settings.model_validate({}), NOW)
+    page = workers_page.workers_page(SharedWork([WORKER], [RUN], GATE), [], Settings.model_validate({}), NOW)
     (one,) = page.workers
     assert (one.rows_a_minute, one.sheet_name) == (300, "salaries.csv")
     assert (page.rate_per_s, page.in_flight, page.stop_reason) == (50, 4, "")
@@ -29,17 +30,35 @@ def test_rows_a_minute_are_those_since_the_worker_started() -> None:
 
 def test_what_nobody_set_is_what_is_configured() -> None:
     gate = replace(GATE, rate_per_s=None, concurrency=None, places=99)
-    page = workers_page.workers_page(SharedWork([], [], gate), Settings.model_validate({}), NOW)
+    page = workers_page.workers_page(SharedWork([], [], gate), [], Settings.model_validate({}), NOW)
     assert (page.rate_per_s, page.in_flight) == (0, 16)
 
 
 def test_a_stop_is_told_with_its_reason() -> None:
     stop = GateStop(GateStopKind.REQUESTED, 0, "An operator stopped it.")
     page = workers_page.workers_page(
-        SharedWork([], [], replace(GATE, stop=stop, stopped_at=timestamp(NOW))), Settings.model_validate({}), NOW
+        SharedWork([], [], replace(GATE, stop=stop, stopped_at=timestamp(NOW))), [], Settings.model_validate({}), NOW
     )
     assert "An operator stopped it." in page.stop_reason
     assert page.stopped_at == timestamp(NOW)
+
+
+def test_the_jobs_of_the_timetable_are_told_by_what_they_do() -> None:
+    settings = Settings.model_validate(
+        {
+            "journal": {"url": "postgresql://db/paygw", "replication": "none"},
+            "timetable": {"time_zone": "Africa/Nairobi", "pick_up": [{"folder": "/srv/in", "at": "0 * * * *"}]},
+        }
+    )
+    names = ("verify", pick_up_name(Path("/srv/in")), pick_up_name(Path("/srv/other")))
+    jobs = [TimetableJob(name, False, 0, None, "nairobi-1", None, timestamp(NOW), 0) for name in names]
+    page = workers_page.workers_page(SharedWork([], [], GATE), jobs, settings, NOW)
+    assert [about for about, _ in page.jobs] == [
+        "The whole journal, replayed",
+        "Sheets in the folder in",
+        "Sheets in a folder of another machine",
+    ]
+    assert [job for _, job in page.jobs] == jobs
 
 
 def test_a_journal_in_a_file_has_no_such_page_and_no_link_to_it(house: House) -> None:

@@ -111,16 +111,22 @@ def hostile() -> Iterator[Output]:
         yield "hostile", "\n".join(told)
 
 
+_REFERENCE = "pins"
+_NOT_USED = f"the reference {_REFERENCE} is not used."
+"""The note on a sheet with ids of its own: every sheet is given a reference here."""
+
+
 def _validated(name: str, own: Machine, path: Path) -> Iterator[Output]:
     settings = load_settings(own.home / "paygw.toml", environ={}, flags={})
     try:
-        found = validated_sheet(settings, rules_of(settings, "payout"), path, SheetAnswers(reference="pins"))
+        found = validated_sheet(settings, rules_of(settings, "payout"), path, SheetAnswers(reference=_REFERENCE))
         rows = found.rows
     except PaygwError as error:
         yield f"{name}/refused", own.masked(f"{type(error).__name__}: {error.message} {error.hint}\n")
         return
     totals = {currency: str(total) for currency, total in sorted((found.totals.sums or {}).items())}
-    notes = [found.batch, str(found.totals.rows), json.dumps(totals), *found.sheet.notes]
+    of_sheet = [note for note in found.sheet.notes if not note.endswith(_NOT_USED)]
+    notes = [found.batch, str(found.totals.rows), json.dumps(totals), *of_sheet]
     yield f"{name}/batch", own.masked("\n".join(notes) + "\n")
     for part, frame in (
         ("rows", rows),

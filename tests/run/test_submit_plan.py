@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from paygw_batch.actions.plan_sheet import preview
+from paygw_batch.actions.plan_document import preview
 from paygw_batch.clock import timestamp
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State

@@ -174,6 +174,14 @@ def test_a_derived_id_never_changes(rules: Rules) -> None:
     assert validated.rows["client_orderid"].to_list() == [f"R-{digest}-1", f"R-{digest}-2"]
 
 
+def test_a_reference_that_names_nothing_is_told(rules: Rules) -> None:
+    """A sheet with ids of its own keeps them: whoever named the payment run hears that the name changes nothing."""
+    validated = validate(of_rows(KENYAN), rules, reference="payroll-2026-11")
+    assert validated.rows["client_orderid"].to_list() == [KENYAN["client_orderid"]]
+    assert [note for note in validated.sheet.notes if "payroll-2026-11 is not used" in note]
+    assert not validate(of_rows(KENYAN), rules).sheet.notes
+
+
 def test_equal_rows_are_counted_and_rows_that_are_not_valid_get_no_id(rules: Rules) -> None:
     bad = {**NO_IDS, "amount": "0"}
     ids = validate(of_rows(NO_IDS, bad, NO_IDS, {**NO_IDS, "phone": "0712345678"}), rules, reference="R").rows[

@@ -15,10 +15,9 @@ from paygw_batch.countries.rules import FieldKind, OperatorTerms
 from paygw_batch.errors import ConfigurationError, SheetError
 from paygw_batch.sheet.check.contract import ContractGate, good_rows
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.clean import bare, bare_number
+from paygw_batch.sheet.clean import PhoneColumn, bare, bare_number
 from paygw_batch.sheet.columns import columns_by_operation, columns_of_operation
 from paygw_batch.sheet.model import Sheet, Validated
-from paygw_batch.sheet.phones import PhoneColumn
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet, refuse_misdirected
 
 RULES = load_rules("payin", {"KE": OperatorTerms(purpose="W"), "RW": OperatorTerms(purpose="R", order_desc="Fees")})

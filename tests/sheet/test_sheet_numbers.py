@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.countries.rules import FieldKind, MobileNumbers, Rules
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.clean import bare, bare_number, cleaned, is_clean
-from paygw_batch.sheet.phones import PhoneColumn
+from paygw_batch.sheet.clean import PhoneColumn, bare, bare_number, cleaned, is_clean
 from tests.long_part import share_of
 from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 

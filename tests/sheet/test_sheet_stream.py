@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet import findings
-from paygw_batch.sheet.check import failed_tally
+from paygw_batch.sheet.check import judge
 from paygw_batch.sheet.check.validate import validate, validate_opened, warnings_as_defects
 from paygw_batch.sheet.findings import Findings
 from paygw_batch.sheet.model import Validated
@@ -153,11 +153,11 @@ def test_findings_that_are_only_counted_come_to_the_same(
 ) -> None:
     path = tmp_path / "pay.csv"
     kept = both_ways(path, CASES[case].encode(), rules)
-    for module in (findings, failed_tally):
+    for module in (findings, judge):
         monkeypatch.setattr(module, "LISTED", 4)
     whole = validate(read_sheet(path, ReadOptions()), rules)
-    monkeypatch.setattr(failed_tally, "MAX_KEPT", 2)
-    monkeypatch.setattr(failed_tally, "LITTLE", 0)
+    monkeypatch.setattr(judge, "MAX_KEPT", 2)
+    monkeypatch.setattr(judge, "LITTLE", 0)
     assert both_ways(path, CASES[case].encode(), rules) == kept
     in_blocks = validate_opened(open_sheet(path, ReadOptions()), rules)
     assert counted(in_blocks.defects_found) == counted(whole.defects_found)

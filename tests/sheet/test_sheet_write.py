@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import OutputError
-from paygw_batch.files import check_writable
+from paygw_batch.files import check_writable, table_ending
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import guarded, unguarded
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
-from paygw_batch.sheet.write.file_ending import table_ending
 from paygw_batch.sheet.write.table import rejects, write_frame, write_rejects
 from tests.long_part import share_of
 from tests.sheet.sheet_values import GOOD, HEADER, MakeSheet, codes, lines

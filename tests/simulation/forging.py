@@ -20,7 +20,7 @@ import apsw
 import polars as pl
 
 from paygw_batch.actions import plan_document, submit_sheet
-from paygw_batch.actions.plan_sheet import RefusedSheet, SheetOptions, Submission, Surface
+from paygw_batch.actions.plan_document import RefusedSheet, SheetOptions, Submission, Surface
 from paygw_batch.actions.send import Task
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Intended

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from paygw_batch.actions.approvals import code_in, require_in_force, required_plan, share_plan, withdraw_document
-from paygw_batch.actions.plan_document import own_view
-from paygw_batch.actions.plan_sheet import SheetOptions, Submission
+from paygw_batch.actions.plan_document import SheetOptions, Submission, own_view
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import (

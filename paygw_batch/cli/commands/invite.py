@@ -10,8 +10,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.clock import timestamp, utc_now
-from paygw_batch.console.access.invitations import INVITATION_H, Invitations
-from paygw_batch.console.access.passkey_access import RANDOM_BYTES, invitation_folder
+from paygw_batch.console.passkey_access import INVITATION_H, RANDOM_BYTES, Invitations, invitation_folder
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.journal import AuditNote, AuditResult
 from paygw_batch.language import say

@@ -11,8 +11,7 @@ import click
 
 from paygw_batch.actions.approvals import share_plan
 from paygw_batch.actions.notices import send_after
-from paygw_batch.actions.plan_document import prepare_plan
-from paygw_batch.actions.plan_sheet import RefusedSheet, SheetOptions, Submission, Surface
+from paygw_batch.actions.plan_document import RefusedSheet, SheetOptions, Submission, Surface, prepare_plan
 from paygw_batch.actions.submit_sheet import refused_summary
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile

@@ -13,7 +13,7 @@ import click
 from paygw_batch.actions.drop_folder import Claimed, Drop, adopt
 from paygw_batch.actions.dropped_files import NOTE_ENDING
 from paygw_batch.actions.notices import tell_of_refused_sheet
-from paygw_batch.actions.plan_sheet import SentBy, SheetOptions, Submission
+from paygw_batch.actions.plan_document import SentBy, SheetOptions, Submission
 from paygw_batch.actions.results import Rejects, ResultFiles
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile, Number

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from paygw_batch.actions.check_payout import corrections_of
-from paygw_batch.actions.mend_sheet import read_mending
-from paygw_batch.actions.plan_sheet import (
+from paygw_batch.actions.plan_document import (
     SentBy,
     SheetOptions,
     Submission,
@@ -51,6 +50,7 @@ from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import Summary, of_states
 from paygw_batch.report.totals import books_of_pieces
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.check.mending import read_mending
 from paygw_batch.wiring.approvals import default_plan, person
 from paygw_batch.wiring.gateway import gateway_of
 from paygw_batch.wiring.journal import journal_for_planning, require_workers, run_journal

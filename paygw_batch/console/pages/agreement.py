@@ -19,8 +19,8 @@ from paygw_batch.actions.follow_payout import running_now
 from paygw_batch.actions.payout_folder import NamedFolder
 from paygw_batch.actions.start_run import StartedRun, last_summary, run_shown, started_run
 from paygw_batch.clock import utc_now
-from paygw_batch.console.access.passkey_access import signature_in
 from paygw_batch.console.pages.preparing import RUNS, made_once, required_key
+from paygw_batch.console.passkey_access import signature_in
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.visits import PageOutdated, Visit
 from paygw_batch.console.web_sessions import SignedInKey

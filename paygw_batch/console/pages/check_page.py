@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 import polars as pl
 from starlette.responses import Response
 
-from paygw_batch.actions.mend_sheet import with_edits, with_row_out
 from paygw_batch.actions.payout_folder import (
     FOUND,
     ROWS,
@@ -19,7 +18,6 @@ from paygw_batch.actions.payout_folder import (
     PayoutFolder,
     UnreadableSheet,
     UploadedSheet,
-    folder_of,
 )
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.console.pages.agreement import withdraw
@@ -35,7 +33,7 @@ from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, PageLink, pages_after
 from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit
 from paygw_batch.language import say
-from paygw_batch.sheet.check.mending import Mending, plain_cell
+from paygw_batch.sheet.check.mending import Mending, plain_cell, with_edits, with_row_out
 from paygw_batch.sheet.read.guesses import GuessedHeading
 
 ROWS_A_PAGE = 20
@@ -384,7 +382,7 @@ def repeats_meant(visit: Visit) -> Response:
 
 def remove_sheet(visit: Visit) -> Response:
     """Remove a sheet that was not started. A second click finds it gone."""
-    if folder_of(visit.console.directory, visit.path("sheet")) is not None:
+    if PayoutFolder.named(visit.console.directory, visit.path("sheet")) is not None:
         with changing(visit) as found:
             require_version(visit, found)
             withdraw(visit, found.plan)

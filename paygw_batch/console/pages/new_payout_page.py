@@ -12,12 +12,10 @@ from typing import ClassVar
 from starlette.responses import Response
 
 from paygw_batch.actions.check_payout import digest_of
-from paygw_batch.actions.mend_sheet import with_headings, write_mending
 from paygw_batch.actions.payout_folder import (
     PayoutFolder,
     UnreadableSheet,
     UploadedSheet,
-    folder_of,
     is_folder_name,
     new_folder,
     new_folder_name,
@@ -44,7 +42,7 @@ from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.errors import Asked, UsageError
 from paygw_batch.journal import make_directory
 from paygw_batch.language import say
-from paygw_batch.sheet.check.mending import Mending
+from paygw_batch.sheet.check.mending import Mending, with_headings, write_mending
 from paygw_batch.sheet.write.template import write_template
 
 _MAX_TITLE = 80
@@ -130,7 +128,7 @@ def upload(visit: Visit) -> Response:
     number = visit.form.get("number", "")
     number = number if is_folder_name(number) else new_folder_name()
     with made_once(number), _kept(visit) as (name, content):
-        before = folder_of(visit.console.directory, number)
+        before = PayoutFolder.named(visit.console.directory, number)
         if before is not None:
             if before.uploaded.by != visit.member.name or not before.has_sheet(name, content):
                 raise PageOutdated

@@ -1,10 +1,11 @@
-"""One payout while it runs and after it: progress, totals, rows by page; and one row with its story."""
+"""One payout while it runs and after it: progress, totals, rows by page; one row with its story; its files."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import ClassVar
 
 from starlette.responses import Response
@@ -18,13 +19,23 @@ from paygw_batch.actions.follow_payout import (
     followed_row,
     followed_rows,
 )
+from paygw_batch.actions.results import write_results
 from paygw_batch.actions.settle_rows import settle_choices
 from paygw_batch.actions.start_run import pause_run, run_shown, start_run, started_run
 from paygw_batch.console.pages.agreement import ListedAgreement
 from paygw_batch.console.pages.preparing import RUNS, made_once
 from paygw_batch.console.pages.settling.orders import open_orders
 from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, pages_after
-from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, account_filter, payout_record
+from paygw_batch.console.visits import (
+    FILE_TYPES,
+    PageNotFound,
+    PageOutdated,
+    Visit,
+    account_filter,
+    file_to_take_away,
+    has_workbooks,
+    payout_record,
+)
 from paygw_batch.core.recorded_words import code_of, recorded
 from paygw_batch.core.shown_states import INVALID
 from paygw_batch.errors import UsageError
@@ -33,6 +44,7 @@ from paygw_batch.language import language, mark, say, say_count
 from paygw_batch.report.next_step import NextStep, RowStep
 from paygw_batch.wiring.approvals import name_in
 from paygw_batch.wiring.journal import journal_for_planning
+from paygw_batch.wiring.operations import minor_units_of
 
 ROWS_A_PAGE = 25
 _DEEDS: Mapping[str, str] = {
@@ -431,3 +443,25 @@ def _shown_step(step: NextStep) -> ShownStep:
             return ShownStep(
                 say("The money came back"), [say("Find out why, and pay it under another order id in a new sheet.")]
             )
+
+
+def download_reconciliation(visit: Visit) -> Response:
+    """Return the reconciliation of a payout as a file."""
+    ending = visit.path("ending")
+    if ending not in FILE_TYPES or (ending == "xlsx" and not has_workbooks()):
+        raise PageNotFound(say("There is no such file."))
+
+    def write(path: Path) -> str:
+        with journal_for_planning(visit.console.settings) as journal:
+            record = payout_record(journal, visit.path("batch"))
+            _write(visit, journal, record, path)
+        return f"{Path(record.sheet_name).stem}.reconciliation.{ending}"
+
+    return file_to_take_away(visit, ending, write)
+
+
+def _write(visit: Visit, journal: JournalReader, record: BatchRecord, path: Path) -> None:
+    minor_units, quarantine_h = minor_units_of(visit.console.rules), visit.console.settings.submission.quarantine_h
+    is_page = path.suffix == ".html"
+    out, report = (None, path) if is_page else (path, None)
+    write_results(journal, record, minor_units, out=out, report=report, quarantine_h=quarantine_h)

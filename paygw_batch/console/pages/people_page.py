@@ -9,14 +9,13 @@ from typing import ClassVar
 from starlette.responses import Response
 
 from paygw_batch.actions.follow_payout import running_now
-from paygw_batch.actions.payout_folder import folder_of
+from paygw_batch.actions.payout_folder import PayoutFolder
 from paygw_batch.actions.start_run import last_summary, start_run, started_run
-from paygw_batch.console.members import Member
-from paygw_batch.console.noted_things import parts_of
+from paygw_batch.console.permissions import Member
 from paygw_batch.console.rendering import Page, PageLink, page_links
-from paygw_batch.console.visits import PageNotFound, Visit, called_in
+from paygw_batch.console.visits import PageNotFound, Visit, called_in, parts_of
 from paygw_batch.errors import PaygwError
-from paygw_batch.journal import AuditEntry, AuditResult, JournalReader, LockHolder, WorkerLife, make_directory
+from paygw_batch.journal import AuditEntry, AuditResult, JournalReader, LockHolder, make_directory
 from paygw_batch.language import mark, mark_all, say
 from paygw_batch.sheet.columns import label_of
 from paygw_batch.wiring.journal import database_of, file_of, journal_for_planning, newest_entries
@@ -138,12 +137,10 @@ class PeopleAndHealthPage(Page):
     """None if there is no journal that can be read."""
     running: LockHolder | None
     is_file: bool
-    """Whether the journal is a file, which `backup` copies."""
+    """Whether the journal is a file, which `backup` copies, and which one machine alone sends from."""
     copied_at: str | None
     """When it was copied last; None: that is not known."""
     checks: Sequence[OwnCheck]
-    workers: Sequence[WorkerLife]
-    """Those that share a journal in a database."""
     entries: Sequence[ShownAct]
     pages: Sequence[PageLink]
     trouble: str
@@ -163,14 +160,12 @@ def people_and_health(visit: Visit) -> Response:
         entries = list(newest_entries(settings, before=before, limit=ENTRIES_A_PAGE))
     except PaygwError as error:
         trouble = error.message
-    health, acts, workers = None, [], list[WorkerLife]()
+    health, acts = None, []
     with suppress(PaygwError), journal_for_planning(settings) as journal:
         head, about = journal.head(), _about(visit, journal)
         health = JournalHealth(head.seq, head.newest_time, None if head.clock is None else head.clock.ahead_s)
         acts = [_shown_act(one, about) for one in entries]
-    if (database := database_of(settings)) is not None:
-        with suppress(PaygwError):
-            workers += database.workers()
+    is_file = database_of(settings) is None
     return visit.page(
         PeopleAndHealthPage(
             members=[(one, sorted(keys[one])) for one in console.members],
@@ -179,10 +174,9 @@ def people_and_health(visit: Visit) -> Response:
             endpoint=settings.endpoint(),
             journal=health,
             running=running_now(settings),
-            is_file=database is None,
-            copied_at=file_of(settings).copied_at() if database is None else None,
+            is_file=is_file,
+            copied_at=file_of(settings).copied_at() if is_file else None,
             checks=[_own_check(visit, name) for name in _CHECKS],
-            workers=workers,
             entries=acts or [_shown_act(one, lambda _: "") for one in entries],
             pages=page_links(
                 "before",
@@ -236,7 +230,7 @@ def _about(visit: Visit, journal: JournalReader) -> Callable[[str], str]:
     def parts(thing: str) -> Iterator[str]:
         found = parts_of(thing)
         if (number := found.get("sheet")) is not None:
-            folder = folder_of(visit.console.directory, number)
+            folder = PayoutFolder.named(visit.console.directory, number)
             yield say("a sheet that was removed") if folder is None else folder.uploaded.called
         if (batch := found.get("batch")) is not None:
             record = journal.batch(batch)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from starlette.responses import Response
 
 from paygw_batch.actions.notices import add_notices, plan_notices
-from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder, UploadedSheet, folder_of
+from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder, UploadedSheet
 from paygw_batch.actions.start_run import StartedRun, start_run
 from paygw_batch.console.pages.agreement import (
     Agreement,
@@ -104,7 +104,7 @@ class PlanAgreement(Agreement[PlanDocument]):
     @classmethod
     def find(cls, visit: Visit) -> Self | None:
         """Return the plan of a sheet, which is checked first; None if there is no such sheet."""
-        found = folder_of(visit.console.directory, visit.path("sheet"))
+        found = PayoutFolder.named(visit.console.directory, visit.path("sheet"))
         if found is None:
             return None
         checked_or_reading(visit, found, to_sign=True)

@@ -8,10 +8,9 @@ from functools import partial
 from threading import Lock, RLock, Thread
 
 from paygw_batch.actions.check_payout import check_again, check_payout, is_kept, remember, unreadable
-from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder, UnreadableSheet, folder_of
+from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder, UnreadableSheet
 from paygw_batch.actions.start_run import started_run
-from paygw_batch.console.members import Member
-from paygw_batch.console.permissions import Act
+from paygw_batch.console.permissions import Act, Member
 from paygw_batch.console.sheet_process import IN_PROCESS_BYTES, check_in_process
 from paygw_batch.console.visits import ActRefused, Console, PageNotFound, PageOutdated, Visit
 from paygw_batch.errors import ConfigurationError, SheetError
@@ -33,7 +32,7 @@ STARTED = mark("This payout has already started, so its sheet can no longer be c
 
 def folder(visit: Visit) -> PayoutFolder:
     """Return the payout in preparation of an address. Raises as `Visit.gone` says if there is none."""
-    found = folder_of(visit.console.directory, visit.path("sheet"))
+    found = PayoutFolder.named(visit.console.directory, visit.path("sheet"))
     if found is None:
         raise visit.gone(say(NO_SUCH_SHEET))
     return found

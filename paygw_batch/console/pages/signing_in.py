@@ -1,4 +1,7 @@
-"""Signs people in by passkey, and out. In the sandbox a person can be chosen from a list, and nowhere else."""
+"""Signs people in by passkey, and out; makes a passkey by invitation; takes the language of the foot of a page.
+
+In the sandbox a person can be chosen from a list, and nowhere else. A passkey that was made is shown, and not kept.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,13 +9,30 @@ from typing import ClassVar
 
 from starlette.responses import PlainTextResponse, Response
 
-from paygw_batch.console.access.passkey_access import SignInText, key_that_signed, signature_in
-from paygw_batch.console.members import Member
-from paygw_batch.console.rendering import Page
-from paygw_batch.console.visits import ActRefused, Visit, first_page, own_path, signed_in, signed_out
+from paygw_batch.console.passkey_access import (
+    NewPasskey,
+    SignInText,
+    invitation_challenge,
+    key_that_signed,
+    new_passkey,
+    signature_in,
+)
+from paygw_batch.console.permissions import Member
+from paygw_batch.console.rendering import LANGUAGE_COOKIE, Page
+from paygw_batch.console.visits import (
+    ActRefused,
+    PageNotFound,
+    PageOutdated,
+    Visit,
+    first_page,
+    own_path,
+    signed_in,
+    signed_out,
+)
 from paygw_batch.console.web_sessions import SignedInKey, SignInWay
 from paygw_batch.journal import AuditResult
-from paygw_batch.language import say
+from paygw_batch.language import languages, say
+from paygw_batch.run.passkey import RelyingParty
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +112,86 @@ def choose_person(visit: Visit) -> Response:
 def sign_out(visit: Visit) -> Response:
     """End the session."""
     return signed_out(visit)
+
+
+_A_YEAR_S = 365 * 24 * 3600
+
+
+def choose_language(visit: Visit) -> Response:
+    """Remember the language, and lead back to the page. A language that there is not changes nothing."""
+    chosen = visit.form.get("language", "")
+    answer = visit.go_to(own_path(visit.form.get("back", "")) or "/")
+    if chosen in languages():
+        answer.set_cookie(
+            LANGUAGE_COOKIE,
+            chosen,
+            max_age=_A_YEAR_S,
+            path="/",
+            secure=visit.console.is_secure,
+            httponly=True,
+            samesite="strict",
+        )
+    return answer
+
+
+_SHOWN = 22
+"""Of the token, as the authenticator's own name for the person: 16 bytes. It says nothing, and is another each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class InvitationPage(Page):
+    """The page on which an invited person makes a passkey."""
+
+    template: ClassVar[str] = "invitation.html"
+
+    passkey: Mapping[str, str]
+    name: str
+
+
+def invited(visit: Visit) -> Response:
+    """Show the page on which a passkey is made."""
+    token, party = visit.path("token"), _party(visit)
+    found = visit.console.access.invitations.invitation(token, visit.console.now())
+    if found is None:
+        raise PageNotFound(say("This link was used before, or is older than a day. Ask for another one."))
+    passkey = {
+        "kind": "create",
+        "challenge": invitation_challenge(token),
+        "rp_id": party.rp_id,
+        "user_name": found.name,
+        "user_id": token[:_SHOWN],
+    }
+    return visit.page(InvitationPage(passkey=passkey, name=found.name))
+
+
+@dataclass(frozen=True, slots=True)
+class NewPasskeyPage(Page):
+    """The passkey that was made: its line for the configuration."""
+
+    template: ClassVar[str] = "new_passkey.html"
+
+    name: str
+    line: str
+    fingerprint: str
+
+
+def take_invitation(visit: Visit) -> Response:
+    """Show the line and the fingerprint of the passkey that was made, once."""
+    token, form, console = visit.path("token"), visit.form, visit.console
+    made = NewPasskey(form.get("client_data", ""), form.get("authenticator_data", ""), form.get("public_key", ""))
+    key = new_passkey(made, token, _party(visit))
+    if key is None:
+        raise ActRefused(say("The passkey was not made. Open the link again, and make it there."))
+    found = console.access.invitations.use(token, key.fingerprint, console.now())
+    if found is None:
+        raise PageOutdated(say("This link was used before, or is older than a day. Ask for another one."))
+    if found.is_first:
+        visit.note("make a passkey", key.fingerprint, AuditResult.DONE, who=found.name)
+    return visit.page(NewPasskeyPage(name=found.name, line=key.text, fingerprint=key.fingerprint))
+
+
+def _party(visit: Visit) -> RelyingParty:
+    party = visit.console.access.party
+    if party is None:
+        raise PageNotFound
+    return party

@@ -1,6 +1,6 @@
-"""The workers of all hosts, what they send, and the limits that hold over all of them: to read only."""
+"""The workers of all hosts, what they send, their timetable, and the limits that hold over all: to read only."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
@@ -10,10 +10,18 @@ from starlette.responses import Response
 from paygw_batch.actions.send import why_stopped
 from paygw_batch.console.rendering import Page
 from paygw_batch.console.visits import PageNotFound, Visit
-from paygw_batch.journal import RunNow, SharedWork, WorkerLife
-from paygw_batch.language import say
+from paygw_batch.journal import RunNow, SharedWork, TimetableJob, WorkerLife
+from paygw_batch.language import mark, say
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.settings.sections import pick_up_name
 from paygw_batch.wiring.journal import require_workers
+
+_JOBS: Mapping[str, str] = {
+    "refresh": mark("Asking the gateway what happened to rows"),
+    "verify": mark("The whole journal, replayed"),
+    "backup": mark("Copy of the database"),
+}
+"""What the jobs of the timetable do, beside the folders that are looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,8 @@ class WorkersPage(Page):
 
     workers: Sequence[ShownWorker]
     runs: Sequence[RunNow]
+    jobs: Sequence[tuple[str, TimetableJob]]
+    """The jobs of the timetable, each with what it does."""
     rate_per_s: float
     """0: no limit."""
     in_flight: int
@@ -47,10 +57,11 @@ def workers_of_all_hosts(visit: Visit) -> Response:
     settings = visit.console.settings
     if settings.journal.url is None:
         raise PageNotFound(say("Payouts are sent by this machine alone: it has no workers."))
-    return visit.page(workers_page(require_workers(settings).shared_work(), settings, visit.console.now()))
+    place = require_workers(settings)
+    return visit.page(workers_page(place.shared_work(), place.timetable_jobs(), settings, visit.console.now()))
 
 
-def workers_page(work: SharedWork, settings: Settings, now: datetime) -> WorkersPage:
+def workers_page(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settings, now: datetime) -> WorkersPage:
     """Return what the page shows of the work of all hosts."""
     gate, configured = work.gate, settings.submission
     names = {run.batch: run.sheet_name for run in work.runs}
@@ -58,12 +69,23 @@ def workers_page(work: SharedWork, settings: Settings, now: datetime) -> Workers
     return WorkersPage(
         workers=[ShownWorker(one, names.get(one.batch or "", ""), _rate(one, now)) for one in work.workers],
         runs=work.runs,
+        jobs=[(_job_words(one.name, settings), one) for one in jobs],
         rate_per_s=configured.rate_per_s if gate.rate_per_s is None else gate.rate_per_s,
         in_flight=min(gate.places, concurrency),
         stopped_at=gate.stopped_at if gate.stop is not None else "",
         stop_reason=why_stopped(gate),
         rest_until=gate.rest_until,
     )
+
+
+def _job_words(name: str, settings: Settings) -> str:
+    """Return what a job does. A folder that this host does not look into has no name here."""
+    if (known := _JOBS.get(name)) is not None:
+        return say(known)
+    folders = {pick_up_name(one.folder): one.folder.name for one in settings.timetable.pick_up}
+    if name in folders:
+        return say("Sheets in the folder {folder}", folder=folders[name])
+    return say("Sheets in a folder of another machine")
 
 
 def _rate(worker: WorkerLife, now: datetime) -> float:

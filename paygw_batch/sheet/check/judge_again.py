@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from paygw_batch.countries.rules import Rules
-from paygw_batch.sheet.check.failed_tally import Failed
-from paygw_batch.sheet.check.judge import Judge, Judged
+from paygw_batch.sheet.check.judge import Failed, Judge, Judged
 from paygw_batch.sheet.model import LINE_COLUMNS
 
 

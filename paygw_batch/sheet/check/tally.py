@@ -12,8 +12,7 @@ import polars as pl
 from paygw_batch.language import say
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.check.contract import NO_COUNTRY
-from paygw_batch.sheet.check.failed_tally import Failed, FailedTally, explained, rows_failed
-from paygw_batch.sheet.check.judge import Judged
+from paygw_batch.sheet.check.judge import Failed, FailedTally, Judged, explained, rows_failed
 from paygw_batch.sheet.check.repeats import in_one_spelling, occurring_twice, payee_hashes, worth_comparing
 from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.findings import Findings

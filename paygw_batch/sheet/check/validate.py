@@ -6,7 +6,7 @@ holds something after all), the sheet is read once more.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
@@ -19,8 +19,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import Asked, InternalError, SheetQuestion
 from paygw_batch.language import say
 from paygw_batch.sheet.check.contract import rules_for_sheet
-from paygw_batch.sheet.check.failed_tally import explained
-from paygw_batch.sheet.check.judge import Judge, Judged
+from paygw_batch.sheet.check.judge import Judge, Judged, explained
 from paygw_batch.sheet.check.judge_again import JudgeMemory
 from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.check.repeats import doubtful_payees, ids_spelled_alike, repeated_ids
@@ -73,7 +72,7 @@ def _validate(source: SheetSource, rules: Rules, reference: str | None, memory: 
             question=say("Your sheet has no order ids. What is this payment run called?"),
         )
     judge = (Judge if memory is None else memory.judge)(source.operation, rules, derive=derive)
-    passing = _SheetPass(judge, no_defects()["row"], None)
+    passing = _SheetPass(judge, no_defects()["row"], None, [] if derive else list(_reference_notes(reference)))
     tally = tallied(source, passing.judged)
     _demand_columns(source, rules, tally.counts["country"].unique())
     repeated = no_defects()
@@ -86,6 +85,12 @@ def _validate(source: SheetSource, rules: Rules, reference: str | None, memory: 
     if derive or repeated.height or tally.batch is None:
         tally = tallied(source, passing.judged, tally.held)
     return _validated(source, rules, passing, tally, repeated)
+
+
+def _reference_notes(reference: str | None) -> Iterator[str]:
+    """Yield a sentence for a sheet that has order ids, though its payment run was named."""
+    if reference is not None:
+        yield say("The sheet has its own order ids: the reference {reference} is not used.", reference=reference)
 
 
 def _phone_notes(rules: Rules, countries: pl.Series) -> Iterator[str]:
@@ -106,7 +111,8 @@ def _validated(
     source: SheetSource, rules: Rules, passing: "_SheetPass", tally: SheetTally, repeated: pl.DataFrame
 ) -> Validated:
     sheet = source.sheet(tally.held)
-    sheet = replace(sheet, notes=(*sheet.notes, *_phone_notes(rules, tally.counts["country"].unique())))
+    notes = (*sheet.notes, *_phone_notes(rules, tally.counts["country"].unique()), *passing.notes)
+    sheet = replace(sheet, notes=notes)
     defects = tally.defects(lambda: passing.failed(source)).joined(repeated, first=True)
     if tally.batch is None or not defects.rows.sort().equals(tally.invalid):
         raise InternalError("the rows with a defect are not the rows that are not valid")
@@ -150,6 +156,8 @@ class _SheetPass:
     judge: Judge
     refused: pl.Series
     ids: pl.DataFrame | None
+    notes: Sequence[str] = ()
+    """What the sender is told beside the findings."""
 
     def judged(self, piece: Piece) -> Judged:
         """Judge a piece."""

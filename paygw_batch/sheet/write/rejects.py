@@ -9,14 +9,13 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.errors import OutputError, SheetError
-from paygw_batch.files import ProtectedFile, check_writable, write_whole
+from paygw_batch.files import ProtectedFile, check_writable, table_ending, write_whole
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.check.mending import LEFT_OUT, CellEdit
 from paygw_batch.sheet.model import Sheet, Validated
 from paygw_batch.sheet.read.frame import to_sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_again
 from paygw_batch.sheet.read.xlsx import Place, place_of, read_workbook
-from paygw_batch.sheet.write.file_ending import table_ending
 from paygw_batch.sheet.write.table import every_row, rejects, write_frame, write_rejects
 
 MAX_MARKED_CELLS = 300_000

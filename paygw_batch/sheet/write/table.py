@@ -10,12 +10,11 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from paygw_batch.errors import OutputError
-from paygw_batch.files import appearing, cannot_write
+from paygw_batch.files import appearing, cannot_write, table_ending
 from paygw_batch.language import say, spreadsheet_signs
 from paygw_batch.sheet.clean import guarded_columns, guarded_names, kept_by_spreadsheets
 from paygw_batch.sheet.columns import REJECTS_COLUMNS
 from paygw_batch.sheet.model import Validated
-from paygw_batch.sheet.write.file_ending import table_ending
 
 _WORKBOOK_ROWS = 1_048_575
 """The most rows of a worksheet below its header."""

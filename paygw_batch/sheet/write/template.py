@@ -18,11 +18,10 @@ from paygw_batch.countries.form_columns import COUNTRY_COLUMN, OF_EVERY_SHEET
 from paygw_batch.countries.kinds import CHARACTERS, KINDS, NUMBER_KINDS
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField
 from paygw_batch.errors import OutputError
-from paygw_batch.files import check_writable, write_whole
+from paygw_batch.files import check_writable, table_ending, write_whole
 from paygw_batch.language import mark, say
+from paygw_batch.sheet.clean import PhoneColumn
 from paygw_batch.sheet.columns import HELP_TITLE, known_columns
-from paygw_batch.sheet.phones import PhoneColumn
-from paygw_batch.sheet.write.file_ending import table_ending
 from paygw_batch.sheet.write.table import row_points, workbook_options
 
 _EXAMPLE_AMOUNT = Decimal("1500.50")

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import ClassVar, Self
 
 from paygw_batch.actions.approvals import order_problem
-from paygw_batch.actions.payout_folder import NamedFolder, is_folder_name, new_named_folder
+from paygw_batch.actions.payout_folder import NamedFolder, new_named_folder
 from paygw_batch.actions.settle_rows import carry_out_order
 from paygw_batch.actions.start_run import StartedRun, start_run
 from paygw_batch.clock import timestamp
@@ -59,6 +59,8 @@ class DraftedOrder:
 
 class OrderFolder(NamedFolder):
     """The folder of one order."""
+
+    FIRST = "drafted.json"
 
     @property
     def drafted(self) -> DraftedOrder:
@@ -111,8 +113,7 @@ def new_order_folder(directory: Path, draft: AnyOrder, *, by: str, at: str) -> O
 
 def order_folder_of(directory: Path, number: str) -> OrderFolder | None:
     """Return the folder with this name, of an open order or of one that was carried out; None if there is none."""
-    found = (OrderFolder(place / number) for place in (directory, directory / _DONE))
-    return next((one for one in found if is_folder_name(number) and _is_whole(one.path)), None)
+    return OrderFolder.named(directory, number) or OrderFolder.named(directory / _DONE, number)
 
 
 def open_order_folders(directory: Path) -> Iterator[OrderFolder]:
@@ -122,10 +123,6 @@ def open_order_folders(directory: Path) -> Iterator[OrderFolder]:
         with suppress(FileNotFoundError):  # it is not an order, or one that is being put away
             found.append((OrderFolder(path).drafted.at, OrderFolder(path)))
     yield from (one for _, one in sorted(found, key=lambda one: one[0], reverse=True))
-
-
-def _is_whole(path: Path) -> bool:
-    return (path / "drafted.json").exists()
 
 
 def _order(path: Path) -> AnyOrder:

@@ -4,11 +4,10 @@ import filecmp
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from paygw_batch.actions.payout_folder import NamedFolder, is_folder_name, move_in, new_named_folder
+from paygw_batch.actions.payout_folder import NamedFolder, move_in, new_named_folder
 from paygw_batch.actions.settle_rows import AskedStatement, as_of_time, read_for_later, statement_read
 from paygw_batch.console.sheet_process import limit_this_process, run_within_limits
 from paygw_batch.errors import PaygwError, SheetError
@@ -46,6 +45,8 @@ class UsedStatement:
 
 class StatementFolder(NamedFolder):
     """The folder of one statement."""
+
+    FIRST = "uploaded.json"
 
     @property
     def uploaded(self) -> UploadedStatement:
@@ -106,18 +107,10 @@ def new_statement_folder(
     return StatementFolder(path)
 
 
-def statement_folder_of(directory: Path, number: str) -> StatementFolder | None:
-    """Return the folder with this name; None if there is none."""
-    path = directory / number
-    return StatementFolder(path) if is_folder_name(number) and (path / "uploaded.json").exists() else None
-
-
 def statement_folders(directory: Path, batch: str) -> Iterator[StatementFolder]:
     """Yield the statements that were uploaded for a batch, the newest first."""
-    with suppress(FileNotFoundError):
-        paths = [path for path in directory.iterdir() if (path / "uploaded.json").exists()]
-        found = sorted(map(StatementFolder, paths), key=lambda one: one.uploaded.at, reverse=True)
-        yield from (one for one in found if one.uploaded.batch == batch)
+    found = sorted(StatementFolder.all_in(directory), key=lambda one: one.uploaded.at, reverse=True)
+    yield from (one for one in found if one.uploaded.batch == batch)
 
 
 def read_in_process(folder: StatementFolder, settings: Settings, *, config: Path, environ: Mapping[str, str]) -> None:

@@ -36,7 +36,6 @@ from paygw_batch.console.pages.settling.statement_folder import (
     UsedStatement,
     new_statement_folder,
     read_in_process,
-    statement_folder_of,
     statement_folders,
 )
 from paygw_batch.console.permissions import Act
@@ -166,7 +165,7 @@ def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
     console, number = visit.console, visit.form.get("upload", "")
     number = number if is_folder_name(number) else new_folder_name()
     with made_once(number):
-        before = statement_folder_of(_directory(visit), number)
+        before = StatementFolder.named(_directory(visit), number)
         if before is not None:
             if not before.has_file(uploaded, content):
                 raise PageOutdated(say("Another file has been uploaded since this page was opened. Reload the page."))
@@ -285,7 +284,7 @@ def _require_code(visit: Visit, matched: Matched) -> None:
 
 def remove_statement(visit: Visit) -> Response:
     """Remove an uploaded statement. Rows that it settled stay settled."""
-    found = statement_folder_of(_directory(visit), visit.path("statement"))
+    found = StatementFolder.named(_directory(visit), visit.path("statement"))
     with journal_for_planning(visit.console.settings) as journal:
         batch = payout_record(journal, visit.form.get("batch", "") if found is None else found.uploaded.batch)
         if found is not None and found.lines_file.exists():
@@ -302,7 +301,7 @@ def _directory(visit: Visit) -> Path:
 
 
 def _required(visit: Visit) -> StatementFolder:
-    found = statement_folder_of(_directory(visit), visit.path("statement"))
+    found = StatementFolder.named(_directory(visit), visit.path("statement"))
     if found is None or not found.lines_file.exists():
         raise visit.gone(say("There is no such statement. It may have been removed."))
     return found
