@@ -438,12 +438,13 @@ def test_who_is_left_out_is_named_and_nothing_mended_of_such_a_row(house: House)
 
 
 def test_a_plan_that_is_signed_on_the_pages_is_told_by_another_process_with_a_link_to_its_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("HOOK", SECRET)
     program = set_up(tmp_path, further='origin = "http://localhost:8460"')
     with webhook() as posts:
-        notices = f'[notices]\nwebhook = "{posts.url}"\nwebhook_secret_env = "HOOK"\n'
+        (secret := program.home / "hook").write_text(SECRET)
+        secret.chmod(0o600)
+        notices = f'[notices]\nwebhook = "{posts.url}"\nwebhook_secret_file = "hook"\n'
         program.config.write_text(f"{program.config.read_text()}\n{notices}")
         house = House(program)
         ada = house.person(MAKER)
