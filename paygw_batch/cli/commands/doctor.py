@@ -458,6 +458,7 @@ def _key_as_json(key: SigningKey) -> dict[str, object]:
         "was_outside": custody.was_outside,
         "expires": None if custody.expires is None else custody.expires.isoformat(),
         "fingerprint": key.fingerprint(),
+        "public_key": key.public_key_pem().decode("ascii"),
     }
 
 
