@@ -20,6 +20,7 @@ from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.gateway.signing.key import Custody, KeyKind, PrivateKey
 from paygw_batch.journal import Outbox
+from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.settings.sections import OCCASIONS, NoticesSection
 from paygw_batch.wiring.journal import place_of
@@ -204,6 +205,7 @@ def test_a_message_that_contradicts_is_told_once_and_a_further_one_again(
     place = place_of(load_settings(program.config, environ=os.environ))
     for row in (1, 2):
         with closing(place.open_to_write("a test")) as journal:
+            assert isinstance(journal, SqliteJournal)
             journal.append([outcome_of(row, 1, OutcomeKind.REJECTED, timestamp(utc_now()))])
         assert [program.json("notices", "send")["sent"] for _ in range(2)] == [1, 0]
     assert [json.loads(body)["data"]["messages"] for _, body in posts.got] == [1, 2]
