@@ -5,7 +5,9 @@ row leaves, and is due when the run is over, however it ended; its figures are t
 holds up a payout or changes an exit code.
 """
 
+import platform
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from paygw_batch.core.delivery import Trouble, TroubleKind
 from paygw_batch.core.shown_states import SHOWN_IN_DOUBT
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import JournalMissing, PaygwError
+from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, SigningKey
 from paygw_batch.journal import BatchRecord, Journal, JournalReader, KeptNotice, NewNotice, Occasion, Outbox
 from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.language import say, speaking
@@ -30,7 +33,7 @@ from paygw_batch.run.signed_document import signatures_of
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import name_and_address
 from paygw_batch.wiring.approvals import policy_of
-from paygw_batch.wiring.journal import Tell, journal_to_read, place_of
+from paygw_batch.wiring.journal import Tell, database_of, journal_to_read, place_of
 from paygw_batch.wiring.notices import WEBHOOK, Channels, has_notices, recipients_of
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ AFTER_A_RUN_S = 20.0
 BY_ITSELF_S = 300.0
 """How long `notices send` takes at most: less than the shortest pause between two tries of one notice."""
 _AT_ONCE = 500
+_DIED_LATELY = timedelta(days=30)
+"""Of a worker that died before, nobody is told any more: notices may have been set up since."""
 _MAX_FILE_BYTES = 10 * 2**20
 _SERVER_IS_DOWN = frozenset(TroubleKind) - {TroubleKind.REFUSED}
 """The troubles that the next notice on the same way would have as well."""
@@ -151,7 +156,7 @@ class _Delivery:
                 self.done.has_ended = True
                 return
             with journal_to_read(self.settings) as journal:
-                outbox.add(doubts(self.settings, journal, outbox, utc_now()), timestamp(utc_now()))
+                outbox.add(found_in_journal(self.settings, journal, outbox, utc_now()), timestamp(utc_now()))
             if again:
                 outbox.hurry(utc_now())
             due = outbox.due(utc_now(), limit=_AT_ONCE)
@@ -256,15 +261,75 @@ def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mappi
     }
 
 
-def doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> list[NewNotice]:
-    """Return a notice for each batch with rows that have been in doubt for too long, and that nobody was told of.
+def found_in_journal(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
+    """Yield the notices of what nobody writes down for the outbox when it happens: doubts, contradictions, deaths.
 
-    Nothing is lost by looking late: the journal has the rows, and the outbox when the last of them was told.
+    Nothing is lost by looking late: the journal has what happened, and the outbox what was told of it.
     """
+    yield from _doubts(settings, journal, outbox, now)
+    yield from _contradictions(settings, journal, outbox)
+    yield from _deaths(settings, now)
+
+
+def _contradictions(settings: Settings, journal: JournalReader, outbox: Outbox) -> Iterator[NewNotice]:
+    """Yield a notice for each batch about which a message came that a person has to look at: once for each message."""
+    if not (recipients := recipients_of(settings, Occasion.CONTRADICTED)):
+        return
+    found, times = journal.messages(), defaultdict[str, list[str]](list)
+    for fact in found.contradictions:
+        times[fact.batch].append(fact.at)
+    for message in found.waiting:
+        times[message.batch].append(message.taken_at)
+    for record in journal.batches():
+        newest = max(times[record.batch], default="")
+        if newest > outbox.newest_subject(Occasion.CONTRADICTED, record.batch):
+            told = {
+                "sheet": _plain(record.sheet_name),
+                "batch": record.batch,
+                "messages": len(times[record.batch]),
+                "at": newest,
+                "link": _link(settings, f"/payouts/{record.batch}"),
+            }
+            yield NewNotice(Occasion.CONTRADICTED, newest, record.batch, recipients, told)
+
+
+def _deaths(settings: Settings, now: datetime) -> Iterator[NewNotice]:
+    """Yield a notice for each worker that died lately, whether or not another one has taken over what it left."""
+    recipients, database = recipients_of(settings, Occasion.WORKER_DIED), database_of(settings)
+    if not recipients or database is None:
+        return
+    for one in database.dead_workers(timestamp(now - _DIED_LATELY)):
+        told = {"host": one.host, "pid": one.pid, "since": one.since, "seen_at": one.seen_at, "batch": one.batch or ""}
+        yield NewNotice(Occasion.WORKER_DIED, f"{one.host} {one.pid} {one.since}", "", recipients, told)
+
+
+def tell_of_key(settings: Settings, key: SigningKey, tell: Tell) -> None:
+    """Write the notice that the private key runs out soon, or has: each once."""
+    days = key.custody.days_left(utc_now().date())
+    if key.custody.expires is None or days is None or days >= EXPIRY_WARNING_DAYS:
+        return
+    until, place = key.custody.expires.isoformat(), key.custody.place
+    told = {"what": "key", "place": _plain(place), "until": until, "has_ended": days < 0}
+    subject = f"key {key.fingerprint()} {until} {days < 0}"
+    add_notices(
+        settings, [NewNotice(Occasion.RUNS_OUT, subject, "", recipients_of(settings, Occasion.RUNS_OUT), told)], tell
+    )
+
+
+def tell_of_disk(settings: Settings, free: int, tell: Tell) -> None:
+    """Write the notice that the disk of the journal has too little room for a run: once a day."""
+    host, today = platform.node(), utc_now().date().isoformat()
+    told = {"what": "disk", "host": _plain(host), "free_bytes": free}
+    recipients = recipients_of(settings, Occasion.RUNS_OUT)
+    add_notices(settings, [NewNotice(Occasion.RUNS_OUT, f"disk {today} {told['host']}", "", recipients, told)], tell)
+
+
+def _doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
+    """Yield a notice for each batch with rows that have been in doubt for too long, and that nobody was told of."""
     recipients, hours = recipients_of(settings, Occasion.IN_DOUBT), settings.notices.in_doubt_h
     if not recipients:
-        return []
-    until, found = timestamp(now - timedelta(hours=hours)), []
+        return
+    until = timestamp(now - timedelta(hours=hours))
     for record in journal.batches():
         rows = journal.rows(record.number, states=SHOWN_IN_DOUBT)
         sent = sorted(row.intended_at for row in rows if row.intended_at is not None and row.intended_at <= until)
@@ -277,8 +342,7 @@ def doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: date
                 "oldest": sent[0],
                 "link": _link(settings, f"/payouts/{record.batch}"),
             }
-            found.append(NewNotice(Occasion.IN_DOUBT, sent[-1], record.batch, recipients, told))
-    return found
+            yield NewNotice(Occasion.IN_DOUBT, sent[-1], record.batch, recipients, told)
 
 
 def _link(settings: Settings, path: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from paygw_batch.actions.notices import expect_end
+from paygw_batch.actions.notices import expect_end, tell_of_disk, tell_of_key
 from paygw_batch.actions.plan_document import SentBy
 from paygw_batch.clock import elapsed_s, timestamp, utc_now
 from paygw_batch.core.lifecycle import State
@@ -202,8 +202,10 @@ def send(
         return RunEnd(0, wrong, interrupted=False)
     due_rows = sum(tally.count for tally in due)
     if lacking := lacking_room(task.settings, due_rows if task.first is None else min(task.first, due_rows)):
+        tell_of_disk(task.settings, free_bytes(task.settings), progress.note)
         return RunEnd(0, lacking, interrupted=False)
     expect_end(task.settings, task.journal, task.batch, progress.note)
+    tell_of_key(task.settings, task.connection.signing.signer.key, progress.note)
     if (gate := task.journal.gate()) is not None:
         gate.open()
         gate.close()

@@ -192,6 +192,11 @@ class EvidenceLog:
         """Return how far the notifications of the inbox were taken in."""
         return next((InboxEnd(*line) for line in self._run("inbox_end")), InboxEnd())
 
+    def newest_forgotten_notification(self) -> int | None:
+        """Return the number, in the inbox, of the newest notification that was forgotten; None: none was."""
+        ((found,),) = self._run("newest_forgotten_notification")
+        return None if found is None else int(found)
+
     def contested(self, numbers: Iterable[int]) -> frozenset[int]:
         """Return which of these instructions evidence speaks against."""
         wanted = sorted(set(numbers))

@@ -96,6 +96,10 @@ class WaitingInbox(Protocol):
         """Check all of it; return the number of notifications that follow `taken`."""
         ...
 
+    def holds_before(self, number: int, taken: InboxEnd) -> bool:
+        """Whether it still holds a notification up to `number` in what was taken in, up to `taken`."""
+        ...
+
     def forget_taken(self, taken: InboxEnd) -> bool:
         """Forget the notifications up to `taken`; return False if another program keeps its log from being emptied."""
         ...
@@ -612,6 +616,18 @@ class Journal(JournalReader):
                 self._record_forgetting(batch, at, BatchForgotten(*said))
             self._evidence.keep(order)
         return self.scrub()
+
+    def clear_inbox(self) -> bool:
+        """Forget what the inbox of this host still holds of forgotten messages; return whether there was any.
+
+        Who forgets people on another host cannot reach it.
+        """
+        with self._translating_errors():
+            taken, newest = self._evidence.inbox_end(), self._evidence.newest_forgotten_notification()
+        if newest is None or not self._inbox.holds_before(newest, taken):
+            return False
+        self._inbox.forget_taken(taken)
+        return True
 
     @abstractmethod
     def scrub(self) -> OldPages:

@@ -533,6 +533,9 @@ class Occasion(StrEnum):
     SHEET_REFUSED = "sheet_refused"
     PLAN_WAITS = "plan_waits"
     IN_DOUBT = "in_doubt"
+    CONTRADICTED = "contradicted"
+    WORKER_DIED = "worker_died"
+    RUNS_OUT = "runs_out"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ OCCASION_WORDS = {
     Occasion.SHEET_REFUSED: mark("a sheet was refused"),
     Occasion.PLAN_WAITS: mark("a plan waits"),
     Occasion.IN_DOUBT: mark("rows are in doubt"),
+    Occasion.CONTRADICTED: mark("the gateway contradicts the journal"),
+    Occasion.WORKER_DIED: mark("a worker died"),
+    Occasion.RUNS_OUT: mark("a disk or a key runs out"),
 }
 
 
@@ -88,7 +91,7 @@ def webhook_body(notice: KeptNotice, content: Mapping[str, Any], style: str) -> 
 
 
 def _title(occasion: Occasion, content: Mapping[str, Any]) -> str:
-    sheet = content["sheet"]
+    sheet = content.get("sheet", "")
     match occasion:
         case Occasion.RUN_ENDED:
             return say("{sheet}: the run has ended", sheet=sheet)
@@ -98,6 +101,12 @@ def _title(occasion: Occasion, content: Mapping[str, Any]) -> str:
             return say("{sheet} waits for approval", sheet=sheet)
         case Occasion.IN_DOUBT:
             return say("{sheet}: rows are in doubt", sheet=sheet)
+        case Occasion.CONTRADICTED:
+            return say("{sheet}: the gateway contradicts the journal", sheet=sheet)
+        case Occasion.WORKER_DIED:
+            return say("A worker on {host} died", host=content["host"])
+        case Occasion.RUNS_OUT:
+            return _title_of_shortage(content)
         case _:
             assert_never(occasion)
 
@@ -119,6 +128,27 @@ def _sentences(occasion: Occasion, content: Mapping[str, Any]) -> Iterator[str]:
             )
             yield say("Ask the gateway what became of them, and settle them.")
             yield say("The oldest was sent at {time} (UTC).", time=_minute(content["oldest"]))
+        case Occasion.CONTRADICTED:
+            yield say_count(
+                content["messages"],
+                "{count:,} message about this batch does not fit what the journal says. It changed nothing.",
+                "{count:,} messages about this batch do not fit what the journal says. They changed nothing.",
+            )
+            yield say("The newest came at {time} (UTC).", time=_minute(content["at"]))
+            yield say("Ask the gateway what became of these rows, and settle them.")
+        case Occasion.WORKER_DIED:
+            yield say(
+                "Its process {pid} was last heard of at {time} (UTC), and did not say that it ends.",
+                pid=content["pid"],
+                time=_minute(content["seen_at"]),
+            )
+            if content["batch"]:
+                yield say(
+                    "It was at batch {batch}. Another worker takes over the rows that it left.", batch=content["batch"]
+                )
+            yield say("Look at that machine, and start the worker again.")
+        case Occasion.RUNS_OUT:
+            yield from _of_shortage(content)
         case _:
             assert_never(occasion)
 
@@ -155,6 +185,21 @@ def _of_plan(content: Mapping[str, Any]) -> Iterator[str]:
     yield say_count(content["rows"], "The sheet has {count:,} row.", "The sheet has {count:,} rows.")
     yield say_count(content["needed"], "{count} approval is needed.", "{count} approvals are needed.")
     yield say("Compare the code {code} with {maker} before you approve.", code=content["code"], maker=content["maker"])
+
+
+def _title_of_shortage(content: Mapping[str, Any]) -> str:
+    if content["what"] == "disk":
+        return say("The disk of the journal on {host} is nearly full", host=content["host"])
+    return say("The private key has expired") if content["has_ended"] else say("The private key expires soon")
+
+
+def _of_shortage(content: Mapping[str, Any]) -> Iterator[str]:
+    if content["what"] == "disk":
+        yield say("It has {mib:,.1f} MiB free. That is too little for a run.", mib=content["free_bytes"] / 2**20)
+        yield say("Free some space, and start the run again.")
+        return
+    yield say("The key: {place}. It can be used until {date}.", place=content["place"], date=content["until"])
+    yield say("Make a new key, and give its public half to the gateway.")
 
 
 def _table(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

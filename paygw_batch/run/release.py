@@ -17,6 +17,7 @@ from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowState
 from paygw_batch.language import mark, say
 from paygw_batch.run.approval_keys import PublicKey
+from paygw_batch.run.forget_order import require_remembered
 from paygw_batch.run.ordered_batch import OrderedBatch, RowOrder, frame_of
 from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 from paygw_batch.run.resolve import open_from, standings_of
@@ -69,8 +70,9 @@ def check_releasable(
 ) -> None:
     """Raise `UsageError`, with a sentence for each, when one of `rows` is not a rejected row that may be released.
 
-    Also raises if our clock is unreliable, whichever rows are named.
+    Also raises if our clock is unreliable or people of the batch were forgotten, whichever rows are named.
     """
+    require_remembered(journal, batch)
     clock = JournalClock.read(journal, now())
     clock.require_sound()
     waiting = quarantined(journal, batch, rows, quarantine_h=quarantine_h, now=now)

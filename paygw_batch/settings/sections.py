@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 from urllib.parse import SplitResult, parse_qs, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -654,8 +654,8 @@ def webhook_address(text: str) -> str:
 
 
 Mailbox = Annotated[str, AfterValidator(_mailbox)]
-OccasionKey = Literal["run_ended", "sheet_refused", "plan_waits", "in_doubt"]
-OCCASIONS: tuple[OccasionKey, ...] = ("run_ended", "sheet_refused", "plan_waits", "in_doubt")
+OccasionKey = Literal["run_ended", "sheet_refused", "plan_waits", "in_doubt", "contradicted", "worker_died", "runs_out"]
+OCCASIONS: tuple[OccasionKey, ...] = get_args(OccasionKey)
 """The occasions of notices: the keys of `[notices]` that list their recipients."""
 
 
@@ -674,6 +674,9 @@ class NoticesSection(Section):
     sheet_refused: list[Mailbox] = Field(default_factory=list)
     plan_waits: list[Mailbox] = Field(default_factory=list)
     in_doubt: list[Mailbox] = Field(default_factory=list)
+    contradicted: list[Mailbox] = Field(default_factory=list)
+    worker_died: list[Mailbox] = Field(default_factory=list)
+    runs_out: list[Mailbox] = Field(default_factory=list)
     in_doubt_h: Annotated[float, Field(ge=0, le=8760)] = 24
     personal_data: list[Mailbox] = Field(default_factory=list)
     language: str = ENGLISH

@@ -224,8 +224,12 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
 
 
 def drain_inbox(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
-    """Take in the notifications that wait. A damaged inbox is reported, and stops nothing: payouts do not need it."""
+    """Take in the notifications that wait, and clear those about people who were forgotten on another host.
+
+    A damaged inbox is reported and stops nothing: payouts do not need it.
+    """
     try:
+        journal.clear_inbox()
         findings = journal.drain_inbox(settings.words(), at=timestamp(utc_now()))
     except InboxDamaged as error:
         tell(say("Note: {sentence}", sentence=f"{error.message} {error.hint}"))

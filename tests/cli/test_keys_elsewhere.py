@@ -9,11 +9,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pkcs11
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+from paygw_batch.gateway.signing import token_key
 from paygw_batch.gateway.signing.key_address import token_address
-from paygw_batch.gateway.signing.token_key import TokenPlace, make_token_key
+from paygw_batch.gateway.signing.token_key import TokenPlace, load_token_key, make_token_key
 from tests.cli.program import ROOT, Program, kenyan_rows
 from tests.kms import SIGN, Kms, running_kms
 from tests.tokens import HOW_TO_GET_IT, LABEL, PIN, Token, softhsm
@@ -59,6 +61,8 @@ def test_a_sheet_is_paid_with_a_key_in_a_token(program: Program, token: Token) -
     key = looked["key"]
     assert (key["kind"], key["bits"], key["exportable"], key["was_outside"]) == ("pkcs11", 3072, False, False)
     assert looked["exit_code"] == 0
+    public = load_token_key(TokenPlace(token_address(URI), token.module, PIN)).public_key_pem()
+    assert key["public_key"] == public.decode()
     explained = program.json("sign", sheet, "--explain")
     assert explained["signed"]["key_fingerprint"] == key["fingerprint"]
     assert PIN not in json.dumps([looked, explained])
@@ -81,6 +85,38 @@ def test_a_wrong_pin_is_told_before_anything_is_sent(program: Program, token: To
     assert program.run("submit", program.sheet(kenyan_rows(2))).exit_code == 2
     assert program.record() == []
     assert token.slots.exists()
+
+
+def test_a_locked_token_is_one_sentence_at_doctor_and_before_the_first_byte(
+    program: Program, token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SoftHSM never locks itself: the library says CKR_PIN_LOCKED in its place, at the sign-in that a token refuses."""
+
+    def locked(*_: object, **__: object) -> None:
+        raise pkcs11.exceptions.PinLocked
+
+    monkeypatch.setattr(token_key, "_token", locked)
+    looked = program.json("doctor")
+    (told,) = [check["found"] for check in looked["checks"] if check["check"] == "private key"]
+    assert told.startswith(f"The token of {URI} is locked")
+    refused = program.json("submit", program.sheet(kenyan_rows(2)))
+    assert (looked["exit_code"], refused["exit_code"]) == (2, 2)
+    assert refused["message"].startswith(f"The token of {URI} is locked")
+    assert program.record() == []
+    assert token.slots.exists()
+
+
+def test_expired_credentials_are_one_sentence_at_doctor_and_before_the_first_byte(program: Program, kms: Kms) -> None:
+    kms.key("payouts")
+    with_key(program, "awskms:alias/payouts")
+    kms.for_good = dict.fromkeys(("DescribeKey", "GetPublicKey", SIGN), "ExpiredTokenException")
+    looked = program.json("doctor")
+    (told,) = [check["found"] for check in looked["checks"] if check["check"] == "private key"]
+    refused = program.json("submit", program.sheet(kenyan_rows(2)))
+    assert (looked["exit_code"], refused["exit_code"]) == (2, 2)
+    for said in (told, refused["message"]):
+        assert said.startswith("The AWS credentials for awskms:alias/payouts have expired.")
+    assert program.record() == []
 
 
 @pytest.mark.parametrize(

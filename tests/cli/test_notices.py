@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,20 @@ import pytest
 import standardwebhooks
 
 from paygw_batch.actions import notices as actions
+from paygw_batch.clock import timestamp, utc_now
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.gateway.signing.key import Custody, KeyKind, PrivateKey
 from paygw_batch.journal import Outbox
-from paygw_batch.settings.sections import NoticesSection
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.settings.configuration import load_settings
+from paygw_batch.settings.sections import OCCASIONS, NoticesSection
+from paygw_batch.wiring.journal import place_of
 from tests.checkout import ROOT
 from tests.cli.approving import plan_of, policy, prepared
 from tests.cli.paying import is_in_flight
 from tests.cli.program import Program, kenyan_rows, kill
 from tests.cli.test_postgres_commands import ClusterProgram
+from tests.journal.journal_rows import outcome_of
 from tests.journal.postgres_server import PostgresServer
 from tests.notices.receivers import PASSWORD, USER, Mails, Posts, Trust, mail_server, peer, silent, trust_at, webhook
 from tests.notices.test_webhook import SECRET
@@ -61,7 +69,7 @@ def by_mail(program: Program, trust: Trust, port: int, *lines: str) -> None:
     secret.write_text(f"{PASSWORD}\n")
     secret.chmod(0o600)
     said = " ".join(lines)
-    each = [f'{one} = ["{ADA}"]' for one in ("run_ended", "sheet_refused", "plan_waits", "in_doubt") if one not in said]
+    each = [f'{one} = ["{ADA}"]' for one in OCCASIONS if one not in said]
     server = (
         f'smtp = "smtp://127.0.0.1:{port}"', f'smtp_user = "{USER}"', 'smtp_password_file = "password"',
         'from = "Payouts <payouts@example.com>"', f'ca_bundle = "{trust.bundle}"',
@@ -186,6 +194,49 @@ def test_rows_in_doubt_are_told_once_and_new_ones_again(program: Program, posts:
         assert program.json("notices", "send", PAYGW_HOOK=SECRET)["sent"] == 0
     told = [json.loads(body)["data"] for _, body in posts.got]
     assert [(one["sheet"], one["rows_in_doubt"]) for one in told] == [("1.csv", 1), ("2.csv", 1)]
+
+
+def test_a_message_that_contradicts_is_told_once_and_a_further_one_again(
+    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_webhook(program, posts, 'webhook_for = ["contradicted"]')
+    monkeypatch.setenv("PAYGW_HOOK", SECRET)
+    program.json("submit", program.sheet(kenyan_rows(2)))
+    place = place_of(load_settings(program.config, environ=os.environ))
+    for row in (1, 2):
+        with closing(place.open_to_write("a test")) as journal:
+            assert isinstance(journal, SqliteJournal)
+            journal.append([outcome_of(row, 1, OutcomeKind.REJECTED, timestamp(utc_now()))])
+        assert [program.json("notices", "send")["sent"] for _ in range(2)] == [1, 0]
+    assert [json.loads(body)["data"]["messages"] for _, body in posts.got] == [1, 2]
+
+
+def test_a_full_disk_is_told_once_a_day_by_a_run_and_by_doctor(
+    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_webhook(program, posts, 'webhook_for = ["runs_out"]')
+    monkeypatch.setenv("PAYGW_HOOK", SECRET)
+    monkeypatch.setattr("paygw_batch.actions.send.free_bytes", lambda _: 2**10)
+    sheet = program.sheet(kenyan_rows(2))
+    assert [program.json("submit", sheet)["exit_code"] for _ in range(2)] == [6, 6]
+    assert program.json("doctor")["exit_code"] == 6
+    (said,) = [json.loads(body) for _, body in posts.got]
+    assert (said["type"], said["data"]["what"], said["data"]["free_bytes"]) == ("runs_out", "disk", 2**10)
+    assert len(outbox(program)) == 1
+
+
+@pytest.mark.parametrize(("days", "told"), [(40, []), (10, [False]), (-1, [True])])
+def test_a_key_that_runs_out_is_told_once_each(
+    program: Program, posts: Posts, monkeypatch: pytest.MonkeyPatch, days: int, told: list[bool]
+) -> None:
+    by_webhook(program, posts, 'webhook_for = ["runs_out"]')
+    monkeypatch.setenv("PAYGW_HOOK", SECRET)
+    until_day = utc_now().date() + timedelta(days=days)
+    monkeypatch.setattr(PrivateKey, "custody", Custody(KeyKind.FILE, "here", expires=until_day))
+    for number in range(2):
+        program.json("submit", program.sheet(kenyan_rows(1, prefix=f"K{number}")), "--repeats-meant")
+        program.json("doctor")
+    assert [json.loads(body)["data"]["has_ended"] for _, body in posts.got] == told
 
 
 def test_a_notice_is_in_the_configured_language(program: Program, trust: Trust, mails: Mails) -> None:

@@ -16,6 +16,9 @@ from paygw_batch.journal import Occasion
 from paygw_batch.run.approval import read_plan
 from tests.console.people import APPROVER, AUDITOR, MAKER, ORIGIN, House, Person, set_up
 from tests.console.test_console_payout import SMALL
+from tests.notices.receivers import webhook
+from tests.notices.test_webhook import SECRET
+from tests.patience import until
 
 HEADING = "Country,Client Order ID,Amount,Currency,Account name,account_number,phone,Team"
 
@@ -434,17 +437,23 @@ def test_who_is_left_out_is_named_and_nothing_mended_of_such_a_row(house: House)
     assert "12-Jan" not in page
 
 
-def test_a_plan_that_is_signed_on_the_pages_is_told_with_a_link_to_its_page(tmp_path: Path) -> None:
+def test_a_plan_that_is_signed_on_the_pages_is_told_by_another_process_with_a_link_to_its_page(
+    tmp_path: Path,
+) -> None:
     program = set_up(tmp_path, further='origin = "http://localhost:8460"')
-    notices = '[notices]\nwebhook = "https://erp.example.com/"\nwebhook_secret_env = "HOOK"\n'
-    program.config.write_text(f"{program.config.read_text()}\n{notices}")
-    house = House(program)
-    ada = house.person(MAKER)
-    place = uploaded(ada, sheet(2))
-    ada.get(f"{place}/plan")
-    code = signed(ada, place)
+    with webhook() as posts:
+        (secret := program.home / "hook").write_text(SECRET)
+        secret.chmod(0o600)
+        notices = f'[notices]\nwebhook = "{posts.url}"\nwebhook_secret_file = "hook"\n'
+        program.config.write_text(f"{program.config.read_text()}\n{notices}")
+        house = House(program)
+        ada = house.person(MAKER)
+        place = uploaded(ada, sheet(2))
+        ada.get(f"{place}/plan")
+        code = signed(ada, place)
+        until(lambda: posts.got)
     (told,) = listed_notices(house.console.settings)
-    assert (told.occasion, told.recipient, told.sent_at) == (Occasion.PLAN_WAITS, "webhook", None)
+    assert (told.occasion, told.recipient, told.tries) == (Occasion.PLAN_WAITS, "webhook", 1)
     assert told.content is not None
     assert (told.content["code"], told.content["maker"]) == (code, MAKER)
     assert told.content["link"] == f"http://localhost:8460{place}/plan"

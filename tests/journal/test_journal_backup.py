@@ -2,6 +2,7 @@
 
 import stat
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 import apsw
@@ -10,9 +11,10 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack, OutputError
+from paygw_batch.journal.guards.location import outbox_path
 from paygw_batch.journal.sqlite import backup
 from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
-from paygw_batch.journal.values import InboxEnd, MoveResult
+from paygw_batch.journal.values import InboxEnd, MoveResult, NewNotice, Occasion
 from tests.journal.journal_disk import failing_disk
 from tests.journal.journal_rows import (
     AT,
@@ -131,3 +133,20 @@ def test_sending_from_a_copy_is_refused(place: Path) -> None:
     with pytest.raises(JournalWentBack, match="copy of the journal"):
         file_place(place, copy).open_to_write("a test")
     assert journal_path(place).exists()
+
+
+def test_a_copy_carries_the_outbox_so_that_nobody_is_told_twice_and_nothing_is_lost(place: Path) -> None:
+    copy, now = place / "copy.sqlite3", datetime.fromisoformat(AT)
+    with closing(open_at(place)) as journal, file_place(place).outbox(write=True) as outbox:
+        open_sheet(journal)
+        for subject in ("sent", "waits"):
+            outbox.add([NewNotice(Occasion.PLAN_WAITS, subject, "b1", ["ada@example.com"], {})], AT)
+        sent, waits = outbox.due(now, limit=9)
+        assert outbox.claim(sent, {}, now)
+        outbox.note_sent(sent, AT)
+        journal.backup(copy)
+    assert stat.S_IMODE(outbox_path(copy).stat().st_mode) == 0o600
+    with file_place(place, copy).outbox(write=True) as restored:
+        assert [one.id for one in restored.due(now, limit=9)] == [waits.id]
+        restored.add([NewNotice(Occasion.PLAN_WAITS, "sent", "b1", ["ada@example.com"], {})], AT)
+        assert [one.id for one in restored.due(now, limit=9)] == [waits.id], "it was told before"

@@ -4,11 +4,12 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,10 +17,10 @@ import pytest
 from paygw_batch.clock import timestamp
 from paygw_batch.errors import JournalError, OutboxBroken
 from paygw_batch.journal import KeptNotice, NewNotice, Occasion, Outbox
+from paygw_batch.journal.guards.location import outbox_path
 from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.outbox import FIRST_PAUSE, GIVEN_UP_AFTER, LONGEST_PAUSE, next_try
 from paygw_batch.journal.postgres.session import Server
-from paygw_batch.journal.sqlite.outbox import outbox_path
 from tests.journal.journal_rows import file_place, journal_path, make_at, open_sheet
 from tests.journal.postgres_rows import open_postgres, postgres_place
 from tests.journal.postgres_server import PostgresServer
@@ -179,6 +180,39 @@ class _Company:
 def test_under_kills_no_notice_is_lost_and_only_a_kill_makes_one_come_twice(
     journal_place: JournalPlace, seed: int
 ) -> None:
+    play(journal_place, seed)
+
+
+def test_a_notice_that_is_sent_without_a_claim_is_found(journal_place: JournalPlace) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outbox, "claim", lambda *_: True)
+        with pytest.raises(AssertionError):
+            play(journal_place, 0)
+
+
+def test_a_notice_that_is_noted_before_it_is_sent_is_found(journal_place: JournalPlace) -> None:
+    claim = Outbox.claim
+
+    def noted(outbox: Outbox, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:
+        is_ours = claim(outbox, notice, content, now)
+        if is_ours:
+            outbox.note_sent(notice, timestamp(now))
+        return is_ours
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outbox, "claim", noted)
+        with pytest.raises(AssertionError, match="a notice was lost"):
+            play_some(journal_place, 20)
+
+
+def play_some(journal_place: JournalPlace, seeds: int) -> None:
+    """Play several seeds."""
+    for seed in range(seeds):
+        play(journal_place, seed)
+
+
+def play(journal_place: JournalPlace, seed: int) -> None:
+    """Let a company send what is due for days, killed now and then, and compare what came with what was written."""
     company = _Company(journal_place, seed)
     for number in range(8):
         with journal_place.outbox(write=True) as outbox:

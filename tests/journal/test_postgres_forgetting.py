@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from paygw_batch.core.evidence import SignedOrder
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, SignedOrder
 from paygw_batch.core.lifecycle import (
     Concluded,
     Fact,
@@ -25,10 +25,12 @@ from paygw_batch.core.lifecycle import (
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalWentBack, RowsMoved
 from paygw_batch.journal.facts.codec import encode, encode_salted, without_people
+from paygw_batch.journal.guards.location import make_directory
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.opening.move import move_journal
 from paygw_batch.journal.postgres.session import Server
-from paygw_batch.journal.values import Forgettable, Known, OldPages
+from paygw_batch.journal.sqlite.inbox import Inbox
+from paygw_batch.journal.values import Forgettable, InboxEnd, Known, OldPages
 from tests.journal.journal_rows import (
     OPERATION,
     all_due,
@@ -42,7 +44,17 @@ from tests.journal.journal_rows import (
 )
 from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer, own_server
-from tests.journal.test_forgetting import BEFORE, LATER, SECRETS, WHEN, forgotten, of_january, secret_row, told
+from tests.journal.test_forgetting import (
+    BEFORE,
+    LATER,
+    SECRETS,
+    WHEN,
+    forgotten,
+    of_january,
+    secret_row,
+    told,
+)
+from tests.journal.test_forgetting import found_in as in_files
 
 PLAN = '{"document": "plan", "content": {"operation": "payout", "batch": "%s", "names": ["Zephyrine Quillfeather"]}}'
 
@@ -392,6 +404,24 @@ def test_a_host_without_the_key_pays_nobody_until_it_has_it(journal: LeasingPost
     copied.write_text("no key")
     with closing(open_postgres(there)) as other, pytest.raises(JournalError, match="no key of fingerprints"):
         other.compare(OPERATION, rows)
+
+
+def test_the_inbox_of_another_host_is_cleared_there_and_what_is_not_forgotten_stays(place_in: DatabasePlace) -> None:
+    there = of_another_host(place_in)
+    make_directory(there.inbox.parent)
+    with closing(Inbox(there.inbox, taken=InboxEnd(), now=at(0))) as inbox:
+        inbox.append(['{"about": "Zephyrine"}'])
+        with closing(open_postgres(place_in)) as journal:
+            heard = Evidence(EvidenceSource.NOTIFICATION, Claim("nobody-knows-this"), "{}", 1, inbox.end.hash)
+            journal.record_evidence([heard], {}, at=at(0))
+            of_january(journal)
+            forgotten(journal)
+        assert in_files(there.inbox.parent) == ["Zephyrine"]
+        inbox.append(['{"about": "Amani"}'])
+    with closing(open_postgres(there)) as other:
+        assert [other.clear_inbox(), other.clear_inbox()] == [True, False]
+        assert in_files(there.inbox.parent) == []
+        assert other.verify()["notifications_waiting"] == 1
 
 
 def test_the_key_is_not_in_the_database(journal: LeasingPostgres, place_in: DatabasePlace) -> None:

@@ -1,6 +1,7 @@
 """Runs that workers share: offers, chunks, stops and ends, and what each process may do while another is at work."""
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
@@ -90,6 +92,20 @@ def test_a_worker_sends_what_is_handed_over_and_ends_the_run(at_database: Databa
         (listed,) = journal.workers()
         assert (listed.rows, listed.batch, listed.chunk, listed.is_alive) == (7, None, None, True)
         assert journal.verify()["facts"] == 15
+
+
+def test_a_worker_that_died_without_a_word_is_named_also_after_its_chunk_was_taken_over(
+    at_database: DatabasePlace,
+) -> None:
+    handed_over(at_database)
+    with worker(at_database) as journal:
+        assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
+        assert at_database.dead_workers("2000-01-01T00:00:00Z") == []
+        by_hand(at_database, "UPDATE worker SET seen_at = seen_at - interval '1 hour' WHERE kind = 'worker'")
+        (died,) = at_database.dead_workers("2000-01-01T00:00:00Z")
+        assert (died.pid, died.is_alive) == (os.getpid(), False)
+        assert at_database.dead_workers(timestamp(utc_now())) == []
+    assert at_database.dead_workers("2000-01-01T00:00:00Z") == [], "it said its end after all"
 
 
 def test_two_workers_have_different_chunks_of_one_batch(at_database: DatabasePlace) -> None:

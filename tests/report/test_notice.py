@@ -27,6 +27,13 @@ CONTENT: Mapping[Occasion, Mapping[str, Any]] = {
         "sheet": HOSTILE, "batch": "b1", "rows_in_doubt": 1, "hours": 24.0, "oldest": "2026-11-23T07:30:00.000Z",
         "link": "",
     },
+    Occasion.CONTRADICTED: {
+        "sheet": HOSTILE, "batch": "b1", "messages": 2, "at": "2026-11-23T07:30:00.000Z", "link": "",
+    },
+    Occasion.WORKER_DIED: {
+        "host": HOSTILE, "pid": 7, "since": "2026-11-23T07:30:00Z", "seen_at": "2026-11-23T08:30:00Z", "batch": "b1",
+    },
+    Occasion.RUNS_OUT: {"what": "key", "place": HOSTILE, "until": "2026-12-01", "has_ended": False},
 }  # fmt: skip
 
 

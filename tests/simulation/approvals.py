@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from paygw_batch.errors import ApprovalError
+from paygw_batch.errors import ApprovalError, PeopleForgotten
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.run.approval import (
     NOT_ASKED_FOR,
@@ -71,14 +71,17 @@ class Approvals:
         # Sometimes the plan of another sheet gets this one's name.
         about = "longer" if not properly and rng.random() < 0.2 else sheet
         reader = world.disk.reader()
-        plan = plan_submission(
-            world.validated(about),
-            reader,
-            operation=world.operation,
-            amend=world.amends,
-            now=world.now,
-            quarantine_h=QUARANTINE_H,
-        )
+        try:
+            plan = plan_submission(
+                world.validated(about),
+                reader,
+                operation=world.operation,
+                amend=world.amends,
+                now=world.now,
+                quarantine_h=QUARANTINE_H,
+            )
+        except PeopleForgotten:
+            return
         maker = key_of(MAKER)
         content, people = self._content(plan, reader)
         document = signed(unsigned_plan(content, [], maker.public, world.now(), people=people), maker)

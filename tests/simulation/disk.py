@@ -17,6 +17,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import JournalHeld
 from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.guards.fingerprint_key import FingerprintKey
 from paygw_batch.journal.guards.witness import WitnessedHead
 from paygw_batch.journal.opening import file_place as opened
 from paygw_batch.journal.opening.examine import look_at
@@ -72,6 +73,8 @@ class Disk:
         """What a power cut leaves where nothing is synchronous; its number of the last fact is true in any case."""
         self.witness: WitnessedHead | None = WitnessedHead(_NEW.journal_id, _NEW.start.seq, _NEW.start.hash.hex())
         """The journal was made on this machine, on purpose."""
+        self.key = FingerprintKey(None)
+        self.key.keep(bytes(32))
         self.holders: set[Process] = set()
         self.synchronous = True
         self.heeds_witness = True
@@ -127,7 +130,7 @@ class Disk:
             raise opened._not_adopted(_PATH, found)
         witness = SimWitness(self, process)
         witness.note(WitnessedHead(found.identity.journal_id, found.end.seq, found.end.hash.hex()))
-        return process.world.journal_type(
+        journal = process.world.journal_type(
             connection,
             _PATH,
             journal_id=found.identity.journal_id,
@@ -136,6 +139,8 @@ class Disk:
             lock=SimLock(self, process),
             notes=(),
         )
+        journal._key = self.key
+        return journal
 
     def _connected(self, process: "Process | None") -> "SimConnection":
         """Return a connection to what is on the disk: a process that looks first sees nothing of one before it.
@@ -193,7 +198,9 @@ class Disk:
 
     def reader(self) -> SqliteReader:
         """Look into the journal as it is on the disk, as `status` does between runs."""
-        return SqliteReader(self._connected(None), _PATH)
+        reader = SqliteReader(self._connected(None), _PATH)
+        reader._key = self.key
+        return reader
 
     def batches(self) -> Sequence[BatchRecord]:
         """Return the batches of the journal on the disk."""

@@ -15,7 +15,7 @@ import polars as pl
 
 from paygw_batch.actions import approvals, plan_document, results
 from paygw_batch.clock import timestamp
-from paygw_batch.core.evidence import Evidence, Finding
+from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, TryAgain, Verdict
 from paygw_batch.engine.engine import Engine
@@ -35,7 +35,7 @@ from paygw_batch.journal import journal as journal_of_all
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows, NewInstructions
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.opening import file_place as opened
-from paygw_batch.journal.sqlite import reader
+from paygw_batch.journal.sqlite import reader, writer
 from paygw_batch.journal.sqlite.inbox import InboxReader
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import (
@@ -51,6 +51,7 @@ from paygw_batch.journal.values import (
 from paygw_batch.report.changes import CHANGED_ACCOUNT, Change, _Past, _Sheet
 from paygw_batch.run import (
     approval,
+    forget_order,
     match_statement,
     ordered_batch,
     quarantine_clock,
@@ -387,6 +388,13 @@ def one_is_enough(world: SimWorld) -> None:
     world.patch(simulated, "check_plan", check)
 
 
+def agreed_by_the_first(
+    order: SignedDocument, journal: Any, policy: ApprovalPolicy, now: datetime, *, batch: str
+) -> tuple[str, SignedOrder]:
+    """An order to forget people needs one approval, however many are asked for."""
+    return ordered_batch.agreed(order, journal, replace(policy, needed=1), now, batch=batch)
+
+
 # The disk and the lock.
 
 
@@ -694,6 +702,15 @@ BUGS: Mapping[str, Bug] = {
     "a claim that lapses": bug(claim_lapses, "I6"),
     "release while the owner lives": bug(released_while_alive, "I6"),
     "outcome without compare-and-set": bug(journal(Overwrites), "I11", "I5", "error"),
+    "people are forgotten before all is over": bug(
+        patched(journal_of_all.JournalReader, "_is_over", lambda *_: True), "I18", "I3", "I1", "error"
+    ),
+    "the index of forgotten payees is not made again": bug(
+        patched(writer, "index_again", lambda _: None), "I18", "error"
+    ),
+    "an order to forget counts without its approvals": bug(
+        patched(forget_order, "agreed", agreed_by_the_first), "I12", from_seed=150
+    ),
     "float amounts": bug(journal(FloatAmounts), "I4", "error"),
     "the last row never comes up": bug(journal(SkipsARow), "I3"),
     "a changed row taken for known": bug(journal(ChangesAreKnown), "I7", "I1", "error"),

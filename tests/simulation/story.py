@@ -8,6 +8,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.run.kept_documents import check_kept_orders
 from tests.simulation.enquiries import refresh_rows
+from tests.simulation.forgetting import CHANCE_OF_FORGETTING, CHANCE_OF_FORGETTING_ALL, forget, look_at_bytes, will_die
 from tests.simulation.gateway import BEHAVIOURS, DEAD, LONGEST_SLEEP_S, TOTAL_TIMEOUT_S, USUAL
 from tests.simulation.people import come, come_early, look_in
 from tests.simulation.process import Process, resume, submit
@@ -40,6 +41,7 @@ def play(seed: int, plant: Plant | None = None) -> SimWorld:
         for _ in range(world.rng.randrange(1, 4)):
             _stormy_day(world)
             _people(world)
+            _forget(world, CHANCE_OF_FORGETTING)
             if world.rng.random() < CHANCE_OF_A_LOSS:
                 _lose_the_journal(world)
         for _ in range(12):
@@ -47,6 +49,7 @@ def play(seed: int, plant: Plant | None = None) -> SimWorld:
                 break
             _calm_day(world)
             _people(world, settle_all=True)
+        _forget_all(world)
         world.let_pass(world.clock.now_s + 3 * DAY_S)
         run_all(world, [Process(world, look_in, is_run=False)], {})
         _look_at_the_end(world)
@@ -251,6 +254,29 @@ def _people(world: SimWorld, *, settle_all: bool = False) -> None:
         run_all(world, [Process(world, come_early, is_run=False)], {})
     world.let_pass(world.clock.now_s + DAY_S)
     run_all(world, [Process(world, partial(come, settle_all=settle_all), is_run=False)], {})
+
+
+def _forget(world: SimWorld, chance: float) -> bool:
+    """Sometimes people are forgotten; whoever does it may die in the middle, and it is done again."""
+    if world.forgetting.random() >= chance or world.clock_is_unknown:
+        return False
+    for _ in range(3):
+        process = will_die(Process(world, forget, is_run=False), world.forgetting)
+        run_all(world, [process], {})
+        if process.exit_code is not None:
+            break
+    return True
+
+
+def _forget_all(world: SimWorld) -> None:
+    """Everybody is forgotten once all is over, and the same sheets come again: nobody is paid twice."""
+    world.let_pass(world.clock.now_s + 3 * DAY_S)
+    if not _forget(world, CHANCE_OF_FORGETTING_ALL):
+        return
+    run_all(world, [Process(world, forget, is_run=False)], {})
+    look_at_bytes(world)
+    for _ in range(2):
+        _calm_day(world)
 
 
 def _restore_older(world: SimWorld) -> None:

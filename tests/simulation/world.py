@@ -32,6 +32,7 @@ from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import LINE_COLUMNS, BatchRecord
 from paygw_batch.report.totals import BatchTotals
 from paygw_batch.run import submit
+from paygw_batch.run.signed_document import ApprovalPolicy
 from paygw_batch.run.submit import Plan
 from paygw_batch.sheet.check.repeats import LOOK_ALIKE
 from paygw_batch.sheet.model import Validated
@@ -92,6 +93,7 @@ class SimWorld:
         self.judge.needs_approval = self.approvals is not None
         self.typing = Random(f"typing {seed}")  # noqa: S311 (as above)
         """The dice of those who type files and forge orders: they leave the others as they were."""
+        self.forgetting = Random(f"forgetting {seed}")  # noqa: S311 (as above)
         self.statement_rule = SignedStatements(is_gateways) if self.typing.random() < 0.5 else None
         self.orders = None if self.approvals is None else Orders(self, self.approvals.policy)
         self._amends = rng.random() < CHANCE_OF_AMENDING
@@ -175,6 +177,13 @@ class SimWorld:
         """
         return any(MEANS[word] in {"paid", "accepted"} for _, word in self.books(requests).values())
 
+    @property
+    def required_policy(self) -> ApprovalPolicy:
+        """Who approves, where two people decide."""
+        if self.approvals is None:
+            raise AssertionError("one person decides in this world")
+        return self.approvals.policy
+
     def away_of(self, process: Process) -> SlowAway:
         """Return the threads of a process."""
         return self._aways.setdefault(process, SlowAway(process))
@@ -212,6 +221,13 @@ class SimWorld:
         changed = {
             order_id for order_id, amount in held.items() if order_id in asked and Decimal(amount) != asked[order_id]
         }
+        # Who was forgotten with a rejected row is paid by an amendment alone, whatever the row says now.
+        query = "SELECT number, client_orderid FROM instruction WHERE forgotten IS NOT NULL"
+        changed |= {
+            order_id
+            for number, order_id in journal._connection.execute(query)
+            if order_id in asked and self.disk.state_of(number) is State.REJECTED
+        }
         defects = plan.validated.defects.select("code", "value").rows() if plan.validated.defects.height else []
         told = {value for code, value in defects if code == "client_orderid.conflict"}
         told |= {order_id_of(sheet, amendment.row) for amendment in plan.amendments}
@@ -229,7 +245,7 @@ class SimWorld:
 
         Where the reconciliation is not made, the states and amounts are those that it would be made of.
         """
-        if self.rng.random() >= CHANCE_OF_A_RECONCILIATION:
+        if self.rng.random() >= CHANCE_OF_A_RECONCILIATION or journal.forgotten(record.number) is not None:
             return self._shown_by_the_journal(journal, record, end)
         stand = standings(journal, record, RULES[self.operation], end)
         lines = stand.frame.to_dicts()

@@ -1,4 +1,7 @@
-"""`paygw-batch doctor`: is everything in place? Nothing is sent, and nothing is written but a sandbox's key."""
+"""`paygw-batch doctor`: is everything in place? Nothing is sent.
+
+Nothing is written but a sandbox's key, and the notice of a disk or a key that runs out.
+"""
 
 import asyncio
 import os
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import click
 
-from paygw_batch.actions.notices import listed_notices, mail_trouble
+from paygw_batch.actions.notices import listed_notices, mail_trouble, tell_of_disk, tell_of_key
 from paygw_batch.actions.send import free_bytes, lacking_room
 from paygw_batch.cli.commands.sign import STALE_NONCE, STALE_TIMESTAMP_S, show_steps
 from paygw_batch.cli.help_texts import HelpCommand
@@ -28,7 +31,7 @@ from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rule
 from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.message import TransportFault
-from paygw_batch.gateway.signing.key import Custody, KeyKind, SigningKey
+from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, Custody, KeyKind, SigningKey
 from paygw_batch.journal import TallyKind
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.machine import processor, python_build
@@ -42,7 +45,7 @@ from paygw_batch.sheet.read.profiles import known_headings
 from paygw_batch.statement.proof import SignedStatements, TransferFolder
 from paygw_batch.wiring.approvals import policy_of
 from paygw_batch.wiring.gateway import GatewayAccess, gateway_of
-from paygw_batch.wiring.journal import database_of, journal_to_read, place_of
+from paygw_batch.wiring.journal import Tell, database_of, journal_to_read, place_of
 from paygw_batch.wiring.notices import channels_of, has_notices
 from paygw_batch.wiring.notifications import TOKEN, authenticity, field_names, listener_path
 from paygw_batch.wiring.operations import as_answered, filled_in, operation_of, rules_of
@@ -83,7 +86,6 @@ class HealthCheck:
 
 
 _TEST_TEXT = "a test of paygw-batch doctor: no payment"
-_EXPIRY_WARNING_DAYS = 30
 _RIGHTS = {
     "owner": mark("owner: can do everything, including creating the tables"),
     "desk": mark("desk: can open batches, send, settle, release and set limits"),
@@ -128,9 +130,11 @@ def command(invocation: Invocation) -> None:
         *_key(key, problem, is_sandbox=settings.uses_sandbox),
         *_notifications(settings, os.environ),
         *_notices(settings, os.environ),
-        *_journal_and_clock(settings),
+        *_journal_and_clock(settings, screen.note_aside),
         _speed(key),
     ]
+    if key is not None:
+        tell_of_key(settings, key, screen.note_aside)
     usable: list[Rules] = []
     if not any(check.health is Health.BAD and check.code is ExitCode.USAGE for check in checks):
         usable = [rules for rules in (payout, payin) if _ready(settings, rules)]
@@ -429,8 +433,8 @@ def _key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox: bool
         case _:
             assert_never(custody.kind)
     if custody.expires is not None:
-        days = (custody.expires - utc_now().date()).days
-        health = Health.BAD if days < 0 else Health.WARNING if days < _EXPIRY_WARNING_DAYS else Health.GOOD
+        days = custody.days_left(utc_now().date()) or 0
+        health = Health.BAD if days < 0 else Health.WARNING if days < EXPIRY_WARNING_DAYS else Health.GOOD
         yield HealthCheck(_KEY_END, health, say("it can be used until {date}", date=custody.expires.isoformat()))
 
 
@@ -454,13 +458,14 @@ def _key_as_json(key: SigningKey) -> dict[str, object]:
         "was_outside": custody.was_outside,
         "expires": None if custody.expires is None else custody.expires.isoformat(),
         "fingerprint": key.fingerprint(),
+        "public_key": key.public_key_pem().decode("ascii"),
     }
 
 
-def _journal_and_clock(settings: Settings) -> Iterator[HealthCheck]:
+def _journal_and_clock(settings: Settings, tell: Tell) -> Iterator[HealthCheck]:
     now, wrong = utc_now(), list[str]()
     try:
-        yield from _journal(settings, now, wrong)
+        yield from _journal(settings, now, wrong, tell)
     except PaygwError as error:
         yield HealthCheck.failed(_JOURNAL, error, ExitCode.JOURNAL)
     if wrong:
@@ -471,7 +476,7 @@ def _journal_and_clock(settings: Settings) -> Iterator[HealthCheck]:
         yield HealthCheck(_CLOCK, Health.GOOD, found)
 
 
-def _journal(settings: Settings, now: datetime, wrong: list[str]) -> Iterator[HealthCheck]:
+def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) -> Iterator[HealthCheck]:
     """Look into the journal; add its sentences about the clock to `wrong`."""
     path = settings.journal_place()
     if settings.uses_sandbox and not place_of(settings).may_exist():
@@ -495,7 +500,9 @@ def _journal(settings: Settings, now: datetime, wrong: list[str]) -> Iterator[He
         yield _jobs(database)
     else:
         yield HealthCheck(_JOURNAL, Health.GOOD, found)
-        lacking = _unwritable(settings.journal_path().parent) or lacking_room(settings, due)
+        lacking = _unwritable(settings.journal_path().parent)
+        if not lacking and (lacking := lacking_room(settings, due) or ""):
+            tell_of_disk(settings, free_bytes(settings), tell)
         room = say("{mib:,.0f} MiB are free on the disk of the journal", mib=free_bytes(settings) / 2**20)
         yield HealthCheck(mark("room"), Health.BAD if lacking else Health.GOOD, lacking or room, ExitCode.STOPPED_EARLY)
 

@@ -205,6 +205,7 @@ class _Taking:
                 now = timestamp(utc_now())
                 self.findings += journal.drain_inbox(self._settings.words(), at=now, at_most=AT_ONCE)
                 self._taken, _ = journal.head().inbox
+                journal.clear_inbox()
             self._is_measured = False
         except JournalHeld:
             return True

@@ -142,9 +142,15 @@ class PlanAgreement(Agreement[PlanDocument]):
     def write(self, document: PlanDocument) -> None:
         """Keep the signed plan."""
         super().write(document)
-        settings = self.visit.console.settings
-        add_notices(settings, plan_notices(settings, document, self.page))
+        console = self.visit.console
+        notices = plan_notices(console.settings, document, self.page)
+        add_notices(console.settings, notices)
         self.folder.note(replace(self.folder.uploaded, sent_back=""))
+        if notices:
+            # A process of its own: a mail server may hold it up, and not the page. What it does not send, cron does.
+            command = [*console.program, "--json", "notices", "send"]
+            runs, by = console.directory / RUNS, self.visit.member.name
+            start_run(runs, "notices", command, by=by, environ=self.visit.environ)
 
     def draft_again(self, sent_back: str = "") -> None:
         """Take the plan away, and have the sheet checked again: that drafts a new one."""

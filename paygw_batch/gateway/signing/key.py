@@ -59,6 +59,10 @@ class KeyKind(StrEnum):
     """In the key management service of AWS."""
 
 
+EXPIRY_WARNING_DAYS = 30
+"""So many days before a key expires, people are told."""
+
+
 @dataclass(frozen=True, slots=True)
 class Custody:
     """Where a private key is, as a person would find it, and whether it can be copied."""
@@ -69,6 +73,10 @@ class Custody:
     was_outside: bool = False
     """Whether a copy may exist elsewhere: it was made outside, or could be exported once."""
     expires: date | None = None
+
+    def days_left(self, today: date) -> int | None:
+        """Return for how many days it can be used, negative if it no longer can; None: for ever."""
+        return None if self.expires is None else (self.expires - today).days
 
 
 @dataclass(frozen=True, slots=True)

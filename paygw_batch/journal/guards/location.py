@@ -92,6 +92,11 @@ def check_directory(directory: Path) -> None:
         )
 
 
+def outbox_path(journal: Path) -> Path:
+    """Return where the outbox of a journal is: beside it."""
+    return journal.with_name(f"{journal.name}.outbox")
+
+
 def audit_path(journal: Path) -> Path:
     """Return where the audit trail of a journal is: beside it."""
     return journal.with_name(f"{journal.name}.audit")

@@ -58,7 +58,7 @@ try:
     )
     from paygw_batch.journal.postgres.leasing.intent_log import log_key
     from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases
-    from paygw_batch.journal.postgres.leasing.offered_chunks import waiting_runs
+    from paygw_batch.journal.postgres.leasing.offered_chunks import died_since, waiting_runs
     from paygw_batch.journal.postgres.leasing.postgres_gate import read_gate, set_limits
     from paygw_batch.journal.postgres.leasing.roll_call import MissingHost, RollCall, missing_hosts
     from paygw_batch.journal.postgres.migrations import (
@@ -206,6 +206,11 @@ class DatabasePlace(JournalPlace):
         """Return the workers of all hosts that have not said their end."""
         with closing(self.open_to_read()) as journal:
             return journal.workers()
+
+    def dead_workers(self, since: str) -> Sequence[WorkerLife]:
+        """Return the workers that were last heard of after `since`, and died without a word."""
+        with self._session(write=False) as session:
+            return died_since(session.connection, since)
 
     def shared_work(self) -> SharedWork:
         """Return what all hosts do now: their workers, the runs that go on, and the limits."""

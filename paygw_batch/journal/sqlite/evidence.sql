@@ -39,6 +39,10 @@ FROM (SELECT 1) LEFT JOIN (
 -- How far the inbox was taken in.
 SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spooled DESC LIMIT 1
 
+-- name: newest_forgotten_notification
+-- The number in the inbox of the newest notification that was forgotten.
+SELECT max(spooled) FROM evidence WHERE forgotten IS NOT NULL
+
 -- name: notes
 -- The journal's own notes of one kind, oldest first.
 SELECT content, taken_at FROM evidence INDEXED BY evidence_by_finding

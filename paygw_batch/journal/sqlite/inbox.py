@@ -43,6 +43,9 @@ _END = "SELECT last, hash FROM arrival ORDER BY last DESC LIMIT 1"
 _FROM = """SELECT last, contents, hash FROM arrival
     WHERE last >= coalesce((SELECT max(last) FROM arrival WHERE last < ?), 0) ORDER BY last LIMIT ?"""
 
+_HOLDS = """SELECT 1 FROM arrival a WHERE contents <> '[]' AND last <= ?
+    AND coalesce((SELECT max(b.last) FROM arrival b WHERE b.last < a.last), 0) < ? LIMIT 1"""
+
 
 def inbox_path(journal: Path) -> Path:
     """Return where the inbox of a journal is: beside it."""
@@ -123,6 +126,13 @@ class InboxReader:
     def verify(self, taken: InboxEnd) -> int:
         """Check all of the inbox; return the number of notifications after `taken`. Raises the errors of `after`."""
         return sum(1 for _ in self._entries(0, taken, -1))
+
+    def holds_before(self, number: int, taken: InboxEnd) -> bool:
+        """Whether it still holds a notification up to `number` in what was taken in, up to `taken`."""
+        if (connection := self.connection()) is None:
+            return False
+        with _INBOX.reading(self._path):
+            return bool(fetch(connection, _HOLDS, (taken.number, number)))
 
     def forget_taken(self, taken: InboxEnd) -> bool:
         """Forget the notifications that the journal has taken in (see `forget_taken`)."""

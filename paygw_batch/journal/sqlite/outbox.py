@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 
 from paygw_batch.errors import HolderKind, OutboxBroken
-from paygw_batch.journal.guards.location import check_file
+from paygw_batch.journal.guards.location import check_file, outbox_path
 from paygw_batch.journal.guards.lock import journal_holder
 from paygw_batch.journal.named_sql import named_sql
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
@@ -46,11 +46,6 @@ _PAYO = 0x7061796F
 _OUTBOX = SideDatabase("outbox", _PAYO, _TABLES, OutboxBroken, OutboxBroken)
 _QUERIES = named_sql(__package__, "outbox.sql", OUTBOX_PARTS)
 _A_RUN = 1
-
-
-def outbox_path(journal: Path) -> Path:
-    """Return where the outbox of a journal is: beside it."""
-    return journal.with_name(f"{journal.name}.outbox")
 
 
 class FileOutbox(Outbox):

@@ -12,7 +12,7 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.core.lifecycle import LEADS_TO, FactKind, Standing, State
 from paygw_batch.errors import HolderKind, JournalCorrupt, JournalError
 from paygw_batch.journal.guards.fingerprint_key import FingerprintKey, fingerprint_key_path
-from paygw_batch.journal.guards.location import audit_path, check_file
+from paygw_batch.journal.guards.location import audit_path, check_file, outbox_path
 from paygw_batch.journal.guards.lock import LockHolder, journal_holder
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.port import VerifyProgress
@@ -68,7 +68,7 @@ class SqliteReader(JournalReader):
         return holder if holder is not None and holder.kind is HolderKind.RUN else None
 
     def backup(self, path: Path) -> None:
-        """Write a copy of the journal as it is now to `path`, of its inbox and its audit trail beside it.
+        """Write a copy of the journal as it is now to `path`, of its inbox, outbox and audit trail beside it.
 
         It may be called while a run is on.
 
@@ -80,9 +80,9 @@ class SqliteReader(JournalReader):
             inbox = undo.enter_context(closing(InboxReader(inbox_path(self.path))))
             if (connection := inbox.connection()) is not None:
                 sources[inbox_path(path)] = connection
-            if check_file(trail := audit_path(self.path)):
-                connected = connect(trail, write=False, what="audit trail")
-                sources[audit_path(path)] = undo.enter_context(closing(connected))
+            for beside, what in ((audit_path, "audit trail"), (outbox_path, "outbox")):
+                if check_file(there := beside(self.path)):
+                    sources[beside(path)] = undo.enter_context(closing(connect(there, write=False, what=what)))
             write_backup(sources)
 
     def close(self) -> None:

@@ -166,6 +166,16 @@ def workers_in(connection: Connection[Row]) -> list[WorkerLife]:
     ]
 
 
+def died_since(connection: Connection[Row], since: str) -> list[WorkerLife]:
+    """Return the workers that were last heard of after `since` and did not say their end, the oldest first."""
+    query = f"""SELECT w.host, w.pid, {_TIME.format("w.since")}, {_TIME.format("w.seen_at")},
+            false, b.batch, w.chunk, w.rows
+        FROM worker w LEFT JOIN run r ON r.number = w.run LEFT JOIN batch b ON b.number = r.batch
+        WHERE w.kind = %s AND w.ended_at IS NULL AND w.seen_at > %s::timestamptz AND NOT is_alive(w.number)
+        ORDER BY w.number"""  # noqa: S608 - a constant of ours
+    return [WorkerLife(*line) for line in fetch(connection, query, (HolderKind.WORKER.value, since))]
+
+
 class _Ask(Protocol):
     def __call__(self, call: Callable[[Connection[Row]], T]) -> T: ...
 
