@@ -1,4 +1,4 @@
-"""Tells people by e-mail and webhook: writes notices to the outbox when something happens, and sends what waits there.
+"""Notifies people by e-mail and webhook: writes notices to the outbox when something happens, and sends those due.
 
 The end of a run is no fact of a journal: a run that is killed writes none. So its notice is written before its first
 row leaves, and is due when the run is over, however it ended; its figures are taken when it is first sent. Nothing here
@@ -45,7 +45,7 @@ BY_ITSELF_S = 300.0
 """How long `notices send` takes at most: less than the shortest pause between two tries of one notice."""
 _AT_ONCE = 500
 _DIED_LATELY = timedelta(days=30)
-"""Of a worker that died before, nobody is told any more: notices may have been set up since."""
+"""A worker that died earlier causes no notice: notices may have been set up since."""
 _MAX_FILE_BYTES = 10 * 2**20
 _SERVER_IS_DOWN = frozenset(TroubleKind) - {TroubleKind.REFUSED}
 """The troubles that the next notice on the same way would have as well."""
@@ -53,7 +53,7 @@ _SERVER_IS_DOWN = frozenset(TroubleKind) - {TroubleKind.REFUSED}
 
 @dataclass(slots=True)
 class Delivered:
-    """What became of the notices that were due: how many were sent, and how many not; `fault`: why none can be."""
+    """The result of sending the notices that were due; `fault` says why none can be sent."""
 
     sent: int = 0
     failed: int = 0
@@ -83,7 +83,7 @@ def tell_of_refused_sheet(
 
 
 def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> list[NewNotice]:
-    """Return the notice that a new plan waits for approval, if anybody is told; `path` is its page in the console."""
+    """Return the notice that a new plan waits for approval, if it has recipients; `path` is its page in the console."""
     recipients, policy = recipients_of(settings, Occasion.PLAN_WAITS), policy_of(settings)
     if not recipients or policy is None or document.approvals or not needs_approval(document.content, policy):
         return []
@@ -130,7 +130,7 @@ def send_due(settings: Settings, channels: Channels, *, within_s: float, again: 
 
 
 def send_after(settings: Settings, channels: Channels, tell: Tell) -> None:
-    """Send what is due at the end of a command. A signal ends the wait for it, and changes nothing else."""
+    """Send the notices that are due at the end of a command. A signal ends the wait, and changes nothing else."""
     with suppress(KeyboardInterrupt):
         done = send_due(settings, channels, within_s=AFTER_A_RUN_S)
         if done.fault:
@@ -189,7 +189,7 @@ class _Delivery:
 
 
 def _deliver(settings: Settings, channels: Channels, done: Delivered, until_s: float, *, again: bool) -> None:
-    """Send what is due; nothing that goes wrong here ends the command."""
+    """Send the notices that are due. No failure here ends the command."""
     try:
         with speaking(settings.notices.language):
             _Delivery(settings, channels, done, until_s).run(again=again)
@@ -243,7 +243,7 @@ def _attachment(settings: Settings, notice: KeptNotice, content: Mapping[str, An
 
 
 def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mapping[str, Any]:
-    """Return what is told of the end of a run: the rows of its batch by state, and their sums."""
+    """Return the figures of a run that ended: the rows of its batch by state, and their sums."""
     record = journal.batch(batch)
     if record is None:
         return {"sheet": batch, "batch": batch, "rows": 0, "states": {}, "totals": {}, "at": timestamp(utc_now())}
@@ -262,9 +262,9 @@ def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mappi
 
 
 def found_in_journal(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
-    """Yield the notices of what nobody writes down for the outbox when it happens: doubts, contradictions, deaths.
+    """Yield the notices that only the journal knows of: old doubts, contradictions, dead workers.
 
-    Nothing is lost by looking late: the journal has what happened, and the outbox what was told of it.
+    Nothing is lost by looking late: the journal keeps the events, and the outbox those that were reported.
     """
     yield from _doubts(settings, journal, outbox, now)
     yield from _contradictions(settings, journal, outbox)
@@ -272,7 +272,7 @@ def found_in_journal(settings: Settings, journal: JournalReader, outbox: Outbox,
 
 
 def _contradictions(settings: Settings, journal: JournalReader, outbox: Outbox) -> Iterator[NewNotice]:
-    """Yield a notice for each batch about which a message came that a person has to look at: once for each message."""
+    """Yield a notice for each batch with messages that a person must look at: once for each message."""
     if not (recipients := recipients_of(settings, Occasion.CONTRADICTED)):
         return
     found, times = journal.messages(), defaultdict[str, list[str]](list)
@@ -294,7 +294,7 @@ def _contradictions(settings: Settings, journal: JournalReader, outbox: Outbox) 
 
 
 def _deaths(settings: Settings, now: datetime) -> Iterator[NewNotice]:
-    """Yield a notice for each worker that died lately, whether or not another one has taken over what it left."""
+    """Yield a notice for each worker that died recently, even if another one has taken over its rows."""
     recipients, database = recipients_of(settings, Occasion.WORKER_DIED), database_of(settings)
     if not recipients or database is None:
         return
@@ -304,7 +304,7 @@ def _deaths(settings: Settings, now: datetime) -> Iterator[NewNotice]:
 
 
 def tell_of_key(settings: Settings, key: SigningKey, tell: Tell) -> None:
-    """Write the notice that the private key runs out soon, or has: each once."""
+    """Write the notice that the private key expires soon, or has expired: each once."""
     days = key.custody.days_left(utc_now().date())
     if key.custody.expires is None or days is None or days >= EXPIRY_WARNING_DAYS:
         return
@@ -325,7 +325,7 @@ def tell_of_disk(settings: Settings, free: int, tell: Tell) -> None:
 
 
 def _doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
-    """Yield a notice for each batch with rows that have been in doubt for too long, and that nobody was told of."""
+    """Yield a notice for each batch with rows that have been in doubt for too long: once for each row."""
     recipients, hours = recipients_of(settings, Occasion.IN_DOUBT), settings.notices.in_doubt_h
     if not recipients:
         return
@@ -365,7 +365,7 @@ def _told_apart(tell: Tell) -> Iterator[None]:
 
 
 def move_notices(old: JournalPlace, new: JournalPlace) -> None:
-    """Have the outbox of a journal that was moved send what the old one did not."""
+    """Copy the unsent notices of a journal that was moved to its new outbox."""
     with old.outbox(write=False) as before:
         waiting = [one for one in before.listed(limit=_AT_ONCE) if one.sent_at is None]
     if waiting:

@@ -66,7 +66,7 @@ def _parts(path: Mapping[str, Any], form: Mapping[str, str]) -> Iterator[tuple[s
 
 
 def parts_of(thing: str) -> Mapping[str, str]:
-    """Return what `thing_of` wrote: `sheet`, `batch`, `row`, `column`, by their names. Another text has none."""
+    """Split a text of `thing_of` into its named parts: `sheet`, `batch`, `row`, `column`. Any other text has none."""
     pairs = (part.partition(" ") for part in thing.split(", "))
     return {name: value for name, _, value in pairs if value}
 

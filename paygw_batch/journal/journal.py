@@ -97,7 +97,7 @@ class WaitingInbox(Protocol):
         ...
 
     def holds_before(self, number: int, taken: InboxEnd) -> bool:
-        """Whether it still holds a notification up to `number` in what was taken in, up to `taken`."""
+        """Whether it still holds a notification up to `number` that was already taken in (up to `taken`)."""
         ...
 
     def forget_taken(self, taken: InboxEnd) -> bool:
@@ -618,9 +618,9 @@ class Journal(JournalReader):
         return self.scrub()
 
     def clear_inbox(self) -> bool:
-        """Forget what the inbox of this host still holds of forgotten messages; return whether there was any.
+        """Clear this host's inbox of messages that were forgotten elsewhere; return whether there were any.
 
-        Who forgets people on another host cannot reach it.
+        `forget` on another host cannot reach it.
         """
         with self._translating_errors():
             taken, newest = self._evidence.inbox_end(), self._evidence.newest_forgotten_notification()

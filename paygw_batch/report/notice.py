@@ -29,8 +29,8 @@ OCCASION_WORDS = {
     Occasion.PLAN_WAITS: mark("a plan waits"),
     Occasion.IN_DOUBT: mark("rows are in doubt"),
     Occasion.CONTRADICTED: mark("the gateway contradicts the journal"),
-    Occasion.WORKER_DIED: mark("a worker died"),
-    Occasion.RUNS_OUT: mark("a disk or a key runs out"),
+    Occasion.WORKER_DIED: mark("a worker stopped unexpectedly"),
+    Occasion.RUNS_OUT: mark("a full disk or an expiring key"),
 }
 
 
@@ -104,7 +104,7 @@ def _title(occasion: Occasion, content: Mapping[str, Any]) -> str:
         case Occasion.CONTRADICTED:
             return say("{sheet}: the gateway contradicts the journal", sheet=sheet)
         case Occasion.WORKER_DIED:
-            return say("A worker on {host} died", host=content["host"])
+            return say("A worker on {host} stopped unexpectedly", host=content["host"])
         case Occasion.RUNS_OUT:
             return _title_of_shortage(content)
         case _:
@@ -126,27 +126,28 @@ def _sentences(occasion: Occasion, content: Mapping[str, Any]) -> Iterator[str]:
                 "{count:,} rows have been in doubt for more than {hours:g} hours. The gateway may have paid them.",
                 hours=content["hours"],
             )
-            yield say("Ask the gateway what became of them, and settle them.")
+            yield say("Ask the gateway what happened to them, then settle them.")
             yield say("The oldest was sent at {time} (UTC).", time=_minute(content["oldest"]))
         case Occasion.CONTRADICTED:
             yield say_count(
                 content["messages"],
-                "{count:,} message about this batch does not fit what the journal says. It changed nothing.",
-                "{count:,} messages about this batch do not fit what the journal says. They changed nothing.",
+                "{count:,} message about this batch contradicts the journal. It changed nothing.",
+                "{count:,} messages about this batch contradict the journal. They changed nothing.",
             )
-            yield say("The newest came at {time} (UTC).", time=_minute(content["at"]))
-            yield say("Ask the gateway what became of these rows, and settle them.")
+            yield say("The latest arrived at {time} (UTC).", time=_minute(content["at"]))
+            yield say("Ask the gateway what happened to these rows, then settle them.")
         case Occasion.WORKER_DIED:
             yield say(
-                "Its process {pid} was last heard of at {time} (UTC), and did not say that it ends.",
+                "Process {pid} was last seen at {time} (UTC) and did not shut down normally.",
                 pid=content["pid"],
                 time=_minute(content["seen_at"]),
             )
             if content["batch"]:
                 yield say(
-                    "It was at batch {batch}. Another worker takes over the rows that it left.", batch=content["batch"]
+                    "It was sending batch {batch}. Its rows in flight are in doubt; other workers send the rest.",
+                    batch=content["batch"],
                 )
-            yield say("Look at that machine, and start the worker again.")
+            yield say("Check that machine, then restart the worker.")
         case Occasion.RUNS_OUT:
             yield from _of_shortage(content)
         case _:
@@ -195,11 +196,11 @@ def _title_of_shortage(content: Mapping[str, Any]) -> str:
 
 def _of_shortage(content: Mapping[str, Any]) -> Iterator[str]:
     if content["what"] == "disk":
-        yield say("It has {mib:,.1f} MiB free. That is too little for a run.", mib=content["free_bytes"] / 2**20)
-        yield say("Free some space, and start the run again.")
+        yield say("It has {mib:,.1f} MiB free, which is too little for a run.", mib=content["free_bytes"] / 2**20)
+        yield say("Free some space, then start the run again.")
         return
-    yield say("The key: {place}. It can be used until {date}.", place=content["place"], date=content["until"])
-    yield say("Make a new key, and give its public half to the gateway.")
+    yield say("The key: {place}. It is valid until {date}.", place=content["place"], date=content["until"])
+    yield say("Create a new key and send its public half to the gateway's operator.")
 
 
 def _table(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -54,9 +54,9 @@ def test_the_jobs_of_the_timetable_are_told_by_what_they_do() -> None:
     jobs = [TimetableJob(name, False, 0, None, "nairobi-1", None, timestamp(NOW), 0) for name in names]
     page = workers_page.workers_page(SharedWork([], [], GATE), jobs, settings, NOW)
     assert [about for about, _ in page.jobs] == [
-        "The whole journal, replayed",
-        "Sheets in the folder in",
-        "Sheets in a folder of another machine",
+        "Verify the whole journal",
+        "Pay the sheets in the folder in",
+        "Pay the sheets in a folder of another machine",
     ]
     assert [job for _, job in page.jobs] == jobs
 

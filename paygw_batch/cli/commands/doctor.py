@@ -363,7 +363,7 @@ def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[H
 
 
 def _notices(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Sign in at the mail server, and say what waits in the outbox. Nothing is sent."""
+    """Sign in to the mail server, and count the notices in the outbox. Nothing is sent."""
     if not has_notices(settings):
         return
     section = settings.notices
@@ -548,7 +548,7 @@ def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[H
 
 
 def _speed(key: SigningKey | None) -> HealthCheck:
-    """Name what the speed of a run depends on. A signature is timed only if making it costs nothing."""
+    """Name the processor, the build and the speed of a signature, which limit a run. A paid signature is not timed."""
     named = say("Python {version}, {processor}", version=platform.python_version(), processor=processor())
     if key is not None and key.custody.kind is KeyKind.FILE:
         named += "; " + say("a signature takes {ms:.2f} ms", ms=_signature_ms(key))

@@ -1,4 +1,4 @@
-"""The workers of all hosts, what they send, their timetable, and the limits that hold over all: to read only."""
+"""The workers of all hosts, their payouts, their timetable and the shared limits: read-only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from paygw_batch.settings.sections import pick_up_name
 from paygw_batch.wiring.journal import require_workers
 
 _JOBS: Mapping[str, str] = {
-    "refresh": mark("Asking the gateway what happened to rows"),
-    "verify": mark("The whole journal, replayed"),
-    "backup": mark("Copy of the database"),
+    "refresh": mark("Ask the gateway about open rows"),
+    "verify": mark("Verify the whole journal"),
+    "backup": mark("Back up the database"),
 }
-"""What the jobs of the timetable do, beside the folders that are looked into."""
+"""The jobs of the timetable in words, apart from those of folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class WorkersPage(Page):
     workers: Sequence[ShownWorker]
     runs: Sequence[RunNow]
     jobs: Sequence[tuple[str, TimetableJob]]
-    """The jobs of the timetable, each with what it does."""
+    """The jobs of the timetable, each with its description."""
     rate_per_s: float
     """0: no limit."""
     in_flight: int
@@ -62,7 +62,7 @@ def workers_of_all_hosts(visit: Visit) -> Response:
 
 
 def workers_page(work: SharedWork, jobs: Sequence[TimetableJob], settings: Settings, now: datetime) -> WorkersPage:
-    """Return what the page shows of the work of all hosts."""
+    """Build the page about the work of all hosts."""
     gate, configured = work.gate, settings.submission
     names = {run.batch: run.sheet_name for run in work.runs}
     concurrency = configured.concurrency if gate.concurrency is None else gate.concurrency
@@ -79,13 +79,13 @@ def workers_page(work: SharedWork, jobs: Sequence[TimetableJob], settings: Setti
 
 
 def _job_words(name: str, settings: Settings) -> str:
-    """Return what a job does. A folder that this host does not look into has no name here."""
+    """Describe a job. A folder that only another host watches has no name here."""
     if (known := _JOBS.get(name)) is not None:
         return say(known)
     folders = {pick_up_name(one.folder): one.folder.name for one in settings.timetable.pick_up}
     if name in folders:
-        return say("Sheets in the folder {folder}", folder=folders[name])
-    return say("Sheets in a folder of another machine")
+        return say("Pay the sheets in the folder {folder}", folder=folders[name])
+    return say("Pay the sheets in a folder of another machine")
 
 
 def _rate(worker: WorkerLife, now: datetime) -> float:

@@ -60,7 +60,7 @@ class KeyKind(StrEnum):
 
 
 EXPIRY_WARNING_DAYS = 30
-"""So many days before a key expires, people are told."""
+"""The number of days before a key expires from which on people are warned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Custody:
     expires: date | None = None
 
     def days_left(self, today: date) -> int | None:
-        """Return for how many days it can be used, negative if it no longer can; None: for ever."""
+        """Return the number of days until it expires, negative if it has expired; None if it never does."""
         return None if self.expires is None else (self.expires - today).days
 
 

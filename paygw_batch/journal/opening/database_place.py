@@ -208,12 +208,12 @@ class DatabasePlace(JournalPlace):
             return journal.workers()
 
     def dead_workers(self, since: str) -> Sequence[WorkerLife]:
-        """Return the workers that were last heard of after `since`, and died without a word."""
+        """Return the workers last seen after `since` that died without closing down."""
         with self._session(write=False) as session:
             return died_since(session.connection, since)
 
     def shared_work(self) -> SharedWork:
-        """Return what all hosts do now: their workers, the runs that go on, and the limits."""
+        """Return the current work of all hosts: their workers, the open runs, and the limits."""
         with closing(self.open_to_read()) as journal:
             return SharedWork(journal.workers(), journal.runs_now(), self.limits())
 

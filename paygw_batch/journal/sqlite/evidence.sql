@@ -41,7 +41,7 @@ SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spoo
 
 -- name: newest_forgotten_notification
 -- The number in the inbox of the newest notification that was forgotten.
-SELECT max(spooled) FROM evidence WHERE forgotten IS NOT NULL
+SELECT max(spooled) FROM evidence INDEXED BY evidence_forgotten WHERE forgotten IS NOT NULL
 
 -- name: notes
 -- The journal's own notes of one kind, oldest first.

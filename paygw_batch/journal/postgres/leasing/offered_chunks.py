@@ -167,7 +167,7 @@ def workers_in(connection: Connection[Row]) -> list[WorkerLife]:
 
 
 def died_since(connection: Connection[Row], since: str) -> list[WorkerLife]:
-    """Return the workers that were last heard of after `since` and did not say their end, the oldest first."""
+    """Return the workers last seen after `since` that died without closing down, the oldest first."""
     query = f"""SELECT w.host, w.pid, {_TIME.format("w.since")}, {_TIME.format("w.seen_at")},
             false, b.batch, w.chunk, w.rows
         FROM worker w LEFT JOIN run r ON r.number = w.run LEFT JOIN batch b ON b.number = r.batch
