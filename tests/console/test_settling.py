@@ -1,8 +1,10 @@
 """Rows after a payout, on the pages: settled by one person or two, tried again; each act, by role and refusal."""
 
 import csv
+import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +16,12 @@ from paygw_batch.actions.start_run import started_run
 from paygw_batch.console.pages.preparing import RUNS
 from paygw_batch.console.pages.settling import statement_folder
 from paygw_batch.console.pages.settling.orders import OrderAgreement, OrderFolder, order_folder_of
-from paygw_batch.console.pages.settling.statement_folder import StatementFolder, read_statement_of
+from paygw_batch.console.pages.settling.statement_folder import (
+    StatementFolder,
+    UploadedStatement,
+    read_statement_of,
+    statement_folders,
+)
 from paygw_batch.console.visits import Visit
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal import Entry
@@ -699,3 +706,12 @@ def test_a_signature_that_does_not_fit_is_a_sentence_and_nothing_is_kept(
     answer = ada.ask("POST", place, data={"csrf": ada.token()}, files=files, headers={"origin": ORIGIN})
     assert (answer.status_code, "s signature of answers.csv" in answer.text) == (409, True)
     assert not list((house.console.directory / "statements").glob("*"))
+
+
+def test_a_statement_that_is_removed_meanwhile_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, gone = StatementFolder(tmp_path / "a"), StatementFolder(tmp_path / "b")
+    there.path.mkdir()
+    uploaded = UploadedStatement("b-1", "answers.csv", "ada", "2026-11-24T08:00:00.000Z", "ticket 7", "")
+    (there.path / StatementFolder.FIRST).write_text(json.dumps(asdict(uploaded)))
+    monkeypatch.setattr(StatementFolder, "all_in", lambda _: iter([gone, there]))
+    assert list(statement_folders(tmp_path, "b-1")) == [there]

@@ -1,6 +1,7 @@
 """Shows a payout before it is sent: its maker signs it, another person approves it, and it is started."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -147,10 +148,11 @@ class PlanAgreement(Agreement[PlanDocument]):
         add_notices(console.settings, notices)
         self.folder.note(replace(self.folder.uploaded, sent_back=""))
         if notices:
-            # A process of its own: a mail server may hold it up, and not the page. What it does not send, cron does.
+            # A process of its own: a slow mail server must not hold up the page. Cron sends what this one does not.
             command = [*console.program, "--json", "notices", "send"]
             runs, by = console.directory / RUNS, self.visit.member.name
-            start_run(runs, "notices", command, by=by, environ=self.visit.environ)
+            with suppress(OSError):  # the plan is signed, even if this host cannot start a process
+                start_run(runs, "notices", command, by=by, environ=self.visit.environ)
 
     def draft_again(self, sent_back: str = "") -> None:
         """Take the plan away, and have the sheet checked again: that drafts a new one."""

@@ -4,6 +4,7 @@ import filecmp
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -109,8 +110,12 @@ def new_statement_folder(
 
 def statement_folders(directory: Path, batch: str) -> Iterator[StatementFolder]:
     """Yield the statements that were uploaded for a batch, the newest first."""
-    found = sorted(StatementFolder.all_in(directory), key=lambda one: one.uploaded.at, reverse=True)
-    yield from (one for one in found if one.uploaded.batch == batch)
+    found: list[tuple[UploadedStatement, StatementFolder]] = []
+    for folder in StatementFolder.all_in(directory):
+        with suppress(FileNotFoundError):  # another click may have removed it meanwhile
+            found.append((folder.uploaded, folder))
+    found.sort(key=lambda one: one[0].at, reverse=True)
+    yield from (folder for uploaded, folder in found if uploaded.batch == batch)
 
 
 def read_in_process(folder: StatementFolder, settings: Settings, *, config: Path, environ: Mapping[str, str]) -> None:
