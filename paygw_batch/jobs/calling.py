@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 from procrastinate import App, SyncPsycopgConnector
-from procrastinate.exceptions import ConnectorException
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
 from procrastinate.jobs import Status
 from psycopg import AsyncConnection, Connection
 
@@ -26,9 +26,9 @@ _TIMEOUT_S = 5.0
 
 
 def call_workers(url: str, run: SharedRun) -> None:
-    """Call a worker that waits to a run. Where that fails, workers find the run a moment later."""
+    """Call a worker that waits to a run. Where that fails, workers find the run a moment later; they may be first."""
     app = App(connector=SyncPsycopgConnector(**pool_of(url, _prepare), min_size=1, max_size=1, num_workers=1))
-    with suppress(ConnectorException, psycopg.Error), app.open():
+    with suppress(ConnectorException, psycopg.Error, AlreadyEnqueued), app.open():
         lock = share_lock(run)
         if not app.job_manager.list_jobs(queueing_lock=lock, status=Status.TODO.value):
             app.configure_task(SHARE, queue=SHARE, queueing_lock=lock, priority=priority(run)).defer(run=run.number)

@@ -86,6 +86,16 @@ def test_a_call_that_cannot_be_made_is_left_to_the_workers(database: str) -> Non
     call_workers(database, SharedRun(7, 1, None, is_over=False))
 
 
+def test_a_worker_that_calls_at_the_same_moment_is_not_in_the_way(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = SharedRun(7, 1, None, is_over=False)
+    call_workers(database, run)
+    monkeypatch.setattr("procrastinate.manager.JobManager.list_jobs", lambda *_, **__: [])  # it looked a moment before
+    call_workers(database, run)
+    assert asked(database, JOBS) == [("share", 0, "share 7", {"run": 7}, "todo")]
+
+
 async def _failed_beside_the_next_one(url: str) -> None:
     connector = PsycopgConnector(**pool_of(url, prepare_async), min_size=1, max_size=1)
     async with App(connector=connector).open_async():
