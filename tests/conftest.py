@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from hypothesis import settings
 
 from tests import long_part
@@ -39,8 +41,10 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) ->
 
 @pytest.fixture(scope="session", autouse=True)
 def one_sandbox_key() -> Iterator[None]:
-    """The sandbox's throw-away key is made once for all homes: the prime numbers are not what is tested."""
+    """The sandbox's throw-away key is made once for all homes, and read once: its prime numbers are not tested."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr("paygw_batch.sandbox.throw_away_key.generate_private_key", lambda **_: key)
+        # The library proves at each reading that the numbers are prime: a tenth of what the tests of commands took.
+        patching.setattr("paygw_batch.gateway.signing.key.load_pem_private_key", cache(load_pem_private_key))
         yield
