@@ -5,7 +5,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import uvicorn
@@ -36,6 +36,11 @@ def listen_on_loopback(
         ) from None
 
 
+_TICK_S = 0.1
+"""How often the server's own duties come: the date that answers carry."""
+_TICKS_OF_A_DAY = 864_000
+
+
 class LocalServer(uvicorn.Server):
     """Serves one application in one process: without a log, believing no proxy's headers, leaving signals to us."""
 
@@ -56,6 +61,25 @@ class LocalServer(uvicorn.Server):
                 **limits,
             )
         )
+        self._ended = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def end(self) -> None:
+        """Let the serving end at once, from any thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._ended.set)
+
+    async def main_loop(self) -> None:
+        """Serve until the end. The library would only look every tenth of a second whether it has come."""
+        self._loop = asyncio.get_running_loop()
+        ticks = 0
+        while not await self.on_tick(ticks):
+            ticks = (ticks + 1) % _TICKS_OF_A_DAY
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._ended.wait()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -65,13 +89,9 @@ class LocalServer(uvicorn.Server):
     @contextmanager
     def stopped_by_signals(self) -> Iterator[None]:
         """Let SIGINT and SIGTERM end the serving in order while the block lasts. To be entered in the event loop."""
-
-        def stop() -> None:
-            self.should_exit = True
-
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, self.end)
         try:
             yield
         finally:

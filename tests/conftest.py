@@ -1,11 +1,15 @@
 """What tests of several folders share: an environment without the user's settings, a key, and a PostgreSQL server."""
 
 import os
+from collections import deque
 from collections.abc import Iterator
+from functools import cache
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from hypothesis import settings
 
 from tests import long_part
@@ -20,11 +24,39 @@ for _name in [*os.environ]:
         del os.environ[_name]
 
 
+SLOW = (
+    *("tests/campaign/", "tests/cluster/", "tests/pins/", "tests/simulation/", "_stories.py", "_story.py"),
+    *("test_checkout", "test_crashes", "test_journal_new", "test_listen_proofs", "test_postgres_commands"),
+    *("test_settling", "test_shares", "test_timetable", "test_workers"),
+)
+"""Parts of the names of tests that take seconds each, most of them waiting for processes."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give each property its share of examples. No time is asserted: the machine may have much else to do."""
     long_part.choose(config.getoption("markexpr"))
     settings.register_profile("busy", deadline=None, max_examples=long_part.share_of(100))
     settings.load_profile("busy")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin the part of each worker with its share of what takes long: at the end it would run beside idle cores.
+
+    xdist gives each worker an equal part of the order; who is done takes over from the end of another's part.
+    """
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    slow, others = deque[pytest.Item](), deque[pytest.Item]()
+    for item in items:
+        (slow if any(part in item.nodeid for part in SLOW) else others).append(item)
+    files = [list(group) for _, group in groupby(slow, key=lambda item: item.path)]
+    total = len(items)
+    items.clear()
+    for worker in range(workers):
+        size = (total - len(items)) // (workers - worker)
+        own = [item for file in files[worker::workers] for item in file]
+        items += own + [others.popleft() for _ in range(min(len(others), max(size - len(own), 0)))]
+    items += others
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +71,10 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) ->
 
 @pytest.fixture(scope="session", autouse=True)
 def one_sandbox_key() -> Iterator[None]:
-    """The sandbox's throw-away key is made once for all homes: the prime numbers are not what is tested."""
+    """The sandbox's throw-away key is made once for all homes, and read once: its prime numbers are not tested."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr("paygw_batch.sandbox.throw_away_key.generate_private_key", lambda **_: key)
+        # The library proves at each reading that the numbers are prime: a tenth of what the tests of commands took.
+        patching.setattr("paygw_batch.gateway.signing.key.load_pem_private_key", cache(load_pem_private_key))
         yield

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -207,8 +207,8 @@ def send(
     expect_end(task.settings, task.journal, task.batch, progress.note)
     tell_of_key(task.settings, task.connection.signing.signer.key, progress.note)
     if (gate := task.journal.gate()) is not None:
-        gate.open()
-        gate.close()
+        with closing(gate):  # also where it is not opened: its connection may be there
+            gate.open()
     if task.sent_by is not SentBy.THIS_PROCESS and task.first is None:
         waits = task.sent_by is SentBy.WORKERS_LATER
         run = _handed_over(task, waits=waits, begin=begin)

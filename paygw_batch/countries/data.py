@@ -242,13 +242,15 @@ def read_countries(root: Path) -> Mapping[str, CountryData]:
 def read_numbers(root: Path) -> Mapping[str, NumbersData]:
     """Read config/mobile-numbers.toml, by country code."""
     name = "mobile-numbers.toml"
-    return {code: _checked(f"{name}: {code}", table, NumbersData) for code, table in _parsed(root, name).items()}
+    found = _each_read_once(root, name, NumbersData, _version(root, name))
+    return {code: cast("NumbersData", each) for code, each in found.items()}
 
 
 def read_operators(root: Path) -> Mapping[str, Mapping[str, list[str]]]:
     """Read config/mobile-operators.toml: by country code, how the numbers of each operator begin."""
     name = "mobile-operators.toml"
-    return {code: _checked(f"{name}: {code}", table, OperatorsData).root for code, table in _parsed(root, name).items()}
+    found = _each_read_once(root, name, OperatorsData, _version(root, name))
+    return {code: cast("OperatorsData", each).root for code, each in found.items()}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -310,16 +312,27 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 def _read(root: Path, name: str, model: type[_Model]) -> _Model:
     """Read a file once, for as long as it is not changed: the rules and the columns of sheets both ask for it."""
+    return cast("_Model", _read_once(root, name, model, _version(root, name)))
+
+
+def _version(root: Path, name: str) -> tuple[int, int, int] | None:
     try:
         now = (root / name).stat()
     except OSError:
-        return _checked(name, _parsed(root, name), model)  # says why it cannot be read
-    return cast("_Model", _read_once(root, name, model, (now.st_mtime_ns, now.st_size, now.st_ino)))
+        return None  # who reads it says why it cannot be read
+    return now.st_mtime_ns, now.st_size, now.st_ino
 
 
 @cache
-def _read_once(root: Path, name: str, model: type[BaseModel], _version: tuple[int, int, int]) -> BaseModel:
+def _read_once(root: Path, name: str, model: type[BaseModel], _: tuple[int, int, int] | None) -> BaseModel:
     return _checked(name, _parsed(root, name), model)
+
+
+@cache
+def _each_read_once(
+    root: Path, name: str, model: type[BaseModel], _: tuple[int, int, int] | None
+) -> Mapping[str, BaseModel]:
+    return {code: _checked(f"{name}: {code}", table, model) for code, table in _parsed(root, name).items()}
 
 
 def _parsed(root: Path, name: str) -> dict[str, object]:

@@ -173,7 +173,8 @@ class _Case:
         """The fields that are sent for this country, by name; none while there is no form."""
         if self.form_name not in self.forms:
             return {}
-        return {field.name: field for field in self.fields if field.name not in self.omitted}
+        omitted = self.omitted
+        return {field.name: field for field in self.fields if field.name not in omitted}
 
     @property
     def fields(self) -> tuple[files.FieldData, ...]:
@@ -198,7 +199,8 @@ class _Case:
     def not_required(self) -> frozenset[str]:
         """The fields that the operator calls optional, and those from the sheet that are sent as well."""
         own = {*self.terms.optional, *self.terms.also}
-        return frozenset(name for name in own if name in self.sent and self.sent[name].from_sheet)
+        sent = self.sent
+        return frozenset(name for name in own if name in sent and sent[name].from_sheet)
 
     def kinds_of(self, name: str) -> set[FieldKind]:
         """Return the kinds that a field of this name has in the forms."""
@@ -213,7 +215,8 @@ class _Case:
     @property
     def missing(self) -> tuple[str, ...]:
         """The names of the terms that are needed and absent."""
-        supplies = [name for name in self.read.operator_supplies if not self.sent or name in self.sent]
+        sent = self.sent
+        supplies = [name for name in self.read.operator_supplies if not sent or name in sent]
         said = {*self.supplied, *(("purpose",) if self.terms.purposes else ())}
         absent = [name for name in supplies if name not in {*self.asks.relaxed, *self.terms.optional, *said}]
         return (*([] if self.form_name else ["form"]), *absent)

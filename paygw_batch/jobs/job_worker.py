@@ -10,11 +10,11 @@ import socket
 import threading
 import time
 from asyncio.subprocess import DEVNULL
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import psycopg
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
@@ -32,8 +32,17 @@ if TYPE_CHECKING:
     from procrastinate.app import WorkerOptions
     from typing_extensions import Unpack
 
-Tend = Callable[[], Sequence[SharedRun]]
-"""Looks after the runs in the journal, and returns those that wait for a worker."""
+
+class Tend(Protocol):
+    """Looks after the runs in the journal, and returns those that wait for a worker."""
+
+    def __call__(self) -> Sequence[SharedRun]:
+        """Return the runs that wait."""
+
+    def close(self) -> None:
+        """Close what it looks with."""
+
+
 TEND_EVERY_S = 2.0
 """How soon a run is found that lost its jobs, or whose worker died. Jobs may be lost: this look does without them."""
 AGAIN_AFTER_S = 1.0
@@ -58,7 +67,7 @@ class CommandFailed(Exception):
 class JobWorker:
     """The worker of this process for jobs. `program` are the words that start the program with its configuration.
 
-    `tend` looks after the runs in the journal, and returns those that wait for a worker.
+    `tend` is closed with it.
     """
 
     def __init__(
@@ -123,6 +132,7 @@ class JobWorker:
             self._asked.put(Trouble(type(error).__name__, is_lasting=True))  # the main thread must not wait for ever
             raise
         finally:
+            self._tend.close()
             self._loop.close()
 
     async def _serve(self) -> None:

@@ -262,6 +262,7 @@ async def _drip(send: Send, reply: Reply, interval_s: float) -> None:
 _BACKLOG = 2048
 _START_LIMIT_S = 30
 _STOP_LIMIT_S = 10
+_LAST_WORDS_S = 0.1
 
 
 class _DroppableProtocol(HttpToolsProtocol):
@@ -291,7 +292,7 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
             _wait_until_started(server, thread)
             yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
         finally:
-            server.should_exit = True
+            server.end()
             thread.join(_STOP_LIMIT_S)
             listener.close()
 
@@ -317,9 +318,16 @@ class _SandboxServer(LocalServer):
     """Cuts the open connections when it stops: a silent or dripping answer would otherwise delay the stop."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End as soon as those who answer have seen that nobody listens: the library always waits for a while."""
+        for listening in (*self.servers, *(sockets or ())):
+            listening.close()
         for connection in list(self.server_state.connections):
             connection.transport.abort()
-        await super().shutdown(sockets)
+        await asyncio.sleep(0)
+        if answering := set(self.server_state.tasks):
+            _, late = await asyncio.wait(answering, timeout=_LAST_WORDS_S)
+            for each in late:
+                each.cancel()
 
 
 def _wait_until_started(server: LocalServer, thread: threading.Thread) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,18 @@ from tests.cli.program import Program, kenyan_rows
 def key(home: Path, name: str) -> str:
     """Make a key with openssl, as the documentation says, and return its public half as one line."""
     path = home / f"{name}.pem"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", path], check=True, capture_output=True)
+    private, public = _made.__wrapped__(name) if path.exists() else _made(name)
+    path.write_bytes(private)
     path.chmod(0o600)
-    shown = subprocess.run(["openssl", "pkey", "-in", path, "-pubout"], check=True, capture_output=True, text=True)
-    return shown.stdout.splitlines()[1]
+    return public
+
+
+@cache
+def _made(_name: str) -> tuple[bytes, str]:
+    """Everybody has one key for all homes of the tests: openssl costs more than most commands."""
+    made = subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519"], check=True, capture_output=True).stdout
+    shown = subprocess.run(["openssl", "pkey", "-pubout"], input=made, check=True, capture_output=True).stdout
+    return made, shown.decode().splitlines()[1]
 
 
 def policy(home: Path, *, needed: int = 1, expires_h: float = 72) -> str:

@@ -56,6 +56,7 @@ def test_a_share_is_of_one_batch_and_can_be_asked_for_again(hosts: Hosts) -> Non
     assert set(hosts.record().values()) == {1}
 
 
+@pytest.mark.long
 def test_a_share_that_is_killed_again_and_again_leaves_its_window_in_doubt(hosts: Hosts) -> None:
     batch, kills = handed_over(hosts), 3
     one = hosts.host("one")

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from socket import create_server, socket
 
-import uvicorn
-
 from paygw_batch.console.console_app import console_app, console_of
 from paygw_batch.settings.configuration import load_settings
+from paygw_batch.web_server import LocalServer
 from tests.cli.program import Program
 
 
@@ -25,12 +24,12 @@ def served(program: Program, listener: socket) -> Iterator[None]:
     port = listener.getsockname()[1]
     environ = {**program.environ, "PATH": os.defpath}
     console = console_of(settings, config=program.config, environ=environ, port=port)
-    server = uvicorn.Server(uvicorn.Config(console_app(console), log_config=None, lifespan="off", ws="none"))
+    server = LocalServer(console_app(console), grace_s=30)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener.dup()]})
     thread.start()
     try:
         yield
     finally:
-        server.should_exit = True
+        server.end()
         thread.join()
         console.close()

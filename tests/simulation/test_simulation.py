@@ -14,20 +14,21 @@ from tests.simulation.story import play
 from tests.simulation.world import SimWorld
 
 SEEDS = 2_000  # more by command, `python -m tests.simulation`
-PIECES = 20
-PIECES_OF_FORGING = 10
-WORLDS_A_PIECE = 100
+PIECES = 40
+PIECES_OF_FORGING = 20
+WORLDS_A_PIECE = 50
+WORLDS_OF_EVERY_DANGER = 100
 SEEDS_FOR_A_BUG = 2_000
 
 
-@pytest.mark.parametrize("piece", share(range(PIECES), every=10))
+@pytest.mark.parametrize("piece", share(range(PIECES), every=20))
 def test_no_row_is_paid_twice_and_none_is_lost_whatever_befalls_a_run(piece: int) -> None:
     size = SEEDS // PIECES
     _, failure = first_failure(range(piece * size, (piece + 1) * size))
     assert failure is None
 
 
-@pytest.mark.parametrize("piece", share(range(PIECES_OF_FORGING), every=10))
+@pytest.mark.parametrize("piece", share(range(PIECES_OF_FORGING), every=20))
 def test_what_is_paid_was_on_the_screens_of_those_who_approved_it(piece: int) -> None:
     _, failure = first_failure(range(piece * WORLDS_A_PIECE, (piece + 1) * WORLDS_A_PIECE), kind=FORGED)
     assert failure is None
@@ -40,8 +41,8 @@ def test_a_forging_world_that_failed_once_is_sound(seed: int) -> None:
 
 
 def test_forging_makers_are_judged_for_every_danger() -> None:
-    worlds = [play_forging(seed) for seed in range(WORLDS_A_PIECE)]
-    assert sum(world.judge.judged for world in worlds) > WORLDS_A_PIECE / 10
+    worlds = [play_forging(seed) for seed in range(WORLDS_OF_EVERY_DANGER)]
+    assert sum(world.judge.judged for world in worlds) > WORLDS_OF_EVERY_DANGER / 10
     assert {"account", "amount", "new"} <= set().union(*(world.judge.dangers for world in worlds))
 
 

@@ -460,7 +460,7 @@ class DatabasePlace(JournalPlace):
 
 
 class WaitingRuns:
-    """Looks for the runs that wait for a worker, on a connection that is kept. Called from one thread at a time."""
+    """Looks for runs that wait for a worker, on a connection that is kept. One thread at a time asks and closes it."""
 
     def __init__(self, server: Server, check: Callable[[Session], object]) -> None:
         self._server, self._check = server, check

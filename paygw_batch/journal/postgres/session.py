@@ -127,15 +127,19 @@ class Session:
     def __init__(self, server: Server, *, write: bool) -> None:
         self.server = server
         self._write = write
+        self._is_closed = False
         self.connection = connect(server, write=write)
 
     def reconnect(self) -> None:
         """Open a new connection in the place of the old one. Raises `JournalError`."""
         self.connection.close()
         self.connection = connect(self.server, write=self._write)
+        if self._is_closed:  # by another thread, while this one waited for a server that was gone
+            self.connection.close()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, and one that another thread opens just now."""
+        self._is_closed = True
         self.connection.close()
 
 
@@ -143,11 +147,6 @@ class _LimitedConnection(Connection[Row]):
     """A connection on which a statement can be given a time to answer in: a network may swallow the answer."""
 
     limit_s: float | None = None
-
-    def __del__(self, _warn: Any = None) -> None:
-        # A heartbeat or a helper thread can still open one while its process ends: the server is told at once.
-        if hasattr(self, "pgconn"):
-            self.pgconn.finish()
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Wait for the server, no longer than `limit_s`. Raises `psycopg.OperationalError`."""
