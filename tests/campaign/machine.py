@@ -131,6 +131,15 @@ def _state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process, in any of its threads, has started and that are still there."""
+    found: list[int] = []
+    for path in Path("/proc", str(pid), "task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            found += map(int, path.read_text().split())
+    return found
+
+
 @dataclass
 class GatewayProcess:
     """The built-in gateway, started by its own command. Its record of an operation judges."""

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from paygw_batch.settings.sections import pick_up_name
+from tests.campaign.machine import children_of
 from tests.cli.clusters import Host, Hosts, hosts_on
 from tests.cli.program import kenyan_rows, kill
 from tests.journal.postgres_server import BIN, PostgresServer
@@ -58,18 +59,6 @@ def dropped(place: Path, name: str = "staff", *, rows: int = ROWS) -> None:
 def paid_once(hosts: Hosts, *, rows: int = ROWS) -> bool:
     record = hosts.record()
     return (set(record.values()), record.total()) == ({1}, rows)
-
-
-def children_of(process: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == process:
-            found.append(int(path.parent.name))
-    return found
 
 
 def test_a_folder_is_picked_up_by_the_timetable_and_sent_by_all_workers(hosts: Hosts) -> None:
