@@ -111,6 +111,8 @@ class Run:
         """Return the exit code of a process that must end within `seconds`."""
         code = self.wait(seconds)
         if code is None:
+            self.send(signal.SIGUSR1)  # it writes to its standard error where it hangs (see `spawner.py`)
+            self.wait(1.0)
             self.send(signal.SIGKILL)
             self.wait()
             raise AssertionError(f"the program hung for {seconds:.0f} s")
