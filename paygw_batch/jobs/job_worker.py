@@ -89,7 +89,7 @@ class JobWorker:
         self._task = self._shares.task(name=SHARE, queue=SHARE)(self._share)
         for entry in scheduled:
             self._add(entry)
-        self._asked: SimpleQueue[AskedShare | Trouble] = SimpleQueue()
+        self._asked: SimpleQueue[AskedShare | Trouble | None] = SimpleQueue()
         self._children: set[asyncio.subprocess.Process] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
@@ -104,9 +104,13 @@ class JobWorker:
             logging.getLogger(name).propagate = False
         self._thread.start()
 
-    def next(self) -> AskedShare | Trouble:
-        """Wait for the next share, or for trouble. A signal ends the waiting."""
+    def next(self) -> AskedShare | Trouble | None:
+        """Wait for the next share, or for trouble; None if `wake` was called."""
         return self._asked.get()
+
+    def wake(self) -> None:
+        """End the waiting. A handler of a signal may call it at any moment."""
+        self._asked.put(None)
 
     def call(self, run: SharedRun) -> None:
         """Call one more worker to a run."""

@@ -111,6 +111,8 @@ class Run:
         """Return the exit code of a process that must end within `seconds`."""
         code = self.wait(seconds)
         if code is None:
+            self.send(signal.SIGUSR1)  # it writes to its standard error where it hangs (see `spawner.py`)
+            self.wait(1.0)
             self.send(signal.SIGKILL)
             self.wait()
             raise AssertionError(f"the program hung for {seconds:.0f} s")
@@ -129,6 +131,15 @@ class Run:
 
 def _state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process, in any of its threads, has started and that are still there."""
+    found: list[int] = []
+    for path in Path("/proc", str(pid), "task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            found += map(int, path.read_text().split())
+    return found
 
 
 @dataclass

@@ -7,6 +7,7 @@ whatever was not waited for is killed, also what was stopped. This process itsel
 starts no thread.
 """
 
+import faulthandler
 import gc
 import importlib
 import json
@@ -91,6 +92,7 @@ def _become(start: dict[str, Any], files: list[int]) -> None:
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
+    faulthandler.register(signal.SIGUSR1, file=2)  # a program that hangs is asked where
     if (limit := start.get("file_bytes")) is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     if (user := start.get("user")) is not None:

@@ -10,9 +10,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from paygw_batch.cli.commands import work
+from paygw_batch.cli.signals import Interruption
+from paygw_batch.jobs.job_worker import JobWorker
 from tests.cli.clusters import Hosts, has_ended, hosts_on
 from tests.cli.program import Program, kenyan_rows, kill, read_csv
 from tests.cli.stopped import stopped
@@ -336,3 +340,26 @@ def test_a_worker_writes_how_many_workers_live_and_what_is_left(hosts: Hosts) ->
     assert 'paygw_workers{state="alive"} ' in text
     assert "paygw_gate_stopped 0" in text
     assert "paygw_run_rows_left{" not in text  # the run is over: a gauge of it would alert for ever
+
+
+def test_a_signal_whose_exception_is_lost_still_ends_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import or a callback of the interpreter may swallow it; a worker that waited for jobs then never ended."""
+    monkeypatch.setattr(work, "interruption", Interruption())
+    jobs, journal = Mock(spec=JobWorker), Mock(is_spent=False)
+    worker = work.BatchServer(Mock(), Mock(), None, ())
+    worker._calling = jobs
+
+    def lose_it() -> None:
+        with suppress(KeyboardInterrupt):
+            worker._end_now(signal.SIGTERM, None)
+
+    jobs.next.side_effect = lose_it
+    worker._serve_jobs(journal, jobs)
+    jobs.wake.assert_called_once_with()
+
+
+def test_a_worker_that_waits_for_jobs_is_woken() -> None:
+    jobs = JobWorker("postgresql://127.0.0.1:1/none", 5.0, (), (), list)
+    with closing(jobs._loop):
+        jobs.wake()
+        assert jobs.next() is None

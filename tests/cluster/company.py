@@ -130,11 +130,11 @@ class Company:
             raise Broken(f"arrived, but unknown here: {sorted(lost)}")
         return dict(states)
 
-    def judge_reconciliation(self, path: Path, rows: int) -> None:
+    def judge_reconciliation(self, path: Path, rows: int, first: int = 0) -> None:
         """Hold a reconciliation to sheet and record: every row of the sheet is there once, with its state."""
         lines = read_reconciliation(path)
-        wanted = {f"{self._prefix}{number}" for number in range(rows)}
+        wanted = {f"{self._prefix}{number}" for number in range(first, first + rows)}
         if len(lines) != rows or {line["client_orderid"] for line in lines} != wanted:
             raise Broken(f"the reconciliation has {len(lines)} rows, and the sheet {rows}")
-        if differences := compare(self.orders().values(), lines):
+        if differences := compare((line for order_id, line in self.orders().items() if order_id in wanted), lines):
             raise Broken("; ".join(f"{one.client_orderid}: {one.sentence}" for one in differences))

@@ -1,8 +1,12 @@
-"""Several workers send a batch while they are killed, frozen, cut off and drained, and the server crashes."""
+"""Several workers send a batch while they are killed, frozen, cut off and drained, and the server crashes.
 
+Their queue is emptied in the middle. By their timetable they verify, and pick up one more sheet from a folder.
+"""
+
+import os
 import signal
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -11,9 +15,9 @@ from threading import Event
 import psycopg
 
 from tests.campaign.judge import Broken
-from tests.campaign.machine import GatewayProcess, Run, Spawner
+from tests.campaign.machine import GatewayProcess, Run, Spawner, children_of
 from tests.cluster.company import LEASE_S, Company
-from tests.cluster.trouble import Endured, Ordeal, Size, signed
+from tests.cluster.trouble import ENDS, Endured, Ordeal, Size, signed
 from tests.journal.postgres_server import PostgresServer
 from tests.journal.wire_proxy import Trouble
 from tests.patience import PATIENCE_S
@@ -24,6 +28,22 @@ TURN_S = 0.02
 LOOK_EVERY_S = 0.2
 HANDED_OVER = {0, 4, 5}
 KILLED_OPENINGS = 0.3
+KILLED_WITH_CHILDREN = 0.5
+"""How many of the workers that are killed take the commands of their timetable with them, as a host does."""
+LET_IT_SEND_S = 2.0
+DROPPED = "dropped.csv"
+TIMETABLE = """
+[timetable]
+time_zone = "UTC"
+verify = "*/2 * * * *"
+
+[[timetable.pick_up]]
+folder = "{folder}"
+at = "* * * * *"
+"""
+COMMANDS_MAY_END = ENDS - {6}
+_TABLES = "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'paygw_jobs'"
+_RESULTS = "SELECT job, exit_code FROM paygw_jobs.paygw_result"
 _LEFT = """SELECT EXISTS (SELECT FROM paygw.run WHERE ended_at IS NULL),
     (SELECT count(*) FROM paygw.progress WHERE state IN ('ready', 'in_flight'))"""
 
@@ -35,6 +55,43 @@ class _Shift(Ordeal):
     workers: dict[str, Run] = field(default_factory=dict)
     frozen_until_s: dict[str, float] = field(default_factory=dict)
     is_over: bool = False
+    url: str = ""
+
+    @property
+    def rows(self) -> int:
+        """How many rows the sheets have: that of the desk, and the one in the folder."""
+        return self.size.rows + self.size.dropped
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the timetable, the same one for each host."""
+        return self.company.hosts[DESK].home.parent / "drop"
+
+    def drop(self) -> None:
+        """Let every worker pick up sheets from a folder, and put one there."""
+        self.folder.mkdir(mode=0o700)
+        for host in self.company.hosts.keys() - {DESK}:
+            config = self.company.hosts[host].home / "paygw.toml"
+            config.write_text(config.read_text() + TIMETABLE.format(folder=self.folder))
+        sheet = self.company.hosts[DESK].sheet(self.size.dropped, name=DROPPED, first=self.size.rows)
+        os.utime(sheet, (1, 1))  # nobody writes to it any more
+        sheet.rename(self.folder / DROPPED)
+
+    def is_picked_up(self) -> bool:
+        """Return whether the sheet of the folder is paid and put away."""
+        return not self.size.dropped or (
+            any(self.folder.glob(f"done/*-{DROPPED}")) and not any(self.folder.glob("working-*/*"))
+        )
+
+    def empty(self, _host: str) -> None:
+        """Empty the tables of the jobs and the queue of chunks."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            tables = ", ".join(name for (name,) in connection.execute(_TABLES.encode()))
+            try:
+                connection.execute(f"TRUNCATE {tables}, paygw.offer".encode())
+            except psycopg.errors.DeadlockDetected:
+                return
+        self.endured.emptied += 1
 
     def hand_over(self) -> None:
         """Open the batch and hand it over, by a command that is killed now and then."""
@@ -78,6 +135,7 @@ class _Shift(Ordeal):
             (size.freezes, self.freeze),
             (size.crashes, lambda _: self.crash()),
             (size.drains, self.drain),
+            (size.empties, self.empty),
             (1.0, self.cut),
         ):
             if dice < share:
@@ -86,10 +144,14 @@ class _Shift(Ordeal):
             dice -= share
 
     def kill(self, host: str) -> None:
-        """Kill a worker, a frozen one too."""
+        """Kill a worker, a frozen one too; the commands of its timetable with it, or not."""
+        children = children_of(self.workers[host].pid) if self.rng.random() < KILLED_WITH_CHILDREN else []
         self.workers[host].send(signal.SIGKILL)
         self.frozen_until_s.pop(host, None)
-        self.endured.kills += 1
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self.endured.kills += 1 + len(children)
 
     def freeze(self, host: str) -> None:
         """Freeze a worker for longer than its lease, while the others go on."""
@@ -104,7 +166,7 @@ class _Shift(Ordeal):
             self.workers[host].send(signal.SIGTERM)
             self.endured.drains += 1
 
-    def send(self, url: str) -> None:
+    def send(self) -> None:
         """Let the workers send until nothing is left, and hand over again what a stop has left."""
         self.hand_over()
         struck, arrived, arrived_s, looked_s = self.soon(), 0, time.monotonic(), 0.0
@@ -118,18 +180,19 @@ class _Shift(Ordeal):
                 struck = self.soon()
             if now_s > looked_s + LOOK_EVERY_S:
                 looked_s = now_s
-                is_on, left = self.left(url)
-                if not is_on and not left:
+                is_on, left = self.left()
+                if not is_on and not left and self.is_picked_up():
                     return
-                if not is_on and not self.frozen_until_s:
+                if not is_on and left and not self.frozen_until_s:
                     self.hand_over()
-            if now_s > arrived_s + PATIENCE_S:
-                raise Broken(f"nothing arrives any more, {self.left(url)}: {self.company.said()}")
+                    looked_s = time.monotonic() + LET_IT_SEND_S
+            if now_s > arrived_s + 2 * PATIENCE_S:  # a command that failed four times is tried after 81 s again
+                raise Broken(f"nothing arrives any more, {self.left()}: {self.company.said()}")
             time.sleep(TURN_S)
 
-    def left(self, url: str) -> tuple[bool, int]:
+    def left(self) -> tuple[bool, int]:
         """Return whether a run is on, and how many rows are to be sent, or on their way."""
-        with psycopg.connect(url, autocommit=True) as connection:
+        with psycopg.connect(self.url, autocommit=True) as connection:
             ((is_on, left),) = connection.execute(_LEFT.encode()).fetchall()
         return is_on, left
 
@@ -149,6 +212,14 @@ class _Shift(Ordeal):
             raise Broken(f"the last `submit` ends with {code}: {desk.said()}")
         sheet = self.sheets[DESK]
         self.company.judge_reconciliation(sheet.with_name(f"{sheet.stem}.reconciliation.csv"), self.size.rows)
+        if self.size.dropped:
+            (found,) = self.folder.glob("done/*-dropped.reconciliation.csv")
+            self.company.judge_reconciliation(found, self.size.dropped, first=self.size.rows)
+            self.endured.picked_up += 1
+            with psycopg.connect(self.url) as connection:
+                ends = connection.execute(_RESULTS.encode()).fetchall()
+            if wrong := [(job, code) for job, code in ends if code >= 0 and code not in COMMANDS_MAY_END]:
+                raise Broken(f"{wrong}: {self.company.said()}")
         self.verify(DESK)
 
 
@@ -172,14 +243,26 @@ def work_through(
         chunk_rows=size.chunk_rows,
     )
     shift = _Shift(company, server, rng, size, endured, company.sheets(size.rows), stop, planted or signed(seed))
+    shift.url = server.url(name)
     with closing(company):
         try:
-            shift.send(server.url(name))
+            if size.dropped:
+                shift.drop()
+            shift.send()
             shift.finish()
         finally:
             for run in shift.workers.values():
                 run.send(signal.SIGKILL)
                 run.wait()
+            _end_all_below(home)
         shift.judged(server.url(name))
     server.drop_database(name)
     return endured
+
+
+def _end_all_below(home: Path) -> None:
+    """Kill the commands of timetables whose workers were killed."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if process.joinpath("cwd").readlink().is_relative_to(home):
+                os.kill(int(process.name), signal.SIGKILL)

@@ -64,6 +64,10 @@ class Endured:
     """Workers that were asked to end, and ended in order. They are not hurt."""
     unheard: int = 0
     """Of them, those that died of the signal: it came as a run had ended, and its event loop let go of signals."""
+    emptied: int = 0
+    """How often the tables of the jobs and the offers were emptied in the middle. That hurts nobody."""
+    picked_up: int = 0
+    """Sheets that the timetable picked up."""
     failovers: int = 0
     lost_rows: int = 0
     """Rows that had been sent and that the server which took over did not know."""
@@ -96,12 +100,17 @@ class Size:
     freezes: float = 0.10
     crashes: float = 0.20
     drains: float = 0.10
+    empties: float = 0.10
+    dropped: int = 0
+    """How many rows the sheet has that the timetable of the workers picks up from a folder."""
     window: int = WINDOW
     chunk_rows: int = 10
     workers: int = 3
 
 
-RELEASE = Size(5_000, 24, kills=0.50, freezes=0.17, crashes=0.06, drains=0.08, window=32, chunk_rows=150)
+RELEASE = Size(
+    5_000, 24, kills=0.50, freezes=0.17, crashes=0.06, drains=0.08, empties=0.08, dropped=60, window=32, chunk_rows=150
+)
 
 
 def signed(seed: int) -> str:
@@ -134,6 +143,11 @@ class Ordeal:
     planted: str = PLANTED
     trail: list[str] = field(default_factory=list)
     next_strike: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows all sheets have."""
+        return self.size.rows
 
     def soon(self) -> int:
         """Return the number of orders after which the next thing happens: one more at the least.
@@ -173,8 +187,8 @@ class Ordeal:
         """Judge the tables, and count rows and orders."""
         states = self.company.judge(url, hurt=self.endured.hurt)
         self.endured.orders, self.endured.in_doubt = len(self.company.orders()), states.get("in_doubt", 0)
-        if sum(states.values()) != self.size.rows:
-            raise Broken(f"{states} of {self.size.rows} rows")
+        if sum(states.values()) != self.rows:
+            raise Broken(f"{states} of {self.rows} rows")
 
     def verify(self, host: str) -> None:
         """Raise `Broken` unless every chain of the journal is whole."""

@@ -71,6 +71,7 @@ class BatchServer:
         self._engine: Drained | None = None
         self._giving_way: asyncio.Task[None] | None = None
         self._journal: WorkerJournal | None = None
+        self._calling: JobWorker | None = None
         self._sent = 0
         self._wanted_name = None if share is None else share.batch
         self._wanted: int | None = None
@@ -85,6 +86,7 @@ class BatchServer:
                 self._open_again_and_again(self._serve_share)
             else:
                 with closing(self._jobs()) as jobs:
+                    self._calling = jobs
                     self._open_again_and_again(lambda journal: self._serve_jobs(journal, jobs))
         except KeyboardInterrupt:
             self._is_asked_to_end = True
@@ -119,6 +121,7 @@ class BatchServer:
     def drain(self) -> None:
         """End, once the rows in flight are known; start no new row."""
         self._is_asked_to_end = True
+        self._wake()
         if self._journal is not None:
             self._journal.hurry()
         if self._engine is not None:
@@ -140,6 +143,8 @@ class BatchServer:
         """Send the shares that jobs ask for, until this process is to end or the journal has to be opened again."""
         while not (self._is_asked_to_end or journal.is_spent):
             match jobs.next():
+                case None:
+                    continue
                 case AskedShare() as asked:
                     try:
                         self._serve_job(journal, jobs, asked.run)
@@ -257,8 +262,14 @@ class BatchServer:
 
     def _end_now(self, _signal: int, _frame: FrameType | None) -> None:
         """End while nothing is sent: also where the server does not answer."""
-        interruption.came = True
+        # Kept as well: in an import or a callback of the interpreter the exception may be lost.
+        interruption.came = self._is_asked_to_end = True
+        self._wake()
         raise KeyboardInterrupt
+
+    def _wake(self) -> None:
+        if self._calling is not None:
+            self._calling.wake()
 
     def _take_note(self, _signal: int, _frame: FrameType | None) -> None:
         self.drain()
