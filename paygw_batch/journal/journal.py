@@ -127,6 +127,12 @@ class JournalReader(ABC):
             facts, digest = self._chain_end()
             return Head(self._tables.identity.journal_id, facts, digest, *self._evidence.marks())
 
+    def clock(self) -> tuple[str, ClockSeen | None]:
+        """Return the newest time of the journal, and the last note of how far our clock is from the gateway's."""
+        with self._translating_errors():
+            newest_time, _, noted = self._evidence.marks()
+        return newest_time, noted
+
     def batches(self, *, plan_sha256: str = "") -> Sequence[BatchRecord]:
         """Return all batches, or the one that the plan with this digest opened, oldest first."""
         found = self._run("batches_of_plan", plan_sha256=plan_sha256) if plan_sha256 else self._run("batches")
