@@ -97,7 +97,7 @@ class WaitingInbox(Protocol):
         ...
 
     def holds_before(self, number: int, taken: InboxEnd) -> bool:
-        """Whether it still holds a notification up to `number` in what was taken in, up to `taken`."""
+        """Whether it still holds a notification up to `number` that was taken in, up to `taken`."""
         ...
 
     def forget_taken(self, taken: InboxEnd) -> bool:
@@ -624,7 +624,7 @@ class Journal(JournalReader):
         return self.scrub()
 
     def clear_inbox(self) -> bool:
-        """Forget what the inbox of this host still holds of forgotten messages; return whether there was any.
+        """Remove forgotten messages from the inbox of this host; return whether there was one.
 
         Who forgets people on another host cannot reach it.
         """
@@ -637,7 +637,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def scrub(self) -> OldPages:
-        """Remove what bytes there still are of forgotten people, as far as this store can; return where some remain."""
+        """Remove the bytes of forgotten people, as far as this store can; return where some remain."""
 
     def _key_to_forget(self) -> bytes:
         """Return the key by which people are forgotten now, made where there is none."""
@@ -649,7 +649,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def _mark(self, batch: int, place: int) -> int:
-        """Return what a forgotten line of a batch names: the fact that comes `place` facts after the next one."""
+        """Return the mark of a forgotten line of a batch: the fact that comes `place` facts after the next one."""
 
     @abstractmethod
     def _record_forgetting(self, batch: int, at: str, forgotten: BatchForgotten) -> None:

@@ -213,7 +213,7 @@ class DatabasePlace(JournalPlace):
             return died_since(session.connection, since)
 
     def shared_work(self) -> SharedWork:
-        """Return what all hosts do now: their workers, the runs that go on, and the limits."""
+        """Return the work of all hosts now: their workers, the runs that go on, and the limits."""
         with closing(self.open_to_read()) as journal:
             return SharedWork(journal.workers(), journal.runs_now(), self.limits())
 

@@ -128,7 +128,7 @@ class InboxReader:
         return sum(1 for _ in self._entries(0, taken, -1))
 
     def holds_before(self, number: int, taken: InboxEnd) -> bool:
-        """Whether it still holds a notification up to `number` in what was taken in, up to `taken`."""
+        """Whether it still holds a notification up to `number` that was taken in, up to `taken`."""
         if (connection := self.connection()) is None:
             return False
         with _INBOX.reading(self._path):

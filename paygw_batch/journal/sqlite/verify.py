@@ -108,7 +108,7 @@ def plain_rows(tables: SqliteTables, progress: VerifyProgress) -> PlainRows:
 
 
 def _check_derived(connection: apsw.Connection) -> None:
-    """Check what is made of the rest, and the chains beside that of the facts."""
+    """Check the tables that are derived from others, and the chains beside that of the facts."""
     _check_totals(connection)
     check_about(connection)
     spellings.check(connection)
@@ -117,7 +117,7 @@ def _check_derived(connection: apsw.Connection) -> None:
 
 @contextmanager
 def _beside(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
-    """Start a second process that checks the file and what is derived in it.
+    """Start a second process that checks the file and its derived tables.
 
     Yield a function that waits for it, and returns whether it found nothing wrong in a journal with this `end`.
     """
