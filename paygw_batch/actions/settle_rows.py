@@ -1,6 +1,6 @@
 """Settles rows of a batch: by a person's word, by a statement of the gateway's, or by an order of two people."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -147,9 +147,9 @@ def settle_by_word(
     settings: Settings, journal: Journal, record: BatchRecord, settlements: Sequence[Settlement], by: str
 ) -> None:
     """Settle rows on the word of one person. Raises `OrderNeeded` if it takes two people."""
-    _check(settings, journal, record, settlements)
+    standings = _check(settings, journal, record, settlements)
     require_one_is_enough(settings, journal, record, settlements)
-    settle(journal, record, settlements, by=by, now=utc_now)
+    settle(journal, record, settlements, by=by, now=utc_now, standings=standings)
 
 
 def compare_statement(
@@ -277,10 +277,18 @@ def carry_out_order(
         order.require_said_by(
             statement, lambda one: compare_statement(settings, journal, found.batch, AskedStatement(one, by))
         )
-    _check(settings, journal, found.batch, order.settlements)
+    standings = _check(settings, journal, found.batch, order.settlements)
     by = f"{by}, {found.decided}"
-    carried_out = order.carried_out(by)
-    settle(journal, found.batch, order.settlements, by=by, now=utc_now, carried_out=carried_out, order=found.kept)
+    settle(
+        journal,
+        found.batch,
+        order.settlements,
+        by=by,
+        now=utc_now,
+        carried_out=order.carried_out(by),
+        order=found.kept,
+        standings=standings,
+    )
     return CarriedOutOrder(found.batch, order.settlements, by)
 
 
@@ -302,9 +310,11 @@ def needs_order_sentence(rows: Sequence[int]) -> str:
     return say("This would allow {named} to be paid again, so two people must agree.", named=named)
 
 
-def _check(settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]) -> None:
+def _check(
+    settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]
+) -> Mapping[int, RowState]:
     quarantine_h = settings.submission.quarantine_h
-    check_settlements(journal, record, settlements, quarantine_h=quarantine_h, now=utc_now)
+    return check_settlements(journal, record, settlements, quarantine_h=quarantine_h, now=utc_now)
 
 
 def _reader(settings: Settings, journal: JournalReader, record: BatchRecord, asked: AskedStatement) -> StatementReader:

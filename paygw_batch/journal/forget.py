@@ -1,4 +1,4 @@
-"""Forgets people in a journal, and checks what is left of them: once for every store.
+"""Forgets people in a journal, and checks the rest of their payments: once for every store.
 
 All of it is in one transaction. The SQL is each store's own: `forget.sql` in its folder has the same names in both.
 `mark` is what a forgotten line names: it stands for the fact that says so.
@@ -29,7 +29,7 @@ class Forgetting:
         self._tables, self._key = tables, key
 
     def instructions(self, numbers: Sequence[int], mark: int) -> None:
-        """Forget the payees of instructions, and what facts and replies say of them."""
+        """Forget the payees of instructions, also in facts and replies."""
         remaining = iter(numbers)
         while group := list(islice(remaining, _AT_ONCE)):
             left = [self._instruction_left(line) for line in self._tables.run("to_forget", numbers=group)]
@@ -88,7 +88,7 @@ class Forgetting:
 
 
 def remains(tables: Tables, mark: int, batch: int) -> tuple[Remains, int, int]:
-    """Digest all that is left of what one fact forgot; return also how many instructions and how much evidence."""
+    """Digest the rest of all lines that one fact forgot; return also the number of instructions and of evidence."""
     digest = Remains()
     instructions = digest.add(tables.stream("instructions_left", mark=mark))
     digest.add(tables.stream("facts_left", mark=mark))

@@ -127,6 +127,12 @@ class JournalReader(ABC):
             facts, digest = self._chain_end()
             return Head(self._tables.identity.journal_id, facts, digest, *self._evidence.marks())
 
+    def clock(self) -> tuple[str, ClockSeen | None]:
+        """Return the newest time of the journal, and the last note of how far our clock is from the gateway's."""
+        with self._translating_errors():
+            newest_time, _, noted = self._evidence.marks()
+        return newest_time, noted
+
     def batches(self, *, plan_sha256: str = "") -> Sequence[BatchRecord]:
         """Return all batches, or the one that the plan with this digest opened, oldest first."""
         found = self._run("batches_of_plan", plan_sha256=plan_sha256) if plan_sha256 else self._run("batches")
@@ -631,7 +637,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def scrub(self) -> OldPages:
-        """Remove what bytes there still are of forgotten people, as far as this store can; return where some remain."""
+        """Remove the bytes of forgotten people, as far as this store can; return where some remain."""
 
     def _key_to_forget(self) -> bytes:
         """Return the key by which people are forgotten now, made where there is none."""
@@ -643,7 +649,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def _mark(self, batch: int, place: int) -> int:
-        """Return what a forgotten line of a batch names: the fact that comes `place` facts after the next one."""
+        """Return the mark of a forgotten line of a batch: the fact that comes `place` facts after the next one."""
 
     @abstractmethod
     def _record_forgetting(self, batch: int, at: str, forgotten: BatchForgotten) -> None:

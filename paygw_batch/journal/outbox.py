@@ -57,7 +57,7 @@ class Outbox(ABC):
         return [_kept(line) for line in self._run("due", now=timestamp(now), limit=limit)]
 
     def claim(self, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:
-        """Make durable that a notice is being sent, and what it says; False if another process was faster.
+        """Make durable that a notice is being sent, with its text; return False if another process was faster.
 
         To be called before each try: until the next one is due, nobody else sends it.
         """
@@ -83,7 +83,7 @@ class Outbox(ABC):
             self._run("note_problem", number=notice.number, problem=problem)
 
     def hurry(self, now: datetime) -> None:
-        """Let what waits for its next try, or was given up, be sent now; what is being sent is left alone."""
+        """Make notices due that wait for their next try or were given up; one that is being sent is left alone."""
         with self._writing():
             self._run("hurry", now=timestamp(now), before=timestamp(now - FIRST_PAUSE))
 
@@ -98,7 +98,7 @@ class Outbox(ABC):
 
     @property
     def may_send(self) -> bool:
-        """Whether this process may send what is in it."""
+        """Whether this process may send its notices."""
         return True
 
     @abstractmethod

@@ -64,7 +64,7 @@ class RunNow:
 
 @dataclass(frozen=True, slots=True)
 class SharedWork:
-    """What all hosts do together at one moment: their workers, the runs that they send, and their limits."""
+    """The work of all hosts at one moment: their workers, the runs that they send, and their limits."""
 
     workers: Sequence[WorkerLife]
     runs: Sequence[RunNow]

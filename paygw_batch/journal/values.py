@@ -527,7 +527,7 @@ class KeptPlan:
 
 
 class Occasion(StrEnum):
-    """The occasions on which people are told something."""
+    """The occasions on which people get a notice."""
 
     RUN_ENDED = "run_ended"
     SHEET_REFUSED = "sheet_refused"
@@ -540,7 +540,7 @@ class Occasion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewNotice:
-    """What people are to be told, before it is kept. A `subject` is told each recipient once.
+    """A notice before it is kept. Each recipient gets one of a `subject`.
 
     Without `content`, it is made when the notice is first sent. No payee's data is in it.
     """

@@ -67,8 +67,7 @@ class JournalClock:
     @classmethod
     def read(cls, journal: JournalReader, now: datetime) -> "JournalClock":
         """Read from a journal how right our clock is."""
-        head = journal.head()
-        return cls(now, head.newest_time, head.clock)
+        return cls(now, *journal.clock())
 
     def quarantine(self, hours: float) -> Quarantine:
         """Return the quarantine in force: longer if an attempt within it may be noted too early."""
@@ -198,6 +197,6 @@ class DateWatch:
         """Store the difference in the journal, if it is the first or has changed."""
         if self.seen is None:
             return
-        known = journal.head().clock
+        _, known = journal.clock()
         if known is None or abs(self.seen.ahead_s - known.ahead_s) > NOTED_FROM_S:
             journal.settle([], note=_following(self.seen, known))

@@ -85,8 +85,8 @@ def check_settlements(
     *,
     quarantine_h: float,
     now: Now,
-) -> None:
-    """Raise `UsageError`, with a sentence for each, when one of `settlements` may not be made."""
+) -> Mapping[int, RowState]:
+    """Return the rows of `settlements` as they are. Raises `UsageError` if one of these may not be made."""
     clock = JournalClock.read(journal, now())
     clock.require_sound()
     quarantine = clock.quarantine(quarantine_h)
@@ -117,6 +117,7 @@ def check_settlements(
             hint=say("Nothing was changed. `paygw-batch status BATCH` shows the state of each row."),
             for_terminal=True,
         )
+    return standings
 
 
 def standings_of(journal: JournalReader, batch: BatchRecord, rows: Iterable[int]) -> Mapping[int, RowState]:
@@ -133,13 +134,17 @@ def settle(
     now: Now,
     carried_out: CarriedOut | None = None,
     order: SignedOrder | None = None,
+    standings: Mapping[int, RowState] | None = None,
 ) -> None:
     """Make all settlements durable in one transaction, or none of them. They must have been checked.
 
-    `carried_out` is the statement they come from, `order` the signed order that asks for them.
+    `carried_out` is the statement they come from, `order` the signed order that asks for them. `standings` are the rows
+    as `check_settlements` read them: a word is about the attempt that was checked. None: they are read now.
     """
     at, digest = timestamp(now()), "" if order is None else order.sha256
-    standings, entries = standings_of(journal, batch, {settlement.row for settlement in settlements}), []
+    if standings is None:
+        standings = standings_of(journal, batch, {settlement.row for settlement in settlements})
+    entries = []
     for settlement in settlements:
         if (standing := standings.get(settlement.row)) is None:
             raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")

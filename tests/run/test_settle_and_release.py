@@ -8,7 +8,7 @@ import pytest
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalError, UsageError
+from paygw_batch.errors import InternalError, JournalError, RowsMoved, UsageError
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import CarriedOut, ClockSeen
 from paygw_batch.run.quarantine_clock import Quarantine
@@ -266,6 +266,17 @@ def test_a_settlement_reads_the_clock_the_rows_and_their_holds_once() -> None:
         return True
 
     journal._connection.exec_trace = note
-    check_settlements(journal, batch, [word(2)], quarantine_h=24, now=lambda: LATER)
-    settle(journal, batch, [word(2)], by="amina", now=lambda: LATER)
-    assert len(statements) <= 16, "\n".join(statements)
+    standings = check_settlements(journal, batch, [word(2)], quarantine_h=24, now=lambda: LATER)
+    settle(journal, batch, [word(2)], by="amina", now=lambda: LATER, standings=standings)
+    assert len(statements) <= 10, "\n".join(statements)
+
+
+def test_a_word_settles_the_attempt_that_was_checked_and_no_later_one() -> None:
+    journal = journal_of(OutcomeKind.UNKNOWN)
+    (batch,) = journal.batches()
+    standings = check_settlements(journal, batch, [word(2)], quarantine_h=24, now=lambda: LATER)
+    write(journal, word(2, Resolution.NOT_RECEIVED))
+    send(journal, 1, OutcomeKind.UNKNOWN, at(10))
+    with pytest.raises(RowsMoved):
+        settle(journal, batch, [word(2)], by="amina", now=lambda: LATER, standings=standings)
+    assert standings_of(journal, batch, [2])[2].state is State.IN_DOUBT

@@ -35,7 +35,7 @@ from paygw_batch.journal import journal as journal_of_all
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows, NewInstructions
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.opening import file_place as opened
-from paygw_batch.journal.sqlite import reader, writer
+from paygw_batch.journal.sqlite import tables, writer
 from paygw_batch.journal.sqlite.inbox import InboxReader
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import (
@@ -98,6 +98,11 @@ def patched(owner: object, name: str, value: object) -> Callable[[SimWorld], Non
 
 
 # The journal.
+
+HELD_ROWS_ARE_DUE = {
+    **tables.QUERIES,
+    "due": tables.QUERIES["due"].replace(tables.QUERIES["is_contested"], "0"),
+}
 
 
 class IntentsLate(SqliteJournal):
@@ -643,7 +648,7 @@ BUGS: Mapping[str, Bug] = {
     "what came into the journal during a run is not asked for": bug(
         patched(SqliteJournal, "record_evidence", _without_a_trace), "I1"
     ),
-    "held rows are due": bug(patched(reader, "IS_CONTESTED", "0"), "I1", "error"),
+    "held rows are due": bug(patched(tables, "QUERIES", HELD_ROWS_ARE_DUE), "I1", "error"),
     "rows in flight at a crash: the first alone is in doubt": bug(
         journal(InterruptsTheFirst), "I1", "I5", "I11", "error"
     ),

@@ -88,7 +88,7 @@ class Adoption:
             note_adoption(self._connection, self._found.end, at=at, by=by, path=str(self.path))
             note_name(self._connection, self._place.endpoint, at=at, by=by)
             fetch(self._connection, "UPDATE identity SET home = ?", (str(self.path),))
-            names = names_of(self._connection)
+            names = names_of(self._connection, self._found.identity)
             fetch(self._connection, "COMMIT")
             make_directory(self._place.witness_dir)
             check_directory(self._place.witness_dir)

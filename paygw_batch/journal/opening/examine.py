@@ -65,7 +65,8 @@ def look_at(
         version = version_of(connection, path)
         if version == 0:
             return None
-        found = Found(version, identity_of(connection), end_of(connection), names_of(connection))
+        identity = identity_of(connection)
+        found = Found(version, identity, end_of(connection), names_of(connection, identity))
         _check_endpoint(found, path, endpoint, is_any_name_fine=is_any_name_fine)
         if version == len(migrations()):
             check_tables(connection, path)

@@ -230,7 +230,7 @@ class FilePlace(JournalPlace):
             undo.callback(witness.close)
             self._migrate(connection, found, now)
             if self.registry is not None:
-                found = replace(found, names=names_of(connection))
+                found = replace(found, names=names_of(connection, found.identity))
                 notes += _remember(self.registry, path, found, now)
             if former is not None:
                 former.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Keeps the outbox of a journal in PostgreSQL, in a table of its own."""
+"""Keeps the outbox of a journal in PostgreSQL, in a separate table."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -27,7 +27,7 @@ class PostgresOutbox(Outbox):
 
     @property
     def may_send(self) -> bool:
-        """Whether the login may do what people decide: a worker may not mark a notice as sent."""
+        """Whether the login is that of people: a worker may not mark a notice as sent."""
         return self._run("may_decide") == [(True,)]
 
     def close(self) -> None:

@@ -123,7 +123,7 @@ class PostgresJournal(PostgresReader, Journal):
         return PostgresGate(self._session.server, self.writer.worker)
 
     def scrub(self) -> OldPages:
-        """Forget what the inbox of this host holds; old lines of tables go when their owner writes these again."""
+        """Clear the inbox of this host; old lines of tables go when their owner writes these again."""
         is_clean = self._inbox.forget_taken(self._evidence.inbox_end())
         return OldPages.IN_DATABASE if is_clean else OldPages.IN_LOG
 

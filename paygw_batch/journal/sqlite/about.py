@@ -11,7 +11,7 @@ import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.facts.chain import Link
+from paygw_batch.journal.facts.chain import Identity, Link
 from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.schema import identity_of
@@ -20,9 +20,9 @@ _NAMES = "endpoint_name"
 _ADOPTIONS = "adoption"
 
 
-def names_of(connection: apsw.Connection) -> tuple[EndpointIdentity, ...]:
+def names_of(connection: apsw.Connection, identity: Identity) -> tuple[EndpointIdentity, ...]:
     """Return every name under which a journal knows its endpoint, the first one first."""
-    first = EndpointIdentity.from_name(identity_of(connection).endpoint)
+    first = EndpointIdentity.from_name(identity.endpoint)
     noted = fetch(connection, "SELECT host, consumer_key_sha256 FROM endpoint_name ORDER BY number")
     return (first, *(EndpointIdentity(host, first.endpoint_id, key) for host, key in noted))
 

@@ -13,6 +13,23 @@ e.finding IN ('contradicting', 'ambiguous')
 -- Evidence speaks against sending an instruction `p`. One that is ready is held.
 EXISTS (SELECT 1 FROM evidence e WHERE e.instruction = p.number AND {unanswered})
 
+-- part: held_rows
+-- The ready instructions of a batch that evidence holds, each once for any number of contradictions.
+SELECT p.country, p.currency, p.minor FROM evidence e CROSS JOIN progress p ON p.number = e.instruction
+WHERE {unanswered} AND p.state = 'ready' AND (p.batch = :batch OR EXISTS (
+    SELECT 1 FROM known k WHERE k.batch = :batch AND k.instruction = p.number
+)) GROUP BY p.number
+
+-- name: due
+-- The rows of a batch that may be sent, in the sheet's order, each with its newest fact.
+SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields, p.order_id,
+    p.attempt, p.generation, p.possible_duplicate_of, p.inherited_attempts,
+    (SELECT f.kind || ' ' || f.attempt FROM fact f INDEXED BY fact_of_instruction
+    WHERE f.instruction = p.number AND f.contradicts IS NULL ORDER BY f.seq DESC LIMIT 1)
+FROM covered c JOIN progress p ON p.number = c.instruction
+WHERE c.batch = :batch AND c.row > :after AND p.state = 'ready' AND p.forgotten IS NULL AND NOT {is_contested}
+ORDER BY c.row LIMIT :limit
+
 -- name: add_evidence
 -- Writes one line.
 INSERT INTO evidence ({columns}) VALUES ({values})

@@ -117,6 +117,17 @@ SELECT row, instruction FROM (
     SELECT k.row, k.instruction FROM carray(:rows) wanted CROSS JOIN known k ON k.batch = :batch AND k.row = wanted.value
 ) ORDER BY row
 
+-- name: row_details
+-- What people read about instructions, in the order of their numbers as they are asked for.
+SELECT p.client_orderid, p.country, p.currency, p.minor, {progress}
+FROM carray(:numbers) wanted CROSS JOIN progress p ON p.number = wanted.value
+
+-- name: first_rows
+-- The first new row of every batch, or of one: its order id and its content.
+SELECT b.number, i.client_orderid, {content} FROM batch b
+JOIN instruction i ON i.batch = b.number AND i.row = (SELECT min(row) FROM instruction WHERE batch = b.number)
+WHERE i.forgotten IS NULL AND (:batch IS NULL OR b.number = :batch) ORDER BY b.number
+
 -- name: page_numbers
 -- The pages of a sheet.
 SELECT number FROM page WHERE batch = :batch ORDER BY number

@@ -1,4 +1,4 @@
-"""Keeps the outbox of a journal in a file: a database of its own beside it, as the inbox is.
+"""Keeps the outbox of a journal in a file: a separate database beside it, as the inbox is.
 
 A run holds the journal for hours. People prepare plans meanwhile, and a hanging mail server is waited for: none of that
 may hold up a commit that a payout waits for. Several processes may use the outbox at a time.

@@ -23,7 +23,7 @@ from paygw_batch.journal.sqlite.backup import write_backup
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.schema import end_of
-from paygw_batch.journal.sqlite.tables import QUERIES, SqliteTables
+from paygw_batch.journal.sqlite.tables import SqliteTables
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.journal.values import (
     Due,
@@ -34,9 +34,6 @@ from paygw_batch.journal.values import (
     WantedRows,
 )
 from paygw_batch.language import say
-
-IS_CONTESTED = QUERIES["is_contested"]
-"""The condition that evidence speaks against sending an instruction `p`. One that is ready is held."""
 
 
 class SqliteReader(JournalReader):
@@ -97,18 +94,7 @@ class SqliteReader(JournalReader):
         return end.seq, end.hash.hex()
 
     def _due(self, batch: int, after_row: int, limit: int) -> Sequence[Due]:
-        found = fetch(
-            self._connection,
-            f"""SELECT p.number, c.row, p.client_orderid, p.country, p.currency, p.amount, p.form, p.fields, p.order_id,
-                p.attempt, p.generation, p.possible_duplicate_of, p.inherited_attempts,
-                (SELECT f.kind || ' ' || f.attempt FROM fact f INDEXED BY fact_of_instruction
-                WHERE f.instruction = p.number AND f.contradicts IS NULL ORDER BY f.seq DESC LIMIT 1)
-            FROM covered c JOIN progress p ON p.number = c.instruction
-            WHERE c.batch = ? AND c.row > ? AND p.state = 'ready' AND p.forgotten IS NULL AND NOT {IS_CONTESTED}
-            ORDER BY c.row LIMIT ?""",  # noqa: S608 - a constant of ours
-            (batch, after_row, limit),
-        )
-        return [_due(line) for line in found]
+        return [_due(line) for line in self._tables.run("due", batch=batch, after=after_row, limit=limit)]
 
     def _rows(self, batch: int, wanted: WantedRows) -> Iterator[RowState]:
         return states.rows(self._connection, batch, wanted)

@@ -1,5 +1,22 @@
 -- The statements of `replay.py` for SQLite.
 
+-- part: line
+-- A fact as `Line` has it.
+SELECT seq, at, kind, batch, instruction, attempt, contradicts, details, hash FROM fact
+
+-- name: all_facts
+-- The chain from its start.
+{line} ORDER BY seq
+
+-- name: last_facts
+-- The end of the chain, newest first.
+{line} ORDER BY seq DESC LIMIT :limit
+
+-- name: standings
+-- State and attempt of those of some instructions to which anything happened.
+SELECT s.instruction, s.state, s.attempt FROM carray(:numbers) wanted
+CROSS JOIN standing s ON s.instruction = wanted.value
+
 -- name: batch_ids
 -- All batches, with their ids and operations.
 SELECT number, batch, operation FROM batch ORDER BY number

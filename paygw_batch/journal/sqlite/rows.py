@@ -15,12 +15,13 @@ import apsw
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import BatchPart, one_ahead
+from paygw_batch.journal.facts.chain import Line
 from paygw_batch.journal.facts.codec import BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import PROGRESS, RowProgress, progress_of
 from paygw_batch.journal.salts import new_salts
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.values import BatchRecord, Known
+from paygw_batch.journal.values import BatchRecord, Entry, Known
 
 _SAVE_PROGRESS = """
     INSERT INTO standing VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
@@ -297,6 +298,17 @@ def save_progress(connection: apsw.Connection, before: Moving, moved: Mapping[in
     connection.executemany(_SAVE_PROGRESS, lines)
     if connection.total_changes() - already != len(moved):
         raise InternalError("an instruction is no longer where it stood when it was read")
+
+
+def keep_replies(connection: apsw.Connection, entries: Sequence[Entry], lines: Sequence[Line]) -> None:
+    """Write the raw replies of `entries`, which became the facts `lines`: for the gateway's support."""
+    kept = [
+        (line.seq, entry.instruction, entry.reply.head, entry.reply.body)
+        for entry, line in zip(entries, lines, strict=True)
+        if entry.reply is not None
+    ]
+    if kept:
+        connection.executemany("INSERT INTO reply VALUES (?, ?, ?, ?)", kept)
 
 
 # SQLite lets go of the interpreter for every step of a statement. Beside a busy event loop, getting it back takes far

@@ -12,14 +12,10 @@ from paygw_batch.core.batch import reference_of
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.sqlite.rows import CONTENT
+from paygw_batch.journal.sqlite.tables import QUERIES
 
 _NOT_ASCII = "*[^\x01-\x7f]*"
 """A pattern of SQLite's GLOB. No order id holds NUL."""
-_FIRST_ROWS = f"""SELECT b.number, i.client_orderid, {CONTENT} FROM batch b
-    JOIN instruction i ON i.batch = b.number AND i.row = (SELECT min(row) FROM instruction WHERE batch = b.number)
-    WHERE i.forgotten IS NULL AND (?1 IS NULL OR b.number = ?1) ORDER BY b.number"""  # noqa: S608 - a constant of ours
-
 _NOTED = """SELECT r.batch, r.reference FROM batch_reference r
     JOIN instruction i ON i.batch = r.batch AND i.row = (SELECT min(row) FROM instruction WHERE batch = r.batch)
     WHERE i.forgotten IS NULL ORDER BY r.batch"""
@@ -61,6 +57,6 @@ def _references(connection: apsw.Connection, batch: int | None = None) -> Iterat
 
     The ids of a sheet are derived all of them, or none is. A batch without a new row repeats ids of an earlier one.
     """
-    for number, order_id, content in fetch(connection, _FIRST_ROWS, (batch,)):
+    for number, order_id, content in fetch(connection, QUERIES["first_rows"], {"batch": batch}):
         if (reference := reference_of(order_id, content)) is not None:
             yield number, reference

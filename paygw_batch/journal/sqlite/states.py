@@ -15,7 +15,7 @@ import apsw
 from paygw_batch.core.batch import BILLION
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts.progress import PROGRESS, STATES, progress_of, row_standing
+from paygw_batch.journal.facts.progress import STATES, progress_of, row_standing
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.tables import QUERIES
 from paygw_batch.journal.values import RowState, StateTally, WantedRows
@@ -44,13 +44,6 @@ _UNTOUCHED = """SELECT i.country, i.currency, i.minor
     FROM covered c CROSS JOIN instruction i ON i.number = c.instruction
     WHERE c.batch = ?1 AND c.instruction > ?2
         AND NOT EXISTS (SELECT 1 FROM standing s WHERE s.instruction = c.instruction)"""
-_HELD = f"""SELECT p.country, p.currency, p.minor FROM evidence e CROSS JOIN progress p ON p.number = e.instruction
-    WHERE {QUERIES["unanswered"]} AND p.state = 'ready' AND (p.batch = ?1 OR EXISTS (
-        SELECT 1 FROM known k WHERE k.batch = ?1 AND k.instruction = p.number
-    )) GROUP BY p.number"""  # noqa: S608 - a constant of ours
-"""The ready instructions of a batch that evidence holds, each once for any number of contradictions."""
-
-
 _PAGE = "SELECT row, instruction FROM covered WHERE batch = ? AND row > ? ORDER BY row LIMIT ?"
 _ALL_READY = """SELECT c.row, c.instruction FROM covered c LEFT JOIN standing s ON s.instruction = c.instruction
     WHERE c.batch = ? AND c.row > ? AND coalesce(s.state, 'ready') = 'ready' ORDER BY c.row LIMIT ?"""
@@ -59,8 +52,6 @@ _COMMON_ROWS = 20_000
 """From this many matches on, scanning the batch beats sorting."""
 _WALKED_IN = """SELECT c.row, c.instruction FROM covered c CROSS JOIN standing s ON s.instruction = c.instruction
     WHERE c.batch = ? AND c.row > ? AND s.state IN ({marks}) ORDER BY c.row LIMIT ?"""
-_DETAILS = f"""SELECT p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}
-    FROM carray(?) wanted CROSS JOIN progress p ON p.number = wanted.value"""  # noqa: S608 - a constant of ours
 
 
 def tallies(connection: apsw.Connection, batch: int, accepted_until: str | None = None) -> list[StateTally]:
@@ -111,7 +102,7 @@ def _accepted_by(connection: apsw.Connection, batch: int, until: str) -> _Sums:
 
 def due_tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
     """Return counts and sums of the rows that may be sent: those that are ready and not held by evidence."""
-    held = _added_up(fetch(connection, _SUMMED.format(rows=_HELD), (batch,)))
+    held = _added_up(fetch(connection, _SUMMED.format(rows=QUERIES["held_rows"]), {"batch": batch}))
     due = []
     for tally in tallies(connection, batch):
         count, minor = held.get((tally.country, tally.currency), (0, 0))
@@ -203,7 +194,7 @@ def _described(connection: apsw.Connection, found: Iterable[tuple[int, int]]) ->
     remaining = iter(found)
     while group := list(islice(remaining, _AT_ONCE)):
         instructions = apsw.carray(array("q", (instruction for _, instruction in group)))
-        lines = fetch(connection, _DETAILS, (instructions,))
+        lines = fetch(connection, QUERIES["row_details"], {"numbers": instructions})
         for (row, instruction), (client_orderid, country, currency, minor, *columns) in zip(group, lines, strict=True):
             yield row_standing(row, instruction, client_orderid, country, currency, minor, progress_of(columns))
 

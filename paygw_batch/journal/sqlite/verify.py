@@ -42,7 +42,6 @@ from paygw_batch.processes import child_environment, forbid_core_dumps, python_c
 _TAIL_FACTS = 256
 _ROWS_AT_ONCE = 1_000
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
-_LINE = "seq, at, kind, batch, instruction, attempt, contradicts, details, hash"
 _LEADS_TO: Mapping[str, str] = {kind.value: state.value for kind, state in LEADS_TO.items()}
 
 
@@ -81,7 +80,7 @@ def verify(
 def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mapping[str, int]:
     """Follow the chain from its start, hold batches and rows against it, and return the counts."""
     tables = SqliteTables(connection)
-    batches, forgotten = _replay_chain(connection, tables)
+    batches, forgotten = _replay_chain(tables)
     check_batches(tables, batches, {batch for _, batch, _ in forgotten})
     check_forgotten(tables, forgotten)
     counts = RowReplay(tables, progress).run(plain_rows(tables, progress))
@@ -109,7 +108,7 @@ def plain_rows(tables: SqliteTables, progress: VerifyProgress) -> PlainRows:
 
 
 def _check_derived(connection: apsw.Connection) -> None:
-    """Check what is made of the rest, and the chains beside that of the facts."""
+    """Check the tables that are derived from others, and the chains beside that of the facts."""
     _check_totals(connection)
     check_about(connection)
     spellings.check(connection)
@@ -118,7 +117,7 @@ def _check_derived(connection: apsw.Connection) -> None:
 
 @contextmanager
 def _beside(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
-    """Start a second process that checks the file and what is derived in it.
+    """Start a second process that checks the file and its derived tables.
 
     Yield a function that waits for it, and returns whether it found nothing wrong in a journal with this `end`.
     """
@@ -155,20 +154,20 @@ def answer_sound() -> None:
 
 def check_tail(connection: apsw.Connection) -> None:
     """Raise `JournalCorrupt` unless the last facts are chained, and their instructions are in the right states."""
-    found = fetch(connection, f"SELECT {_LINE} FROM fact ORDER BY seq DESC LIMIT ?", (_TAIL_FACTS,))  # noqa: S608 - ours
-    if not found:
+    tables = SqliteTables(connection)
+    lines = [Line(*line) for line in reversed(tables.run("last_facts", limit=_TAIL_FACTS))]
+    if not lines:
         return
-    lines = [Line(*line) for line in reversed(found)]
     end = Link(lines[0].seq - 1, hash_at(connection, lines[0].seq - 1))
     latest: dict[int, Line] = {}
-    tables = SqliteTables(connection)
     for line in lines:
         end = follow(end, line, lambda one: is_forgotten(tables, one))
         if line.instruction is not None and line.contradicts is None:
             latest[line.instruction] = line
+    rows = tables.run("standings", numbers=list(latest)) if latest else []
+    standing = {number: state_and_attempt for number, *state_and_attempt in rows}
     for number, line in latest.items():
-        found = fetch(connection, "SELECT state, attempt FROM standing WHERE instruction = ?", (number,))
-        if found != [(_LEADS_TO.get(line.kind), line.attempt)]:
+        if standing.get(number) != [_LEADS_TO.get(line.kind), line.attempt]:
             raise JournalCorrupt(f"Instruction {number} is not in the state that fact {line.seq} leads to.")
 
 
@@ -188,13 +187,11 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
 
 
 def _replay_chain(
-    connection: apsw.Connection, tables: SqliteTables
+    tables: SqliteTables,
 ) -> tuple[dict[int, Opening], list[tuple[int, int, BatchForgotten]]]:
     """Follow the chain from its start; return the openings of batches, and the facts that forgot people of them."""
     openings, forgotten = {}, []
-    lines = connection.execute(f"SELECT {_LINE} FROM fact ORDER BY seq")  # noqa: S608 - a constant of ours
-    start = identity_of(connection).start
-    chain = followed(start, lines, lambda line: is_forgotten(tables, line))
+    chain = followed(tables.identity.start, tables.stream("all_facts"), lambda line: is_forgotten(tables, line))
     for seq, at, kind, batch, _, _, _, details, _ in chain:
         if kind == BATCH_OPENED:
             openings[batch] = Opening(decode_batch(details), at)

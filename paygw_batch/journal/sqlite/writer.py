@@ -24,13 +24,21 @@ from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, WitnessedHead
 from paygw_batch.journal.journal import Journal
 from paygw_batch.journal.salts import new_salt
-from paygw_batch.journal.sqlite import replies, schema, spellings
+from paygw_batch.journal.sqlite import schema, spellings
 from paygw_batch.journal.sqlite.connect import conflicting, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.forget import index_again, scrub, unguarded
 from paygw_batch.journal.sqlite.outbox import add_for_run
 from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.rows import IntendedRows, load, save_progress, store_batch, totals_written, write_lines
+from paygw_batch.journal.sqlite.rows import (
+    IntendedRows,
+    keep_replies,
+    load,
+    save_progress,
+    store_batch,
+    totals_written,
+    write_lines,
+)
 from paygw_batch.journal.values import BatchRecord, Entry, Known, MoveResult, NewNotice, OldPages
 
 _INSERT_FACTS = "INSERT INTO fact {lines}"
@@ -203,7 +211,7 @@ class SqliteJournal(SqliteReader, Journal):
         progress = dict(before.progress) if succeeded is None else {**before.progress, **succeeded}
         lines = fold(entries, self._end, progress, before.batches, new_salt)
         self._add(lines)
-        replies.keep(self._connection, entries, lines)
+        keep_replies(self._connection, entries, lines)
         moved = {number: after for number, after in progress.items() if after is not before.progress[number]}
         save_progress(self._connection, before, moved)
         self._in_flight.note(before, moved)
