@@ -359,7 +359,7 @@ def test_a_signal_whose_exception_is_lost_still_ends_a_worker(monkeypatch: pytes
 
 
 def test_a_worker_that_waits_for_jobs_is_woken() -> None:
-    jobs = JobWorker("postgresql://127.0.0.1:1/none", 5.0, (), (), list)
+    jobs = JobWorker("postgresql://127.0.0.1:1/none", 5.0, (), (), Mock())
     with closing(jobs._loop):
         jobs.wake()
         assert jobs.next() is None
