@@ -536,7 +536,7 @@ class Payouts:
         if record.operation != PAYOUT:
             raise UsageError(
                 say(
-                    "Batch {batch} is a batch of another operation ({operation}).",
+                    "Batch {batch} belongs to another operation ({operation}).",
                     batch=record.batch,
                     operation=record.operation,
                 )
@@ -639,7 +639,7 @@ def _given(sheet: SheetLike) -> pl.DataFrame | None:
     if not isinstance(sheet, ArrowTable):
         raise UsageError(
             say("A sheet is the path of a file, or a frame; this is neither: {kind}.", kind=type(sheet).__name__),
-            hint=say("Any frame with __arrow_c_stream__ will do: of polars, pandas, pyarrow, DuckDB."),
+            hint=say("Any frame with __arrow_c_stream__ works: polars, pandas, pyarrow, DuckDB."),
         )
     try:
         return sheet if isinstance(sheet, pl.DataFrame) else pl.DataFrame(sheet)
@@ -654,12 +654,12 @@ def _path_of(sheet: SheetLike, name: str | None) -> Path:
             raise UsageError(say("A file has its own name: leave name out."))
         return _named(sheet, "sheet")
     if name is None or Path(name).name != required_line(name, "The name of a frame"):
-        raise UsageError(say("A frame needs a name, as of a file: name='payroll-2026-11'."))
+        raise UsageError(say("A frame needs a name, like a file's: name='payroll-2026-11'."))
     return Path(name)
 
 
 def _named(path: Path | str, what: str) -> Path:
     """Return a path that the caller named. To Python an empty text is the current directory, of which nobody spoke."""
     if not str(path).strip() or "\0" in str(path):
-        raise UsageError(say("{what} is no path: {path!r}.", what=what, path=str(path)), hint=say("Name the file."))
+        raise UsageError(say("{what} is not a path: {path!r}.", what=what, path=str(path)), hint=say("Name the file."))
     return Path(path)

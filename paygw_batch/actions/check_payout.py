@@ -158,8 +158,8 @@ def _about_headings(guesses: Sequence[GuessedHeading], needed: Sequence[str]) ->
         found.add("account_number")  # once the guess is taken, the phone may be the account
     lacking = [label_of(name) for name in needed if name not in found]
     if not lacking:
-        return say("The sheet has headings of its own. The guesses are filled in below.")
-    return say("No column is known to be this yet: {columns}. Choose it below.", columns=", ".join(lacking))
+        return say("The sheet has its own headings. Our guesses are filled in below.")
+    return say("No column has been chosen yet for: {columns}. Choose it below.", columns=", ".join(lacking))
 
 
 def digest_of(sheet: Path) -> str:

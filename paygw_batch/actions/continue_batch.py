@@ -169,7 +169,7 @@ def draft_release(
         minor_units=minor_units_by_currency(),
     )
     if not content.rows:
-        raise UsageError(say("There is no rejected row that may be released now: no order was written."))
+        raise UsageError(say("No rejected row may be released yet, so no order was written."))
     return unsigned_release(content, maker, utc_now())
 
 
@@ -187,7 +187,7 @@ def release_by_order(task: Task, order: ReleaseOrder, by: str) -> ReleasedRows:
     if found.batch != task.batch:
         raise UsageError(
             say(
-                "The order is about batch {batch}, and not about {other}.",
+                "The order is about batch {batch}, not {other}.",
                 batch=found.batch.batch,
                 other=task.batch.batch,
             )

@@ -245,7 +245,7 @@ def _changes(
             say("--against {against}: one of the two runs pays people, and the other collects.", against=against)
         )
     if named is not None and named not in others:
-        raise UsageError(say("--against {against} is the batch of this very sheet.", against=against))
+        raise UsageError(say("--against {against} names this sheet's own batch.", against=against))
     if not others:
         return [PlanFinding(row=0, code=FIRST_RUN)]
     found = compare_with_past(validated.rows, journal, others, against=named, share=share, minor_units=minor_units)

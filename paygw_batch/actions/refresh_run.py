@@ -30,10 +30,10 @@ def require_enquiry(settings: Settings) -> str:
     """Return the configured profile of status enquiries. Raises `ConfigurationError` if none is."""
     if settings.status_enquiry.profile is None:
         raise ConfigurationError(
-            say("The configuration does not say status_enquiry.profile: enquiries are off."),
+            say("The configuration does not set status_enquiry.profile, so enquiries are off."),
             hint=say(
-                "The gateway's interface shows no status enquiry. Where the operator's gateway "
-                'has one, write [status_enquiry] profile = "paynet-v4".'
+                "The gateway documents no status enquiry. If your operator's gateway has one, set "
+                '[status_enquiry] profile = "paynet-v4".'
             ),
         )
     return settings.status_enquiry.profile

@@ -147,7 +147,7 @@ def drain_on_signals(run: Drained, progress: Progress) -> None:
         if signals > 1:
             _leave()
         progress.note(
-            say("Leaving: the workers go on with this batch.")
+            say("Detached: the workers continue this batch.")
             if run.goes_on
             else say(
                 "Stopping: no new rows are started. Waiting for rows in flight. Press Ctrl-C again to stop at once."
@@ -239,7 +239,7 @@ def show_known(screen: Screen, plan: Plan) -> None:
         screen.say(
             say_count(
                 plan.known_rows,
-                "{count:,} row is known to the journal; it keeps its state.",
-                "{count:,} rows are known to the journal; they keep their state.",
+                "{count:,} row is already in the journal and keeps its state.",
+                "{count:,} rows are already in the journal and keep their state.",
             )
         )

@@ -54,9 +54,9 @@ def members_of(settings: Settings) -> tuple[Member, ...]:
         for name in names:
             if found.setdefault(plain_name(name), Member(name.strip(), frozenset({role}))).roles != {role}:
                 raise ConfigurationError(
-                    say("{name} is listed as {role}, and as something else too.", name=name, role=role),
+                    say("{name} is listed as {role} and in another role.", name=name, role=role),
                     hint=say(
-                        "Who prepares or approves payouts neither audits nor administers them: name each person once."
+                        "People who prepare or approve payouts can't audit or administer them. Name each person once."
                     ),
                 )
     return tuple(sorted(found.values(), key=lambda member: member.name.casefold()))

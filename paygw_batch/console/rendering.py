@@ -28,7 +28,7 @@ from paygw_batch.sheet.columns import label_of
 _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "paid": ("✓", *mark_all("Paid", "the gateway confirmed the payment")),
-        "accepted": ("…", *mark_all("With the gateway", "taken; its final answer is awaited")),
+        "accepted": ("…", *mark_all("With the gateway", "accepted; waiting for the final answer")),
         "rejected": ("✕", *mark_all("Rejected", "finally rejected by the gateway; no payment was made")),
         "returned": ("↩", *mark_all("Came back", "paid, and the money came back")),
         "in_doubt": ("?", *mark_all("In doubt", "may have been paid; never sent again without evidence")),

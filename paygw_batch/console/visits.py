@@ -452,7 +452,7 @@ def error_page(visit: Visit, error: PaygwError) -> Response:
 
 def _too_much(visit: Visit) -> Response:
     """Return the page about a body that is too long or too slow. The rest of it is not read."""
-    message = say("The file is too large, or came too slowly.")
+    message = say("The file is too large, or took too long to upload.")
     answer = visit.page(ErrorPage(say("This cannot be done now"), message), status=413)
     answer.headers["connection"] = "close"
     return answer

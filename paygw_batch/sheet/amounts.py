@@ -96,17 +96,13 @@ def amount_advice(column: str, currency: str | None) -> pl.Expr:
     fraction = core.str.replace(",", ".", literal=True).str.replace(r"\.?0+$", "")
     return (
         pl.when(text.str.contains(_DATE))
-        .then(pl.lit(say("is a date, which the spreadsheet made of it: write the amount again, in a column of text")))
+        .then(pl.lit(say("was turned into a date by the spreadsheet: write the amount again, in a text column")))
         .when(text.str.contains(_NEGATIVE))
         .then(pl.lit(say("is negative: write what is to be paid, without sign or brackets")))
         .when(text.str.contains(_TOO_LONG))
         .then(pl.lit(say("has more than 15 digits: no amount is that large")))
         .when(core.str.contains(_TWO_WAYS))
-        .then(
-            worded(
-                "can be read in two ways: write {whole}, or {fraction} if that is meant", whole=whole, fraction=fraction
-            )
-        )
+        .then(worded("can be read in two ways: write {whole} or {fraction}", whole=whole, fraction=fraction))
         .when(correction.is_not_null())
         .then(worded("is not a plain number: write {text}", text=correction))
         .otherwise(pl.lit(say("is not a plain number. Use digits and a decimal point, such as 1000.50")))

@@ -140,7 +140,7 @@ def test_a_key_that_nobody_listed_neither_prepares_nor_approves(careful: Program
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        (kenyan_rows(3, amount="1500.51"), "its total is KES 4,501.50, and the sheet's is KES 4,501.53"),
+        (kenyan_rows(3, amount="1500.51"), "its total is KES 4,501.50, but the sheet's is KES 4,501.53"),
         ([row.replace("254712345003", "254712345999") for row in kenyan_rows(3)], "a row, a payee"),
         ([row.replace("Jane", "John") for row in kenyan_rows(3)], "a row, a payee"),
     ],
@@ -180,14 +180,14 @@ def test_an_approval_carried_over_from_another_plan_is_found(careful: Program) -
     approvals = json.loads(plan_of(careful).read_text())["approvals"]
     prepared(careful, rows=2)
     edited(careful, {"approvals": approvals})
-    assert "that of cleo is over other content, or was changed" in refused(careful)
+    assert "that of cleo is for other content, or was changed" in refused(careful)
 
 
 def test_an_approval_cannot_be_made_younger(careful: Program) -> None:
     prepared(careful, "cleo")
     approvals = json.loads(plan_of(careful).read_text())["approvals"]
     edited(careful, {"approvals": [{**approvals[0], "approved_at": "2030-01-01T00:00:00.000Z"}]})
-    assert "that of cleo is over other content, or was changed" in refused(careful)
+    assert "that of cleo is for other content, or was changed" in refused(careful)
 
 
 def test_an_approval_expires(program: Program) -> None:

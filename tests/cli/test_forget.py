@@ -119,7 +119,7 @@ def test_one_person_is_forgotten_and_the_others_are_found(paid: Program) -> None
 
 def test_a_name_that_several_people_have_forgets_nobody(paid: Program) -> None:
     refused = forget(paid, "--person", JANE)
-    assert (refused["exit_code"], refused["message"]) == (2, "2 numbers have the name 'Jane Wanjiku'.")
+    assert (refused["exit_code"], refused["message"]) == (2, "2 numbers belong to the name 'Jane Wanjiku'.")
     refused = forget(paid, "--person", "Jane")
     assert (refused["exit_code"], "exactly 'Jane'" in refused["message"]) == (2, True)
 

@@ -132,7 +132,7 @@ def test_the_configuration_and_the_journal_go_where_they_are_told(nobody: Progra
 def test_a_configuration_that_is_there_is_replaced_with_force_alone_and_its_key_is_kept(nobody: Program) -> None:
     first = init(nobody, *NEEDED)
     before = nobody.config.read_text()
-    assert "There already is a configuration at" in refused(nobody, *NEEDED)
+    assert "There is already a configuration at" in refused(nobody, *NEEDED)
     assert nobody.config.read_text() == before
     again = init(nobody, *NEEDED, "--country", "KE=X", "--force")
     assert again["fingerprint"] == first["fingerprint"]

@@ -41,7 +41,7 @@ def test_a_run_that_stopped_says_why_and_the_next_one_lifts_it(in_database: Clus
     sheet = in_database.sheet(kenyan_rows(30, amount="9006"))
     assert in_database.json("submit", sheet)["exit_code"] == 5
     stopped = in_database.json("limits")["limits"]
-    assert stopped["stop_reason"] == "5 rows in a row came into doubt."
+    assert stopped["stop_reason"] == "5 rows in a row ended in doubt."
     assert "stopped since" in in_database.run("limits").output
     assert in_database.json("resume")["states"]["in_doubt"] == 10
 

@@ -135,6 +135,6 @@ class Company:
         lines = read_reconciliation(path)
         wanted = {f"{self._prefix}{number}" for number in range(rows)}
         if len(lines) != rows or {line["client_orderid"] for line in lines} != wanted:
-            raise Broken(f"the reconciliation has {len(lines)} rows, and the sheet {rows}")
+            raise Broken(f"the reconciliation has {len(lines)} rows, but the sheet has {rows}")
         if differences := compare(self.orders().values(), lines):
             raise Broken("; ".join(f"{one.client_orderid}: {one.sentence}" for one in differences))

@@ -67,7 +67,7 @@ def test_the_link_of_a_refusal_leads_an_administrator_somewhere(house: House) ->
     tom = house.person(ADMINISTRATOR)
     page = tom.get("/new")
     assert page.status_code == 403
-    assert '<a href="/people">To your first page</a>' in page.text
+    assert '<a href="/people">Go to your start page</a>' in page.text
     assert tom.get("/people").status_code == 200
 
 

@@ -249,7 +249,7 @@ def test_an_entry_that_is_damaged_lets_nothing_be_made(place: Path) -> None:
     (path,) = (place / "journals").glob("*.json")
     path.write_text(path.read_text()[:-20])
     for attempt in (partial(make, place, "second.sqlite3"), partial(opened, place)):
-        with pytest.raises(JournalError, match="is damaged: it says which endpoint a journal pays") as found:
+        with pytest.raises(JournalError, match=r"is damaged\. It records which endpoint each journal pays") as found:
             attempt()
         assert "move it away" in found.value.hint
     path.unlink()

@@ -219,8 +219,8 @@ def test_a_row_that_a_person_called_rejected_may_leave_after_the_quarantine() ->
     write(journal, word(2), word(3, basis=Basis.GATEWAY), now=LEFT + timedelta(hours=1))
     early = OPENS - timedelta(milliseconds=1)
     assert why_not(journal, 2, now=early) == (
-        "Row 2 is rejected on a person's word alone; its attempt was sent at 2026-11-21T08:01:00.000Z and could still "
-        "be paid: it may be sent again from 2026-11-22T08:01:00.000Z on (a quarantine of 24 h)."
+        "Row 2 is rejected on a person's word alone. Its attempt was sent at 2026-11-21T08:01:00.000Z and could still "
+        "be paid: it may be sent again from 2026-11-22T08:01:00.000Z (a quarantine of 24 h)."
     )
     releasable(journal, 3, 4, now=early)
     releasable(journal, 2, 3, 4, now=OPENS)
@@ -237,7 +237,7 @@ def test_the_rows_that_wait_for_their_release_are_found(rows: Sequence[int] | No
 
 def test_a_row_called_rejected_that_never_left_may_leave_now() -> None:
     sentence = waiting_sentence(row_of(journal_of(None), 1, 2), Quarantine(24))
-    assert "it may be sent again from now on (a quarantine of 24 h)." in sentence
+    assert "it may be sent again from now (a quarantine of 24 h)." in sentence
 
 
 def test_a_held_row_that_a_person_called_rejected_before_it_ever_left_waits_for_nothing() -> None:

@@ -150,7 +150,7 @@ class BatchServer:
                     if trouble.is_lasting:
                         raise JournalError(
                             say("The jobs of workers cannot be read: {reason}.", reason=trouble.reason),
-                            hint=say("Nothing was lost. `paygw-batch doctor` says which rights the role has."),
+                            hint=say("Nothing was lost. `paygw-batch doctor` shows the role's permissions."),
                         )
 
     def _serve_job(self, journal: "WorkerJournal", jobs: "JobWorker", number: int) -> None:
@@ -289,7 +289,7 @@ def command(invocation: Invocation, *, batch: str | None, once: bool, seconds: f
     """
     if not once and (batch is not None or seconds is not None):
         raise UsageError(
-            say("BATCH and --for go with --once."), hint=say("A worker without --once sends until it is interrupted.")
+            say("BATCH and --for need --once."), hint=say("A worker without --once sends until it is interrupted.")
         )
     screen = Screen(invocation)
     settings = settings_of(invocation)

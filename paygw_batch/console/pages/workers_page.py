@@ -46,7 +46,7 @@ def workers_of_all_hosts(visit: Visit) -> Response:
     """Show the workers. Raises `PageNotFound` if the journal is a file: then one machine sends."""
     settings = visit.console.settings
     if settings.journal.url is None:
-        raise PageNotFound(say("Payouts are sent by this machine alone: it has no workers."))
+        raise PageNotFound(say("This machine sends all payouts itself. There are no workers."))
     return visit.page(workers_page(require_workers(settings).shared_work(), settings, visit.console.now()))
 
 

@@ -15,7 +15,7 @@ def table_ending(path: Path) -> str:
     if ending not in _ENDINGS:
         raise OutputError(
             say("{name} ends in none of {endings}.", name=path.name, endings=", ".join(_ENDINGS)),
-            hint=say("The ending says the format."),
+            hint=say("The ending decides the format."),
         )
     if ending == ".xlsx" and importlib.util.find_spec("xlsxwriter") is None:
         raise OutputError(
