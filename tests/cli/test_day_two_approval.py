@@ -159,7 +159,7 @@ def test_an_approval_for_another_endpoint_does_not_count(careful: Program) -> No
     careful.config.write_text(text.replace('"journal.sqlite3"', '"other.sqlite3"'))
     result = careful.run("submit", careful.home / "payroll.csv")
     assert result.exit_code == 8
-    assert "it is for sandbox/1000, and this is sandbox/1001" in result.stderr
+    assert "it is for sandbox/1000, but this is sandbox/1001" in result.stderr
 
 
 def test_a_plan_that_was_edited_after_it_was_signed_is_refused(careful: Program) -> None:

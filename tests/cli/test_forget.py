@@ -100,7 +100,7 @@ def test_without_the_key_nothing_is_paid_that_cannot_be_compared(paid: Program) 
     (paid.home / "journal.sqlite3.fingerprint-key").unlink()
     before = paid.record()
     refused = paid.json("submit", paid.sheet(kenyan_rows(3), "more.csv"))
-    assert (refused["exit_code"], "known again" in refused["message"]) == (7, True)
+    assert (refused["exit_code"], "recognizes them" in refused["message"]) == (7, True)
     assert paid.record() == before
 
 

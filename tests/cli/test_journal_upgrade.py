@@ -73,7 +73,7 @@ def test_nothing_is_brought_up_under_a_process_that_works(cluster: ClusterProgra
         newer_program()
         refused = cluster.run("journal", "upgrade")
         assert refused.exit_code == 7
-        assert "A process works with the journal" in refused.stderr
+        assert "A process is using the journal" in refused.stderr
         assert "work, process" in refused.stderr
     assert cluster.json("journal", "upgrade")["tables"] == {"before": 1, "now": 2}
 

@@ -99,7 +99,7 @@ def test_roles_are_given_their_rights_and_doctor_says_which_one_it_is(
         assert rights in in_database.run("doctor").output
         result = in_database.run("submit", in_database.sheet(kenyan_rows(2)))
         assert result.exit_code == (0 if role == "desk" else 7), result.output
-    assert "The role of [journal] url may not do this" in result.stderr
+    assert "The role of [journal] url is not allowed to do this" in result.stderr
     assert len(in_database.record()) == 2
 
 

@@ -70,7 +70,7 @@ class Company:
             self.hosts[host] = machine
         first = self.hosts[names[0]]
         if first.run("journal", "new") != 0:
-            raise AssertionError(f"no journal was made: {first.said()}")
+            raise AssertionError(f"no journal was created: {first.said()}")
 
     def close(self) -> None:
         """Let go of the network."""

@@ -84,5 +84,5 @@ def test_headings_of_the_senders_own_are_a_question_that_names_what_is_open(hous
     shown = {f"heading-{at}": name for at, name in enumerate(("Land", "Who", "Handy", "Brings home", "Money"))}
     chosen = {"column-0": "country", "column-1": "account_name", "column-3": "amount", "column-4": "currency"}
     page = answered(ada, path, page, **shown, **chosen, reference="r-1")
-    assert "The guesses are filled in below." in page
+    assert "Our guesses are filled in below." in page
     assert "Every row can be paid" in answered(ada, path, page, **shown, **chosen, **{"column-2": "phone"})

@@ -508,7 +508,7 @@ def test_a_statement_that_only_says_paid_is_one_persons_word_once(house: House, 
 def test_an_order_that_the_gateway_has_is_held_at_once_and_never_sent(house: House, doubtful: str) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, doubtful, CONTRARY)
-    assert "it will be held." in ada.get(place).text
+    assert "It will be held." in ada.get(place).text
     assert carried_out(ada, place)[0] == "303"
     before = house.program.record()
     (house.program.home / "behaviour.toml").write_text(PAYS)

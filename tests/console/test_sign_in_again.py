@@ -75,6 +75,6 @@ def test_a_refused_form_comes_back_with_what_was_typed(house: House) -> None:
     ada = house.person(MAKER)
     answer = ada.upload("/new", "pay.csv", b"x", stated_rows="about 12", stated_sums="KES 5", reference="run-1")
     assert answer.status_code == 409
-    assert '<p class="problem" id="stated_rows-problem">The number of rows is a plain number' in answer.text
+    assert '<p class="problem" id="stated_rows-problem">Write the number of rows as a plain number' in answer.text
     for kept in ('value="about 12"', 'value="run-1"', ">KES 5</textarea>"):
         assert kept in answer.text

@@ -217,7 +217,7 @@ def test_a_journal_of_an_older_version_is_remembered_when_it_is_opened(place: Pa
     with closing(opened(place)) as journal:
         assert journal.notes == ()
         assert [entry.journal_id for entry in entries(place)] == [journal.head().journal_id]
-    with pytest.raises(JournalError, match="has a journal already"):
+    with pytest.raises(JournalError, match="already has a journal"):
         make(place, "second.sqlite3")
 
 
@@ -254,7 +254,7 @@ def test_an_entry_that_is_damaged_lets_nothing_be_made(place: Path) -> None:
         assert "move it away" in found.value.hint
     path.unlink()
     opened(place).close()
-    with pytest.raises(JournalError, match="has a journal already"):
+    with pytest.raises(JournalError, match="already has a journal"):
         make(place, "second.sqlite3")
 
 

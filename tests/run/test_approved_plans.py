@@ -72,7 +72,7 @@ def test_a_plan_that_nobody_approved_opens_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"endpoint": "other/2", "journal": "b" * 32}, "it is for gateway.example/1, and this is other/2"),
+        ({"endpoint": "other/2", "journal": "b" * 32}, "it is for gateway.example/1, but this is other/2"),
         ({"journal": "b" * 32, "rows": 3}, "it is for the journal aaaaaaaa, but this is the journal bbbbbbbb"),
         ({"totals": {"KES": "13001.00"}}, "its total is KES 3,001.00, but the sheet's is KES 13,001.00"),
         ({"totals": {}, "rows": 0}, "its total is KES 3,001.00, but the sheet's is nothing"),

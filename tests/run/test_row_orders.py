@@ -197,7 +197,7 @@ def test_an_order_holds_for_its_endpoint_its_journal_and_its_batch(make: Make, o
     journal = make()
     order = approved(ordered(journal))
     noun = order.noun
-    assert why_not(order, journal, endpoint="other/1") == f"The {noun} is for {PLACE}, and this is other/1."
+    assert why_not(order, journal, endpoint="other/1") == f"The {noun} is for {PLACE}, but this is other/1."
     changes = {
         "journal": ("a" * 32, f"The {noun} is for the journal aaaaaaaa, but this is the journal 00000000."),
         "batch": ("b7", "The journal has no batch b7."),

@@ -131,7 +131,7 @@ def test_the_gateways_own_headings_are_those_of_the_configuration(tmp_path: Path
         ),
         (
             "order_id,amount,currency,status,Client OrderID\nA,1,KES,ok,B\n",
-            "day.csv: the headings 'order_id' and 'Client OrderID' both are the order_id.",
+            "day.csv: the headings 'order_id' and 'Client OrderID' are both the order_id.",
             MEND,
         ),
         (
