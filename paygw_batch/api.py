@@ -25,7 +25,7 @@ from paygw_batch.actions.plan_document import prepare_plan
 from paygw_batch.actions.plan_sheet import RefusedSheet, SentBy, SheetOptions, Submission, Surface
 from paygw_batch.actions.refresh_run import refresh, require_enquiry
 from paygw_batch.actions.results import Standings, standings
-from paygw_batch.actions.send import Task, send
+from paygw_batch.actions.send import SendJob, send
 from paygw_batch.actions.settle_rows import settle_by_word
 from paygw_batch.actions.submit_sheet import submit_sheet
 from paygw_batch.clock import utc_now
@@ -337,7 +337,7 @@ class Payouts:
             again = partial(self._read, given, path, answers)
             asked = Submission(validated, path, plan_file or default_plan(path), person(by), options, read=again)
 
-            def send_planned(task: Task, plan: Plan) -> Finished:
+            def send_planned(task: SendJob, plan: Plan) -> Finished:
                 return _sent(task, parts, plan.warnings)
 
             with (
@@ -394,7 +394,7 @@ class Payouts:
         """
         who = person(by)
 
-        def release(task: Task) -> None:
+        def release(task: SendJob) -> None:
             release_rejected(task, rows, who)
 
         return self._continued(batch, release, wait=wait, stop_on=stop_on)
@@ -500,7 +500,7 @@ class Payouts:
     def _continued(
         self,
         batch: str,
-        before: Callable[[Task], None],
+        before: Callable[[SendJob], None],
         *,
         wait: bool,
         stop_on: Iterable[signal.Signals],
@@ -549,7 +549,7 @@ class Payouts:
         return validated_frame(self._settings, self._rules, frame, name=path.name, reference=answers.reference)
 
 
-def _sent(task: Task, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
+def _sent(task: SendJob, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
     parts.opened(task.batch.batch)
     rows = FollowedRows(task.journal, task.batch, parts)
     end = send(*(task, parts, parts.watch), wait_for_room=parts.wait_for_room, counted=rows.counted, begin=rows.begin)

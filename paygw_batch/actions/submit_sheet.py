@@ -19,7 +19,7 @@ from paygw_batch.actions.plan_sheet import (
     refused_as_repeat,
     refused_for_defects,
 )
-from paygw_batch.actions.send import Task
+from paygw_batch.actions.send import SendJob
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.recorded_words import recorded
@@ -50,7 +50,7 @@ def submit_sheet(
     gateway: GatewayAccess,
     journal: Journal,
     surface: Surface,
-    send: Callable[[Task, Plan], T],
+    send: Callable[[SendJob, Plan], T],
 ) -> T | RefusedSheet:
     """Open the sheet's batch, or find it opened, and `send` the rows that are due in it.
 
@@ -90,7 +90,7 @@ def submit_sheet(
         repeats_meant=True,
     )
     options = asked.options
-    task = Task(
+    task = SendJob(
         *(settings, rules, gateway, journal, batch, plan.known_rows),
         first=options.first,
         sent_by=options.sent_by,

@@ -21,7 +21,7 @@ from paygw_batch.actions.results import (
     write_results,
 )
 from paygw_batch.actions.run_report import RunReport, run_reported
-from paygw_batch.actions.send import Drained, Task, send
+from paygw_batch.actions.send import Drained, SendJob, send
 from paygw_batch.actions.submit_sheet import refused_summary, submit_sheet, with_warnings_told
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import guard_of
@@ -61,7 +61,7 @@ def reported(settings: Settings, command: str, screen: Screen) -> Iterator[RunRe
 class Continued:
     """A batch that a command continues, where its reconciliation goes, and how that ended."""
 
-    task: Task
+    task: SendJob
     out: Path
     report: RunReport
     for_excel: bool = False
@@ -107,7 +107,7 @@ def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> P
 
 
 def send_and_reconcile(
-    task: Task, out: Path, screen: Screen, *, report: Path | None = None, for_excel: bool = False
+    task: SendJob, out: Path, screen: Screen, *, report: Path | None = None, for_excel: bool = False
 ) -> Summary:
     """Send the due rows of the batch, write the reconciliation file, and return the summary.
 
@@ -211,7 +211,7 @@ def submit_and_report(
     Where a question comes up, a person is asked only if one `may_ask`.
     """
 
-    def send(task: Task, plan: Plan) -> Summary:
+    def send(task: SendJob, plan: Plan) -> Summary:
         sent = send_and_reconcile(task, files.out, screen, report=files.report, for_excel=files.for_excel)
         return with_warnings_told(sent, plan)
 

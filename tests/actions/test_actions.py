@@ -15,7 +15,7 @@ from benchmarks.silent_progress import Silent
 from paygw_batch.actions.batch_status import batch_status, journal_status
 from paygw_batch.actions.continue_batch import continued_batch, release_rejected, unfinished_batch
 from paygw_batch.actions.plan_sheet import RefusedSheet, SheetOptions, Submission, Surface, plan_sheet
-from paygw_batch.actions.send import Task, send
+from paygw_batch.actions.send import SendJob, send
 from paygw_batch.actions.submit_sheet import submit_sheet
 from paygw_batch.clock import timestamp
 from paygw_batch.core.batch import PAYOUT
@@ -56,7 +56,7 @@ def asked_for(program: Program, rows: Sequence[str], name: str = "payroll.csv") 
     return Submission(validated, sheet, default_plan(sheet), "Jane")
 
 
-def send_all(task: Task, _plan: Plan) -> RunEnd:
+def send_all(task: SendJob, _plan: Plan) -> RunEnd:
     return send(task, Silent(), lambda _engine: None)
 
 
@@ -68,7 +68,7 @@ def submit(program: Program, asked: Submission, surface: Surface | None = None) 
 
 
 @contextmanager
-def continued(program: Program) -> Iterator[Task]:
+def continued(program: Program) -> Iterator[SendJob]:
     with continued_batch(settings_of(program), WORK, unfinished_batch, {}, lambda _sentence: None) as task:
         yield task
 

@@ -21,7 +21,7 @@ import polars as pl
 
 from paygw_batch.actions import plan_document, submit_sheet
 from paygw_batch.actions.plan_sheet import RefusedSheet, SheetOptions, Submission, Surface
-from paygw_batch.actions.send import Task
+from paygw_batch.actions.send import SendJob
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
@@ -551,7 +551,7 @@ def _submit(world: ForgingWorld, sheet: Sheet, file: str | None) -> None:
         return
 
 
-def _send(world: ForgingWorld, sheet: Sheet, file: str | None, task: Task, _plan: Plan) -> None:
+def _send(world: ForgingWorld, sheet: Sheet, file: str | None, task: SendJob, _plan: Plan) -> None:
     """Hold what leaves against what people saw, and pay it."""
     names = dict(enumerate((one.name for one in sheet.payments), 2))
     payments = [
