@@ -22,7 +22,7 @@ from paygw_batch.actions.continue_batch import continued_batch, release_rejected
 from paygw_batch.actions.find_payments import MAX_FOUND, payment_search
 from paygw_batch.actions.followed_rows import FollowedRows
 from paygw_batch.actions.plan_document import prepare_plan
-from paygw_batch.actions.plan_sheet import RefusedSheet, SentBy, SheetOptions, Submission, Surface
+from paygw_batch.actions.plan_sheet import Conversation, RefusedSheet, SentBy, SheetOptions, Submission
 from paygw_batch.actions.refresh_run import refresh, require_enquiry
 from paygw_batch.actions.results import Standings, standings
 from paygw_batch.actions.send import SendJob, send
@@ -344,7 +344,9 @@ class Payouts:
                 gateway_of(self._settings, self._rules, self._environ) as gateway,
                 run_journal(self._settings, _HOLDER, parts.note, wait=wait) as journal,
             ):
-                result = submit_sheet(asked, self._settings, self._rules, gateway, journal, Surface(), send_planned)
+                result = submit_sheet(
+                    asked, self._settings, self._rules, gateway, journal, Conversation(), send_planned
+                )
             return _refused(result) if isinstance(result, RefusedSheet) else result
 
         return BackgroundRun(work, stop_on=stop_on)
@@ -462,7 +464,7 @@ class Payouts:
             RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": path, "a key": Path(key)}
         )
         with journal_for_document(self._settings, "plan") as journal:
-            prepared = prepare_plan(asked, self._settings, self._rules, journal, Surface(), maker, against=None)
+            prepared = prepare_plan(asked, self._settings, self._rules, journal, Conversation(), maker, against=None)
         if isinstance(prepared, RefusedSheet):
             return _refused(prepared)
         write_document(prepared.document, file)

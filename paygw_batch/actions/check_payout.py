@@ -26,7 +26,7 @@ from paygw_batch.actions.payout_folder import (
     UnreadableSheet,
 )
 from paygw_batch.actions.plan_document import Prepared, draft_plan
-from paygw_batch.actions.plan_sheet import SheetOptions, Submission, Surface, plan_sheet
+from paygw_batch.actions.plan_sheet import Conversation, SheetOptions, Submission, plan_sheet
 from paygw_batch.actions.suggestions import suggested_reference
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT, differences
@@ -205,7 +205,7 @@ def _planned(
         require_complete(settings, rules, set(plan.validated.counts.filter("valid")["country"]))
         options = replace(asked.options, repeats_meant=True)
         meant = replace(asked, options=options, corrections=partial(corrections_of, settings, mending))
-        drafted = draft_plan(meant, settings, rules, journal, Surface(), maker, against=None)
+        drafted = draft_plan(meant, settings, rules, journal, Conversation(), maker, against=None)
         if isinstance(drafted, Prepared):
             folder.write_draft(drafted.document)
     columns = columns_of_operation(PAYOUT)

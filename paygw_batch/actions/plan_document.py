@@ -8,9 +8,9 @@ from decimal import Decimal
 import polars as pl
 
 from paygw_batch.actions.plan_sheet import (
+    Conversation,
     RefusedSheet,
     Submission,
-    Surface,
     plan_sheet,
     refused_as_repeat,
     refused_for_defects,
@@ -54,7 +54,7 @@ def prepare_plan(
     settings: Settings,
     rules: Rules,
     journal: JournalReader,
-    surface: Surface,
+    conversation: Conversation,
     maker: ApprovalKey,
     *,
     against: str | None,
@@ -63,7 +63,7 @@ def prepare_plan(
 
     `against` names a batch to compare with as well: it adds findings, and takes none away.
     """
-    drafted = draft_plan(asked, settings, rules, journal, surface, maker.public, against=against)
+    drafted = draft_plan(asked, settings, rules, journal, conversation, maker.public, against=against)
     if isinstance(drafted, RefusedSheet):
         return drafted
     return Prepared(drafted.plan, signed(drafted.document, maker))
@@ -74,7 +74,7 @@ def draft_plan(
     settings: Settings,
     rules: Rules,
     journal: JournalReader,
-    surface: Surface,
+    conversation: Conversation,
     maker: PublicKey,
     *,
     against: str | None,
@@ -82,10 +82,10 @@ def draft_plan(
     """Return the plan of a sheet as its maker has yet to sign it. `against` is as for `prepare_plan`."""
     now = utc_now()
     plan = plan_sheet(asked, settings, journal, as_of=now)
-    surface.show(plan)
+    conversation.show(plan)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
         return refused
-    if (refused := refused_as_repeat(asked, plan, journal, surface)) is not None:
+    if (refused := refused_as_repeat(asked, plan, journal, conversation)) is not None:
         return refused
     beside = "" if against is None else find_batch(journal, against).batch
     findings = plan_findings(

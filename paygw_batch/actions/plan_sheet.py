@@ -84,7 +84,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Surface:
+class Conversation:
     """Shows the plan, says a sentence, asks a question. By default nobody is there, and the answer is "no"."""
 
     show: Callable[[Plan], None] = lambda _plan: None
@@ -161,7 +161,7 @@ def refused_for_defects(asked: Submission, plan: Plan, journal: JournalReader) -
 
 
 def refused_as_repeat(
-    asked: Submission, plan: Plan, journal: JournalReader, surface: Surface, *, approved: str = ""
+    asked: Submission, plan: Plan, journal: JournalReader, conversation: Conversation, *, approved: str = ""
 ) -> RefusedSheet | None:
     """Return the refusal of a sheet that repeats a batch, or None: it repeats none, or a person said that it is meant.
 
@@ -169,7 +169,7 @@ def refused_as_repeat(
     """
     if plan.repeat is None or asked.options.repeats_meant or plan.is_meant(approved):
         return None
-    if surface.confirm(plan.repeat.question):
+    if conversation.confirm(plan.repeat.question):
         return None
     return RefusedSheet(plan, _states_of(plan, journal), plan.repeat.refusal())
 

@@ -1,4 +1,4 @@
-"""Submits a sheet, once for every surface: plan -> approve -> open -> send.
+"""Submits a sheet, once for every conversation: plan -> approve -> open -> send.
 
 How a surface sends (a progress bar, a queue of outcomes) is passed in as a function.
 """
@@ -12,9 +12,9 @@ from typing import TypeVar
 from paygw_batch.actions.approvals import named_plan, require_about, require_approval
 from paygw_batch.actions.plan_document import require_true_findings
 from paygw_batch.actions.plan_sheet import (
+    Conversation,
     RefusedSheet,
     Submission,
-    Surface,
     plan_sheet,
     refused_as_repeat,
     refused_for_defects,
@@ -49,7 +49,7 @@ def submit_sheet(
     rules: Rules,
     gateway: GatewayAccess,
     journal: Journal,
-    surface: Surface,
+    conversation: Conversation,
     send: Callable[[SendJob, Plan], T],
 ) -> T | RefusedSheet:
     """Open the sheet's batch, or find it opened, and `send` the rows that are due in it.
@@ -57,7 +57,7 @@ def submit_sheet(
     Raises `ApprovalError` when a new batch is not approved: nothing has been written by then.
     """
     plan = plan_sheet(asked, settings, journal)
-    surface.show(plan)
+    conversation.show(plan)
     require_named_plan(asked, settings)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
         return refused
@@ -74,8 +74,8 @@ def submit_sheet(
     if approved is NOT_ASKED_FOR and asked.options.is_plan_named:
         require_about(named_plan(settings, asked.plan), plan)
     for approval in approved.approvals:
-        surface.say(say("The plan was {sentence}.", sentence=recorded(approval)))
-    if (refused := refused_as_repeat(asked, plan, journal, surface, approved=approved.repeats_meant)) is not None:
+        conversation.say(say("The plan was {sentence}.", sentence=recorded(approval)))
+    if (refused := refused_as_repeat(asked, plan, journal, conversation, approved=approved.repeats_meant)) is not None:
         return refused
     batch = open_planned_batch(
         plan,

@@ -1,4 +1,4 @@
-"""Suggests answers to the open questions of a sheet, once for every surface."""
+"""Suggests answers to the open questions of a sheet, once for every conversation."""
 
 from datetime import datetime
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from paygw_batch.actions.continue_batch import continued_batch, unfinished_batch
-from paygw_batch.actions.plan_sheet import SentBy, Submission, Surface
+from paygw_batch.actions.plan_sheet import Conversation, SentBy, Submission
 from paygw_batch.actions.results import (
     ResultFiles,
     default_out,
@@ -215,8 +215,10 @@ def submit_and_report(
         sent = send_and_reconcile(task, files.out, screen, report=files.report, for_excel=files.for_excel)
         return with_warnings_told(sent, plan)
 
-    surface = Surface(partial(show_planned, screen), screen.say, screen.confirm if may_ask else Surface().confirm)
-    result = submit_sheet(asked, settings, rules, gateway, journal, surface, send)
+    conversation = Conversation(
+        partial(show_planned, screen), screen.say, screen.confirm if may_ask else Conversation().confirm
+    )
+    result = submit_sheet(asked, settings, rules, gateway, journal, conversation, send)
     if isinstance(result, Summary):
         return result
     if files.rejects is not None and result.repeat is None:

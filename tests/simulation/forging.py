@@ -20,7 +20,7 @@ import apsw
 import polars as pl
 
 from paygw_batch.actions import plan_document, submit_sheet
-from paygw_batch.actions.plan_sheet import RefusedSheet, SheetOptions, Submission, Surface
+from paygw_batch.actions.plan_sheet import Conversation, RefusedSheet, SheetOptions, Submission
 from paygw_batch.actions.send import SendJob
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Intended
@@ -357,7 +357,7 @@ def _plan(world: ForgingWorld, sheet: Sheet) -> Made | None:
         world.settings,
         RULES["payout"],
         world.journal,
-        Surface(),
+        Conversation(),
         key_of(MAKER).public,
         against=against,
     )
@@ -542,7 +542,7 @@ def _submit(world: ForgingWorld, sheet: Sheet, file: str | None) -> None:
             RULES["payout"],
             cast(GatewayAccess, None),
             world.journal,
-            Surface(),
+            Conversation(),
             partial(_send, world, sheet, file),
         )
     except InternalError:

@@ -11,10 +11,10 @@ import click
 from paygw_batch.actions.check_payout import corrections_of
 from paygw_batch.actions.mend_sheet import read_mending
 from paygw_batch.actions.plan_sheet import (
+    Conversation,
     SentBy,
     SheetOptions,
     Submission,
-    Surface,
     plan_sheet,
     preview,
     refused_as_repeat,
@@ -200,7 +200,7 @@ def _tried_with(
         return refused_summary(refused, asked)
     counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
     show_totals(screen, counted)
-    if (refused := refused_as_repeat(asked, plan, journal, Surface())) is not None:
+    if (refused := refused_as_repeat(asked, plan, journal, Conversation())) is not None:
         return refused_summary(refused, asked)
     ready = counted.states.get("ready", 0)
     sums = ", ".join(
