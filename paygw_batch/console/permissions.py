@@ -31,7 +31,7 @@ class Act(StrEnum):
     """Agree to an order that another person signed, or send it back."""
     DOWNLOAD = "download"
     """Take files away that name payees with their accounts."""
-    LOOK_AFTER = "look_after"
+    ADMINISTER = "administer"
     """See people, keys and the health of the program."""
     CHECK = "check"
     """Have the program check itself."""
@@ -57,7 +57,7 @@ _ROLES: Mapping[Act, frozenset[Role]] = MappingProxyType(
         Act.AGREE: frozenset({Role.APPROVER}),
         Act.DOWNLOAD: frozenset({Role.MAKER, Role.APPROVER}),
         Act.CHECK: frozenset({Role.MAKER, Role.APPROVER, Role.ADMINISTRATOR}),
-        Act.LOOK_AFTER: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR}),
+        Act.ADMINISTER: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR}),
     }
 )
 """The roles that may do each act at all. An act or a role that is not here is refused."""
