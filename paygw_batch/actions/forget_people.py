@@ -27,7 +27,7 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.approvals import known_maker, policy_of, required_policy
 from paygw_batch.wiring.operations import rules_of
 
-_MOST_PAYMENTS = 100_000
+_MAX_PAYMENTS = 100_000
 """The maximum number of payments that one person may have."""
 
 
@@ -138,7 +138,7 @@ def _payments_of(settings: Settings, journal: JournalReader, typed: str) -> Sequ
     numbers = [rule.numbers for rule in rules_of(settings, PAYOUT).values()]
     search = payment_search(typed, numbers)
     spellings = frozenset(spellings_of_number(typed, numbers)) if is_number(typed) else frozenset[str]()
-    found = journal.find_payments(search, limit=_MOST_PAYMENTS)
+    found = journal.find_payments(search, limit=_MAX_PAYMENTS)
     meant = [one for one in found if _is_of(one, typed, spellings)]
     people = {payee_of(one.form, one.fields).number for one in meant}
     if len(people) > 1 and not spellings:
