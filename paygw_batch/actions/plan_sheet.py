@@ -1,6 +1,6 @@
 """Plans a sheet: a person's choices for it, the journal's knowledge of it, and the reasons to refuse it.
 
-A surface is what a person or a program uses: the command line, the Python API, a page. What it shows and asks is passed
+A conversation is with whoever uses this: the command line, the Python API, a page. What it shows and asks is passed
 in as functions.
 """
 

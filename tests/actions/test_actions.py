@@ -64,7 +64,7 @@ def submit(program: Program, asked: Submission, conversation: Conversation | Non
     settings = settings_of(program)
     rules = rules_of(settings, PAYOUT)
     with gateway_of(settings, rules, {}) as gateway, run_journal(settings, WORK, lambda _sentence: None) as journal:
-        return submit_sheet(asked, settings, rules, gateway, journal, surface or Conversation(), send_all)
+        return submit_sheet(asked, settings, rules, gateway, journal, conversation or Conversation(), send_all)
 
 
 @contextmanager
