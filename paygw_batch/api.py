@@ -98,6 +98,7 @@ __all__ = [
 
 _HOLDER = "a Python program"
 """The holder of the journal, as another run names it."""
+_NO_ONE = Conversation()
 
 
 class Conclusion(StrEnum):
@@ -344,9 +345,7 @@ class Payouts:
                 gateway_of(self._settings, self._rules, self._environ) as gateway,
                 run_journal(self._settings, _HOLDER, parts.note, wait=wait) as journal,
             ):
-                result = submit_sheet(
-                    asked, self._settings, self._rules, gateway, journal, Conversation(), send_planned
-                )
+                result = submit_sheet(asked, self._settings, self._rules, gateway, journal, _NO_ONE, send_planned)
             return _refused(result) if isinstance(result, RefusedSheet) else result
 
         return BackgroundRun(work, stop_on=stop_on)
@@ -464,7 +463,7 @@ class Payouts:
             RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": path, "a key": Path(key)}
         )
         with journal_for_document(self._settings, "plan") as journal:
-            prepared = prepare_plan(asked, self._settings, self._rules, journal, Conversation(), maker, against=None)
+            prepared = prepare_plan(asked, self._settings, self._rules, journal, _NO_ONE, maker, against=None)
         if isinstance(prepared, RefusedSheet):
             return _refused(prepared)
         write_document(prepared.document, file)
