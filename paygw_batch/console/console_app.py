@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -38,13 +39,13 @@ from paygw_batch.console.pages.settling import order_page, retry_page, settle_pa
 from paygw_batch.console.pages.settling.orders import OrderAgreement
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import STATIC, language_of, page_templates
+from paygw_batch.console.rendering import STATIC, page_templates, shown_for
 from paygw_batch.console.visits import Console, PageNotFound, Visit, WebRoute, error_page
 from paygw_batch.console.web_guard import MAX_FORM_BYTES, AsgiApp, WebGuard
 from paygw_batch.console.web_sessions import SignInWay, WebSessions
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.language import say, speaking
+from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.journal import open_trail
 from paygw_batch.wiring.operations import rules_of
@@ -172,7 +173,7 @@ def console_app(console: Console) -> AsgiApp:
 
     async def missing(request: Request, _error: Exception) -> Response:
         session = await run_in_threadpool(console.sessions.session, request.cookies.get(console.cookie, ""))
-        with speaking(language_of(request.cookies)):
+        with shown_for(request.cookies, ZoneInfo(settings.console.time_zone)):
             return error_page(Visit(console, request, session), PageNotFound())
 
     pages = {one.path: one.handler for one in ROUTES if one.method == "GET" and not one.is_poll}

@@ -29,7 +29,7 @@ from paygw_batch.console.members import Member, Role
 from paygw_batch.console.noted_things import thing_of
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act, Thing, may
-from paygw_batch.console.rendering import Page, language_of, masked, own_names, times_in
+from paygw_batch.console.rendering import Page, masked, own_names, shown_for
 from paygw_batch.console.web_guard import BodyRefused
 from paygw_batch.console.web_sessions import SignedInKey, SignInWay, WebSession, WebSessions
 from paygw_batch.countries.rules import Rules
@@ -42,7 +42,7 @@ from paygw_batch.journal import (
     make_directory,
 )
 from paygw_batch.journal.audit.audit_trail import AuditTrail
-from paygw_batch.language import language, mark, mark_all, say, speaking
+from paygw_batch.language import language, mark, mark_all, say
 from paygw_batch.settings.configuration import Settings
 
 _log = logging.getLogger(__name__)
@@ -320,7 +320,7 @@ class WebRoute:
 
         async def answer(request: Request) -> Response:
             zone = ZoneInfo(console.settings.console.time_zone)  # kept by its library
-            with speaking(language_of(request.cookies)), times_in(zone):
+            with shown_for(request.cookies, zone):
                 return await in_language(request)
 
         async def in_language(request: Request) -> Response:
