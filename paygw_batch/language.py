@@ -133,7 +133,7 @@ def spreadsheet_signs() -> SpreadsheetSigns:
 
 
 def grouped(text: str) -> str:
-    """Return a number that is written `1,234.50` with the sign between thousands of this context, or of the language."""
+    """Return a number that is written `1,234.50` with the thousands sign of this context, or else of the language."""
     return text.replace(_ENGLISH_GROUPS, _thousands_sign.get() or gettext(THOUSANDS))
 
 
