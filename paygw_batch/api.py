@@ -20,10 +20,10 @@ from paygw_batch.actions.background_run import BackgroundRun, FollowedRows, RowO
 from paygw_batch.actions.batch_status import batch_status
 from paygw_batch.actions.continue_batch import continued_batch, release_rejected
 from paygw_batch.actions.find_payments import MAX_FOUND, payment_search
-from paygw_batch.actions.plan_document import RefusedSheet, SentBy, SheetOptions, Submission, Surface, prepare_plan
+from paygw_batch.actions.plan_document import Conversation, RefusedSheet, SentBy, SheetOptions, Submission, prepare_plan
 from paygw_batch.actions.refresh_run import refresh, require_enquiry
 from paygw_batch.actions.results import Standings, standings
-from paygw_batch.actions.send import Task, send
+from paygw_batch.actions.send import SendJob, send
 from paygw_batch.actions.settle_rows import settle_by_word
 from paygw_batch.actions.submit_sheet import submit_sheet
 from paygw_batch.clock import utc_now
@@ -96,6 +96,7 @@ __all__ = [
 
 _HOLDER = "a Python program"
 """The holder of the journal, as another run names it."""
+_NO_ONE = Conversation()
 
 
 class Conclusion(StrEnum):
@@ -320,14 +321,14 @@ class Payouts:
             again = partial(self._read, given, path, answers)
             asked = Submission(validated, path, plan_file or default_plan(path), person(by), options, read=again)
 
-            def send_planned(task: Task, plan: Plan) -> Finished:
+            def send_planned(task: SendJob, plan: Plan) -> Finished:
                 return _sent(task, parts, plan.warnings)
 
             with (
                 gateway_of(self._settings, self._rules, self._environ) as gateway,
                 run_journal(self._settings, _HOLDER, parts.note, wait=wait) as journal,
             ):
-                result = submit_sheet(asked, self._settings, self._rules, gateway, journal, Surface(), send_planned)
+                result = submit_sheet(asked, self._settings, self._rules, gateway, journal, _NO_ONE, send_planned)
             return _refused(result) if isinstance(result, RefusedSheet) else result
 
         return BackgroundRun(work, stop_on=stop_on)
@@ -377,7 +378,7 @@ class Payouts:
         """
         who = person(by)
 
-        def release(task: Task) -> None:
+        def release(task: SendJob) -> None:
             release_rejected(task, rows, who)
 
         return self._continued(batch, release, wait=wait, stop_on=stop_on)
@@ -445,7 +446,7 @@ class Payouts:
             RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": path, "a key": Path(key)}
         )
         with journal_for_document(self._settings, "plan") as journal:
-            prepared = prepare_plan(asked, self._settings, self._rules, journal, Surface(), maker, against=None)
+            prepared = prepare_plan(asked, self._settings, self._rules, journal, _NO_ONE, maker, against=None)
         if isinstance(prepared, RefusedSheet):
             return _refused(prepared)
         write_document(prepared.document, file)
@@ -483,7 +484,7 @@ class Payouts:
     def _continued(
         self,
         batch: str,
-        before: Callable[[Task], None],
+        before: Callable[[SendJob], None],
         *,
         wait: bool,
         stop_on: Iterable[signal.Signals],
@@ -519,7 +520,7 @@ class Payouts:
         if record.operation != PAYOUT:
             raise UsageError(
                 say(
-                    "Batch {batch} is a batch of another operation ({operation}).",
+                    "Batch {batch} belongs to another operation ({operation}).",
                     batch=record.batch,
                     operation=record.operation,
                 )
@@ -532,7 +533,7 @@ class Payouts:
         return validated_frame(self._settings, self._rules, frame, name=path.name, reference=answers.reference)
 
 
-def _sent(task: Task, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
+def _sent(task: SendJob, parts: RunHandle, warnings: pl.DataFrame) -> Finished:
     parts.opened(task.batch.batch)
     rows = FollowedRows(task.journal, task.batch, parts)
     end = send(*(task, parts, parts.watch), wait_for_room=parts.wait_for_room, counted=rows.counted, begin=rows.begin)
@@ -617,7 +618,7 @@ def _given(sheet: SheetLike) -> pl.DataFrame | None:
     if not isinstance(sheet, ArrowTable):
         raise UsageError(
             say("A sheet is the path of a file, or a frame; this is neither: {kind}.", kind=type(sheet).__name__),
-            hint=say("Any frame with __arrow_c_stream__ will do: of polars, pandas, pyarrow, DuckDB."),
+            hint=say("Any frame with __arrow_c_stream__ works: polars, pandas, pyarrow, DuckDB."),
         )
     try:
         return sheet if isinstance(sheet, pl.DataFrame) else pl.DataFrame(sheet)
@@ -632,12 +633,12 @@ def _path_of(sheet: SheetLike, name: str | None) -> Path:
             raise UsageError(say("A file has its own name: leave name out."))
         return _named(sheet, "sheet")
     if name is None or Path(name).name != required_line(name, "The name of a frame"):
-        raise UsageError(say("A frame needs a name, as of a file: name='payroll-2026-11'."))
+        raise UsageError(say("A frame needs a name, like a file's: name='payroll-2026-11'."))
     return Path(name)
 
 
 def _named(path: Path | str, what: str) -> Path:
     """Return a path that the caller named. To Python an empty text is the current directory, of which nobody spoke."""
     if not str(path).strip() or "\0" in str(path):
-        raise UsageError(say("{what} is no path: {path!r}.", what=what, path=str(path)), hint=say("Name the file."))
+        raise UsageError(say("{what} is not a path: {path!r}.", what=what, path=str(path)), hint=say("Name the file."))
     return Path(path)

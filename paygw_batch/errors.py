@@ -74,7 +74,7 @@ class UsageError(PaygwError):
     """The command cannot be understood."""
 
     exit_code = 2
-    default_hint = "`paygw-batch COMMAND --help` shows how it is written."
+    default_hint = "`paygw-batch COMMAND --help` shows its usage."
 
 
 class PeopleForgotten(UsageError):
@@ -109,7 +109,7 @@ class Asked(StrEnum):
 
 
 class SheetQuestion(SheetError):
-    """The sheet leaves open how it is to be read; nothing was sent.
+    """The sheet can be read in more than one way; nothing was sent.
 
     `asks` says what, and `question` asks it. `choices` are the answers that fit, the likeliest first; without any, the
     answer is free. `samples` are texts of the sheet, read as the first choice would have them.
@@ -162,7 +162,7 @@ class OutputError(PaygwError):
 
     exit_code = 2
     for_terminal = True
-    default_hint = "Nothing was half written. Name another place, or free some room, and run again."
+    default_hint = "Nothing was half written. Choose another path or free some disk space, then run again."
 
 
 class JournalError(PaygwError):
@@ -212,15 +212,15 @@ class JournalMissing(JournalError):
 
 
 class JournalOutdated(JournalError):
-    """The tables of the journal are of an older version of this program."""
+    """The journal's tables were made by an older version of this program."""
 
 
 class JournalNotAdopted(JournalError):
-    """No one has said that this copy of the journal is the newest one."""
+    """No one has confirmed that this copy of the journal is the newest one."""
 
     default_hint = (
-        "Find out whether a newer copy exists, on this machine or elsewhere. If this is the newest one, say so with "
-        "`paygw-batch journal adopt`."
+        "Find out whether a newer copy exists, on this machine or elsewhere. If this is the newest one, confirm "
+        "it with `paygw-batch journal adopt`."
     )
 
 

@@ -97,12 +97,13 @@ def check_outputs(outputs: Sequence[Output], kept: Sequence[ProtectedFile], *, f
                 )
             raise OutputError(
                 say(
-                    "{named} {path} exists, and is not a file of that kind that this program wrote.",
+                    "{named} {path} already exists, and this program did not write it.",
                     named=output.named,
                     path=output.path,
                 ),
                 hint=say(
-                    "Nothing was read or sent. Name another file; where the command has --force, that replaces it."
+                    "Nothing was read or sent. Name another file, or overwrite it with --force if the command "
+                    "has that option."
                 ),
             )
 
@@ -247,7 +248,7 @@ def _may_be_replaced(output: Output) -> bool:
 
 def _refuse_special(path: Path) -> None:
     if path.exists() and not path.is_file():
-        raise OutputError(say("{path} is not a regular file.", path=path), hint=say("Name a file of your own."))
+        raise OutputError(say("{path} is not a regular file.", path=path), hint=say("Name an ordinary file."))
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -271,7 +272,7 @@ def table_ending(path: Path) -> str:
     if ending not in _ENDINGS:
         raise OutputError(
             say("{name} ends in none of {endings}.", name=path.name, endings=", ".join(_ENDINGS)),
-            hint=say("The ending says the format."),
+            hint=say("The ending decides the format."),
         )
     if ending == ".xlsx" and importlib.util.find_spec("xlsxwriter") is None:
         raise OutputError(

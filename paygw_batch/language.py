@@ -18,6 +18,7 @@ from typing import Any
 ENGLISH = "en"
 _FOLDER = Path(__file__).parent / "languages"
 _of_context: ContextVar[str] = ContextVar("language")
+_thousands_sign: ContextVar[str] = ContextVar("thousands sign", default="")
 
 
 class _OfProcess:
@@ -45,13 +46,27 @@ def use(name: str) -> None:
 
 @contextmanager
 def speaking(name: str) -> Iterator[None]:
-    """Choose the language of this context alone: one call or one request of a program that serves several people."""
+    """Choose the language of this context alone: one call or one request of a program that serves several people.
+
+    Numbers are then written as in that language, whatever `thousands_apart_by` said before: a plan is compared by text.
+    """
     _catalogue(name)
-    token = _of_context.set(name)
+    token, sign = _of_context.set(name), _thousands_sign.set("")
     try:
         yield
     finally:
+        _thousands_sign.reset(sign)
         _of_context.reset(token)
+
+
+@contextmanager
+def thousands_apart_by(sign: str) -> Iterator[None]:
+    """Write this sign between thousands in this context, whatever the language: a page has one rule."""
+    token = _thousands_sign.set(sign)
+    try:
+        yield
+    finally:
+        _thousands_sign.reset(token)
 
 
 def say(template: str, /, **values: object) -> str:
@@ -118,8 +133,8 @@ def spreadsheet_signs() -> SpreadsheetSigns:
 
 
 def grouped(text: str) -> str:
-    """Return a number that is written `1,234.50` with the language's own sign between thousands."""
-    return text.replace(_ENGLISH_GROUPS, gettext(THOUSANDS))
+    """Return a number that is written `1,234.50` with the thousands sign of this context, or else of the language."""
+    return text.replace(_ENGLISH_GROUPS, _thousands_sign.get() or gettext(THOUSANDS))
 
 
 def _filled(text: str, values: Mapping[str, object]) -> str:

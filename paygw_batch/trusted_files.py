@@ -56,7 +56,9 @@ def read_with_mode(path: Path, name: str, others: Others, *, most_bytes: int) ->
         )
     elif about.st_mode & forbidden:
         what = (
-            say("open to others than its owner") if others is Others.MAY_NOTHING else say("open to changes by others")
+            say("open to users other than its owner")
+            if others is Others.MAY_NOTHING
+            else say("open to changes by others")
         )
         distrust = ConfigurationError(
             say("{name} is {what}.", name=name, what=what), hint=f"chmod {mode} {shlex.quote(str(path))}"
@@ -87,7 +89,7 @@ def check_directory(path: Path) -> None:
         ) from None
     if stat.S_ISLNK(about.st_mode) or not stat.S_ISDIR(about.st_mode):
         raise ConfigurationError(
-            say("{name} is not a folder but a link or a file.", name=path), hint=say("Remove it, or move it away.")
+            say("{name} is a link or a file, not a folder.", name=path), hint=say("Remove it, or move it away.")
         )
     if about.st_uid not in {os.geteuid(), 0}:
         raise ConfigurationError(

@@ -100,7 +100,7 @@ def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> Non
     _answer(ada, payout, folder / "answers-of-the-gateway.csv")
     take(ada, "statement")
     ada.goto(f"{payout}/retry")
-    ada.get_by_label(re.compile("^All rows of the reason")).first.check()
+    ada.get_by_label(re.compile("^All rows with the reason")).first.check()
     ada.get_by_label("Why can they succeed now?").fill("Ticket 4711: the accounts are open again")
     take(ada, "retry")
     ada.get_by_role("button", name="Go on").click()

@@ -68,7 +68,7 @@ def named_plan(settings: Settings, file: Path) -> PlanDocument:
     """Return the plan that a person named. Raises `ApprovalError` if no policy asks for one, or it does not read."""
     if policy_of(settings) is None:
         raise ApprovalError(
-            say("{file} is named as the approved plan, and the configuration has no [approval].", file=file),
+            say("{file} is named as the approved plan, but the configuration has no [approval].", file=file),
             hint=say("Nothing was sent. Use the configuration that has [approval], or submit without a plan."),
         )
     if (code := code_in(settings, file)) is not None:
@@ -131,7 +131,7 @@ def require_approval(
     document = best_plan(settings, content, file, policy, now(), withdrawn=dead)
     if document is None:
         raise ApprovalError(
-            say("This needs approval, and there is no plan at {file}.", file=file),
+            say("This needs approval, but there is no plan at {file}.", file=file),
             hint=say(
                 "Nothing was sent. `paygw-batch plan SHEET --out PLAN --key KEY` makes one; another person approves."
             ),
@@ -164,7 +164,7 @@ def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: 
         if document.content.journal != journal_id:
             raise ApprovalError(
                 say(
-                    "The {noun} is for the journal {journal}, and this is the journal {journal_id}.",
+                    "The {noun} is for the journal {journal}, but this is the journal {journal_id}.",
                     noun=say(document.noun),
                     journal=document.content.journal[:8],
                     journal_id=journal_id[:8],

@@ -280,7 +280,9 @@ class BackgroundRun(Generic[T]):
     def result(self) -> T:
         """The result of the run. Raises the error that stopped it; `UsageError` before the end."""
         if self._thread.ident is None or self._thread.is_alive():
-            raise UsageError(say("The run has not ended yet."), hint=say("Its result stands after the with block."))
+            raise UsageError(
+                say("The run has not ended yet."), hint=say("Its result is available after the with block.")
+            )
         self._raise_failure()
         if self._outcome is None:
             raise InternalError("a run ended without a result")
@@ -339,7 +341,7 @@ class BackgroundRun(Generic[T]):
 
     def _start(self) -> None:
         if self._stop_on and threading.current_thread() is not threading.main_thread():
-            raise UsageError(say("Signals can be heeded in the main thread only."), hint=say("Leave stop_on out."))
+            raise UsageError(say("Signals can be handled only in the main thread."), hint=say("Leave stop_on out."))
         self._thread.start()
 
         def heed(_signal: int, _frame: FrameType | None) -> None:

@@ -24,7 +24,7 @@ from paygw_batch.actions.payout_folder import (
     RepeatedPayout,
     UnreadableSheet,
 )
-from paygw_batch.actions.plan_document import Prepared, SheetOptions, Submission, Surface, draft_plan, plan_sheet
+from paygw_batch.actions.plan_document import Conversation, Prepared, SheetOptions, Submission, draft_plan, plan_sheet
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT, differences
 from paygw_batch.core.money import from_minor
@@ -155,8 +155,8 @@ def _about_headings(guesses: Sequence[GuessedHeading], needed: Sequence[str]) ->
         found.add("account_number")  # once the guess is taken, the phone may be the account
     lacking = [label_of(name) for name in needed if name not in found]
     if not lacking:
-        return say("The sheet has headings of its own. The guesses are filled in below.")
-    return say("No column is known to be this yet: {columns}. Choose it below.", columns=", ".join(lacking))
+        return say("The sheet has its own headings. Our guesses are filled in below.")
+    return say("No column has been chosen yet for: {columns}. Choose it below.", columns=", ".join(lacking))
 
 
 def digest_of(sheet: Path) -> str:
@@ -202,7 +202,7 @@ def _planned(
         require_complete(settings, rules, set(plan.validated.counts.filter("valid")["country"]))
         options = replace(asked.options, repeats_meant=True)
         meant = replace(asked, options=options, corrections=partial(corrections_of, settings, mending))
-        drafted = draft_plan(meant, settings, rules, journal, Surface(), maker, against=None)
+        drafted = draft_plan(meant, settings, rules, journal, Conversation(), maker, against=None)
         if isinstance(drafted, Prepared):
             folder.write_draft(drafted.document)
     columns = columns_of_operation(PAYOUT)

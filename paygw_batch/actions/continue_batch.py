@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from paygw_batch.actions.plan_document import SentBy
-from paygw_batch.actions.send import Task
+from paygw_batch.actions.send import SendJob
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
@@ -45,7 +45,7 @@ def continued_batch(
     tell: Tell,
     *,
     wait: bool = False,
-) -> Iterator[Task]:
+) -> Iterator[SendJob]:
     """Hold the journal, and the way to the gateway, for the batch that `find` returns."""
     signer_key(settings, environ)  # what is wrong with the key shows before the journal is touched
     with run_journal(settings, command, tell, wait=wait) as journal:
@@ -53,7 +53,7 @@ def continued_batch(
         require_remembered(journal, record)
         rules = rules_of(settings, record.operation)
         with gateway_of(settings, rules, environ) as gateway:
-            yield Task(settings, rules, gateway, journal, record, sent_by=SentBy.WORKERS_IF_ANY)
+            yield SendJob(settings, rules, gateway, journal, record, sent_by=SentBy.WORKERS_IF_ANY)
 
 
 def unfinished_batch(journal: JournalReader) -> BatchRecord:
@@ -84,7 +84,7 @@ class ReleasedRows:
     waiting: Sequence[str]
 
 
-def release_rejected(task: Task, rows: Sequence[int], by: str, *, order: SignedOrder | None = None) -> ReleasedRows:
+def release_rejected(task: SendJob, rows: Sequence[int], by: str, *, order: SignedOrder | None = None) -> ReleasedRows:
     """Release the rejected rows of a batch (all, or those named) for another attempt, as decided `by` a person.
 
     `order` is the signed order that asks for it, which the journal keeps. Raises `UsageError` when a named row may not
@@ -169,11 +169,11 @@ def draft_release(
         minor_units=minor_units_by_currency(),
     )
     if not content.rows:
-        raise UsageError(say("There is no rejected row that may be released now: no order was written."))
+        raise UsageError(say("No rejected row may be released yet, so no order was written."))
     return unsigned_release(content, maker, utc_now())
 
 
-def release_by_order(task: Task, order: ReleaseOrder, by: str) -> ReleasedRows:
+def release_by_order(task: SendJob, order: ReleaseOrder, by: str) -> ReleasedRows:
     """Release the rows that an order of two people names, once. Raises `ApprovalError`, and then none is."""
     settings = task.settings
     found = order_in_force(
@@ -187,7 +187,7 @@ def release_by_order(task: Task, order: ReleaseOrder, by: str) -> ReleasedRows:
     if found.batch != task.batch:
         raise UsageError(
             say(
-                "The order is about batch {batch}, and not about {other}.",
+                "The order is about batch {batch}, not {other}.",
                 batch=found.batch.batch,
                 other=task.batch.batch,
             )

@@ -137,7 +137,7 @@ class Claimed:
             file=f"{self.name}{NOTE_ENDING}",
         )
         parts = [
-            say("{name} was refused. Nothing of it was sent in this run.", name=self.name),
+            say("{name} was refused. None of it was sent in this run.", name=self.name),
             summary.message,
             *([options] if summary.option else []),
             say("Correct the sheet and drop it again, under any name. A row that was paid before is not paid again."),
@@ -214,7 +214,7 @@ class Drop:
             except FileNotFoundError:  # it has just been renamed
                 continue
             if kind is not None:
-                state[name] = say("{name} is {kind}: it is not touched.", name=name, kind=kind)
+                state[name] = say("{name} is {kind}, so it was left alone.", name=name, kind=kind)
                 continue
             is_file, is_folder = stat.S_ISREG(about.st_mode), stat.S_ISDIR(about.st_mode)
             entries[name] = FolderEntry(is_file, is_folder, self._is_settled(about))

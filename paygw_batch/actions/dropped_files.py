@@ -152,7 +152,7 @@ def _sort_file(
         found.waiting.append(name)
     elif arriving:
         found.left[name] = say(
-            "{name} is not taken while {unfinished} is there: its transfer did not end.",
+            "{name} is not picked up while {unfinished} is there: its transfer has not finished.",
             name=name,
             unfinished=arriving[0],
         )
@@ -170,7 +170,7 @@ def _sort_stray(name: str, entries: Mapping[str, FolderEntry], sheets: Iterable[
         found.waiting.append(name)
         return
     kind = say("a plan") if _is_plan(name) else say("a cover note")
-    why = say("{name} is {kind} that belongs to no sheet here.", name=name, kind=kind)
+    why = say("{name} is {kind}, but no sheet here belongs to it.", name=name, kind=kind)
     _leave(name, entries[name], why, found)
 
 
@@ -186,12 +186,15 @@ def _stray_error(stray: str, sheet: str) -> PaygwError:
     if not _is_plan(stray):
         note = f"{sheet}{NOTE_ENDING}"
         return SheetError(
-            say("{stray} looks like the cover note of {sheet}, which is called {note}.", **_names(stray, sheet, note)),
+            say(
+                "{stray} looks like the cover note of {sheet}, but that must be called {note}.",
+                **_names(stray, sheet, note),
+            ),
             hint=say("Nothing was sent. Rename the note or remove it, and drop both again."),
         )
     plan = f"{sheet.rpartition('.')[0]}{PLAN_ENDING}"
     return ApprovalError(
-        say("{stray} looks like the plan of {sheet}, which is called {note}.", **_names(stray, sheet, plan)),
+        say("{stray} looks like the plan of {sheet}, but that must be called {note}.", **_names(stray, sheet, plan)),
         hint=say("Nothing was sent. Rename the plan or remove it, and drop both again."),
     )
 
@@ -210,10 +213,10 @@ def _not_a_sheet(name: str) -> PaygwError:
 
 def _not_taken(name: str, entry: FolderEntry) -> str:
     if entry.is_file:
-        return say("{name} is a report of this program, and not a sheet: it is not taken.", name=name)
+        return say("{name} is one of this program's reports, not a sheet. It was not picked up.", name=name)
     if entry.is_folder:
-        return say("{name} is a folder: nothing in it is taken.", name=name)
-    return say("{name} is a link or a device, and not a file: it is not taken.", name=name)
+        return say("{name} is a folder. Nothing in it was picked up.", name=name)
+    return say("{name} is a link or a device, not a file. It was not picked up.", name=name)
 
 
 def _is_ignored(name: str) -> bool:

@@ -27,7 +27,7 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.approvals import known_maker, policy_of, required_policy
 from paygw_batch.wiring.operations import rules_of
 
-_MOST_PAYMENTS = 100_000
+_MAX_PAYMENTS = 100_000
 """The maximum number of payments that one person may have."""
 
 
@@ -61,9 +61,7 @@ def cut_off(settings: Settings, typed: str | None) -> str:
             say("{text!r} is not a date.", text=typed), hint=say("Write it as year, month and day: 2019-12-31.")
         ) from None
     if found > today:
-        raise UsageError(
-            say("{text} is in the future.", text=typed), hint=say("Nobody is forgotten by a date in the future.")
-        )
+        raise UsageError(say("{text} is in the future.", text=typed), hint=say("Choose a date in the past."))
     return found.isoformat()
 
 
@@ -93,7 +91,7 @@ def prepare_forget_order(
     """Return the order to forget people, signed by its maker. It is written nowhere yet."""
     known_maker(maker.public, required_policy(settings), say("No order was written."))
     if not chosen.batches:
-        raise UsageError(say("There is nobody to forget: no order was written."))
+        raise UsageError(say("There is no one to forget, so no order was written."))
     endpoint = settings.endpoint()
     return signed(unsigned_forget_order(journal, chosen, endpoint=endpoint, maker=maker.public, now=utc_now()), maker)
 
@@ -140,22 +138,22 @@ def _payments_of(settings: Settings, journal: JournalReader, typed: str) -> Sequ
     numbers = [rule.numbers for rule in rules_of(settings, PAYOUT).values()]
     search = payment_search(typed, numbers)
     spellings = frozenset(spellings_of_number(typed, numbers)) if is_number(typed) else frozenset[str]()
-    found = journal.find_payments(search, limit=_MOST_PAYMENTS)
+    found = journal.find_payments(search, limit=_MAX_PAYMENTS)
     meant = [one for one in found if _is_of(one, typed, spellings)]
     people = {payee_of(one.form, one.fields).number for one in meant}
     if len(people) > 1 and not spellings:
         raise UsageError(
             say_count(
                 len(people),
-                "{count:,} number has the name {typed!r}.",
-                "{count:,} numbers have the name {typed!r}.",
+                "{count:,} number belongs to the name {typed!r}.",
+                "{count:,} numbers belong to the name {typed!r}.",
                 typed=typed,
             ),
             hint=say("{nobody} Write the account or phone number.", nobody=say(NOTHING_FORGOTTEN)),
         )
     if not meant:
         raise UsageError(
-            say("No payment is to a person whose name or number is exactly {typed!r}.", typed=typed),
+            say("No payment is for anyone whose name or number is exactly {typed!r}.", typed=typed),
             hint=say("`paygw-batch find TEXT` shows how names and numbers are written."),
             for_terminal=True,
         )

@@ -136,7 +136,7 @@ def send_after(settings: Settings, channels: Channels, tell: Tell) -> None:
         if done.fault:
             tell(say("The notices cannot be sent: {reason}", reason=done.fault))
         elif done.failed or not done.has_ended:
-            tell(say("A notice could not be sent yet; `paygw-batch notices` shows why. It is tried again."))
+            tell(say("A notice could not be sent yet; `paygw-batch notices` shows why. It will be tried again."))
 
 
 @dataclass(slots=True)
@@ -361,7 +361,7 @@ def _told_apart(tell: Tell) -> Iterator[None]:
     try:
         yield
     except PaygwError as error:
-        tell(say("A notice cannot be written, and nobody is told: {reason}", reason=error.message))
+        tell(say("A notice could not be written, so no one is told: {reason}", reason=error.message))
 
 
 def move_notices(old: JournalPlace, new: JournalPlace) -> None:

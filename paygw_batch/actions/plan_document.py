@@ -98,7 +98,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Surface:
+class Conversation:
     """Shows the plan, says a sentence, asks a question. By default nobody is there, and the answer is "no"."""
 
     show: Callable[[Plan], None] = lambda _plan: None
@@ -175,7 +175,7 @@ def refused_for_defects(asked: Submission, plan: Plan, journal: JournalReader) -
 
 
 def refused_as_repeat(
-    asked: Submission, plan: Plan, journal: JournalReader, surface: Surface, *, approved: str = ""
+    asked: Submission, plan: Plan, journal: JournalReader, conversation: Conversation, *, approved: str = ""
 ) -> RefusedSheet | None:
     """Return the refusal of a sheet that repeats a batch, or None: it repeats none, or a person said that it is meant.
 
@@ -183,7 +183,7 @@ def refused_as_repeat(
     """
     if plan.repeat is None or asked.options.repeats_meant or plan.is_meant(approved):
         return None
-    if surface.confirm(plan.repeat.question):
+    if conversation.confirm(plan.repeat.question):
         return None
     return RefusedSheet(plan, _states_of(plan, journal), plan.repeat.refusal())
 
@@ -215,7 +215,7 @@ def prepare_plan(
     settings: Settings,
     rules: Rules,
     journal: JournalReader,
-    surface: Surface,
+    conversation: Conversation,
     maker: ApprovalKey,
     *,
     against: str | None,
@@ -224,7 +224,7 @@ def prepare_plan(
 
     `against` names a batch to compare with as well: it adds findings, and takes none away.
     """
-    drafted = draft_plan(asked, settings, rules, journal, surface, maker.public, against=against)
+    drafted = draft_plan(asked, settings, rules, journal, conversation, maker.public, against=against)
     if isinstance(drafted, RefusedSheet):
         return drafted
     return Prepared(drafted.plan, signed(drafted.document, maker))
@@ -235,7 +235,7 @@ def draft_plan(
     settings: Settings,
     rules: Rules,
     journal: JournalReader,
-    surface: Surface,
+    conversation: Conversation,
     maker: PublicKey,
     *,
     against: str | None,
@@ -243,10 +243,10 @@ def draft_plan(
     """Return the plan of a sheet as its maker has yet to sign it. `against` is as for `prepare_plan`."""
     now = utc_now()
     plan = plan_sheet(asked, settings, journal, as_of=now)
-    surface.show(plan)
+    conversation.show(plan)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
         return refused
-    if (refused := refused_as_repeat(asked, plan, journal, surface)) is not None:
+    if (refused := refused_as_repeat(asked, plan, journal, conversation)) is not None:
         return refused
     beside = "" if against is None else find_batch(journal, against).batch
     findings = plan_findings(
@@ -406,7 +406,7 @@ def _changes(
             say("--against {against}: one of the two runs pays people, and the other collects.", against=against)
         )
     if named is not None and named not in others:
-        raise UsageError(say("--against {against} is the batch of this very sheet.", against=against))
+        raise UsageError(say("--against {against} names this sheet's own batch.", against=against))
     if not others:
         return [PlanFinding(row=0, code=FIRST_RUN)]
     found = compare_with_past(validated.rows, journal, others, against=named, share=share, minor_units=minor_units)

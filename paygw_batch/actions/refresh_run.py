@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
-from paygw_batch.actions.send import Task, real_world
+from paygw_batch.actions.send import SendJob, real_world
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.evidence import Candidate, Claim, EvidenceSource, Finding
@@ -30,16 +30,16 @@ def require_enquiry(settings: Settings) -> str:
     """Return the configured profile of status enquiries. Raises `ConfigurationError` if none is."""
     if settings.status_enquiry.profile is None:
         raise ConfigurationError(
-            say("The configuration does not say status_enquiry.profile: enquiries are off."),
+            say("The configuration does not set status_enquiry.profile, so enquiries are off."),
             hint=say(
-                "The gateway's interface shows no status enquiry. Where the operator's gateway "
-                'has one, write [status_enquiry] profile = "paynet-v4".'
+                "The gateway documents no status enquiry. If your operator's gateway has one, set "
+                '[status_enquiry] profile = "paynet-v4".'
             ),
         )
     return settings.status_enquiry.profile
 
 
-def refresh(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
+def refresh(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
     """Ask after the rows of a batch that are accepted or in doubt. The event loop starts and ends here.
 
     `watch` gets the refresh inside the loop, before it starts: a caller that wants to drain it keeps it.
@@ -62,7 +62,7 @@ def refresh_all(
             continue
         rules = rules_of(once, record.operation)
         with gateway_of(once, rules, environ) as gateway:
-            done = refresh(Task(once, rules, gateway, journal, record), tell, watch)
+            done = refresh(SendJob(once, rules, gateway, journal, record), tell, watch)
         yield record, done
         if done.interrupted:
             return
@@ -116,7 +116,7 @@ def _doubts(settings: Settings) -> Sequence[Claim]:
     return [Claim(candidate.sent_order_id or candidate.client_orderid) for candidate in found]
 
 
-async def _run(task: Task, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
+async def _run(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
     section = task.settings.status_enquiry
     dates = DateWatch(utc_now)
     reached = transport_settings(task.settings, task.connection.base_url)

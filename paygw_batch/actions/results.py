@@ -8,7 +8,7 @@ import polars as pl
 
 from paygw_batch.actions.batch_status import batch_summary, end_sentence
 from paygw_batch.actions.plan_document import Submission
-from paygw_batch.actions.send import Task
+from paygw_batch.actions.send import SendJob
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.engine import RunEnd
 from paygw_batch.files import table_ending, write_whole
@@ -75,7 +75,7 @@ def default_out(sheet: Path, name: str) -> Path:
     return sheet.with_name(f"{sheet.stem}{safe}.reconciliation.csv")
 
 
-def handed_over(task: Task) -> Summary:
+def handed_over(task: SendJob) -> Summary:
     """Return the summary of a batch that waits for workers, or is sent by them already."""
     found = replace(batch_summary(task.journal, task.batch, minor_units_of(task.rules)), known=task.known)
     ready = found.states.get("ready", 0)
@@ -90,7 +90,7 @@ def handed_over(task: Task) -> Summary:
     return replace(found, exit_code=ExitCode.DONE, message=told)
 
 
-def left_to_workers(task: Task) -> Summary:
+def left_to_workers(task: SendJob) -> Summary:
     """Return the summary of a batch that workers go on with. Its reconciliation is written when their run is over."""
     found = batch_summary(task.journal, task.batch, minor_units_of(task.rules))
     return replace(found, exit_code=ExitCode.INTERRUPTED, known=task.known, is_under_way=True)

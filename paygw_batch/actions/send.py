@@ -159,7 +159,7 @@ WaitForRoom = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SendJob:
     """A batch to send, and all that sending takes. `known` rows were in the journal before.
 
     `first`: only so many of the due rows are sent, in the sheet's order (None: all), and by this process alone.
@@ -178,7 +178,7 @@ class Task:
 
 
 def send(
-    task: Task,
+    task: SendJob,
     progress: Progress,
     watch: Watch,
     *,
@@ -231,7 +231,7 @@ def send(
     return end
 
 
-def _end_of_workers(task: Task, watch: Watch, counted: Counted) -> RunEnd:
+def _end_of_workers(task: SendJob, watch: Watch, counted: Counted) -> RunEnd:
     """Follow the workers that have the last rows of a batch in flight, where nothing else is due; return the end."""
     is_sent = (
         task.sent_by in {SentBy.WORKERS_IF_ANY, SentBy.WORKERS_UNATTENDED} and task.settings.journal.url is not None
@@ -244,7 +244,7 @@ def _end_of_workers(task: Task, watch: Watch, counted: Counted) -> RunEnd:
     return follow_run(run, task.journal, task.batch, watch, counted, stops=stops)
 
 
-def _handed_over(task: Task, *, waits: bool, begin: Callable[[], None]) -> RunOfWorkers | None:
+def _handed_over(task: SendJob, *, waits: bool, begin: Callable[[], None]) -> RunOfWorkers | None:
     """Hand a batch over to workers, and call one of them; None if none is alive and the batch `waits` for none."""
     if (url := task.settings.journal.url) is None:
         return None
@@ -257,14 +257,14 @@ def _handed_over(task: Task, *, waits: bool, begin: Callable[[], None]) -> RunOf
     return run
 
 
-def require_sendable(task: Task, countries: set[str]) -> None:
+def require_sendable(task: SendJob, countries: set[str]) -> None:
     """Raise `ConfigurationError` unless the configuration says all that rows of these countries need."""
     if operation_of(task.rules).name != task.batch.operation:
         raise InternalError(f"batch {task.batch.batch} was about to be sent as another operation than its own")
     require_complete(task.settings, task.rules, countries)
 
 
-def wrong_clock(task: Task) -> str | None:
+def wrong_clock(task: SendJob) -> str | None:
     """Return why nothing may be sent by the clock of this machine, or None.
 
     An attempt that is noted too early leaves its quarantine too early, once the clock is right again.
@@ -305,7 +305,7 @@ def _uncounted(counts: Mapping[OutcomeKind, int]) -> None:
 
 
 def send_rows(
-    task: Task,
+    task: SendJob,
     due_rows: int,
     progress: Progress,
     watch: Watch,
@@ -356,7 +356,7 @@ def _paced(prepare: Prepare, wait_for_room: WaitForRoom) -> Prepare:
 
 
 async def _run(
-    task: Task,
+    task: SendJob,
     prepare: Prepare,
     journal: EngineJournal,
     progress: Progress,

@@ -35,7 +35,7 @@ class OrderNeeded(ApprovalError):
 class AskedStatement:
     """A statement to carry out, and how: `words` go before its own evidence, `by` is who decides.
 
-    `as_of` is when it was true, for lines without a time. `matching_only` settles the lines that fit though others do
+    `as_of` is when it was true, for lines without a time. `matching_only` settles the lines that match though others do
     not. `again` carries out a file that was carried out for the batch before.
     """
 
@@ -61,7 +61,7 @@ class AskedStatement:
         if not done:
             return ""
         return say(
-            "{name} was carried out for this batch at {at} by {by}.",
+            "{name} was already applied to this batch at {at} by {by}.",
             name=self.statement.name,
             at=done[-1].at,
             by=done[-1].by,
@@ -73,8 +73,7 @@ class AskedStatement:
             raise UsageError(
                 f"{done} {say('Nothing was changed.')}",
                 hint=say(
-                    "Each file is carried out once. --again repeats it; each line must still be about the latest "
-                    "attempt."
+                    "Each file is applied once. --again repeats it; each line must still be about the latest attempt."
                 ),
                 for_terminal=True,
             )
@@ -106,7 +105,7 @@ def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
     """Return the time at which a statement was true, as a person wrote it in `field`. Raises `UsageError`."""
     if (found := read_time(text)) is None:
         raise UsageError(
-            say("{field} {text!r} cannot be read without guessing.", field=field, text=text),
+            say("{field} {text!r} is unclear.", field=field, text=text),
             hint=say("Write it as {written}.", written=WRITTEN),
         )
     if found.start > utc_now() + timedelta(seconds=MAX_AHEAD_S):
@@ -267,9 +266,7 @@ def carry_out_order(
     """
     policy, units = required_policy(settings), minor_units_by_currency()
     if batch is not None and find_batch(journal, batch).batch != order.content.batch:
-        raise UsageError(
-            say("The order is about batch {batch}, and not about {other}.", batch=order.content.batch, other=batch)
-        )
+        raise UsageError(say("The order is about batch {batch}, not {other}.", batch=order.content.batch, other=batch))
     found = order_in_force(order, journal, policy, utc_now(), endpoint=settings.endpoint(), minor_units=units)
     if order.claims_the_gateways_word:
         content = order.content
@@ -305,7 +302,7 @@ def needs_order_sentence(rows: Sequence[int]) -> str:
     named = (
         say("row {row}", row=rows[0])
         if len(rows) == 1
-        else say("{rows:,} rows, the first of them row {first},", rows=len(rows), first=rows[0])
+        else say("{rows:,} rows, starting with row {first},", rows=len(rows), first=rows[0])
     )
     return say("This would allow {named} to be paid again, so two people must agree.", named=named)
 

@@ -1,6 +1,6 @@
-"""Submits a sheet, once for every surface: plan -> approve -> open -> send.
+"""Submits a sheet, once for every conversation: plan -> approve -> open -> send.
 
-How a surface sends (a progress bar, a queue of outcomes) is passed in as a function.
+How it is sent (a progress bar, a queue of outcomes) is passed in as a function.
 """
 
 import shlex
@@ -11,15 +11,15 @@ from typing import TypeVar
 
 from paygw_batch.actions.approvals import named_plan, require_about, require_approval
 from paygw_batch.actions.plan_document import (
+    Conversation,
     RefusedSheet,
     Submission,
-    Surface,
     plan_sheet,
     refused_as_repeat,
     refused_for_defects,
     require_true_findings,
 )
-from paygw_batch.actions.send import Task
+from paygw_batch.actions.send import SendJob
 from paygw_batch.clock import utc_now
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.recorded_words import recorded
@@ -49,15 +49,15 @@ def submit_sheet(
     rules: Rules,
     gateway: GatewayAccess,
     journal: Journal,
-    surface: Surface,
-    send: Callable[[Task, Plan], T],
+    conversation: Conversation,
+    send: Callable[[SendJob, Plan], T],
 ) -> T | RefusedSheet:
     """Open the sheet's batch, or find it opened, and `send` the rows that are due in it.
 
     Raises `ApprovalError` when a new batch is not approved: nothing has been written by then.
     """
     plan = plan_sheet(asked, settings, journal)
-    surface.show(plan)
+    conversation.show(plan)
     require_named_plan(asked, settings)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
         return refused
@@ -74,8 +74,8 @@ def submit_sheet(
     if approved is NOT_ASKED_FOR and asked.options.is_plan_named:
         require_about(named_plan(settings, asked.plan), plan)
     for approval in approved.approvals:
-        surface.say(say("The plan was {sentence}.", sentence=recorded(approval)))
-    if (refused := refused_as_repeat(asked, plan, journal, surface, approved=approved.repeats_meant)) is not None:
+        conversation.say(say("The plan was {sentence}.", sentence=recorded(approval)))
+    if (refused := refused_as_repeat(asked, plan, journal, conversation, approved=approved.repeats_meant)) is not None:
         return refused
     batch = open_planned_batch(
         plan,
@@ -90,7 +90,7 @@ def submit_sheet(
         repeats_meant=True,
     )
     options = asked.options
-    task = Task(
+    task = SendJob(
         *(settings, rules, gateway, journal, batch, plan.known_rows),
         first=options.first,
         sent_by=options.sent_by,

@@ -164,7 +164,7 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
                 "resolve statement 3f9c2a statement.csv --yes --evidence 'From the portal, 23 Nov' --by 'Ada Obi'"),
         Example(mark("Settle the lines that match; the lines have no time:"),
                 "resolve statement 3f9c2a statement.csv --yes --matching-only --as-of 2026-11-23T18:00:00+03:00"),
-        Example(mark("Carry out the same file again:"), "resolve statement 3f9c2a new.csv --yes --again --wait"),
+        Example(mark("Apply the same file again:"), "resolve statement 3f9c2a new.csv --yes --again --wait"),
         Example(mark("Write an order for a second person instead:"),
                 "resolve statement 3f9c2a statement.csv --out settle.json --key ada.pem"),
     ),
@@ -193,7 +193,7 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     "notices": (Example(mark("See what people were told, and what waits:"), "notices"),),
     "notices send": (
         Example(mark("Send what is due, every five minutes from cron:"), "notices send"),
-        Example(mark("After the mail server was mended, do not wait for the next try:"), "notices send --again"),
+        Example(mark("After the mail server is fixed, retry at once:"), "notices send --again"),
     ),
     "limits": (
         Example(mark("Show the limits:"), "limits"),

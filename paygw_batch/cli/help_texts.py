@@ -20,7 +20,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
         0: mark("done: every row is accepted or paid"),
         1: mark("unexpected error"),
         2: mark("usage or configuration"),
-        3: mark("the sheet was refused, and nothing of it was sent"),
+        3: mark("the sheet was refused, and none of it was sent"),
         4: mark("finished, but some rows are rejected, or left out"),
         5: mark("a person is needed: a row is in doubt, or there is contradicting evidence"),
         6: mark("stopped early, rows are still ready: run again later"),

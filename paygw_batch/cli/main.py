@@ -47,7 +47,7 @@ COMMANDS = {
     "verify": mark("Replay and check the whole journal."),
     "journal": mark("Create, move or adopt a journal; list its hosts."),
     "forget": mark("Forget people, and keep the books."),
-    "backup": mark("Copy the journal, also during a run."),
+    "backup": mark("Copy the journal, even during a run."),
     "console": mark("Serve the pages for a browser."),
     "invite": mark("Invite a person to make a passkey for the console."),
     "work": mark("Send rows together with other hosts."),
@@ -129,7 +129,7 @@ class _CommandGroup(HelpGroup):
 def _hint_of(error: PaygwError, ctx: click.Context) -> str:
     """Return the hint of an error; the general one of a wrong usage names the command that was called."""
     if error.hint == say(UsageError.default_hint) and ctx.invoked_subcommand:
-        return say("`paygw-batch {command} --help` shows how it is written.", command=ctx.invoked_subcommand)
+        return say("`paygw-batch {command} --help` shows its usage.", command=ctx.invoked_subcommand)
     if error.option and error.option not in f"{error.message} {error.hint}":  # the sentence is one for a page, too
         return f"{error.hint} {say('The option: {option}.', option=error.option)}".strip()
     return error.hint
@@ -142,7 +142,7 @@ def _fit(error: click.UsageError, *, is_json: bool) -> click.UsageError:
     """
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its text is the help
     if is_json:
-        _print_summary(say("No command was named.") if is_help else error.format_message(), error.exit_code)
+        _print_summary(say("No command was given.") if is_help else error.format_message(), error.exit_code)
     if is_help:
         return error
     first = say("Error: ")

@@ -108,8 +108,8 @@ def require_csv(out: Path | None, *, for_excel: bool) -> None:
     """Raise `UsageError` if a file is to be one for Excel, and is no CSV file."""
     if for_excel and out is not None and out.suffix.lower() != ".csv":
         raise UsageError(
-            say("--for-excel is about CSV files, and {out} is none.", out=out),
-            hint=say("Leave it out: a workbook (.xlsx) keeps every digit by itself."),
+            say("--for-excel is for CSV files, but {out} is not one.", out=out),
+            hint=say("Leave it out: a workbook (.xlsx) keeps every digit anyway."),
         )
 
 
@@ -127,8 +127,8 @@ def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
         amount = parse_amount(amount_text, minor_units=4)
         if "," in amount_text or "\N{NO-BREAK SPACE}" in amount_text or " " in amount_text.strip():
             raise UsageError(
-                say("--expect-total {text}: write the amount without a sign between thousands.", text=text),
-                hint=say("The decimals follow a point: KES=125000.50."),
+                say("--expect-total {text}: write the amount without thousands separators.", text=text),
+                hint=say("Use a decimal point: KES=125000.50."),
             )
         if equals and currency.strip() and amount_text.strip() and amount is None:
             raise UsageError(

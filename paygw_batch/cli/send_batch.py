@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from paygw_batch.actions.continue_batch import continued_batch, unfinished_batch
-from paygw_batch.actions.plan_document import SentBy, Submission, Surface
+from paygw_batch.actions.plan_document import Conversation, SentBy, Submission
 from paygw_batch.actions.results import (
     ResultFiles,
     default_out,
@@ -21,7 +21,7 @@ from paygw_batch.actions.results import (
     write_results,
 )
 from paygw_batch.actions.run_report import RunReport, run_reported
-from paygw_batch.actions.send import Drained, Task, send
+from paygw_batch.actions.send import Drained, SendJob, send
 from paygw_batch.actions.submit_sheet import refused_summary, submit_sheet, with_warnings_told
 from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import guard_of
@@ -61,7 +61,7 @@ def reported(settings: Settings, command: str, screen: Screen) -> Iterator[RunRe
 class Continued:
     """A batch that a command continues, where its reconciliation goes, and how that ended."""
 
-    task: Task
+    task: SendJob
     out: Path
     report: RunReport
     for_excel: bool = False
@@ -107,7 +107,7 @@ def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> P
 
 
 def send_and_reconcile(
-    task: Task, out: Path, screen: Screen, *, report: Path | None = None, for_excel: bool = False
+    task: SendJob, out: Path, screen: Screen, *, report: Path | None = None, for_excel: bool = False
 ) -> Summary:
     """Send the due rows of the batch, write the reconciliation file, and return the summary.
 
@@ -147,7 +147,7 @@ def drain_on_signals(run: Drained, progress: Progress) -> None:
         if signals > 1:
             _leave()
         progress.note(
-            say("Leaving: the workers go on with this batch.")
+            say("Detached: the workers continue this batch.")
             if run.goes_on
             else say(
                 "Stopping: no new rows are started. Waiting for rows in flight. Press Ctrl-C again to stop at once."
@@ -211,12 +211,14 @@ def submit_and_report(
     Where a question comes up, a person is asked only if one `may_ask`.
     """
 
-    def send(task: Task, plan: Plan) -> Summary:
+    def send(task: SendJob, plan: Plan) -> Summary:
         sent = send_and_reconcile(task, files.out, screen, report=files.report, for_excel=files.for_excel)
         return with_warnings_told(sent, plan)
 
-    surface = Surface(partial(show_planned, screen), screen.say, screen.confirm if may_ask else Surface().confirm)
-    result = submit_sheet(asked, settings, rules, gateway, journal, surface, send)
+    conversation = Conversation(
+        partial(show_planned, screen), screen.say, screen.confirm if may_ask else Conversation().confirm
+    )
+    result = submit_sheet(asked, settings, rules, gateway, journal, conversation, send)
     if isinstance(result, Summary):
         return result
     if files.rejects is not None and result.repeat is None:
@@ -239,7 +241,7 @@ def show_known(screen: Screen, plan: Plan) -> None:
         screen.say(
             say_count(
                 plan.known_rows,
-                "{count:,} row is known to the journal; it keeps its state.",
-                "{count:,} rows are known to the journal; they keep their state.",
+                "{count:,} row is already in the journal and keeps its state.",
+                "{count:,} rows are already in the journal and keep their state.",
             )
         )

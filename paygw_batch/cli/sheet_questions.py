@@ -40,7 +40,7 @@ def answered(
         else:
             if asked:
                 said = " ".join(f"--{asks} {shlex.quote(answer)}" for asks, answer in asked.items())
-                screen.say(say("The options that say the same: {said}", said=said))
+                screen.say(say("The same answers as options: {said}", said=said))
             return found, answers
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -33,13 +34,13 @@ from paygw_batch.console.pages.settling.orders import OrderAgreement
 from paygw_batch.console.passkey_access import passkey_access
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act, members_of
-from paygw_batch.console.rendering import STATIC, language_of, page_templates
+from paygw_batch.console.rendering import STATIC, page_templates, shown_for
 from paygw_batch.console.visits import Console, PageNotFound, Visit, WebRoute, error_page
 from paygw_batch.console.web_guard import MAX_FORM_BYTES, AsgiApp, WebGuard
 from paygw_batch.console.web_sessions import KeptSessions, SignInWay, WebSessions
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.language import say, speaking
+from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.journal import open_trail
 from paygw_batch.wiring.operations import rules_of
@@ -53,9 +54,9 @@ ROUTES = (
     WebRoute("/language", signing_in.choose_language, None, "POST"),
     WebRoute("/invitation/{token}", signing_in.invited, None),
     WebRoute("/invitation/{token}", signing_in.take_invitation, None, "POST", form=""),
-    WebRoute("/session", signing_in.session_left, Act.LOOK_AFTER, is_poll=True),
-    WebRoute("/session/stay", signing_in.session_left, Act.LOOK_AFTER),
-    WebRoute("/sign-out", signing_in.sign_out, Act.LOOK_AFTER, "POST"),
+    WebRoute("/session", signing_in.session_left, Act.ADMINISTER, is_poll=True),
+    WebRoute("/session/stay", signing_in.session_left, Act.ADMINISTER),
+    WebRoute("/sign-out", signing_in.sign_out, Act.ADMINISTER, "POST"),
     WebRoute("/", overview_page.overview, Act.LOOK),
     WebRoute("/new", new_payout_page.new_payout, Act.PREPARE),
     WebRoute("/new", new_payout_page.upload, Act.PREPARE, "POST", form=""),
@@ -101,8 +102,8 @@ ROUTES = (
     WebRoute("/orders/{order}/carry-out", _ORDER.start, Act.SETTLE, "POST", audit_action="carry order out"),
     WebRoute("/payees", payee_page.find_payee, Act.LOOK),
     WebRoute("/payees/advice", payee_page.remittance_advice, Act.DOWNLOAD),
-    WebRoute("/people", people_page.people_and_health, Act.LOOK_AFTER),
-    WebRoute("/workers", workers_page.workers_of_all_hosts, Act.LOOK_AFTER),
+    WebRoute("/people", people_page.people_and_health, Act.ADMINISTER),
+    WebRoute("/workers", workers_page.workers_of_all_hosts, Act.ADMINISTER),
     WebRoute("/people/check", people_page.check_program, Act.CHECK, "POST"),
     WebRoute("/payouts/{batch}/pause", payout_page.pause, Act.START, "POST"),
     WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Act.START, "POST"),
@@ -167,7 +168,7 @@ def console_app(console: Console) -> AsgiApp:
 
     async def missing(request: Request, _error: Exception) -> Response:
         session = await run_in_threadpool(console.sessions.session, request.cookies.get(console.cookie, ""))
-        with speaking(language_of(request.cookies)):
+        with shown_for(request.cookies, ZoneInfo(settings.console.time_zone)):
             return error_page(Visit(console, request, session), PageNotFound())
 
     pages = {one.path: one.handler for one in ROUTES if one.method == "GET" and not one.is_poll}

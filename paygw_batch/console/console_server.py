@@ -81,7 +81,7 @@ class CurrentPages:
         except PaygwError as error:
             self._tell(
                 say(
-                    "The changed configuration cannot be used: {reason} The pages go on as before.",
+                    "The changed configuration cannot be used: {reason} The pages continue as before.",
                     reason=error.message,
                 )
             )

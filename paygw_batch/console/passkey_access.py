@@ -266,7 +266,7 @@ def _keys_of(settings: Settings, members: tuple[Member, ...]) -> Mapping[PublicK
                     other=member.name,
                     fingerprint=key.fingerprint,
                 ),
-                hint=say("List each key under the name of the one person who has it."),
+                hint=say("List each key under the name of the one person who holds it."),
             )
     return found
 

@@ -56,9 +56,9 @@ def members_of(settings: Settings) -> tuple[Member, ...]:
         for name in names:
             if found.setdefault(plain_name(name), Member(name.strip(), frozenset({role}))).roles != {role}:
                 raise ConfigurationError(
-                    say("{name} is listed as {role}, and as something else too.", name=name, role=role),
+                    say("{name} is listed as {role} and in another role.", name=name, role=role),
                     hint=say(
-                        "Who prepares or approves payouts neither audits nor administers them: name each person once."
+                        "People who prepare or approve payouts can't audit or administer them. Name each person once."
                     ),
                 )
     return tuple(sorted(found.values(), key=lambda member: member.name.casefold()))
@@ -87,7 +87,7 @@ class Act(StrEnum):
     """Agree to an order that another person signed, or send it back."""
     DOWNLOAD = "download"
     """Take files away that name payees with their accounts."""
-    LOOK_AFTER = "look_after"
+    ADMINISTER = "administer"
     """See people, keys and the health of the program."""
     CHECK = "check"
     """Have the program check itself."""
@@ -113,7 +113,7 @@ _ROLES: Mapping[Act, frozenset[Role]] = MappingProxyType(
         Act.AGREE: frozenset({Role.APPROVER}),
         Act.DOWNLOAD: frozenset({Role.MAKER, Role.APPROVER}),
         Act.CHECK: frozenset({Role.MAKER, Role.APPROVER, Role.ADMINISTRATOR}),
-        Act.LOOK_AFTER: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR}),
+        Act.ADMINISTER: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR}),
     }
 )
 """The roles that may do each act at all. An act or a role that is not here is refused."""

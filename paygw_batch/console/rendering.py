@@ -16,10 +16,9 @@ from urllib.parse import urlencode
 from jinja2 import Environment
 
 from paygw_batch.actions.follow_payout import BEING_SENT
-from paygw_batch.core.money import with_separators
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.core.shown_states import INVALID
-from paygw_batch.language import language, languages, mark, mark_all, say, say_count, speaking
+from paygw_batch.language import language, languages, mark, mark_all, say, say_count, speaking, thousands_apart_by
 from paygw_batch.report.page import page_environment
 from paygw_batch.run.approval_keys import plain_name
 from paygw_batch.run.signed_document import in_groups
@@ -28,7 +27,7 @@ from paygw_batch.sheet.columns import label_of
 _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "paid": ("✓", *mark_all("Paid", "the gateway confirmed the payment")),
-        "accepted": ("…", *mark_all("With the gateway", "taken; its final answer is awaited")),
+        "accepted": ("…", *mark_all("With the gateway", "accepted; waiting for the final answer")),
         "rejected": ("✕", *mark_all("Rejected", "finally rejected by the gateway; no payment was made")),
         "returned": ("↩", *mark_all("Came back", "paid, and the money came back")),
         "in_doubt": ("?", *mark_all("In doubt", "may have been paid; never sent again without evidence")),
@@ -111,10 +110,6 @@ def page_templates() -> Environment:
     found.filters.update(when=when, ago=ago, day=day, share=_share, code=in_groups, first_name=_first_name)
     found.filters["recorded"] = lambda text: recorded(text, is_for_officers=True) if text else text
     found.tests["same_person"] = lambda one, other: plain_name(one) == plain_name(other)
-    found.filters.update(
-        money=money,
-        number=lambda count: with_narrow_spaces(f"{count:,}"),
-    )
     found.globals.update(column_label=label_of)
     found.globals.update(state_sign=state_sign, state_word=state_word, state_meaning=state_meaning)
     return found
@@ -124,24 +119,17 @@ _zone: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
 
 
 @contextmanager
-def times_in(zone: tzinfo) -> Iterator[None]:
-    """Show times in this zone."""
+def shown_for(cookies: Mapping[str, str], zone: tzinfo) -> Iterator[None]:
+    """Answer in the browser's language, with times in this zone, and thousands apart by a narrow space.
+
+    Tables and sentences of a page share it in every language: a comma is a decimal sign to some of the readers.
+    """
     token = _zone.set(zone)
     try:
-        yield
+        with speaking(language_of(cookies)), thousands_apart_by(_NARROW_SPACE):
+            yield
     finally:
         _zone.reset(token)
-
-
-def money(amount: str) -> str:
-    """Return an amount with its thousands apart; another text as it is."""
-    shown = with_separators(amount)
-    return with_narrow_spaces(shown) if shown != amount else amount
-
-
-def with_narrow_spaces(text: str) -> str:
-    """Return a number with its thousands apart, as people of every language read it: `1 234.50`."""
-    return text.replace(",", _NARROW_SPACE)
 
 
 _NARROW_SPACE = "\u202f"

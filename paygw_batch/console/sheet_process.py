@@ -38,7 +38,7 @@ def check_in_process(
     """Check a payout in another process. Raises `SheetError` if that process does not end by itself."""
     if not run_within_limits(_PROGRAM, [str(folder.path), maker_key], settings, config=config, environ=environ):
         raise SheetError(
-            say("The sheet needs more memory or time than a check may use."),
+            say("The sheet is too large: checking it needs more memory or time than is allowed."),
             hint=say("Split it, and upload the parts."),
         )
 

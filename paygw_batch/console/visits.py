@@ -27,7 +27,7 @@ from paygw_batch.clock import Now, timestamp
 from paygw_batch.console.passkey_access import PasskeyAccess
 from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act, Member, Role, Thing, may
-from paygw_batch.console.rendering import Page, language_of, masked, own_names, times_in
+from paygw_batch.console.rendering import Page, masked, own_names, shown_for
 from paygw_batch.console.web_guard import BodyRefused
 from paygw_batch.console.web_sessions import SignedInKey, SignInWay, WebSession, WebSessions
 from paygw_batch.core.batch import PAYOUT
@@ -41,7 +41,7 @@ from paygw_batch.journal import (
     make_directory,
 )
 from paygw_batch.journal.audit.audit_trail import AuditTrail
-from paygw_batch.language import language, mark, mark_all, say, speaking
+from paygw_batch.language import language, mark, mark_all, say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.columns import columns_of_operation
 
@@ -346,7 +346,7 @@ class WebRoute:
 
         async def answer(request: Request) -> Response:
             zone = ZoneInfo(console.settings.console.time_zone)  # kept by its library
-            with speaking(language_of(request.cookies)), times_in(zone):
+            with shown_for(request.cookies, zone):
                 return await in_language(request)
 
         async def in_language(request: Request) -> Response:
@@ -478,7 +478,7 @@ def error_page(visit: Visit, error: PaygwError) -> Response:
 
 def _too_much(visit: Visit) -> Response:
     """Return the page about a body that is too long or too slow. The rest of it is not read."""
-    message = say("The file is too large, or came too slowly.")
+    message = say("The file is too large, or took too long to upload.")
     answer = visit.page(ErrorPage(say("This cannot be done now"), message), status=413)
     answer.headers["connection"] = "close"
     return answer

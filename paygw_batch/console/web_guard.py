@@ -56,7 +56,7 @@ class WebGuard:
         answered = _with_headers(send, self._headers)
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(given) != 1 or given[0].lower() not in self._hosts:
-            await _refuse(answered, 421, say("This name does not belong to the pages."))
+            await _refuse(answered, 421, say("These pages are not served at this address."))
             return
         most = self._most_bytes(scope["path"])
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
@@ -67,7 +67,7 @@ class WebGuard:
         try:
             await self._app(scope, body.receive, answered)
         except BodyRefused:
-            await _refuse(answered, 413, say("The file is too large, or came too slowly."))
+            await _refuse(answered, 413, say("The file is too large, or took too long to upload."))
 
 
 class BodyRefused(Exception):

@@ -17,7 +17,7 @@ from paygw_batch.journal.sqlite.connect import SideDatabase
 from paygw_batch.run.approval_keys import PublicKey
 
 SECRET_BYTES = 32
-_MOST = 1_000
+_MAX_SESSIONS = 1_000
 """The maximum number of sessions: the oldest ends for a new one."""
 _TABLES = """
 CREATE TABLE session (
@@ -80,7 +80,7 @@ class KeptSessions:
         with self._lock, _SESSIONS.writing(self._connection, self._path):
             self._run("DELETE FROM session WHERE digest = ?", instead_of)
             self._run("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", digest, *astuple(session))
-            self._run(_OLDEST, _MOST)
+            self._run(_OLDEST, _MAX_SESSIONS)
 
     def session(self, digest: bytes) -> KeptSession | None:
         """Return the session with an id of this digest; None if there is none."""

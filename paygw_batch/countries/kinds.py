@@ -131,10 +131,10 @@ KINDS: Mapping[FieldKind, KindEntry] = MappingProxyType(
         FieldKind.POSTAL_CODE: KindEntry(
             Cleaning.TRIMMED,
             Checking.PATTERN,
-            words=mark("Letters, digits, blanks and hyphens."),
+            words=mark("Letters, digits, spaces and hyphens."),
             example="00100",
             pattern=_POSTAL_CODE,
-            what=mark("a postal code of letters, digits, blanks and hyphens, such as 00100"),
+            what=mark("a postal code of letters, digits, spaces and hyphens, such as 00100"),
         ),
         FieldKind.OPERATOR_URL: _NOT_OF_A_SHEET,
         FieldKind.CONTROL: _NOT_OF_A_SHEET,

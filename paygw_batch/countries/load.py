@@ -465,7 +465,7 @@ def chosen_countries(words: Iterable[str], rules: Rules) -> list[CountryRule]:
         if rule.form is None:
             raise UsageError(
                 say(rule.unusable),
-                hint=say("The configuration must say {missing_terms}.", missing_terms=", ".join(rule.missing_terms)),
+                hint=say("The configuration must set {missing_terms}.", missing_terms=", ".join(rule.missing_terms)),
             )
     return list(chosen.values())
 

@@ -27,7 +27,7 @@ class FieldKind(StrEnum):
     EMAIL = "email"
     IPV4 = "ipv4"
     POSTAL_CODE = "postal_code"
-    """Letters, digits, blanks and hyphens."""
+    "Letters, digits, spaces and hyphens."
     OPERATOR_URL = "operator_url"
     """An address of the operator's own, the same for every row: the configuration has it, under the field's name."""
     CONTROL = "control"

@@ -358,7 +358,7 @@ class Engine:
                 self._pacing.stopped(reason)
             case PauseRun(pause_s):
                 self._pacing.pause(asyncio.get_running_loop().time(), pause_s)
-                self._progress.note(say("The gateway asked for a rest of {seconds:.0f} seconds.", seconds=pause_s))
+                self._progress.note(say("The gateway asked for a pause of {seconds:.0f} seconds.", seconds=pause_s))
             case GoOn() | TryAgain():
                 pass
 

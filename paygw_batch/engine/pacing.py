@@ -119,7 +119,7 @@ class Rhythm:
 
 def doubt_sentence(rows: int) -> str:
     """Return why a run stops: `rows` in a row came into doubt."""
-    return say_count(rows, "{count} row came into doubt.", "{count} rows in a row came into doubt.")
+    return say_count(rows, "{count} row ended in doubt.", "{count} rows in a row ended in doubt.")
 
 
 def rejection_sentence(counted: int, reason: str) -> str:

@@ -72,8 +72,8 @@ class Origin:
             raise ConfigurationError(
                 say("{setting} is not an address that can be used.", setting=setting),
                 hint=say(
-                    "Write https://host, with a port and a path where needed; no user name, query or "
-                    "fragment, and other than ASCII names in their xn-- form."
+                    "Write https://host, with a port and a path if needed, but no user name, query or fragment. "
+                    "Write names outside ASCII in their xn-- form."
                 ),
             )
         port = int(found["port"]) if found["port"] else _DEFAULT_PORTS[scheme]
@@ -123,7 +123,7 @@ def gateway_origin(base_url: str) -> tuple[Origin, str]:
     origin, path = Origin.of(base_url, setting="gateway.base_url")
     if not origin.is_tls and not origin.is_loopback:
         raise ConfigurationError(
-            say("gateway.base_url would send payouts to {host} unprotected.", host=origin.host),
+            say("gateway.base_url would send payouts to {host} unencrypted.", host=origin.host),
             hint=say("Write https:// instead."),
         )
     return origin, path
@@ -133,7 +133,8 @@ def proxy_origin(proxy: str, *, gateway: Origin) -> Origin:
     """Return the proxy's origin. It is spoken to in plain HTTP, and tunnels TLS only."""
     if not gateway.is_tls:
         raise ConfigurationError(
-            say("gateway.proxy is set, and gateway.base_url is plain HTTP."), hint=say("A proxy carries https:// only.")
+            say("gateway.proxy is set, but gateway.base_url is plain HTTP."),
+            hint=say("A proxy can be used only with https://."),
         )
     origin, path = Origin.of(proxy, setting="gateway.proxy")
     if origin.is_tls or path:

@@ -93,7 +93,7 @@ def _of_fault(fault: TransportFault) -> Verdict:
         return Verdict(Outcome(OutcomeKind.UNKNOWN, cause=fault.kind.value))
     outcome = Outcome(OutcomeKind.NOT_SENT, cause=fault.kind.value)
     if fault.kind is FaultKind.TLS_UNTRUSTED:
-        return Verdict(outcome, StopRun(say("The gateway's certificate is not to be trusted.")))
+        return Verdict(outcome, StopRun(say("The gateway's certificate is not trusted.")))
     if fault.kind is FaultKind.EARLY_REPLY:
         return Verdict(
             outcome, StopRun(say("The gateway replied before we sent a request, so its replies can't be trusted."))
@@ -181,7 +181,7 @@ def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 
 def _advice(reply: RawReply, outcome: Outcome, now: datetime | None) -> Advice:
     if outcome.conflict:
-        return StopRun(say("The gateway answered about another payout than the one it was asked for."))
+        return StopRun(say("The gateway's answer was about a different payout."))
     if reply.http_status in _CREDENTIALS_REFUSED:
         return StopRun(say("The gateway refuses our credentials (HTTP {http_status}).", http_status=reply.http_status))
     if reply.http_status in _REST_ASKED:

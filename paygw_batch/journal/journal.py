@@ -754,7 +754,7 @@ class Journal(JournalReader):
 def key_is_elsewhere(key: FingerprintKey) -> JournalError:
     """Return the error that people were forgotten by a key which is not on this machine."""
     return JournalError(
-        say("People were forgotten, and the key by which they are known again is not on this machine."),
+        say("People were forgotten, but the key that recognizes them is not on this machine."),
         hint=say(
             "Nothing was sent, and nobody was forgotten. Copy the key from the machine on which they were forgotten "
             "to {path} (mode 0600).",

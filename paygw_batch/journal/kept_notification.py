@@ -62,7 +62,7 @@ def decode_notification(text: str) -> Notification:
         }
         return Notification(**{**fields, **read})
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InboxDamaged(say("A notification in the inbox does not read as one.")) from None
+        raise InboxDamaged(say("A notification in the inbox cannot be read.")) from None
 
 
 def evidence_of(entry: InboxEntry) -> Evidence:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from paygw_batch.core.delivery import Trouble, TroubleKind
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 (how one begins)
-_FEWEST_SECRET_BYTES, _MOST_SECRET_BYTES = 24, 64
+_MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
 
 
 def secret_bytes(text: str) -> bytes:
@@ -19,8 +19,8 @@ def secret_bytes(text: str) -> bytes:
         key = base64.b64decode(text.strip().removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError("it is no base64") from None
-    if not _FEWEST_SECRET_BYTES <= len(key) <= _MOST_SECRET_BYTES:
-        raise ValueError(f"it has {len(key)} bytes, and must have {_FEWEST_SECRET_BYTES} to {_MOST_SECRET_BYTES}")
+    if not _MIN_SECRET_BYTES <= len(key) <= _MAX_SECRET_BYTES:
+        raise ValueError(f"it has {len(key)} bytes, and must have {_MIN_SECRET_BYTES} to {_MAX_SECRET_BYTES}")
     return key
 
 

@@ -1,6 +1,6 @@
 """Finds the next step for a person, about a row or a batch: as data, and in the words of the command line.
 
-Another surface has its own words for the same steps.
+A page has its own words for the same steps.
 """
 
 import shlex
@@ -144,7 +144,11 @@ def held_sentence(hold: Hold) -> str:
 def in_command_words(step: NextStep) -> str:
     """Return a step about a row as the command line says it."""
     row, marked = step.row, step.row.possible_duplicate_of
-    again = "" if marked is None else say(" It is a possible duplicate of attempt {attempt}: be sure.", attempt=marked)
+    again = (
+        ""
+        if marked is None
+        else say(" It is a possible duplicate of attempt {attempt}: make sure first.", attempt=marked)
+    )
     return say(
         _COMMAND_WORDS[step.step],
         held="" if step.hold is None else f"{held_sentence(step.hold)} ",

@@ -20,7 +20,7 @@ _TROUBLES = {
     TroubleKind.NOT_ENCRYPTED: mark("the server does not offer an encrypted connection"),
     TroubleKind.SIGN_IN: mark("the server refused the user or the password"),
     TroubleKind.REFUSED: mark("the server refused it"),
-    TroubleKind.BROKEN: mark("the connection broke off"),
+    TroubleKind.BROKEN: mark("the connection was lost"),
     TroubleKind.NOT_CONFIGURED: mark("the configuration no longer says how to send it"),
 }
 OCCASION_WORDS = {
@@ -57,7 +57,7 @@ def notice_words(notice: KeptNotice, content: Mapping[str, Any], *, has_file: bo
     """Return a notice in the chosen language; `has_file`: the sheet with its mistakes marked goes with it."""
     sentences = [*_sentences(notice.occasion, content)]
     if has_file:
-        sentences.append(say("The rows with their mistakes are attached. They hold data of payees."))
+        sentences.append(say("The rows with their mistakes are attached. They contain payees' data."))
     return NoticeWords(
         fit_for_terminal(_title(notice.occasion, content)),
         [fit_for_terminal(one) for one in sentences],
@@ -159,8 +159,8 @@ def _of_run(content: Mapping[str, Any]) -> Iterator[str]:
     if in_doubt := states.get("in_doubt", 0):
         yield say_count(
             in_doubt,
-            "{count:,} row is in doubt: ask the gateway what became of it, and settle it.",
-            "{count:,} rows are in doubt: ask the gateway what became of them, and settle them.",
+            "{count:,} row is in doubt: ask the gateway what happened to it, and settle it.",
+            "{count:,} rows are in doubt: ask the gateway what happened to them, and settle them.",
         )
     if ready := states.get("ready", 0):
         yield say_count(
@@ -168,11 +168,11 @@ def _of_run(content: Mapping[str, Any]) -> Iterator[str]:
             "{count:,} row has not been sent. Start the run again.",
             "{count:,} rows have not been sent. Start the run again.",
         )
-    yield say("The figures are those of {time} (UTC).", time=_minute(content["at"]))
+    yield say("Figures as of {time} (UTC).", time=_minute(content["at"]))
 
 
 def _of_refused_sheet(content: Mapping[str, Any]) -> Iterator[str]:
-    yield say("Nothing of it was sent.")
+    yield say("None of it was sent.")
     if content["defects"]:
         yield say_count(content["defects"], "{count:,} row has defects.", "{count:,} rows have defects.")
     if content["answer"]:

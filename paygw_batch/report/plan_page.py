@@ -45,7 +45,7 @@ _MAX_DECIMALS = 4
 _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         CHANGED_ACCOUNT: mark_all("changed account", "changed accounts"),
-        AMOUNT_OFF: mark_all("amount off", "amounts off"),
+        AMOUNT_OFF: mark_all("amount differs", "amounts differ"),
         NEW_PAYEE: mark_all("new person", "new people"),
         GONE: mark_all("person missing", "people missing"),
     }

@@ -118,10 +118,10 @@ def _add_payments(pen: "_Pen", sheet: Any, frame: pl.DataFrame, books: BatchTota
 def _as_text(count: int) -> str:
     return say_count(
         count,
-        "{count:,} amount is written as text, because a spreadsheet's number is not exact there: its own sums leave "
-        "them out.",
-        "{count:,} amounts are written as text, because a spreadsheet's number is not exact there: its own sums leave "
-        "them out.",
+        "{count:,} amount is written as text, because a spreadsheet's number would not be exact. The "
+        "spreadsheet's sums leave it out.",
+        "{count:,} amounts are written as text, because a spreadsheet's numbers would not be exact. The "
+        "spreadsheet's sums leave them out.",
     )
 
 

@@ -333,17 +333,17 @@ def check_findings(document: PlanDocument, again: Sequence[PlanFinding], *, repe
 
 def _what_differs(planned: Content, actual: Content) -> str:
     if planned.endpoint != actual.endpoint:
-        return say("it is for {endpoint}, and this is {actual}", endpoint=planned.endpoint, actual=actual.endpoint)
+        return say("it is for {endpoint}, but this is {actual}", endpoint=planned.endpoint, actual=actual.endpoint)
     if planned.journal != actual.journal:
         return say(
-            "it is for the journal {journal}, and this is the journal {actual}",
+            "it is for the journal {journal}, but this is the journal {actual}",
             journal=planned.journal[:8],
             actual=actual.journal[:8],
         )
     if planned.totals != actual.totals:
-        return say("its total is {planned}, and the sheet's is {actual}", planned=_sums(planned), actual=_sums(actual))
+        return say("its total is {planned}, but the sheet's is {actual}", planned=_sums(planned), actual=_sums(actual))
     if planned.rows != actual.rows:
-        return say("it has {rows} rows, and the sheet {actual}", rows=planned.rows, actual=actual.rows)
+        return say("it has {rows} rows, but the sheet has {actual}", rows=planned.rows, actual=actual.rows)
     return say("a row, a payee or the way to submit it has changed since")
 
 

@@ -138,7 +138,7 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
         key = load_pem_private_key(pem, passphrase if b"ENCRYPTED" in pem else None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise ConfigurationError(
-            say("{path} holds no private key that can be opened.", path=path),
+            say("{path} does not contain a private key that can be opened.", path=path),
             hint=say("An encrypted key needs its passphrase in PAYGW_APPROVAL_PASSPHRASE."),
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
@@ -291,7 +291,7 @@ def people_of(makers: Listed, approvers: Listed) -> People:
             plain = plain_name(name)
             if not plain:
                 raise ConfigurationError(
-                    say("A name in [approval.{section}] is empty.", section=section), hint=say("Write who has the key.")
+                    say("A name in [approval.{section}] is empty.", section=section), hint=say("Write whose key it is.")
                 )
             names.setdefault(plain, _shown(name))
             of_person = keys.setdefault(plain, {"makers": [], "approvers": []})
@@ -339,5 +339,5 @@ def _refuse_shared_keys(people: Sequence[Person]) -> None:
                         other=person.name,
                         fingerprint=key.fingerprint,
                     ),
-                    hint=say("List each key under the name of the one person who has it."),
+                    hint=say("List each key under the name of the one person who holds it."),
                 )

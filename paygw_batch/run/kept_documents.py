@@ -184,7 +184,7 @@ def require_unused(document: SignedDocument, journal: JournalReader) -> None:
         if was_carried_out(document, journal):
             raise ApprovalError(
                 say("The {noun} was carried out already: it can't be withdrawn.", noun=say(document.noun)),
-                hint=say("Nobody can be remembered again."),
+                hint=say("Forgetting cannot be undone."),
             )
         return
     for opened in journal.batches(plan_sha256=document.digest()):

@@ -40,7 +40,7 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
         if text and found is None:
             return _wrong(
                 say(
-                    "The time {text!r} cannot be read without guessing: write it as {written}.",
+                    "The time {text!r} is unclear: write it as {written}.",
                     text=text,
                     written=WRITTEN,
                 )
@@ -50,7 +50,7 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
     true_at = [_span(one) for one in (own, as_of) if one is not None]
     if true_by:
         true_at.append(Span("", true_by))
-    before = say("{time} at the latest (the file was carried out then)", time=true_by) if true_by else ""
+    before = say("{time} at the latest (the file was applied then)", time=true_by) if true_by else ""
     return LineTime(
         StatedTimes(tuple(true_at), _span(sent_at) if sent_at is not None else None),
         StatedTimes((_span(own),) if own is not None else ()),
@@ -88,7 +88,7 @@ def other_attempt_sentence(
                 left=left,
             )
         case Meant.UNSTATED if not is_only_attempt:
-            said = say("{shown} leaves it open", shown=time.shown) if time.shown else say("the line does not say")
+            said = say("{shown} does not say", shown=time.shown) if time.shown else say("the line does not say")
             return say(
                 "{order_id} was sent more than once, and {said} which attempt is meant ({left}). Give the time: "
                 "in a column time, in the column sent_at of the question list, or for the whole file.",

@@ -174,7 +174,7 @@ class StatementReader:
                 readings.append(StatementDifference(line.line, "", say("The line names no order.")))
             elif times[line.order_id] > 1:
                 said = say(
-                    "The statement names {order_id} {times} times: which line holds?",
+                    "The statement names {order_id} {times} times: which line is right?",
                     order_id=line.order_id,
                     times=times[line.order_id],
                 )

@@ -121,7 +121,7 @@ def require_place(order: SignedDocument, journal: JournalReader, endpoint: str) 
     if content.endpoint != endpoint:
         raise ApprovalError(
             say(
-                "The {noun} is for {endpoint}, and this is {actual}.",
+                "The {noun} is for {endpoint}, but this is {actual}.",
                 noun=say(order.noun),
                 endpoint=content.endpoint,
                 actual=endpoint,
@@ -132,7 +132,7 @@ def require_place(order: SignedDocument, journal: JournalReader, endpoint: str) 
     if content.journal != journal_id:
         raise ApprovalError(
             say(
-                "The {noun} is for the journal {journal}, and this is the journal {journal_id}.",
+                "The {noun} is for the journal {journal}, but this is the journal {journal_id}.",
                 noun=say(order.noun),
                 journal=content.journal[:8],
                 journal_id=journal_id[:8],

@@ -119,9 +119,9 @@ class JournalClock:
             raise UsageError(
                 say("{wrong} Nothing is settled, released or amended while the clock is wrong.", wrong=" ".join(wrong)),
                 hint=say(
-                    "Set the clock right, and run the command again. A clock that was ahead is believed again after "
-                    "the next reply of the gateway (`submit`, `resume` or `refresh`), and after the newest time in "
-                    "the journal."
+                    "Set the clock right, and run the command again. A clock that was ahead is trusted again "
+                    "after the next reply of the gateway (`submit`, `resume` or `refresh`), and after the "
+                    "newest time in the journal."
                 ),
                 for_terminal=True,
             )

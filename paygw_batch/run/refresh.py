@@ -129,7 +129,7 @@ class Refresh:
             if self._stopping.is_set() or not self._open_rows():
                 break
             if elapsed_s + wait_s > self._politeness.limit_s:
-                self.result.stop_reason = say("the time for asking is over; the same command goes on asking.")
+                self.result.stop_reason = say("time ran out. The same command continues asking.")
                 break
             await self._wait(wait_s)
         return self.result

@@ -24,7 +24,7 @@ from paygw_batch.run.resolve import open_from, standings_of
 from paygw_batch.run.signed_document import SignedPart
 
 _WHY_NOT = {
-    State.READY: mark("it is ready already: the next run sends it, unless it is held"),
+    State.READY: mark("it is already ready: the next run sends it, unless it is held"),
     State.IN_FLIGHT: mark("it is in doubt and may have been paid: settle it first"),
     State.IN_DOUBT: mark("it is in doubt and may have been paid: settle it first"),
     State.ACCEPTED: mark("the gateway has accepted it, and may still pay it"),
@@ -56,8 +56,8 @@ def waiting_sentence(row: RowState, quarantine: Quarantine) -> str:
     """Return why a row that a person called rejected is not released yet, and from when on it may be."""
     opens = open_from(row, quarantine)
     return say(
-        "Row {row} is rejected on a person's word alone; its attempt was sent at {intended_at} and could still be "
-        "paid: it may be sent again from {opens} on ({quarantine}).",
+        "Row {row} is rejected on a person's word alone. Its attempt was sent at {intended_at} and could still "
+        "be paid: it may be sent again from {opens} ({quarantine}).",
         row=row.row,
         intended_at=row.intended_at,
         opens=timestamp(opens) if opens else say("now"),

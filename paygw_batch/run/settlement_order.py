@@ -101,8 +101,8 @@ class SettlementOrder(RowOrder):
         if statement is None or statement.sha256 != self.content.statement_sha256:
             raise ApprovalError(
                 say(
-                    "The settlement order gives the gateway's word, and its statement {statement} is not there to "
-                    "prove it.",
+                    "The settlement order gives the gateway's word, but its statement {statement} is not there "
+                    "to prove it.",
                     statement=self.content.statement or say("(none is named)"),
                 ),
                 hint=say("Nothing was settled. `paygw-batch resolve order ORDER --statement FILE` names the file."),
@@ -112,8 +112,8 @@ class SettlementOrder(RowOrder):
             if one.basis is Basis.GATEWAY and not _is_said(one, said.get(one.row)):
                 raise ApprovalError(
                     say(
-                        "The settlement order says of row {row} that it is the gateway's word, and the statement does "
-                        "not prove it.",
+                        "The settlement order says that row {row} is on the gateway's word, but the statement "
+                        "does not prove it.",
                         row=one.row,
                     ),
                     hint=say("Nothing was settled. A new order gives it as a person's word, or as the statement does."),
@@ -204,7 +204,7 @@ def whose_word(one: OrderedRow) -> str:
 def consequence(one: OrderedRow, quarantine: Quarantine, shown: Callable[[str], str] = str) -> str:
     """Return whether and when a row can be paid again once it is settled so; `shown` writes a time."""
     if one.resolution is Resolution.PAID:
-        return say("nothing is sent any more")
+        return say("it is never sent again")
     if one.basis is Basis.GATEWAY or not one.sent_at:
         return say(
             "can be paid again at once; marked as a possible duplicate of attempt {attempt}", attempt=one.attempt
@@ -245,7 +245,7 @@ def _what_changed(ordered: OrderContent, actual: OrderContent) -> str:
                 )
             )
         elif is_now.hold != one.hold:
-            changes.append(say("what holds row {row} is not what held it when the order was made", row=one.row))
+            changes.append(say("row {row} is held for another reason than when the order was made", row=one.row))
         elif is_now != one:
             changes.append(say("row {row} is not the payment that the order names", row=one.row))
     more = (

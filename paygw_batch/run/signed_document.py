@@ -211,11 +211,11 @@ def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalP
     if _is_time(approval.approved_at):
         found = _approver_of(approval, document, _maker_of(document, policy), policy, now)
     if isinstance(found, Person) and datetime.fromisoformat(approval.approved_at) < now - MAX_SIGNING:
-        found = say("was begun at {approved_at}, too long ago", approved_at=approval.approved_at)
+        found = say("was started at {approved_at}, too long ago", approved_at=approval.approved_at)
     if not isinstance(found, Person):
         raise ApprovalError(
             say("The approval {problem}.", problem=found),
-            hint=say("Nothing was approved. Open the page again, and approve."),
+            hint=say("Nothing was approved. Reload the page and approve again."),
             for_terminal=False,
         )
     return _with_approval(document, approval, policy)
@@ -339,7 +339,7 @@ def _approver_of(
     if policy.passkeys is None and not isinstance(approval.signature, str):
         return say("is by passkey, but the configuration does not give the address of the pages")
     if not has_signed_by(key, document.approval_text(key, approval.approved_at), approval.signature, policy.passkeys):
-        return say("is over other content, or was changed")
+        return say("is for other content, or was changed")
     approved_at = datetime.fromisoformat(approval.approved_at)
     if approved_at > now + CLOCK_SKEW:
         return say("is dated {approved_at}, which is in the future", approved_at=approval.approved_at)

@@ -347,8 +347,8 @@ def _conflict_defects(conflicts: Sequence[Clash], until: str, quarantine: Quaran
         since = clash.quarantined_since
         if clash.amendable and since is not None and not _is_over(clash, until):
             mend = say(
-                ". The other is rejected on a person's word alone, was sent at {time} and could still be paid: this "
-                "row may replace it from {opens} on ({quarantine}).",
+                ". The other is rejected on a person's word alone, was sent at {time} and could still be paid: "
+                "this row may replace it from {opens} ({quarantine}).",
                 time=since,
                 opens=timestamp(quarantine.opens(since)),
                 quarantine=quarantine,

@@ -36,14 +36,12 @@ def approval_key_at(key: Path, passphrase: bytes | None, module: str | None) -> 
 def _in_token(uri: str, module: str | None, pin: str | None) -> ApprovalKey:
     address = token_address(uri)
     if not module:
-        raise ConfigurationError(
-            say("Nothing says by which module the token is reached."), hint=say(_HINTS[KeyTrouble.MODULE])
-        )
+        raise ConfigurationError(say("No module is set for the token."), hint=say(_HINTS[KeyTrouble.MODULE]))
     try:
         from paygw_batch.gateway.signing.token_key import TokenPlace, load_person_token_key  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError:
         raise ConfigurationError(
-            say("The key is in a token, and the part of this program that speaks with tokens is not installed."),
+            say("The key is in a token, but the part of this program that reads tokens is not installed."),
             hint=say("Install it: pip install 'paygw-batch[pkcs11]'."),
         ) from None
     try:
@@ -66,7 +64,7 @@ def _in_token(uri: str, module: str | None, pin: str | None) -> ApprovalKey:
 def _for_a_person(error: KeyUnusable) -> ConfigurationError:
     if error.trouble is KeyTrouble.WRONG_KIND:
         return ConfigurationError(
-            say("{key} is not a key by which a person can sign.", key=error.key),
+            say("{key} is not a key that a person can sign with.", key=error.key),
             hint=say("Name an Ed25519 or a P-256 key that may sign."),
         )
     hint = _HINTS.get(error.trouble)

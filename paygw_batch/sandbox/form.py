@@ -140,7 +140,7 @@ def is_control(rule: ControlRule, fields: Mapping[str, str], *, minor_units: int
     if rule.amount not in written:
         raise ConfigurationError(
             say(
-                "The sandbox knows no control amount {amount}: {written}.",
+                "The sandbox has no control amount {amount}: {written}.",
                 amount=rule.amount,
                 written=", ".join(written),
             )

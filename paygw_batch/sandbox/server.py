@@ -95,7 +95,7 @@ class SandboxApp:
         except ValueError:
             known = ", ".join(VerifiedProfile)
             raise ConfigurationError(
-                say("The sandbox knows no signature_profile {profile}: {known}.", profile=config.profile, known=known)
+                say("The sandbox has no signature_profile {profile}: {known}.", profile=config.profile, known=known)
             ) from None
         self._clock = clock
         self._choice = AnswerChoice(config.behaviour)

@@ -43,7 +43,7 @@ def sandbox_gateway_key(directory: Path) -> RSAPrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), None)
         if not isinstance(key, RSAPrivateKey):
-            raise ConfigurationError(say("The sandbox's key {path} is no RSA key.", path=path), hint=hint)
+            raise ConfigurationError(say("The sandbox's key {path} is not an RSA key.", path=path), hint=hint)
         create_once(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     except (OSError, ValueError):
         raise ConfigurationError(say("The sandbox's key {path} cannot be used.", path=path), hint=hint) from None
@@ -56,7 +56,7 @@ def _make(path: Path, *, hint: str) -> None:
             create_once(path, _new_key())
     except OSError as problem:
         raise ConfigurationError(
-            say("The sandbox's key {path} cannot be made: {reason}.", path=path, reason=say(str(problem.strerror))),
+            say("The sandbox's key {path} cannot be created: {reason}.", path=path, reason=say(str(problem.strerror))),
             hint=hint,
         ) from None
 

@@ -110,7 +110,7 @@ class Settings(Section):
         if handed_on := sorted(secret_variables(self) & HANDED_ON):
             raise ValueError(
                 say(
-                    "a secret cannot be in the variable {handed_on}, which other programs are given",
+                    "a secret cannot be in the variable {handed_on}, which is passed to other programs",
                     handed_on=handed_on[0],
                 )
             )
@@ -290,8 +290,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], objec
     found: dict[tuple[str, str], object] = {}
     if "PAYGW_QUARANTINE_H" in environ:
         raise ConfigurationError(
-            say("PAYGW_QUARANTINE_H is set, and no environment variable sets quarantine_h."),
-            hint=say("Unset it. The configuration file alone says [submission] quarantine_h."),
+            say("PAYGW_QUARANTINE_H is set, but an environment variable cannot set quarantine_h."),
+            hint=say("Unset it. Only the configuration file can set [submission] quarantine_h."),
         )
     for name, (section, key) in environment_keys().items():
         text = environ.get(name)
@@ -331,7 +331,7 @@ def _path_from_text(name: str, text: str) -> str:
     """Return the absolute path that a variable states. An empty one would be the current directory."""
     if not text.strip():
         raise ConfigurationError(
-            say("{name} is empty, and must be a path.", name=name), hint=say("Set it to a path, or unset it.")
+            say("{name} is empty, but must be a path.", name=name), hint=say("Set it to a path, or unset it.")
         )
     return str(Path(text).absolute())
 

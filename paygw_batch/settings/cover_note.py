@@ -60,7 +60,7 @@ def parse_cover_note(content: bytes, name: str) -> CoverNote:
     try:
         stated = tomllib.loads(content.decode())
         if not stated:
-            raise SheetError(say("{name} is empty, and a cover note must say something.", name=name), hint=say(_HINT))
+            raise SheetError(say("{name} is empty, but a cover note must say something.", name=name), hint=say(_HINT))
         return CoverNote.model_validate(stated)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SheetError(say("{name} is not TOML: {error}.", name=name, error=error), hint=say(_HINT)) from None

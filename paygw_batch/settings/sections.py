@@ -217,9 +217,9 @@ class PayinSection(Section):
                 )
             )
         if order is not None and "secret" in order and self.has_key:
-            raise ValueError(say("with hmac-sha256 the secret is the key of the hash; take it out of control_order"))
+            raise ValueError(say("with hmac-sha256 the secret is the key of the hash; remove it from control_order"))
         if order is not None and not self.needs_secret and self.has_secret:
-            raise ValueError(say("a secret is configured, and control_order does not say where it stands"))
+            raise ValueError(say("a secret is configured, but control_order does not say where it goes"))
         return self
 
     @property
@@ -571,9 +571,9 @@ class ConsoleSection(Section):
         if not _ORIGIN.fullmatch(self.origin) or _ADDRESS.fullmatch(self.origin) or is_default_port:
             raise ValueError(
                 say(
-                    "{origin!r} is no origin that passkeys are made for; write it as the browser "
-                    'does, "https://payouts.example.com" or "http://localhost:8443": a name in small '
-                    "letters, no number, no path, no default port",
+                    "{origin!r} is not an origin that passkeys can use; write it as the browser does, "
+                    '"https://payouts.example.com" or "http://localhost:8443": a name in small letters, no '
+                    "number, no path, no default port",
                     origin=self.origin,
                 )
             )

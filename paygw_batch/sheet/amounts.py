@@ -108,11 +108,7 @@ def amount_advice(column: str, currency: str | None) -> pl.Expr:
         .when(text.str.contains(_TOO_LONG))
         .then(pl.lit(say("has more than 15 digits: no amount is that large")))
         .when(core.str.contains(_TWO_WAYS))
-        .then(
-            worded(
-                "can be read in two ways: write {whole}, or {fraction} if that is meant", whole=whole, fraction=fraction
-            )
-        )
+        .then(worded("can be read in two ways: write {whole} or {fraction}", whole=whole, fraction=fraction))
         .when(correction.is_not_null())
         .then(worded("is not a plain number: write {text}", text=correction))
         .otherwise(pl.lit(say("is not a plain number. Use digits and a decimal point, such as 1000.50")))

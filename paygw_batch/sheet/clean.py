@@ -37,7 +37,7 @@ _TAKEN = (
 )
 """Texts of which a spreadsheet makes something else when it opens a CSV: `0712` becomes 712, `MAR-1` a day."""
 _KEPT = f'^="({_TAKEN})"$'
-_MOST_IN_A_FORMULA = 255
+_MAX_FORMULA_CHARS = 255
 """The longest text that a formula of Excel may hold."""
 _IN_GROUPS = r"^\+?[0-9]+(?:[ -][0-9]+)*$"
 """How most numbers with separators look: nothing but blanks and hyphens between digits."""
@@ -192,7 +192,7 @@ def guarded(text: pl.Series) -> pl.Series:
 
 def kept_by_spreadsheets(text: pl.Series) -> pl.Series:
     """Return the values with `="..."` around each of which a spreadsheet would make a number or a day."""
-    is_taken = text.str.contains(f"^(?:{_TAKEN})$") & (text.str.len_chars() <= _MOST_IN_A_FORMULA)
+    is_taken = text.str.contains(f"^(?:{_TAKEN})$") & (text.str.len_chars() <= _MAX_FORMULA_CHARS)
     return changed(text, is_taken, lambda part: '="' + part + '"')
 
 

@@ -45,8 +45,8 @@ _SENTENCES = {
     StatementProof.NO_SIGNATURE: mark("The statement is a person's word: there is no signature beside it."),
     StatementProof.ELSEWHERE: mark("The statement is a person's word: the transfer's folder does not hold this file."),
     StatementProof.OTHER_FILE: mark(
-        "The statement is a person's word: its file in the transfer's folder is a link, has another name too, belongs "
-        "to somebody other than the folder, or can be changed by others."
+        "The statement is a person's word: its file in the transfer's folder is a link, has a second name, does "
+        "not belong to the folder's owner, or can be changed by others."
     ),
     StatementProof.OPEN_FOLDER: mark(
         "The statement is a person's word: the transfer's folder, or one above it, is a link or can be changed by "
@@ -117,10 +117,10 @@ class TransferFolder:
         if not stat.S_ISDIR(about.st_mode):
             return say("{path} is not a folder, or is a link to one.", path=self.path)
         if about.st_mode & _OTHERS_WRITE:
-            return say("{path} can be changed by its group or by everybody: chmod go-w.", path=self.path)
+            return say("{path} can be changed by its group or by everyone: chmod go-w.", path=self.path)
         for one in above:
             if one.st_uid not in {0, about.st_uid} or (one.st_mode & _OTHERS_WRITE and not one.st_mode & stat.S_ISVTX):
-                return say("A folder above {path} can be changed by somebody other than its owner.", path=self.path)
+                return say("A folder above {path} can be changed by someone other than its owner.", path=self.path)
         return None
 
     @property

@@ -126,7 +126,7 @@ def _unclear(file: str, fitting: Sequence[str]) -> SheetError:
         names = ", ".join(repr(name) for name in fitting)
         return SheetError(
             say("{file}: several worksheets look like a statement: {names}.", file=file, names=names),
-            hint=say("Save the one that is meant as CSV."),
+            hint=say("Save the right one as CSV."),
         )
     return SheetError(
         say("{file} has no worksheet with the columns order_id, amount and currency.", file=file),
@@ -305,7 +305,7 @@ def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> M
         if name in places:
             raise SheetError(
                 say(
-                    "{file}: the headings {headings!r} and {heading!r} both are the {name}.",
+                    "{file}: the headings {headings!r} and {heading!r} are both the {name}.",
                     file=file,
                     headings=headings[places[name]],
                     heading=heading,

@@ -213,8 +213,8 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
             tell(
                 say_count(
                     interrupted,
-                    "{count:,} row was in flight when the run before this one ended: it is in doubt now.",
-                    "{count:,} rows were in flight when the run before this one ended: they are in doubt now.",
+                    "{count:,} row was in flight when the last run ended. It is in doubt now.",
+                    "{count:,} rows were in flight when the last run ended. They are in doubt now.",
                 )
             )
         drain_inbox(settings, journal, tell)
@@ -239,8 +239,8 @@ def drain_inbox(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: b
         tell(
             say_count(
                 findings.total(),
-                "{count:,} notification was taken in: {findings}.",
-                "{count:,} notifications were taken in: {findings}.",
+                "{count:,} notification was recorded: {findings}.",
+                "{count:,} notifications were recorded: {findings}.",
                 findings=told,
             )
         )

@@ -44,9 +44,9 @@ def listener_path(settings: Settings, environ: Mapping[str, str]) -> str:
         raise ConfigurationError(
             say("gateway.server_callback_url does not have {token} in its path.", token=TOKEN),
             hint=say(
-                'Write it as "https://merchant.example/paygw/{token}": the token, from '
-                "[notifications] token_env or token_file, is put in where payouts are signed, "
-                "and the listener takes this very path.",
+                'Write it as "https://merchant.example/paygw/{token}": the token, from [notifications] '
+                "token_env or token_file, is filled in when payouts are signed, and the listener accepts only "
+                "this path.",
                 token=TOKEN,
             ),
         )

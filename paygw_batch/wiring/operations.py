@@ -63,10 +63,10 @@ def require_endpoint(settings: Settings) -> None:
 def _require(missing: Sequence[str]) -> None:
     if missing:
         raise ConfigurationError(
-            say("The configuration does not say {missing}.", missing=", ".join(missing)),
+            say("The configuration does not set {missing}.", missing=", ".join(missing)),
             hint=say(
-                "The gateway's interface leaves these open, so there is no default: write them into the file that "
-                "--config names. `paygw-batch doctor` lists all that is missing."
+                "The gateway's interface leaves these open, so there is no default. Set them in the file that "
+                "--config names; `paygw-batch doctor` lists everything that is missing."
             ),
         )
 

@@ -42,7 +42,7 @@ def secret_of(key: str, variable: str | None, file: Path | None, environ: Mappin
     named = "" if variable is None else f" ({variable})"
     raise ConfigurationError(
         say(
-            "The configuration does not say {key}_file, and no variable that {key}_env names{named} is set.",
+            "The configuration does not set {key}_file, and no variable that {key}_env names{named} is set.",
             key=key,
             named=named,
         )
@@ -106,7 +106,7 @@ def key_place(settings: Settings) -> Path | str:
 
         path = sandbox_key(settings.journal_path().parent)
     if path is None:
-        raise ConfigurationError(say("The configuration does not say gateway.private_key."))
+        raise ConfigurationError(say("The configuration does not set gateway.private_key."))
     return path
 
 
@@ -156,7 +156,7 @@ def token_place(settings: Settings, address: str, environ: Mapping[str, str]) ->
     module, pin = settings.gateway.pkcs11_module, passphrase(settings, environ)
     if module is None:
         raise ConfigurationError(
-            say("The configuration does not say gateway.pkcs11_module."),
+            say("The configuration does not set gateway.pkcs11_module."),
             hint=say("Set it to the module of the token's vendor, a file that ends in .so."),
         )
     try:

@@ -35,7 +35,7 @@ def statement_key(settings: Settings) -> PublicKey:
     key = read_pem_public_key(read_trusted(path, f"{name} {path}", Others.MAY_READ))
     if key is None:
         raise ConfigurationError(
-            say("{name} {path} holds no public key that can be used.", name=name, path=path),
+            say("{name} {path} does not contain a usable public key.", name=name, path=path),
             hint=say("It is a PEM file with an RSA key of 2048 bits or more, or an Ed25519 or P-256 key."),
         )
     policy = policy_of(settings)

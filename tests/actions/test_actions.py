@@ -14,8 +14,8 @@ import pytest
 from benchmarks.silent_progress import Silent
 from paygw_batch.actions.batch_status import batch_status, journal_status
 from paygw_batch.actions.continue_batch import continued_batch, release_rejected, unfinished_batch
-from paygw_batch.actions.plan_document import RefusedSheet, SheetOptions, Submission, Surface, plan_sheet
-from paygw_batch.actions.send import Task, send
+from paygw_batch.actions.plan_document import Conversation, RefusedSheet, SheetOptions, Submission, plan_sheet
+from paygw_batch.actions.send import SendJob, send
 from paygw_batch.actions.submit_sheet import submit_sheet
 from paygw_batch.clock import timestamp
 from paygw_batch.core.batch import PAYOUT
@@ -56,19 +56,19 @@ def asked_for(program: Program, rows: Sequence[str], name: str = "payroll.csv") 
     return Submission(validated, sheet, default_plan(sheet), "Jane")
 
 
-def send_all(task: Task, _plan: Plan) -> RunEnd:
+def send_all(task: SendJob, _plan: Plan) -> RunEnd:
     return send(task, Silent(), lambda _engine: None)
 
 
-def submit(program: Program, asked: Submission, surface: Surface | None = None) -> RunEnd | RefusedSheet:
+def submit(program: Program, asked: Submission, conversation: Conversation | None = None) -> RunEnd | RefusedSheet:
     settings = settings_of(program)
     rules = rules_of(settings, PAYOUT)
     with gateway_of(settings, rules, {}) as gateway, run_journal(settings, WORK, lambda _sentence: None) as journal:
-        return submit_sheet(asked, settings, rules, gateway, journal, surface or Surface(), send_all)
+        return submit_sheet(asked, settings, rules, gateway, journal, conversation or Conversation(), send_all)
 
 
 @contextmanager
-def continued(program: Program) -> Iterator[Task]:
+def continued(program: Program) -> Iterator[SendJob]:
     with continued_batch(settings_of(program), WORK, unfinished_batch, {}, lambda _sentence: None) as task:
         yield task
 
@@ -97,7 +97,7 @@ def test_a_sheet_is_submitted_without_a_surface_and_the_journal_notes_who_decide
 def test_a_sheet_with_defects_is_refused_as_data_and_nothing_is_opened(program: Program) -> None:
     shown: list[Plan] = []
     rows = [*kenyan_rows(2), "KE,PAY-3,-5,KES,Jane Wanjiku,254712345003,+254712345003"]
-    refused = submit(program, asked_for(program, rows), Surface(show=shown.append))
+    refused = submit(program, asked_for(program, rows), Conversation(show=shown.append))
     assert isinstance(refused, RefusedSheet)
     assert refused.repeat is None
     assert refused.states == {"invalid": 1, "ready": 2}
@@ -116,7 +116,7 @@ def test_a_repeated_sheet_is_a_question_and_nobody_means_no(program: Program, an
 
     submit(program, asked_for(program, kenyan_rows(4)))
     again = asked_for(program, kenyan_rows(4, prefix="AGAIN"), "again.csv")
-    result = submit(program, again, None if answer is None else Surface(confirm=confirm))
+    result = submit(program, again, None if answer is None else Conversation(confirm=confirm))
     assert isinstance(result, RunEnd) is bool(answer)
     assert len(questions) == (answer is not None)
     if isinstance(result, RefusedSheet):

@@ -268,7 +268,7 @@ class Machine:
         since = len(at.of(operation).record()) if since is None else since
         machine = cls(home, spawner, prefix, since, operation=operation)
         if has_journal and machine.run("journal", "new") != 0:
-            raise AssertionError(f"no journal was made: {machine.said()}")
+            raise AssertionError(f"no journal was created: {machine.said()}")
         return machine
 
     @property

@@ -48,7 +48,7 @@ class Story:
 def recorded(machine: Machine, story: Story, planted: str | None = None) -> tuple[dict[str, bytes], list[Operation]]:
     """Return what was on the disk before the command of a story, and what the command did to it."""
     if not machine.journal.exists() and machine.run("journal", "new") != 0:
-        raise AssertionError(f"no journal was made: {machine.said()}")
+        raise AssertionError(f"no journal was created: {machine.said()}")
     story.prepare(machine)
     before = files_of(machine)
     meanwhile = None if story.meanwhile is None else story.meanwhile(machine)

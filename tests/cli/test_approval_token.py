@@ -78,12 +78,12 @@ def test_each_trouble_with_a_persons_token_is_one_sentence(token: Token) -> None
     troubles: list[tuple[str, str | None, str | None, str, str]] = [
         ("p256", "000000", module, "refuses the PIN", "after a few wrong ones"),
         ("p256", None, module, "There is no PIN", PASSPHRASE),
-        ("p256", PIN, None, "by which module", MODULE),
+        ("p256", PIN, None, "No module is set", MODULE),
         ("p256", PIN, "/no/such.so", "cannot be used", MODULE),
         ("nobody", PIN, module, "There is no private key", "--key"),
-        ("rsa", PIN, module, "by which a person can sign", "P-256"),
-        ("p384", PIN, module, "by which a person can sign", "P-256"),
-        ("p256;pin-value=1", PIN, module, "holds a PIN", "Take it out"),
+        ("rsa", PIN, module, "that a person can sign with", "P-256"),
+        ("p384", PIN, module, "that a person can sign with", "P-256"),
+        ("p256;pin-value=1", PIN, module, "holds a PIN", "Remove it"),
     ]
     for name, pin, there, message, hint in troubles:
         with pytest.raises(ConfigurationError) as found:

@@ -39,7 +39,7 @@ def test_verify_checks_the_trail_and_tells_its_end(noted: Program) -> None:
     told = noted.json("verify")
     newest = newest_entries(settings_in(noted), limit=1)[0]
     assert (told["exit_code"], told["checked"]["audit_entries"]) == (0, 2)
-    assert f"The audit trail is whole; it ends with entry 2, {newest.hash[:16]}." in told["message"]
+    assert f"The audit trail is intact; it ends with entry 2, {newest.hash[:16]}." in told["message"]
 
 
 def test_verify_finds_a_changed_entry(noted: Program) -> None:

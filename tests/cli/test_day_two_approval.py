@@ -140,7 +140,7 @@ def test_a_key_that_nobody_listed_neither_prepares_nor_approves(careful: Program
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        (kenyan_rows(3, amount="1500.51"), "its total is KES 4,501.50, and the sheet's is KES 4,501.53"),
+        (kenyan_rows(3, amount="1500.51"), "its total is KES 4,501.50, but the sheet's is KES 4,501.53"),
         ([row.replace("254712345003", "254712345999") for row in kenyan_rows(3)], "a row, a payee"),
         ([row.replace("Jane", "John") for row in kenyan_rows(3)], "a row, a payee"),
     ],
@@ -159,7 +159,7 @@ def test_an_approval_for_another_endpoint_does_not_count(careful: Program) -> No
     careful.config.write_text(text.replace('"journal.sqlite3"', '"other.sqlite3"'))
     result = careful.run("submit", careful.home / "payroll.csv")
     assert result.exit_code == 8
-    assert "it is for sandbox/1000, and this is sandbox/1001" in result.stderr
+    assert "it is for sandbox/1000, but this is sandbox/1001" in result.stderr
 
 
 def test_a_plan_that_was_edited_after_it_was_signed_is_refused(careful: Program) -> None:
@@ -180,14 +180,14 @@ def test_an_approval_carried_over_from_another_plan_is_found(careful: Program) -
     approvals = json.loads(plan_of(careful).read_text())["approvals"]
     prepared(careful, rows=2)
     edited(careful, {"approvals": approvals})
-    assert "that of cleo is over other content, or was changed" in refused(careful)
+    assert "that of cleo is for other content, or was changed" in refused(careful)
 
 
 def test_an_approval_cannot_be_made_younger(careful: Program) -> None:
     prepared(careful, "cleo")
     approvals = json.loads(plan_of(careful).read_text())["approvals"]
     edited(careful, {"approvals": [{**approvals[0], "approved_at": "2030-01-01T00:00:00.000Z"}]})
-    assert "that of cleo is over other content, or was changed" in refused(careful)
+    assert "that of cleo is for other content, or was changed" in refused(careful)
 
 
 def test_an_approval_expires(program: Program) -> None:

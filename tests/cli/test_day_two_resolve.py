@@ -340,7 +340,7 @@ def test_the_gateways_own_headings_are_named_in_the_configuration(doubtful: Prog
     [
         ("Order ID;Amount;Currency", "either a column status"),
         ("Order ID;Amount;Currency;Status;Answer", "either a column status"),
-        ("Order ID;Client Order ID;Amount;Currency;Status", "both are the order_id"),
+        ("Order ID;Client Order ID;Amount;Currency;Status", "are both the order_id"),
         ("Amount;Currency;Status", "has no column order_id"),
     ],
 )

@@ -95,11 +95,11 @@ def test_a_file_that_was_carried_out_is_refused_and_told_when_and_by_whom(progra
     program.json("resolve", "statement", batch, file, "--yes", "--by", "Amina")
     refused = program.run("resolve", "statement", batch, file, "--yes")
     assert refused.exit_code == 2
-    assert "statement.csv was carried out for this batch at 20" in refused.stderr
+    assert "statement.csv was already applied to this batch at 20" in refused.stderr
     assert "by Amina (login " in refused.stderr
     assert "--again" in refused.stderr
     previewed = program.run("resolve", "statement", batch, file)
-    assert (previewed.exit_code, "was carried out for this batch at" in previewed.stdout) == (0, True)
+    assert (previewed.exit_code, "was already applied to this batch at" in previewed.stdout) == (0, True)
     again = program.json("resolve", "statement", batch, file, "--yes", "--again")
     assert (again["resolved"], again["agreeing"]) == (0, 1)
     assert program.json("verify")["exit_code"] == 0
@@ -205,15 +205,15 @@ def test_a_day_without_an_hour_leaves_open_which_of_several_attempts_is_meant(pr
         program, f"PAY-1,1500.50,KES,declined,{now_as_text(program, batch)[:10]}", heading=f"{HEADING},time"
     )
     (difference,) = program.json("resolve", "statement", batch, file, "--yes")["differences"]
-    assert "leaves it open which attempt is meant" in difference["message"]
+    assert "does not say which attempt is meant" in difference["message"]
     assert states(program, batch) == {"in_doubt": 1}
 
 
 @pytest.mark.parametrize(
     ("time", "why"),
     [
-        ("20/11/2026 10:00", "cannot be read without guessing"),
-        ("2026-11-20T10:00:00", "cannot be read without guessing"),
+        ("20/11/2026 10:00", "is unclear"),
+        ("2026-11-20T10:00:00", "is unclear"),
         ("2099-01-01T00:00:00Z", "is in the future"),
         ("2099-01-01", "is in the future"),
     ],

@@ -100,7 +100,7 @@ def test_without_the_key_nothing_is_paid_that_cannot_be_compared(paid: Program) 
     (paid.home / "journal.sqlite3.fingerprint-key").unlink()
     before = paid.record()
     refused = paid.json("submit", paid.sheet(kenyan_rows(3), "more.csv"))
-    assert (refused["exit_code"], "known again" in refused["message"]) == (7, True)
+    assert (refused["exit_code"], "recognizes them" in refused["message"]) == (7, True)
     assert paid.record() == before
 
 
@@ -119,7 +119,7 @@ def test_one_person_is_forgotten_and_the_others_are_found(paid: Program) -> None
 
 def test_a_name_that_several_people_have_forgets_nobody(paid: Program) -> None:
     refused = forget(paid, "--person", JANE)
-    assert (refused["exit_code"], refused["message"]) == (2, "2 numbers have the name 'Jane Wanjiku'.")
+    assert (refused["exit_code"], refused["message"]) == (2, "2 numbers belong to the name 'Jane Wanjiku'.")
     refused = forget(paid, "--person", "Jane")
     assert (refused["exit_code"], "exactly 'Jane'" in refused["message"]) == (2, True)
 

@@ -66,7 +66,7 @@ def test_all_three_are_on_the_first_screen_of_plan_and_of_approve(month: Program
         at = new.index("254799000777")
         assert [new[place] for place, sign in enumerate(marks) if sign == "^"] == list("99000777")
         assert old.index("254712345031") == at, "one above the other"
-        assert "Look at this first: 1 changed account, 1 amount off, 1 new person, 1 person missing." in screen
+        assert "Look at this first: 1 changed account, 1 amount differs, 1 new person, 1 person missing." in screen
         assert "phone.zero_restored: 30" in shown
         assert shown.count("seems to have dropped a zero") == 6  # three examples of each kind
 

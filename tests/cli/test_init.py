@@ -132,7 +132,7 @@ def test_the_configuration_and_the_journal_go_where_they_are_told(nobody: Progra
 def test_a_configuration_that_is_there_is_replaced_with_force_alone_and_its_key_is_kept(nobody: Program) -> None:
     first = init(nobody, *NEEDED)
     before = nobody.config.read_text()
-    assert "There already is a configuration at" in refused(nobody, *NEEDED)
+    assert "There is already a configuration at" in refused(nobody, *NEEDED)
     assert nobody.config.read_text() == before
     again = init(nobody, *NEEDED, "--country", "KE=X", "--force")
     assert again["fingerprint"] == first["fingerprint"]
@@ -178,7 +178,7 @@ def test_without_a_terminal_nothing_is_asked_and_what_is_missing_is_named(nobody
         (("--country", "KY"), "did you mean KE?"),
         (("--outcome", "approved"), "approved=paid"),
         (("--outcome", "approved=perhaps"), "outcomes.approved"),
-        (("--base-url", "http://gateway.example"), "unprotected"),
+        (("--base-url", "http://gateway.example"), "unencrypted"),
         (("--base-url", "sandbox"), "init --sandbox"),
         (("--base-url", "not an address"), "gateway.base_url"),
         (("--server-callback-url", "merchant.example"), "--server-callback-url"),
@@ -222,7 +222,7 @@ def test_an_endpoint_that_has_a_journal_elsewhere_gets_no_second_one(nobody: Pro
     before = files(nobody.home)
     second = nobody.run("--config", other, "--journal", nobody.home / "second.sqlite3", "init", *NEEDED, config=False)
     assert second.exit_code == 7
-    assert "has a journal already" in second.stderr
+    assert "already has a journal" in second.stderr
     assert files(nobody.home) == before
 
 
@@ -299,7 +299,7 @@ def test_what_was_typed_is_kept_in_a_command_if_the_setup_fails(nobody: Program)
 def test_a_configuration_that_is_there_is_told_before_anything_is_asked(nobody: Program) -> None:
     init(nobody, *NEEDED)
     shown = at_a_terminal(nobody, "", "init", exit_code=2)
-    assert "There already is a configuration" in shown
+    assert "There is already a configuration" in shown
     assert "base address" not in shown
 
 

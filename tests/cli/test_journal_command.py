@@ -202,7 +202,7 @@ def test_a_journal_is_made_once(program: Program, gateway: LoopbackGateway) -> N
     for host in ("127.0.0.1", "localhost", "127.0.0.2", "[::1]"):
         program.config.write_text(gateway.configuration(host=host))
         told = refused(program, "--journal", second, "journal", "new")
-        assert "This endpoint has a journal already." in told
+        assert "This endpoint already has a journal." in told
         assert f"{made['journal']['id']} at {program.journal}" in told
         assert f"journal new --beside {made['journal']['id']}" in told
     assert not second.exists()

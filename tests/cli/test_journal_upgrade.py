@@ -45,7 +45,7 @@ def test_older_tables_are_refused_until_their_owner_brings_them_up(
     for command in (("submit", more), ("status",), ("work", "--once"), ("verify",)):
         refused = cluster.run(*command)
         assert refused.exit_code == 7, refused.stderr
-        assert "are of an older version of this program" in refused.stderr
+        assert "were made by an older version of this program" in refused.stderr
         assert "`paygw-batch journal upgrade`" in refused.stderr
     assert len(cluster.record()) == 2
     brought_up = cluster.json("journal", "upgrade")
@@ -73,7 +73,7 @@ def test_nothing_is_brought_up_under_a_process_that_works(cluster: ClusterProgra
         newer_program()
         refused = cluster.run("journal", "upgrade")
         assert refused.exit_code == 7
-        assert "A process works with the journal" in refused.stderr
+        assert "A process is using the journal" in refused.stderr
         assert "work, process" in refused.stderr
     assert cluster.json("journal", "upgrade")["tables"] == {"before": 1, "now": 2}
 

@@ -209,10 +209,10 @@ def test_a_second_listener_is_refused(program: Program) -> None:
 @pytest.mark.parametrize(
     ("section", "change", "said"),
     [
-        ("", lambda home: (home / "token.txt").chmod(0o644), "open to others"),
-        ("", lambda home: (home / "token.txt").chmod(0o666), "open to others"),
-        (AUTHENTIC, lambda home: (home / "secret.txt").chmod(0o666), "open to others"),
-        (AUTHENTIC, lambda home: (home / "secret.txt").chmod(0o620), "open to others"),
+        ("", lambda home: (home / "token.txt").chmod(0o644), "open to users other"),
+        ("", lambda home: (home / "token.txt").chmod(0o666), "open to users other"),
+        (AUTHENTIC, lambda home: (home / "secret.txt").chmod(0o666), "open to users other"),
+        (AUTHENTIC, lambda home: (home / "secret.txt").chmod(0o620), "open to users other"),
         ("", lambda home: (home / "token.txt").write_text("short"), "32 letters"),
         ("", lambda home: (home / "token.txt").unlink(), "token_file"),
         (AUTHENTIC.replace('"{secret}"', '"x"'), None, "lacks {secret}"),

@@ -228,7 +228,7 @@ def test_without_an_enquiry_profile_nothing_is_asked_and_the_listener_says_so(pr
         (HEADER_HMAC, lambda home: (home / "secret.txt").write_text("short"), "shorter than 16 bytes"),
         (HEADER_HMAC.replace('secret_file = "secret.txt"', ""), None, "notifications.secret_file"),
         (HEADER_RSA, None, "gateway.pem: no such file"),
-        (HEADER_RSA, lambda home: (home / "gateway.pem").write_text("junk"), "holds no public key"),
+        (HEADER_RSA, lambda home: (home / "gateway.pem").write_text("junk"), "does not contain a readable public key"),
         (HEADER_RSA, lambda home: _written(home / "gateway.pem", 0o666), "open to changes by others"),
         (HEADER_RSA.replace('public_key_file = "gateway.pem"', ""), None, "also needs notifications.public_key_file."),
         (SHA1.replace(', "{secret}"', ""), None, "lacks {secret}"),

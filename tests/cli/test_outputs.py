@@ -133,7 +133,7 @@ def test_no_option_writes_over_a_key_or_a_secret(paid: Program, name: str) -> No
 def test_a_file_that_this_program_did_not_write_is_replaced_by_force_alone(paid: Program, writer: str) -> None:
     out = paid.home / "notes.csv"
     out.write_text(FOREIGN)
-    assert "is not a file of that kind that this program wrote" in refused(paid, *written(paid, writer, out))
+    assert "this program did not write it" in refused(paid, *written(paid, writer, out))
     if writer == "validate":
         (paid.home / "payroll.csv").write_text((paid.home / "payroll.csv").read_text().replace("KES", "XXX"))
     paid.run(*written(paid, writer, out), "--force")
@@ -165,8 +165,8 @@ def test_what_this_program_wrote_is_replaced_on_every_run(paid: Program, ending:
     plan = paid.home / "payroll.plan.json"
     for _ in range(2):
         assert paid.run("plan", sheet, "--out", plan, "--key", paid.home / "ada.pem").exit_code == 0
-    assert "is not a file of that kind" in refused(paid, "validate", bad, "--rejects", out)
-    assert "is not a file of that kind" in refused(paid, "reconcile", sheet, "--out", questions)
+    assert "this program did not write it" in refused(paid, "validate", bad, "--rejects", out)
+    assert "this program did not write it" in refused(paid, "reconcile", sheet, "--out", questions)
 
 
 def test_an_annotated_workbook_is_replaced_by_a_newer_one(paid: Program) -> None:
@@ -178,7 +178,7 @@ def test_an_annotated_workbook_is_replaced_by_a_newer_one(paid: Program) -> None
     for _ in range(2):
         rejected = paid.run("validate", paid.home / "bad.xlsx", "--rejects", paid.home / "copy.xlsx")
         assert rejected.exit_code == 3, rejected.output
-    assert "is not a file of that kind" in refused(
+    assert "this program did not write it" in refused(
         paid, "validate", paid.home / "payroll.csv", "--rejects", paid.home / "bad.xlsx"
     )
 

@@ -96,7 +96,7 @@ def test_who_was_forgotten_is_known_again_and_paid_once(cluster: ClusterProgram)
     (key,) = cluster.home.rglob("*.fingerprint-key")
     key.rename(cluster.home / "key of another host")
     refused = cluster.json("submit", cluster.sheet(kenyan_rows(4), "again.csv"))
-    assert (refused["exit_code"], "known again" in refused["message"]) == (7, True)
+    assert (refused["exit_code"], "recognizes them" in refused["message"]) == (7, True)
     assert len(cluster.record()) == 3
 
 
@@ -300,7 +300,7 @@ def test_a_clock_that_is_off_is_refused(
     monkeypatch.setattr("paygw_batch.journal.postgres.session.datetime", Shifted)
     for command in ((), ("work", "--once")):
         refused(cluster, 7, f" seconds {which} that of ", *command)
-        refused(cluster, 7, "Set both clocks by the same time server, then run again.", *command)
+        refused(cluster, 7, "Set both clocks from the same time server, then run again.", *command)
     assert f" seconds {which} that of " in found_by_doctor(cluster)
     assert cluster.run("status").exit_code == 0  # to look is always possible
     monkeypatch.setattr("paygw_batch.journal.postgres.session.MAX_CLOCK_SKEW_S", 3600)

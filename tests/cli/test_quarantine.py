@@ -164,7 +164,7 @@ def test_no_environment_variable_sets_the_quarantine(program: Program) -> None:
     batch = submit(program, TAKES_IT_AND_LOSES_THE_REPLY)
     result = program.run("resolve", "row", batch, "2", "--as", "not-received", *TICKET, PAYGW_QUARANTINE_H="0")
     assert result.exit_code == 2
-    assert "no environment variable sets quarantine_h" in result.stderr
+    assert "an environment variable cannot set quarantine_h" in result.stderr
     assert states(program, batch) == {"in_doubt": 1}
 
 

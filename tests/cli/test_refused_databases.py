@@ -63,8 +63,8 @@ def test_a_role_that_may_not_do_it_is_told_so_in_one_sentence(
     for command in may_not:
         refused = cluster.run(*commands[command])
         assert refused.exit_code == 7, (command, refused.stderr)
-        assert "The role of [journal] url may not do this in" in refused.stderr, (command, refused.stderr)
-        assert "`paygw-batch doctor` says which rights that role has" in refused.stderr
+        assert "The role of [journal] url is not allowed to do this in" in refused.stderr, (command, refused.stderr)
+        assert "`paygw-batch doctor` shows that role's permissions" in refused.stderr
         assert "Traceback" not in refused.stderr
     assert len(cluster.record()) == 2
 

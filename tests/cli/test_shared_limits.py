@@ -41,7 +41,7 @@ def test_a_run_that_stopped_says_why_and_the_next_one_lifts_it(in_database: Clus
     sheet = in_database.sheet(kenyan_rows(30, amount="9006"))
     assert in_database.json("submit", sheet)["exit_code"] == 5
     stopped = in_database.json("limits")["limits"]
-    assert stopped["stop_reason"] == "5 rows in a row came into doubt."
+    assert stopped["stop_reason"] == "5 rows in a row ended in doubt."
     assert "stopped since" in in_database.run("limits").output
     assert in_database.json("resume")["states"]["in_doubt"] == 10
 
@@ -99,7 +99,7 @@ def test_roles_are_given_their_rights_and_doctor_says_which_one_it_is(
         assert rights in in_database.run("doctor").output
         result = in_database.run("submit", in_database.sheet(kenyan_rows(2)))
         assert result.exit_code == (0 if role == "desk" else 7), result.output
-    assert "The role of [journal] url may not do this" in result.stderr
+    assert "The role of [journal] url is not allowed to do this" in result.stderr
     assert len(in_database.record()) == 2
 
 

@@ -178,7 +178,7 @@ def test_a_signal_to_run_folder_leaves_the_run_to_the_workers(tmp_path: Path, po
         hosts.wait_for_record(4, following)
         following.send_signal(signal.SIGTERM)
         _, stderr = following.communicate(timeout=PATIENCE_S)
-        assert (following.returncode, "Leaving: the workers go on" in stderr) == (130, True), stderr
+        assert (following.returncode, "Detached: the workers continue" in stderr) == (130, True), stderr
         until(lambda: hosts.record().total() == ROWS)
         assert list((tmp_path / "drop").glob("working-*/*"))  # it is continued before any other
         assert hosts.office.json("run-folder", tmp_path / "drop")["states"] == {"paid": ROWS}
@@ -196,7 +196,7 @@ def test_another_command_uses_the_journal_while_run_folder_follows_the_workers(h
         following = hosts.office.start("run-folder", hosts.place / "drop")
         hosts.wait_until_held()
         second = hosts.host("two").run("run-folder", hosts.place / "drop")
-        assert (second.exit_code, "does the same" in second.stderr) == (7, True), second.stderr
+        assert (second.exit_code, "is doing the same" in second.stderr) == (7, True), second.stderr
     stdout, stderr = following.communicate(timeout=PATIENCE_S)
     assert following.returncode == 0, stdout + stderr
     assert paid_once(hosts, rows=ROWS + 7)

@@ -89,7 +89,7 @@ def test_a_worker_needs_the_rights_of_a_worker_alone(hosts: Hosts, postgres_serv
     assert "worker: can send offered rows" in one.run("doctor").output
     for decided in (["submit", one.sheet(kenyan_rows(1))], ["limits", "--rate", "1"], ["resume"]):
         refused = one.run(*decided)
-        assert (refused.exit_code, "may not do this" in refused.stderr) == (7, True), refused.output
+        assert (refused.exit_code, "is not allowed to do this" in refused.stderr) == (7, True), refused.output
     assert not hosts.record()
     ended(one.start("work", "--once"), 0)
     assert hosts.record() == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})

@@ -70,7 +70,7 @@ class Company:
             self.hosts[host] = machine
         first = self.hosts[names[0]]
         if first.run("journal", "new") != 0:
-            raise AssertionError(f"no journal was made: {first.said()}")
+            raise AssertionError(f"no journal was created: {first.said()}")
 
     def close(self) -> None:
         """Let go of the network."""
@@ -135,6 +135,6 @@ class Company:
         lines = read_reconciliation(path)
         wanted = {f"{self._prefix}{number}" for number in range(first, first + rows)}
         if len(lines) != rows or {line["client_orderid"] for line in lines} != wanted:
-            raise Broken(f"the reconciliation has {len(lines)} rows, and the sheet {rows}")
+            raise Broken(f"the reconciliation has {len(lines)} rows, but the sheet has {rows}")
         if differences := compare((line for order_id, line in self.orders().items() if order_id in wanted), lines):
             raise Broken("; ".join(f"{one.client_orderid}: {one.sentence}" for one in differences))

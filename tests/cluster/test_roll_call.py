@@ -114,7 +114,7 @@ def test_a_host_that_is_retired_leaves_every_row_in_doubt_that_it_could_have_sen
     with pytest.raises(RollCallOpen):
         restored.opens(monkeypatch, SOUTH)
     for wrong in ("east", SOUTH):
-        with pytest.raises(UsageError, match=f"does not miss a host {wrong}"):
+        with pytest.raises(UsageError, match=f"No host called {wrong} is missing"):
             restored.host(SOUTH).retire(wrong, by="amina")
     host, rows = restored.host(SOUTH).retire(NORTH, by="amina")
     assert (host.name, rows) == (NORTH, 5)

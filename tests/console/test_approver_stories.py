@@ -68,7 +68,7 @@ def test_an_approver_sees_the_account_the_amount_the_stranger_and_everybody_and_
     changed = page.locator("details", has=page.get_by_text("1 changed account"))
     expect(changed.locator("tbody mark")).to_have_text(["345", "999"])
     expect(changed.locator("tbody td.mono")).to_contain_text("254712345004 before254712999004 now")
-    fourfold = page.locator("details", has=page.get_by_text("1 amount off"))
+    fourfold = page.locator("details", has=page.get_by_text("1 amount differs"))
     expect(fourfold.locator("tbody")).to_contain_text("80\u202f000.00")
     stranger = page.locator("details", has=page.get_by_text("1 new person"))
     expect(stranger.locator("tbody")).to_contain_text("Ghost Kamau")

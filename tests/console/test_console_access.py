@@ -22,7 +22,7 @@ ALLOWED = {
     Act.AGREE: {Role.APPROVER},
     Act.DOWNLOAD: {Role.MAKER, Role.APPROVER},
     Act.CHECK: {Role.MAKER, Role.APPROVER, Role.ADMINISTRATOR},
-    Act.LOOK_AFTER: set(Role),
+    Act.ADMINISTER: set(Role),
 }
 """The design's table of who may do what, written down a second time."""
 GUARDED = [one for one in ROUTES if one.act is not None]

@@ -402,7 +402,9 @@ def test_a_sheet_above_the_limits_says_so_and_is_not_tried_again_at_each_look(
 
     def check(_folder: PayoutFolder, *_given: object, **_where: object) -> None:
         tries.append(1)
-        raise SheetError("The sheet needs more memory or time than a check may use.", hint="Split it.")
+        raise SheetError(
+            "The sheet is too large: checking it needs more memory or time than is allowed.", hint="Split it."
+        )
 
     monkeypatch.setattr(preparing, "check_in_process", check)
     ada = house.person(MAKER)

@@ -79,7 +79,7 @@ def test_keys_are_read_while_the_pages_are_served(config: Path, tmp_path: Path) 
     config.write_text(text + "no toml")
     assert "<bdi>Ada Wanjiru</bdi>" in asked(served, "/sign-in")
     assert len(told) == 1
-    assert "The pages go on as before." in told[0]
+    assert "The pages continue as before." in told[0]
     (tmp_path / "made").mkdir()
     config.write_text(text.replace('"Ada Wanjiru" = []', f'"Ada Njeri" = "{make_key(tmp_path / "made", "Ada")}"'))
     assert "<bdi>Ada Njeri</bdi>" in asked(served, "/sign-in")

@@ -38,7 +38,7 @@ def test_the_last_mend_undone_leads_back_to_its_cell(house: House) -> None:
     mended(ada, place, "2", "amount", "5.00")
     form = {"row": "2", "column": "amount", "shown": "5.00", "text": "x", "kind": "mended"}
     page = ada.get(ada.post(f"{place}/mend", **form).headers["location"]).text
-    assert "Row 2, Amount: as in your file again." in page
+    assert "Row 2, Amount: restored from your file." in page
     assert FOCUS.findall(page) == ["Amount of row 2"]
 
 

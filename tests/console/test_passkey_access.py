@@ -175,7 +175,7 @@ REFUSED = {
     "no key": replace(made(), authenticator_data=to_base64url(ADA.authenticator_data(0x05))),
     "too short": replace(made(), authenticator_data=to_base64url(b"\0" * 36)),
     "no base64": replace(made(), public_key="*"),
-    "no public key": replace(made(), public_key=to_base64url(b"\0" * 91)),
+    "readable public key": replace(made(), public_key=to_base64url(b"\0" * 91)),
     "nothing": NewPasskey("", "", ""),
 }
 

@@ -80,9 +80,9 @@ def test_headings_of_the_senders_own_are_a_question_that_names_what_is_open(hous
     lines = "\n".join(f"KE,Person {n},2547123456{n:02},{n}00.00,KES" for n in range(1, 4))
     ada, path, page = uploaded(house, "hr.csv", f"Land,Who,Handy,Brings home,Money\n{lines}\n".encode())
     assert "What is each column of your sheet?" in page
-    assert "No column is known to be this yet: Amount. Choose it below." in page
+    assert "No column has been chosen yet for: Amount. Choose it below." in page
     shown = {f"heading-{at}": name for at, name in enumerate(("Land", "Who", "Handy", "Brings home", "Money"))}
     chosen = {"column-0": "country", "column-1": "account_name", "column-3": "amount", "column-4": "currency"}
     page = answered(ada, path, page, **shown, **chosen, reference="r-1")
-    assert "The guesses are filled in below." in page
+    assert "Our guesses are filled in below." in page
     assert "Every row can be paid" in answered(ada, path, page, **shown, **chosen, **{"column-2": "phone"})

@@ -134,7 +134,7 @@ def test_that_it_was_paid_is_one_persons_word_once(house: House) -> None:
     assert "Settle it" not in house.person(AUDITOR).get(f"/payouts/{batch}/rows/2").text
     page = ben.get(f"/payouts/{batch}/rows/2/settle").text
     assert "What did the gateway say about order P-1?" in page
-    assert "There is nothing to settle about this row." in ben.get(f"/payouts/{batch}/rows/3/settle").text
+    assert "There is nothing to settle for this row." in ben.get(f"/payouts/{batch}/rows/3/settle").text
     assert ben.get(f"/payouts/{batch}/rows/9/settle").status_code == 404
     for said, evidence, attempt in (
         ("", TICKET, "1"),
@@ -482,8 +482,13 @@ def test_a_statement_that_only_says_paid_is_one_persons_word_once(house: House, 
     ada, ben = house.person(MAKER), house.person(APPROVER)
     place = uploaded(ben, doubtful, PAID, "P-2,9006.10,KES,", "P-6,100.00,KES,paid", CONTRARY, "X-9,1.00,KES,paid")
     page = ben.get(place).text
-    assert "2 lines do not fit" in page
-    for count, what in ((1, "It was paid"), (2, "do not fit"), (1, "agree: known already"), (1, "not decided yet")):
+    assert "2 lines do not match" in page
+    for count, what in (
+        (1, "It was paid"),
+        (2, "do not match"),
+        (1, "agree with what is known"),
+        (1, "not decided yet"),
+    ):
         assert f"<b>{count}</b>{what}" in page
     assert "<b>3</b>stay in doubt" in page
     differs = ben.get(f"{place}?show=differs").text
@@ -503,14 +508,14 @@ def test_a_statement_that_only_says_paid_is_one_persons_word_once(house: House, 
     again = ada.get(
         uploaded(ada, doubtful, PAID, "P-2,9006.10,KES,", "P-6,100.00,KES,paid", CONTRARY, "X-9,1.00,KES,paid")
     )
-    assert "was carried out for this batch at" in again.text
+    assert "was already applied to this batch at" in again.text
     assert "Settle 1 row" not in again.text
 
 
 def test_an_order_that_the_gateway_has_is_held_at_once_and_never_sent(house: House, doubtful: str) -> None:
     ada = house.person(MAKER)
     place = uploaded(ada, doubtful, CONTRARY)
-    assert "it will be held." in ada.get(place).text
+    assert "It will be held." in ada.get(place).text
     assert carried_out(ada, place)[0] == "303"
     before = house.program.record()
     (house.program.home / "behaviour.toml").write_text(PAYS)
@@ -542,7 +547,7 @@ def test_a_line_that_lets_rows_be_sent_again_takes_two_people(house: House, doub
     assert act(ben, order, "agree") == 303
     assert [state_of(ada, doubtful, row) for row in (2, 3, 4, 5)] == ["paid", "rejected", "ready", "in_doubt"]
     assert kept_orders(house) == 1
-    assert "was carried out for this batch at" in ada.get(place).text
+    assert "was already applied to this batch at" in ada.get(place).text
     assert house.program.json("verify")["exit_code"] == 0
 
 

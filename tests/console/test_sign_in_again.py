@@ -67,7 +67,7 @@ def test_the_link_of_a_refusal_leads_an_administrator_somewhere(house: House) ->
     tom = house.person(ADMINISTRATOR)
     page = tom.get("/new")
     assert page.status_code == 403
-    assert '<a href="/people">To your first page</a>' in page.text
+    assert '<a href="/people">Go to your start page</a>' in page.text
     assert tom.get("/people").status_code == 200
 
 
@@ -75,6 +75,6 @@ def test_a_refused_form_comes_back_with_what_was_typed(house: House) -> None:
     ada = house.person(MAKER)
     answer = ada.upload("/new", "pay.csv", b"x", stated_rows="about 12", stated_sums="KES 5", reference="run-1")
     assert answer.status_code == 409
-    assert '<p class="problem" id="stated_rows-problem">The number of rows is a plain number' in answer.text
+    assert '<p class="problem" id="stated_rows-problem">Write the number of rows as a plain number' in answer.text
     for kept in ('value="about 12"', 'value="run-1"', ">KES 5</textarea>"):
         assert kept in answer.text

@@ -44,7 +44,7 @@ def test_an_invited_person_makes_a_passkey_and_signs_in_once_it_is_in_the_config
         desk.page.goto(link)
         assert "This link was used before" in desk.page.locator("main").inner_text()
         use_passkey(desk, origin_of(listener))
-        assert "The configuration does not know this passkey." in desk.page.locator("main").inner_text()
+        assert "This passkey isn't registered. Ask your administrator." in desk.page.locator("main").inner_text()
     listed(program, line)
     with served(program, listener):
         use_passkey(desk, origin_of(listener))

@@ -299,7 +299,7 @@ def test_a_dead_gateway_puts_no_more_than_concurrency_and_breaker_in_doubt(concu
     found = states(journal, batch)
     assert found[State.IN_DOUBT] <= concurrency + breaker
     assert found[State.READY] == 500 - alive - found[State.IN_DOUBT]
-    assert "came into doubt." in (end.stop_reason or "")
+    assert "ended in doubt." in (end.stop_reason or "")
 
 
 @pytest.mark.parametrize(("concurrency", "limit"), [(1, 3), (8, 10), (4, 1)])

@@ -109,7 +109,7 @@ def test_an_error_of_our_own_ends_the_run_and_is_not_hidden() -> None:
 @pytest.mark.parametrize(
     ("stop", "sentence"),
     [
-        (GateStop(GateStopKind.IN_DOUBT, 5, ""), "5 rows in a row came into doubt."),
+        (GateStop(GateStopKind.IN_DOUBT, 5, ""), "5 rows in a row ended in doubt."),
         (
             GateStop(GateStopKind.REJECTED, 10, "51"),
             "10 rows in a row were rejected for the same reason: 51.",
@@ -133,7 +133,7 @@ def test_its_own_stop_is_reported_with_its_reason() -> None:
     gate = ScriptedGate()
     end = sent_through(gate, ScriptedGateway(lambda *_: LOST), Pace(concurrency=1, stop_after_in_doubt=2))
     assert end.sent == 2
-    assert gate.reports[-1].stop == end.stop_reason == "2 rows in a row came into doubt."
+    assert gate.reports[-1].stop == end.stop_reason == "2 rows in a row ended in doubt."
 
 
 def test_a_rest_that_the_gateway_asked_of_one_is_reported_for_all() -> None:

@@ -56,7 +56,7 @@ def test_while_no_byte_has_left_a_fault_is_not_sent_and_may_be_tried_again(kind:
 def test_a_certificate_that_is_not_to_be_trusted_stops_the_run() -> None:
     verdict = judge_fault(FaultKind.TLS_UNTRUSTED, left=False)
     assert verdict.outcome == Outcome(OutcomeKind.NOT_SENT, cause="tls.untrusted")
-    assert verdict.advice == StopRun("The gateway's certificate is not to be trusted.")
+    assert verdict.advice == StopRun("The gateway's certificate is not trusted.")
 
 
 def test_a_gateway_that_speaks_before_it_is_asked_stops_the_run() -> None:
@@ -243,7 +243,7 @@ def test_an_echo_that_is_not_ours_is_a_conflict_and_stops_the_run_whatever_else_
     assert (verdict.outcome.kind, verdict.outcome.cause) == (OutcomeKind.UNKNOWN, "reply.other_payout")
     assert verdict.outcome.conflict
     assert verdict.outcome.gateway_status == "approved"
-    assert verdict.advice == StopRun("The gateway answered about another payout than the one it was asked for.")
+    assert verdict.advice == StopRun("The gateway's answer was about a different payout.")
 
 
 def test_an_order_id_of_digits_may_be_echoed_as_a_number() -> None:

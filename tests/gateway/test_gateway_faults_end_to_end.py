@@ -374,4 +374,4 @@ def test_a_certificate_that_nobody_vouches_for_leaves_every_row_ready_and_is_tri
     certificate.configure_cert(context)
     ended = play(a_run(silence, {"tls": context, "ca_bundle": ca_bundle}))
     assert (ended.first.state.value, ended.first.attempts, ended.exit_code) == ("ready", 1, 6)
-    assert ended.end.stop_reason == "The gateway's certificate is not to be trusted."
+    assert ended.end.stop_reason == "The gateway's certificate is not trusted."

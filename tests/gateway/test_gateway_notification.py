@@ -170,7 +170,7 @@ def test_a_key_that_is_none_is_refused_by_its_name() -> None:
     with pytest.raises(ConfigurationError, match=r"key\.pem is not an RSA key of at least 2048 bits"):
         gateway_key_of(pem, SignatureAlgorithm.RSA_SHA256, name="key.pem")
     for junk in (b"", b"junk", PEM[:-40]):
-        with pytest.raises(ConfigurationError, match=r"key\.pem holds no public key"):
+        with pytest.raises(ConfigurationError, match=r"key\.pem does not contain a readable public key"):
             gateway_key_of(junk, SignatureAlgorithm.RSA_SHA256, name="key.pem")
 
 

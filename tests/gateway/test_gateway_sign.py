@@ -200,7 +200,7 @@ def test_a_key_open_to_others_is_refused_with_the_command_that_mends_it(
     key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, mode: int
 ) -> None:
     path = key_file(pem(rsa_key), mode)
-    with pytest.raises(ConfigurationError, match="open to others") as caught:
+    with pytest.raises(ConfigurationError, match="open to users other") as caught:
         load_private_key(path)
     assert caught.value.hint == f"chmod 600 '{path}'"
 
@@ -224,9 +224,12 @@ def test_what_is_no_private_key_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPr
         (b"", "is not PEM"),
         (der, "is not PEM"),
         (b"secret words", "is not PEM"),
-        (public, "holds no private key"),
-        (whole[: len(whole) // 2], "holds no private key"),
-        (b"-----BEGIN PRIVATE KEY-----\nbm90IGEga2V5\n-----END PRIVATE KEY-----\n", "holds no private key"),
+        (public, "does not contain a readable private key"),
+        (whole[: len(whole) // 2], "does not contain a readable private key"),
+        (
+            b"-----BEGIN PRIVATE KEY-----\nbm90IGEga2V5\n-----END PRIVATE KEY-----\n",
+            "does not contain a readable private key",
+        ),
         (b"-----BEGIN " + b"x" * 70_000, "too large"),
     ]:
         with pytest.raises(ConfigurationError, match=sentence) as caught:
@@ -246,5 +249,5 @@ def test_the_committed_key_is_refused_as_a_checkout_leaves_it(tmp_path: Path) ->
     copy = tmp_path / "key.pem"
     copy.write_bytes(KEY_FILE.read_bytes())
     copy.chmod(0o644)
-    with pytest.raises(ConfigurationError, match="open to others"):
+    with pytest.raises(ConfigurationError, match="open to users other"):
         load_private_key(copy)

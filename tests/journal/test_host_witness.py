@@ -108,8 +108,8 @@ def test_a_database_that_has_the_last_commit_of_each_process_is_fine(place: Path
         with pytest.raises(JournalWentBack) as found:
             lacking.check(place)
         assert found.value.message == (
-            f"The journal in paygw on db.example does not have fact {gone[1]} of lease {gone[0]}, which this machine "
-            "has sent on: the database is an older copy."
+            f"The journal in paygw on db.example does not have fact {gone[1]} of lease {gone[0]}, on which this "
+            "machine has sent: the database is an older copy."
         )
         assert "journal roll-call --accept-loss" in found.value.hint
         lacking.check(place, OTHER)

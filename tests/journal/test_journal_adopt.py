@@ -140,12 +140,12 @@ def test_a_journal_under_another_name_of_the_endpoint_is_adopted_and_knows_it_th
     path = journal_path(place)
     message, hint = said_of(lambda: open_at(place, endpoint=RENAMED))
     assert message == (
-        f"The journal {path} is that of the same endpoint and consumer key under another name: it knows "
-        "gateway.example, and the configuration says pay.example."
+        f"The journal {path} belongs to the same endpoint and consumer key under another name: it has "
+        "gateway.example, but the configuration has pay.example."
     )
     assert hint == (
-        "If both names are of one gateway, say so with `paygw-batch journal adopt`. If not, correct gateway.base_url, "
-        "or name a separate journal: [journal] path, or --journal."
+        "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`. If not, correct "
+        "gateway.base_url, or name a separate journal: [journal] path, or --journal."
     )
     with closing(adoption(place, endpoint=RENAMED)) as found:
         assert found.is_needed
@@ -183,7 +183,7 @@ def test_another_journal_of_the_endpoint_has_to_be_named(place: Path) -> None:
     for beside in (None, "a" * 32):
         message, hint = said_of(lambda beside=beside: adoption(place, beside=beside))  # type: ignore[misc]  # mypy: lambda
         assert message == (
-            "This endpoint has a journal already. This user's state directory remembers other journals of the same "
+            "This endpoint already has a journal. This user's state directory remembers other journals of the same "
             f"endpoint: {'a' * 32} at /a.sqlite3, {'b' * 32} at /b.sqlite3."
         )
         assert f"`paygw-batch journal adopt --beside {'b' * 32}`" in hint
@@ -363,7 +363,7 @@ def test_an_entry_that_is_damaged_says_how_it_comes_back(place: Path) -> None:
     path = place / "journals" / f"{OTHER_ID}.json"
     path.write_text("[]")
     message, hint = said_of(lambda: registry(place).entries())
-    assert message == f"{path} is damaged: it says which endpoint a journal pays."
+    assert message == f"{path} is damaged. It records which endpoint each journal pays."
     assert hint == (
         "Put the file back from a backup. If there is none, move it away and run the next command with that journal: "
         "it is then written again."

@@ -81,7 +81,7 @@ def test_a_damaged_witness_says_how_to_go_on(place: Path) -> None:
     with pytest.raises(JournalError) as found:
         read_witness(path)
     assert found.value.hint == (
-        "If you know that the journal is the newest one, remove the witness file and say so with "
+        "If you know that the journal is the newest one, remove the witness file and confirm it with "
         "`paygw-batch journal adopt`."
     )
 

@@ -120,9 +120,9 @@ def test_any_change_of_what_was_kept_is_found(place: Path) -> None:
         "DELETE FROM arrival WHERE last = 3",
     ):
         tampered(place, statement)
-        with pytest.raises(InboxDamaged, match=r"damaged after|does not go on"):
+        with pytest.raises(InboxDamaged, match=r"damaged after|does not continue"):
             verified(place)
-        with pytest.raises(InboxDamaged, match=r"damaged after|does not go on"):
+        with pytest.raises(InboxDamaged, match=r"damaged after|does not continue"):
             all_of(place)
         (place / NAME).write_bytes(whole)
         (place / f"{NAME}-wal").unlink(missing_ok=True)
@@ -154,9 +154,9 @@ def test_a_file_of_another_kind_is_refused(place: Path) -> None:
 def test_an_inbox_that_does_not_go_on_from_what_the_journal_took_is_refused(place: Path, inbox: Inbox) -> None:
     inbox.append(["a"])
     for taken in (InboxEnd(1, "0" * 64), InboxEnd(5, "0" * 64)):
-        with pytest.raises(InboxDamaged, match="does not go on"):
+        with pytest.raises(InboxDamaged, match="does not continue"):
             all_of(place, taken)
-        with pytest.raises(InboxDamaged, match="does not go on"):
+        with pytest.raises(InboxDamaged, match="does not continue"):
             verified(place, taken)
 
 
@@ -165,7 +165,7 @@ def test_a_new_inbox_goes_on_from_what_the_journal_took(place: Path) -> None:
     with closing(opened(place, taken)) as inbox:
         assert inbox.append(["h"]) == 8
     assert all_of(place, taken) == ["h"]
-    with pytest.raises(InboxDamaged, match="does not go on"):
+    with pytest.raises(InboxDamaged, match="does not continue"):
         all_of(place)
 
 

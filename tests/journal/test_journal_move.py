@@ -229,7 +229,7 @@ def test_a_move_is_refused_where_either_place_speaks_against_it(
         open_sheet(journal, new=1)
         with pytest.raises(JournalHeld):
             moved(place, empty_database)
-    with pytest.raises(JournalError, match="There is a journal in the database already"):
+    with pytest.raises(JournalError, match="There is already a journal in the database"):
         moved(place, postgres_place(database, place))
     assert who_may_pay(place, empty_database) == ["file"]
     moved(place, empty_database)

@@ -217,7 +217,7 @@ def test_a_journal_of_an_older_version_is_remembered_when_it_is_opened(place: Pa
     with closing(opened(place)) as journal:
         assert journal.notes == ()
         assert [entry.journal_id for entry in entries(place)] == [journal.head().journal_id]
-    with pytest.raises(JournalError, match="has a journal already"):
+    with pytest.raises(JournalError, match="already has a journal"):
         make(place, "second.sqlite3")
 
 
@@ -249,12 +249,12 @@ def test_an_entry_that_is_damaged_lets_nothing_be_made(place: Path) -> None:
     (path,) = (place / "journals").glob("*.json")
     path.write_text(path.read_text()[:-20])
     for attempt in (partial(make, place, "second.sqlite3"), partial(opened, place)):
-        with pytest.raises(JournalError, match="is damaged: it says which endpoint a journal pays") as found:
+        with pytest.raises(JournalError, match=r"is damaged\. It records which endpoint each journal pays") as found:
             attempt()
         assert "move it away" in found.value.hint
     path.unlink()
     opened(place).close()
-    with pytest.raises(JournalError, match="has a journal already"):
+    with pytest.raises(JournalError, match="already has a journal"):
         make(place, "second.sqlite3")
 
 

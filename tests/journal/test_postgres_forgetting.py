@@ -386,7 +386,7 @@ def test_a_host_without_the_key_pays_nobody_until_it_has_it(journal: LeasingPost
             lambda: other.repeated_batches(OPERATION, [alike[0][1:]], since="2026-01-01"),
             lambda: other.forget(Forgettable(BEFORE, {}, ()), by="ben", at=WHEN),
         ):
-            with pytest.raises(JournalError, match="known again") as found:
+            with pytest.raises(JournalError, match="recognizes them") as found:
                 question()
             assert found.value.exit_code == 7
         assert other.look_alikes(OPERATION, alike, since=LATER) == []  # who was forgotten is not compared any more
@@ -399,10 +399,10 @@ def test_a_host_without_the_key_pays_nobody_until_it_has_it(journal: LeasingPost
         (found_again,) = other.look_alikes(OPERATION, alike, since="2026-01-01")
         assert found_again.client_orderid == "B-1"
     copied.write_text("00" * 32)
-    with closing(open_postgres(there)) as other, pytest.raises(JournalError, match="known again"):
+    with closing(open_postgres(there)) as other, pytest.raises(JournalError, match="recognizes them"):
         other.look_alikes(OPERATION, alike, since="2026-01-01")
     copied.write_text("no key")
-    with closing(open_postgres(there)) as other, pytest.raises(JournalError, match="no key of fingerprints"):
+    with closing(open_postgres(there)) as other, pytest.raises(JournalError, match="not a fingerprint key"):
         other.compare(OPERATION, rows)
 
 

@@ -417,7 +417,7 @@ def test_where_one_worker_meets_a_doubt_no_worker_goes_on(at_database: DatabaseP
     counting = Counting(lose_after=10)
     ends = asyncio.run(by_two(at_database, counting, Pace(concurrency=4, stop_after_in_doubt=1)))
     # How many had come into doubt when it was reported differs: the rows of one moment are told together.
-    assert all(end is not None and end.endswith(" came into doubt.") for end in ends), ends
+    assert all(end is not None and end.endswith(" ended in doubt.") for end in ends), ends
     assert counting.heard.total() <= 10 + 4
     assert at_database.limits().stop is not None
     with closing(read_postgres(at_database)) as journal:

@@ -393,7 +393,7 @@ def test_another_journal_in_the_place_of_the_known_one_is_refused(
     name = at_database.server.url.rpartition("/")[2]
     postgres_server.drop_database(name)
     postgres_server.execute(f"CREATE DATABASE {name}")
-    with pytest.raises(JournalError, match="has a journal already"):
+    with pytest.raises(JournalError, match="already has a journal"):
         make_postgres(at_database)
     make_postgres(replace(at_database, registry_dir=None))
     with pytest.raises(JournalWentBack, match="This is not the journal"):

@@ -99,9 +99,9 @@ def test_a_worker_decides_nothing(as_role: As) -> None:
         send(journal, 1, OutcomeKind.REJECTED)
     assert worker.role() == "worker"
     refused(worker, *FORGED, *DECIDING)
-    with pytest.raises(JournalError, match="may not do this"):
+    with pytest.raises(JournalError, match="is not allowed to do this"):
         open_postgres(worker)
-    with pytest.raises(JournalError, match="may not do this"):
+    with pytest.raises(JournalError, match="is not allowed to do this"):
         worker.change_limits(LimitChange("w", 5))
     with closing(read_postgres(worker)) as journal:
         assert journal.verify()["rejected"] == 1
@@ -159,7 +159,7 @@ def test_a_reader_looks_and_writes_nothing(as_role: As) -> None:
     refused(reader, *FORGED, *DECIDING, "UPDATE worker SET ended_at = now()", "SELECT seal_segment(1)")
     refused(reader, "INSERT INTO paygw_jobs.procrastinate_workers DEFAULT VALUES", "TRUNCATE paygw_jobs.paygw_result")
     assert reader.timetable_jobs() == []
-    with pytest.raises(JournalError, match="may not do this"):
+    with pytest.raises(JournalError, match="is not allowed to do this"):
         open_postgres(reader)
 
 

@@ -72,15 +72,15 @@ def test_a_plan_that_nobody_approved_opens_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"endpoint": "other/2", "journal": "b" * 32}, "it is for gateway.example/1, and this is other/2"),
-        ({"journal": "b" * 32, "rows": 3}, "it is for the journal aaaaaaaa, and this is the journal bbbbbbbb"),
-        ({"totals": {"KES": "13001.00"}}, "its total is KES 3,001.00, and the sheet's is KES 13,001.00"),
-        ({"totals": {}, "rows": 0}, "its total is KES 3,001.00, and the sheet's is nothing"),
+        ({"endpoint": "other/2", "journal": "b" * 32}, "it is for gateway.example/1, but this is other/2"),
+        ({"journal": "b" * 32, "rows": 3}, "it is for the journal aaaaaaaa, but this is the journal bbbbbbbb"),
+        ({"totals": {"KES": "13001.00"}}, "its total is KES 3,001.00, but the sheet's is KES 13,001.00"),
+        ({"totals": {}, "rows": 0}, "its total is KES 3,001.00, but the sheet's is nothing"),
         (
             {"totals": {"KES": "3001.00", "UGX": "5000"}},
-            "its total is KES 3,001.00, and the sheet's is KES 3,001.00, UGX 5,000",
+            "its total is KES 3,001.00, but the sheet's is KES 3,001.00, UGX 5,000",
         ),
-        ({"rows": 3, "batch": "x"}, "it has 2 rows, and the sheet 3"),
+        ({"rows": 3, "batch": "x"}, "it has 2 rows, but the sheet has 3"),
         ({"instructions_sha256": "d" * 64}, "a row, a payee or the way to submit it has changed since"),
         ({"sheet": "other.csv"}, "a row, a payee or the way to submit it has changed since"),
         ({"operation": "payin"}, "a row, a payee or the way to submit it has changed since"),

@@ -205,7 +205,7 @@ def test_not_received_waits_for_the_quarantine() -> None:
     journal, answer = sent(OutcomeKind.UNKNOWN), statement(line(answer="not-received"))
     opens = datetime(2026, 11, 22, 8, 1, tzinfo=UTC)
     early = reader(journal, now=opens.replace(minute=0)).match(answer)
-    assert "may be called not received from 2026-11-22T08:01:00.000Z on" in early.differences[0].sentence
+    assert "may be called not received from 2026-11-22T08:01:00.000Z (" in early.differences[0].sentence
     assert not early.settlements
     assert len(reader(journal, now=opens).match(answer).settlements) == 1
 
@@ -249,7 +249,9 @@ def test_a_line_about_other_money_is_about_another_payment(
 def test_an_order_that_is_named_twice_is_settled_by_neither_line() -> None:
     journal = sent(OutcomeKind.UNKNOWN)
     found = match(journal, line(), line(number=3, status="declined"))
-    assert [one.sentence for one in found.differences] == ["The statement names ORD-2 2 times: which line holds?"] * 2
+    assert [one.sentence for one in found.differences] == [
+        "The statement names ORD-2 2 times: which line is right?"
+    ] * 2
     assert ([one.line for one in found.differences], found.settlements) == ([2, 3], [])
 
 
@@ -267,8 +269,8 @@ def test_a_line_that_names_no_order_is_a_difference_each_time() -> None:
 @pytest.mark.parametrize(
     ("when", "sentence"),
     [
-        ({"time": "20/11/2026"}, "The time '20/11/2026' cannot be read without guessing: write it as "),
-        ({"sent_at": "Friday"}, "The time 'Friday' cannot be read without guessing: write it as "),
+        ({"time": "20/11/2026"}, "The time '20/11/2026' is unclear: write it as "),
+        ({"sent_at": "Friday"}, "The time 'Friday' is unclear: write it as "),
         (
             {"time": "2026-11-22T09:11:00Z"},
             "The time 2026-11-22T09:11:00Z is in the future: our clock says 2026-11-22T09:00:00.000Z.",
@@ -313,8 +315,8 @@ def test_of_several_attempts_under_one_id_the_latest_is_settled_by_a_line_that_s
     ("when", "as_of", "said"),
     [
         ({}, "", "the line does not say which attempt is meant"),
-        ({"time": "2026-11-21"}, "", "2026-11-21 leaves it open which attempt is meant"),
-        ({}, "2026-11-21", "its time leaves it open which attempt is meant"),
+        ({"time": "2026-11-21"}, "", "2026-11-21 does not say which attempt is meant"),
+        ({}, "2026-11-21", "its time does not say which attempt is meant"),
     ],
 )
 @pytest.mark.parametrize("word", ["approved", "declined", "processing"])
@@ -331,7 +333,7 @@ def test_a_line_is_no_newer_than_the_first_time_its_file_was_carried_out() -> No
     journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(7)))
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     assert told(journal, line(status="declined")).startswith(
-        "ORD-2 at 2026-11-21T08:07:00.000Z at the latest (the file was carried out then): that is before the latest"
+        "ORD-2 at 2026-11-21T08:07:00.000Z at the latest (the file was applied then): that is before the latest"
     )
     wrong = told(journal, line(time="2026-11-21T08:30:00Z"))
     assert wrong.startswith("ORD-2 at 2026-11-21T08:30:00Z: that is before the latest")
@@ -341,8 +343,8 @@ def test_a_file_that_was_carried_out_after_the_latest_attempt_still_leaves_open_
     journal = sent_twice()
     journal.settle([], note=CarriedOut("b1", "day.csv", SHA, "amina", at(20)))
     assert told(journal, line(status="declined")).startswith(
-        "ORD-2 was sent more than once, and 2026-11-21T08:20:00.000Z at the latest (the file was carried out then) "
-        "leaves it open which attempt is meant"
+        "ORD-2 was sent more than once, and 2026-11-21T08:20:00.000Z at the latest (the file was applied then) "
+        "does not say which attempt is meant"
     )
 
 

@@ -482,7 +482,7 @@ def test_without_the_address_of_the_console_or_at_another_one_no_passkey_counts(
 def test_an_approval_is_begun_and_ended_within_minutes() -> None:
     document = made(plan())
     late, early = timedelta(minutes=11), timedelta(minutes=6)
-    with pytest.raises(ApprovalError, match=r"was begun at 2026-11-22T07:49:00\.000Z, too long ago"):
+    with pytest.raises(ApprovalError, match=r"was started at 2026-11-22T07:49:00\.000Z, too long ago"):
         approve_by_passkey(document, approval_by(CLEO, document, NOW - late), policy(), NOW)
     with pytest.raises(ApprovalError, match="in the future"):
         approve_by_passkey(document, approval_by(CLEO, document, NOW + early), policy(), NOW)

@@ -154,7 +154,7 @@ def test_an_answer_about_another_order_amount_or_currency_changes_nothing_and_st
     world = World(lambda *_: reply, rows=1)
     done = world.run()
     assert world.states() == [State.ACCEPTED]
-    assert "another payout" in (done.stop_reason or "")
+    assert "different payout" in (done.stop_reason or "")
     assert done.asked == 1
 
 

@@ -197,9 +197,9 @@ def test_an_order_holds_for_its_endpoint_its_journal_and_its_batch(make: Make, o
     journal = make()
     order = approved(ordered(journal))
     noun = order.noun
-    assert why_not(order, journal, endpoint="other/1") == f"The {noun} is for {PLACE}, and this is other/1."
+    assert why_not(order, journal, endpoint="other/1") == f"The {noun} is for {PLACE}, but this is other/1."
     changes = {
-        "journal": ("a" * 32, f"The {noun} is for the journal aaaaaaaa, and this is the journal 00000000."),
+        "journal": ("a" * 32, f"The {noun} is for the journal aaaaaaaa, but this is the journal 00000000."),
         "batch": ("b7", "The journal has no batch b7."),
         "operation": ("payin", "The journal has no batch b1."),
     }
@@ -244,7 +244,7 @@ def test_a_settlement_order_holds_no_longer_than_its_rows_are_as_they_were() -> 
         "The settlement order is no longer valid: row 9 is not in the batch."
     )
     assert why_not(changed_rows(to_settle(journal), hold=4), journal) == (
-        "The settlement order is no longer valid: what holds row 2 is not what held it when the order was made."
+        "The settlement order is no longer valid: row 2 is held for another reason than when the order was made."
     )
     with pytest.raises(ApprovalError) as found:
         in_force(order, journal)

@@ -110,7 +110,7 @@ def test_not_received_may_be_said_from_the_end_of_the_quarantine_on() -> None:
     early = refused(journal, lost, now=OPENS - timedelta(milliseconds=1))
     assert early == (
         "Row 2 was sent at 2026-11-21T08:01:00.000Z and could still be paid: it may be called not received from "
-        "2026-11-22T08:01:00.000Z on (a quarantine of 24 h)."
+        "2026-11-22T08:01:00.000Z (a quarantine of 24 h)."
     )
     check(journal, lost, now=OPENS)
     check(journal, word(2), word(2, Resolution.PAID), now=LEFT + timedelta(hours=1))
@@ -136,7 +136,7 @@ def test_a_quarantine_is_longer_where_the_clock_was_behind() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
     journal.settle([], note=ClockSeen(at(2), "2026-11-21T09:02:00.000Z", -3600))
     lost = word(2, Resolution.NOT_RECEIVED)
-    assert "from 2026-11-22T09:01:00.000Z on" in refused(journal, lost, now=OPENS)
+    assert "from 2026-11-22T09:01:00.000Z (" in refused(journal, lost, now=OPENS)
     check(journal, lost, now=OPENS + timedelta(hours=1))
 
 
@@ -209,7 +209,7 @@ def test_rejected_rows_alone_may_leave_again_and_of_each_other_the_reason_is_tol
     assert why_not(journal, 9, 5, 4, 2, 3, 6, 4) == (
         "Row 2 is in doubt, not rejected: it is in doubt and may have been paid: settle it first. "
         "Row 3 is accepted, not rejected: the gateway has accepted it, and may still pay it. "
-        "Row 4 is paid, not rejected: it is paid. Row 6 is ready, not rejected: it is ready already: the "
+        "Row 4 is paid, not rejected: it is paid. Row 6 is ready, not rejected: it is already ready: the "
         "next run sends it, unless it is held. Row 9: the batch has no such row."
     )
 
@@ -219,8 +219,8 @@ def test_a_row_that_a_person_called_rejected_may_leave_after_the_quarantine() ->
     write(journal, word(2), word(3, basis=Basis.GATEWAY), now=LEFT + timedelta(hours=1))
     early = OPENS - timedelta(milliseconds=1)
     assert why_not(journal, 2, now=early) == (
-        "Row 2 is rejected on a person's word alone; its attempt was sent at 2026-11-21T08:01:00.000Z and could still "
-        "be paid: it may be sent again from 2026-11-22T08:01:00.000Z on (a quarantine of 24 h)."
+        "Row 2 is rejected on a person's word alone. Its attempt was sent at 2026-11-21T08:01:00.000Z and could still "
+        "be paid: it may be sent again from 2026-11-22T08:01:00.000Z (a quarantine of 24 h)."
     )
     releasable(journal, 3, 4, now=early)
     releasable(journal, 2, 3, 4, now=OPENS)
@@ -237,7 +237,7 @@ def test_the_rows_that_wait_for_their_release_are_found(rows: Sequence[int] | No
 
 def test_a_row_called_rejected_that_never_left_may_leave_now() -> None:
     sentence = waiting_sentence(row_of(journal_of(None), 1, 2), Quarantine(24))
-    assert "it may be sent again from now on (a quarantine of 24 h)." in sentence
+    assert "it may be sent again from now (a quarantine of 24 h)." in sentence
 
 
 def test_a_held_row_that_a_person_called_rejected_before_it_ever_left_waits_for_nothing() -> None:
@@ -254,7 +254,7 @@ def test_only_the_latest_attempt_is_counted() -> None:
     journal.release(1, None, suffix=True, by="amina", at=at(5))
     send(journal, 1, OutcomeKind.UNKNOWN, at(10))
     write(journal, word(2), now=LEFT + timedelta(hours=1))
-    assert "from 2026-11-22T08:10:00.000Z on" in why_not(journal, 2, now=OPENS)
+    assert "from 2026-11-22T08:10:00.000Z (" in why_not(journal, 2, now=OPENS)
 
 
 def test_a_settlement_reads_the_clock_the_rows_and_their_holds_once() -> None:

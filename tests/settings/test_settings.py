@@ -167,7 +167,7 @@ def test_all_wrong_keys_are_told_at_once(tmp_path: Path) -> None:
         ('[console]\norigin = "https://Payouts.example.com"\n', "small letters"),
         ('[console]\norigin = "https://10.0.0.7"\n', "no number"),
         ('[console]\norigin = "http://127.0.0.1:8080"\n', "no number"),
-        ('[console]\norigin = "https://payouts"\n', "no origin that passkeys"),
+        ('[console]\norigin = "https://payouts"\n', "not an origin that passkeys"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
@@ -248,7 +248,7 @@ def test_a_passphrase_that_others_may_read_or_write_is_refused(tmp_path: Path, m
     secret.write_text("from file\n")
     secret.chmod(mode)
     places = {"PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(secret), "PAYGW_BASE_URL": "https://gateway.example"}
-    with pytest.raises(ConfigurationError, match="open to others") as caught:
+    with pytest.raises(ConfigurationError, match="open to users other") as caught:
         passphrase(load_settings(None, environ=places), {})
     assert caught.value.hint == f"chmod 600 {secret}"
     assert passphrase(load_settings(None, environ={**places, "PAYGW_BASE_URL": "sandbox"}), {}) == b"from file"

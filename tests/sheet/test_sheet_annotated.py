@@ -302,7 +302,7 @@ def test_more_problems_than_comments_and_lines_are_all_coloured(desk: Desk, monk
     book = openpyxl.load_workbook(path)
     assert sum(cell.comment is not None for row in book.worksheets[0].iter_rows() for cell in row) == 2
     said = [row[0].value for row in book["Problems"].iter_rows()]
-    assert "The first 3 of 5 are listed; the others are coloured all the same." in said
+    assert "The first 3 of 5 are listed; the others are coloured too." in said
     assert sum(isinstance(value, int) for value in said) == 3
 
 
@@ -399,14 +399,14 @@ def test_a_copy_that_would_read_differently_is_not_handed_back(desk: Desk, monke
     monkeypatch.setattr(marked_workbook, "saved", spoilt)
     written, _ = desk.annotate(workbook(desk.folder / "bad.xlsx", BAD))
     assert not written.is_workbook
-    assert "would not read like" in written.notes[0]
+    assert "would read differently" in written.notes[0]
 
 
 def test_what_the_copy_lacks_is_said(desk: Desk) -> None:
     source = workbook(desk.folder / "bad.xlsx", BAD)
     with_part(source, "xl/media/image1.png", "picture")
     written, _ = desk.annotate(source)
-    assert written == Written(is_workbook=True, notes=("The copy lacks the workbook's pictures.",))
+    assert written == Written(is_workbook=True, notes=("The copy does not have the workbook's pictures.",))
 
 
 # Files
@@ -542,7 +542,7 @@ def test_whatever_cells_hold_an_unmended_copy_reads_like_the_sheet(desk: Desk, r
         assert again.frame.equals(before.frame)
         assert desk.codes(path) == desk.codes(source)
     else:
-        assert "would not read like" in written.notes[0]
+        assert "would read differently" in written.notes[0]
         assert again.frame.height == len({row for row, _ in desk.codes(source)})
 
 

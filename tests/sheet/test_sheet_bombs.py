@@ -199,7 +199,7 @@ def test_memory_stays_within_bounds_at_the_limits_that_are_shipped(
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_packings_that_no_spreadsheet_uses_are_refused(tmp_path: Path, compression: int) -> None:
     path = packed(workbook(), tmp_path / "odd.xlsx", compression=compression)
-    with pytest.raises(SheetError, match="packed in a way that no spreadsheet uses"):
+    with pytest.raises(SheetError, match="compressed in a way that no spreadsheet uses"):
         read_sheet(path, ReadOptions())
 
 

@@ -106,7 +106,7 @@ def test_a_file_above_the_limit_is_refused(sheet: MakeSheet) -> None:
 @pytest.mark.parametrize(
     ("content", "name", "sentence"),
     [
-        (lines(GOOD).encode(), "pay.xlsx", "named like a workbook .*, and is delimited text"),
+        (lines(GOOD).encode(), "pay.xlsx", "named like a workbook .*, but is delimited text"),
         (b"<html><table>", "pay.xlsx", "is HTML or XML"),
         (b"\xef\xbb\xbf \n<?xml version='1.0'?>", "pay.csv", "is HTML or XML"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1rest", "pay.xlsx", r"an old workbook \(\.xls\)"),

@@ -131,7 +131,7 @@ def test_the_gateways_own_headings_are_those_of_the_configuration(tmp_path: Path
         ),
         (
             "order_id,amount,currency,status,Client OrderID\nA,1,KES,ok,B\n",
-            "day.csv: the headings 'order_id' and 'Client OrderID' both are the order_id.",
+            "day.csv: the headings 'order_id' and 'Client OrderID' are both the order_id.",
             MEND,
         ),
         (
@@ -194,7 +194,7 @@ def test_of_a_workbook_the_one_visible_worksheet_with_a_header_is_read(tmp_path:
     assert len(reading(workbook(tmp_path, HEADER, line, further={"Old": "hidden"})).lines) == 1
     assert refused(workbook(tmp_path, HEADER, line, further={"More": "visible"})) == (
         "day.xlsx: several worksheets look like a statement: 'Orders', 'More'.",
-        "Save the one that is meant as CSV.",
+        "Save the right one as CSV.",
     )
 
 

@@ -159,7 +159,7 @@ def test_one_ragged_row_with_quotes_is_found_among_any_number_of_others(
     content = lines(GOOD.replace("Wanjiru Kamau", '"Kamau, W."') + ",x", *others)
     found = validate(sheet(content), rules).defects
     assert codes(found)[0] == (2, "row.fields")
-    assert found["message"][0].startswith("The row has 8 fields, and the header has 7")
+    assert found["message"][0].startswith("The row has 8 fields, but the header has 7")
     assert set(found["row"]) == {2}
 
 
@@ -230,9 +230,9 @@ def test_a_number_that_was_wrapped_to_keep_its_zero_is_unwrapped(sheet: MakeShee
         ('"1,000,000"', "amount.format", "write 1000000"),
         ('"1.000,50"', "amount.format", "write 1000.50"),
         ('"1000,50"', "amount.format", "write 1000.50"),
-        ('"1,000/="', "amount.format", "two ways: write 1000, or 1 "),
-        ('"KES 1,000"', "amount.format", "two ways: write 1000, or 1 "),
-        ('"1,250"', "amount.format", "two ways: write 1250, or 1.25 "),
+        ('"1,000/="', "amount.format", "two ways: write 1000 or 1"),
+        ('"KES 1,000"', "amount.format", "two ways: write 1000 or 1"),
+        ('"1,250"', "amount.format", "two ways: write 1250 or 1.25"),
         ('"KES 1,000.50"', "amount.format", "write 1000.50"),
         ("5 000 Ksh", "amount.format", "write 5000"),
         ("1\u00a0500", "amount.format", "write 1500"),
@@ -251,7 +251,7 @@ def test_a_number_that_was_wrapped_to_keep_its_zero_is_unwrapped(sheet: MakeShee
         ("1e3", "amount.exponent", "plain digits"),
         ("1.5E+06", "amount.exponent", "plain digits"),
         ("100.105", "amount.decimals", "KES has 2 decimals"),
-        ("100.100", "amount.decimals", "write 100100, or 100.1 if that is meant"),
+        ("100.100", "amount.decimals", "write 100100 or 100.1"),
         ("100.000", "amount.decimals", "write 100"),
         ("0", "amount.zero", "above zero"),
         ("0.00", "amount.zero", "above zero"),

@@ -103,7 +103,7 @@ def test_a_number_of_another_operator_than_the_purposes_is_a_warning(number: str
 def test_the_sentence_names_both_operators() -> None:
     sheet = of_rows(kenyan("A", account_number="254733123456"))
     (message,) = validate(sheet, operator_rules("KE", "Safaricom")).warnings["message"]
-    assert "like a number of Airtel, and this row pays through Safaricom" in message
+    assert "like a number of Airtel, but this row pays through Safaricom" in message
 
 
 def test_a_form_without_an_account_is_judged_by_its_phone() -> None:

@@ -20,8 +20,8 @@ import apsw
 import polars as pl
 
 from paygw_batch.actions import plan_document, submit_sheet
-from paygw_batch.actions.plan_document import RefusedSheet, SheetOptions, Submission, Surface
-from paygw_batch.actions.send import Task
+from paygw_batch.actions.plan_document import Conversation, RefusedSheet, SheetOptions, Submission
+from paygw_batch.actions.send import SendJob
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
@@ -357,7 +357,7 @@ def _plan(world: ForgingWorld, sheet: Sheet) -> Made | None:
         world.settings,
         RULES["payout"],
         world.journal,
-        Surface(),
+        Conversation(),
         key_of(MAKER).public,
         against=against,
     )
@@ -542,7 +542,7 @@ def _submit(world: ForgingWorld, sheet: Sheet, file: str | None) -> None:
             RULES["payout"],
             cast(GatewayAccess, None),
             world.journal,
-            Surface(),
+            Conversation(),
             partial(_send, world, sheet, file),
         )
     except InternalError:
@@ -551,7 +551,7 @@ def _submit(world: ForgingWorld, sheet: Sheet, file: str | None) -> None:
         return
 
 
-def _send(world: ForgingWorld, sheet: Sheet, file: str | None, task: Task, _plan: Plan) -> None:
+def _send(world: ForgingWorld, sheet: Sheet, file: str | None, task: SendJob, _plan: Plan) -> None:
     """Hold what leaves against what people saw, and pay it."""
     names = dict(enumerate((one.name for one in sheet.payments), 2))
     payments = [

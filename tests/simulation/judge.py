@@ -179,7 +179,7 @@ class Judge:
             self.doubts_in_a_row[process] = 0
         limit = process.pace.stop_after_in_doubt
         if limit and self.doubts_in_a_row[process] > limit + process.pace.concurrency:
-            raise self.found("I9", f"{self.doubts_in_a_row[process]} rows in a row came into doubt")
+            raise self.found("I9", f"{self.doubts_in_a_row[process]} rows in a row ended in doubt")
 
     def executed(self, request: PreparedRequest, at_s: float) -> None:
         """Money moves."""

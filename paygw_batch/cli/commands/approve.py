@@ -94,7 +94,7 @@ def command(
     kinds = (PlanDocument, SettlementOrder, ReleaseOrder, ForgetOrder)
     found = read_document(document, *kinds) if shared is None else shared.document
     if (report is not None or sheet is not None) and not isinstance(found, PlanDocument):
-        raise UsageError(say("--report and --sheet are for a plan, and this is a {noun}.", noun=say(found.noun)))
+        raise UsageError(say("--report and --sheet are for a plan, but this is a {noun}.", noun=say(found.noun)))
     if withdraw:
         screen.finish(_withdrawn(settings, found, policy, key))
     viewed = _viewed(screen, settings, found, policy, **read_as) if isinstance(found, PlanDocument) else None
@@ -154,7 +154,7 @@ def _viewed(
 def _withdrawn(settings: Settings, found: SignedDocument, policy: ApprovalPolicy, key: Path | None) -> Summary:
     """Withdraw a document, and return the summary."""
     if key is None:
-        raise UsageError(say("--withdraw needs --key KEY."), hint=say("Withdrawing is signed, as approving is."))
+        raise UsageError(say("--withdraw needs --key KEY."), hint=say("A withdrawal is signed, like an approval."))
     own = own_key(key)
     signatures_of(found, policy, utc_now())
     withdrawal = withdrawn_with(found, own, policy.people, utc_now())

@@ -59,15 +59,15 @@ def dump_database(url: str, file: Path) -> None:
 @click.argument("file", type=NamedFile())
 @click.pass_obj
 def command(invocation: Invocation, *, file: Path) -> None:
-    """Copy the journal to FILE, a new file: one consistent snapshot, also during a run.
+    """Copy the journal to FILE, a new file: one consistent snapshot, even during a run.
 
-    A journal in PostgreSQL is copied by pg_dump, in the form that pg_restore reads.
+    A journal in PostgreSQL is copied by pg_dump, in the format that pg_restore reads.
 
     The notifications that `listen` received are copied to FILE.inbox, the notices of [notices] to FILE.outbox, the
     console's audit trail to FILE.audit.
 
-    The copy is for safekeeping. No run sends from it while the original exists, or once the original has gone on:
-    rows could be paid twice.
+    The copy is for safekeeping. No run sends from it while the original exists, or if the original was used since: rows
+    could be paid twice.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
@@ -86,7 +86,7 @@ def command(invocation: Invocation, *, file: Path) -> None:
     try:
         place.note_copy()
     except OutputError as error:
-        screen.say(say("The pages do not know of this copy: {reason}", reason=error.message))
+        screen.say(say("The copy is complete, but the pages can't show it: {reason}", reason=error.message))
     screen.finish(
         Summary(ExitCode.DONE, say("The journal, {facts:,} facts, was copied to {file}.", facts=facts, file=file))
     )

@@ -30,7 +30,7 @@ def command(invocation: Invocation, *, port: int | None, host: str) -> None:
     """
     if host not in _LOOPBACK:
         raise UsageError(
-            say("The pages are served on loopback or a Unix socket alone, and never on {host}.", host=host),
+            say("The pages are served only on loopback or a Unix socket, never on {host}.", host=host),
             hint=say("Put a proxy that speaks TLS in front of them: docs/console.md shows how."),
         )
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:

@@ -164,7 +164,7 @@ def _configuration(settings: Settings) -> Iterator[HealthCheck]:
     yield HealthCheck(
         mark("configuration"),
         Health.BAD if missing else Health.GOOD,
-        _missing(missing) if missing else say("complete, except for what single countries need"),
+        _missing(missing) if missing else say("complete, except for settings of individual countries"),
     )
     if not missing and not settings.uses_sandbox:
         yield _payout_address(settings)
@@ -315,7 +315,7 @@ def _statements(settings: Settings) -> HealthCheck:
             )
         case SignedStatements():
             found = say(
-                "proven by a signature beside the file, by the key {fingerprint}",
+                "proven by a signature file beside it, made with the key {fingerprint}",
                 fingerprint=statement_key(settings).fingerprint,
             )
             return HealthCheck(_STATEMENTS, Health.GOOD, found)
@@ -331,7 +331,7 @@ def _transfer_folder(rule: TransferFolder) -> HealthCheck:
     if not rule.is_ours:
         return HealthCheck(_STATEMENTS, Health.GOOD, say("proven by the folder {path}", path=rule.path))
     found = say(
-        "proven by the folder {path}, which belongs to this account: its users can put files there",
+        "proven by the folder {path}, which belongs to this account, so its users can put files there",
         path=rule.path,
     )
     return HealthCheck(_STATEMENTS, Health.WARNING, found)
@@ -511,13 +511,13 @@ def _unwritable(folder: Path) -> str:
     """Return the sentence about a folder of a journal in which nothing can be written; empty if all is well."""
     if os.access(folder, os.W_OK):
         return ""
-    return say("{folder} cannot be written: no run can note what it sends, and none starts.", folder=folder)
+    return say("{folder} cannot be written, so no run can record what it sends, and none will start.", folder=folder)
 
 
 def _jobs(database: "DatabasePlace") -> HealthCheck:
     """Look at the tables of the jobs of workers."""
     try:
-        found = say("tables of procrastinate, {version}", version=database.check_jobs())
+        found = say("procrastinate tables, {version}", version=database.check_jobs())
     except PaygwError as error:
         return HealthCheck.failed(_JOBS, error, ExitCode.JOURNAL)
     return HealthCheck(_JOBS, Health.GOOD, found)

@@ -44,8 +44,7 @@ _TIMES = mark_all("sent {time}", "last update {time}")
 def command(invocation: Invocation, *, text: tuple[str, ...], advice: Path | None, force: bool) -> None:
     """Find payments in all batches by TEXT: a payee's name, an account or phone number, or an order id.
 
-    Type a number in any way: with a plus, a leading zero or blanks. For a name, the beginnings of its words are
-    enough.
+    A number can have a plus, a leading zero or spaces. For a name, the first letters of its words are enough.
     """
     screen = Screen(invocation, only_shows=True)
     settings = settings_of(invocation)

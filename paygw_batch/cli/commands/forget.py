@@ -36,7 +36,7 @@ _COMMAND = "forget"
 
 
 @click.command(_COMMAND, cls=HelpCommand)
-@click.option("--before", metavar="DATE", help="Forget everybody whose batch was over before this date.")
+@click.option("--before", metavar="DATE", help="Forget everyone whose batch was over before this date.")
 @click.option("--person", metavar="TEXT", help="Forget one person: the exact name, account or phone number.")
 @click.option("--dry-run", is_flag=True, help="Show what would be forgotten, and change nothing. The default.")
 @click.option("--yes", is_flag=True, help="Forget them now, on your word.")
@@ -59,7 +59,7 @@ def command(
     order: Path | None,
     wait: bool,
 ) -> None:
-    """Forget names, accounts, phones, sheets and messages of people; ids, sums, states and times stay.
+    """Forget people's names, accounts, phones, sheets and messages; keep ids, sums, states and times.
 
     A batch is forgotten when it is over: nothing in it is ready, in doubt, accepted, in quarantine or contradicted.
     Without --before and --person, [retention] years in the configuration says the date.
@@ -108,17 +108,17 @@ def _check_choice(
 ) -> None:
     """Raise `UsageError` for options that do not belong together."""
     if before is not None and person is not None:
-        raise UsageError(say("--before and --person are two different things: choose one."))
+        raise UsageError(say("--before and --person cannot be combined: choose one."))
     if (out is None) != (key is None):
         raise UsageError(
             say("--out ORDER.json and --key KEY belong together: they write an order for a second person.")
         )
     if sum((yes, dry_run, out is not None, order is not None)) > 1:
-        raise UsageError(say("--dry-run, --yes, --out and --order are four different things: choose one."))
+        raise UsageError(say("--dry-run, --yes, --out and --order cannot be combined: choose one."))
     if order is not None and (before is not None or person is not None):
         raise UsageError(say("The order says who is forgotten: leave --before and --person out."))
     if yes and by is None:
-        raise UsageError(say("--yes needs --by NAME: forgetting cannot be undone, and the journal keeps who did it."))
+        raise UsageError(say("--yes needs --by NAME: forgetting cannot be undone, and the journal records who did it."))
 
 
 def _show(screen: Screen, journal: JournalReader, chosen: Forgettable) -> None:
@@ -134,8 +134,8 @@ def _show(screen: Screen, journal: JournalReader, chosen: Forgettable) -> None:
     for batch in chosen.waiting:
         screen.say(
             say(
-                "Batch {batch} is not over: a row is ready, in doubt, accepted or in quarantine, or a message waits. "
-                "Nobody in it is forgotten.",
+                "Batch {batch} is not over: a row is ready, in doubt, accepted or in quarantine, or a message "
+                "waits. No one in it can be forgotten yet.",
                 batch=records[batch].batch,
             )
         )
@@ -196,25 +196,25 @@ def _done(screen: Screen, journal: JournalReader, done: Forgotten) -> Summary:
     _show(screen, journal, chosen)
     told = _told(journal, chosen)
     for path in files_elsewhere(journal, chosen):
-        screen.say(say("This file may name them, and is yours to remove: {path}", path=path))
+        screen.say(say("This file may name them. Remove it yourself: {path}", path=path))
     if chosen.batches:
-        screen.say(say("Backups of the journal, and files that were written elsewhere, are yours to remove as well."))
-    message = say("The payees of {payments} are forgotten.", payments=_counted(chosen))
+        screen.say(say("Also remove backups of the journal and files that were written elsewhere."))
+    message = say("The payees of {payments} were forgotten.", payments=_counted(chosen))
     match done.old_pages:
         case OldPages.NOWHERE:
             return Summary(ExitCode.DONE, message, rows=chosen.instructions, further=told)
         case OldPages.IN_DATABASE:
             screen.say(
                 say(
-                    "The server keeps the old lines until the owner of the database runs ANALYZE, VACUUM FULL and "
-                    "CHECKPOINT. Nobody can use the journal meanwhile: run them when nothing is sent."
+                    "The server keeps the old data until the owner of the database runs ANALYZE, VACUUM FULL "
+                    "and CHECKPOINT. No one can use the journal meanwhile, so run them when nothing is being sent."
                 )
             )
             return Summary(ExitCode.DONE, message, rows=chosen.instructions, further=told)
         case OldPages.IN_LOG:
             message += " " + say(
-                "Another program is reading the journal, and its log still holds them: close it, and run this command "
-                "again."
+                "Another program is reading the journal, so its log still contains them. Close that program, "
+                "then run this command again."
             )
             return Summary(ExitCode.STOPPED_EARLY, message, rows=chosen.instructions, further=told)
         case _:

@@ -116,7 +116,7 @@ def require_no_configuration(path: Path, *, force: bool) -> None:
     """Raise `OutputError` if there is a configuration at `path` that is not to be replaced (`force`)."""
     if path.is_file() and path.stat().st_size and not force:
         raise OutputError(
-            say("There already is a configuration at {path}. Nothing was created.", path=path),
+            say("There is already a configuration at {path}. Nothing was created.", path=path),
             hint=say(
                 "Check it with `paygw-batch doctor`, name another file with --config, or replace it with --force."
             ),
@@ -163,7 +163,7 @@ def _make_key(path: Path, secret: bytes | None) -> None:
         reason = say(error.strerror or "unknown reason").lower()
         raise ConfigurationError(
             say("The private key {path} cannot be created: {reason}.", path=path, reason=reason),
-            hint=say("Name another place: --private-key FILE."),
+            hint=say("Choose another file: --private-key FILE."),
         ) from None
 
 

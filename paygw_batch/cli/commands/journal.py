@@ -25,9 +25,9 @@ from paygw_batch.wiring.operations import require_endpoint
 if TYPE_CHECKING:
     from paygw_batch.journal.opening.database_place import AcceptedLoss, DatabasePlace, MissingHost
 
-_GONE = mark("Is this host gone for good, and does nobody send from it any more?")
-_LOST = mark("Is the newest data of the database lost for good, and does nobody send from it any more?")
-_QUESTION = mark("Is this the newest copy of the journal, and does nobody send from another copy?")
+_GONE = mark("Is this host gone for good, and has it stopped sending?")
+_LOST = mark("Is the newest data of the database lost for good, and has everyone stopped sending from it?")
+_QUESTION = mark("Is this the newest copy of the journal, and is no one sending from another copy?")
 _beside_option = click.option(
     "--beside", metavar="JOURNAL_ID", help="The endpoint's newest other journal, to confirm that you know of it."
 )
@@ -79,17 +79,17 @@ def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
     path = settings.journal_place()
     if made is None and not given:
         raise JournalError(
-            say("There is a file at {path} already: no journal was made.", path=path)
+            say("There is already a file at {path}, so no journal was created.", path=path)
             if settings.journal.url is None
-            else say("There is a journal at {path} already: no journal was made.", path=path),
-            hint=say("If it is the journal of this endpoint, nothing has to be made: `paygw-batch doctor` checks it."),
+            else say("There is already a journal at {path}, so none was created.", path=path),
+            hint=say("If it is this endpoint's journal, you need no other: `paygw-batch doctor` checks it."),
         )
     told, about = [], dict[str, object]()
     if made is not None:
         told.append(
             say(
-                "The journal {journal} of {endpoint} was made at {path}. Every run for this endpoint must use it, from "
-                "every account.",
+                "The journal {journal} of {endpoint} was created at {path}. Every run for this endpoint must "
+                "use it, from every account.",
                 journal=made.journal_id,
                 endpoint=made.endpoint,
                 path=path,
@@ -98,7 +98,10 @@ def new(invocation: Invocation, *, beside: str | None, roles: bool) -> None:
         about["journal"] = {"id": made.journal_id, "path": path, "endpoint": made.endpoint}
     if given:
         told.append(
-            say("The roles {roles} have their rights: make each login a member of one of them.", roles=", ".join(given))
+            say(
+                "The roles {roles} have their permissions. Make each login a member of one of them.",
+                roles=", ".join(given),
+            )
         )
         about["roles"] = given
     screen.finish(Summary(ExitCode.DONE, " ".join(told), further=about))
@@ -162,9 +165,9 @@ def upgrade(invocation: Invocation) -> None:
     before, now, has_new_jobs = database.upgrade()
     tables = {"place": settings.journal_place(), "before": before, "now": now}
     unchanged = (
-        say("The tables at {place} are of version {now} already: those of jobs were upgraded.", **tables)
+        say("The tables at {place} are already at version {now}. Those of jobs were upgraded.", **tables)
         if has_new_jobs
-        else say("The tables at {place} are of version {now} already: nothing was changed.", **tables)
+        else say("The tables at {place} are already at version {now}. Nothing was changed.", **tables)
     )
     message = (
         unchanged
@@ -235,7 +238,7 @@ def call_roll(invocation: Invocation, *, accept_loss: bool, by: str | None, yes:
     require_endpoint(settings)
     if not accept_loss:
         if by is not None or yes:
-            raise UsageError(say("--by and --yes go with --accept-loss."))
+            raise UsageError(say("--by and --yes need --accept-loss."))
         _finish_roll_call(screen, _place_of_roll(settings).roll_call())
         return
     who = person(by)
@@ -247,8 +250,8 @@ def call_roll(invocation: Invocation, *, accept_loss: bool, by: str | None, yes:
 def _place_of_roll(settings: Settings) -> "DatabasePlace":
     return require_database(
         settings,
-        say("A journal in a file has no other hosts: there is no roll-call."),
-        say("`paygw-batch journal adopt` says that a copy of it is the newest."),
+        say("A journal in a file has no other hosts, so it has no roll-call."),
+        say("`paygw-batch journal adopt` confirms that a copy of it is the newest."),
     )
 
 
@@ -272,8 +275,7 @@ def _finish_roll_call(
         )
         if accepted.is_guess:
             message += say(
-                "The witness of this host does not know all of them, so that every row that it could have sent is in "
-                "doubt. "
+                "This host's witness does not list all of them, so every row that it could have sent is in doubt. "
             )
         for orders, what in (
             (rows.unknown_orders, mark("The database does not know the batch of an order that was sent")),
@@ -362,7 +364,7 @@ def _show(screen: Screen, found: Adoption, settings: Settings) -> dict[str, obje
     }
     lines = [(say(_ABOUT[what]), str(value)) for what, value in about.items()]
     screen.table("", mark_all("journal", "what was found"), lines)
-    screen.say(say("It was replayed: its chain of facts is whole. Rows that are ready are sent by the next run."))
+    screen.say(say("It was replayed, and its chain of facts is intact. The next run sends the rows that are ready."))
     for other in found.others:
         screen.say(
             say(
@@ -380,7 +382,7 @@ def _confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            say("Nobody can be asked here: nothing was changed. {question}", question=say(question)),
+            say("There is no terminal to ask at. Nothing was changed. {question}", question=say(question)),
             hint=say("Run the command at a terminal, or say so with --yes."),
         )
     if not confirmed(say(question), err=True):

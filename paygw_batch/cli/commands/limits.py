@@ -34,7 +34,7 @@ def command(
 ) -> None:
     """Show the limits that all workers of the endpoint share, and each worker's part. Options set new limits.
 
-    New limits apply at once, also to runs under way. The journal records who set them, and when.
+    New limits apply at once, even to runs under way. The journal records who set them, and when.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
@@ -73,7 +73,10 @@ def _show(screen: Screen, state: GateState, settings: Settings) -> None:
     if state.set_at:
         rows.append((say("set by"), say("{who}, {time}", who=state.set_by, time=state.set_at)))
     rows += [
-        (say("rest asked by the gateway"), say("until {time}", time=state.rest_until) if state.rest_until else "-"),
+        (
+            say("pause requested by the gateway"),
+            say("until {time}", time=state.rest_until) if state.rest_until else "-",
+        ),
         (say("sending"), _sending(state)),
     ]
     screen.table("", (say("limit"), say("in force")), rows)
@@ -98,7 +101,7 @@ def _sending(state: GateState) -> str:
     if state.stop is None:
         return say("allowed")
     return say(
-        "stopped since {time}: {reason} `paygw-batch resume` goes on.",
+        "stopped since {time}: {reason} `paygw-batch resume` continues.",
         time=state.stopped_at,
         reason=stop_sentence(state.stop),
     )

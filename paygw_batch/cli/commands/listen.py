@@ -50,7 +50,7 @@ AFTER_TROUBLE_S = 30.0
 @click.option("--port", type=WholeNumber(0, 65535), help="Port on loopback; 0: any free one.")
 @click.pass_obj
 def command(invocation: Invocation, *, port: int | None) -> None:
-    """Receive the gateway's notifications on loopback until interrupted, also during a run.
+    """Receive the gateway's notifications on loopback until interrupted, even during a run.
 
     Put a proxy in front of it for TLS. Each notification is stored before it is answered.
     """

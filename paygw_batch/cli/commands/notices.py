@@ -25,7 +25,7 @@ _MINUTES = 16
 @click.group("notices", cls=HelpGroup, invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """List the notices of the journal: who was told what, and what waits to be sent, with the reason.
+    """List the journal's notices: who was told what, what is waiting to be sent, and why.
 
     The notices are configured in [notices]. Runs send them at their end.
     """
@@ -46,12 +46,12 @@ def _list(invocation: Invocation) -> None:
 
 
 @command.command("send", short_help="Send the notices that are due.")
-@click.option("--again", is_flag=True, help="Also try those again that wait for a later try, or were given up.")
+@click.option("--again", is_flag=True, help="Also retry notices that are waiting or were given up.")
 @click.pass_obj
 def send(invocation: Invocation, *, again: bool) -> None:
-    """Send the notices that are due. For cron: several may run at a time, also beside a run.
+    """Send the notices that are due. For cron: several can run at once, even during a run.
 
-    Ends with 6 if a server did not take one, or there was no time for all: it is tried again, up to five days.
+    Ends with exit code 6 if a server refused a notice or time ran out. Notices are retried for up to five days.
     """
     screen, settings = Screen(invocation), settings_of(invocation)
     channels = channels_of(settings, os.environ)
@@ -70,7 +70,7 @@ def send(invocation: Invocation, *, again: bool) -> None:
             )
         )
     elif not done.has_ended:
-        told.append(say("There was no time for all of them: the next call goes on."))
+        told.append(say("Time ran out. The next call continues."))
     code = ExitCode.DONE if done.has_ended and not done.failed else ExitCode.STOPPED_EARLY
     screen.finish(Summary(code, " ".join(told), further={"sent": done.sent, "failed": done.failed}))
 

@@ -11,7 +11,7 @@ import click
 
 from paygw_batch.actions.approvals import share_plan
 from paygw_batch.actions.notices import send_after
-from paygw_batch.actions.plan_document import RefusedSheet, SheetOptions, Submission, Surface, prepare_plan
+from paygw_batch.actions.plan_document import Conversation, RefusedSheet, SheetOptions, Submission, prepare_plan
 from paygw_batch.actions.submit_sheet import refused_summary
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
@@ -98,8 +98,8 @@ def command(
     typed = as_typed(sheet, answered_by, column_profile)
     asked = Submission(validated, sheet, out, "", options, typed=typed)
     with journal_for_document(settings, "plan") as journal:
-        surface = Surface(partial(_show, screen, skip_invalid=skip_invalid), screen.say, screen.confirm)
-        prepared = prepare_plan(asked, settings, rules, journal, surface, maker, against=against)
+        conversation = Conversation(partial(_show, screen, skip_invalid=skip_invalid), screen.say, screen.confirm)
+        prepared = prepare_plan(asked, settings, rules, journal, conversation, maker, against=against)
     if isinstance(prepared, RefusedSheet):
         screen.finish(refused_summary(prepared, asked))
     plan, document = prepared.plan, prepared.document

@@ -46,7 +46,7 @@ def command(invocation: Invocation, *, batch: str | None, out: Path | None, wait
     require_enquiry(settings)
     if batch is None:
         if out is not None:
-            raise UsageError(say("--out goes with BATCH: without it, no reconciliation is written."))
+            raise UsageError(say("--out needs BATCH: without it, no reconciliation is written."))
         screen.finish(_all_batches(invocation, settings, screen, wait=wait))
     with continued(invocation, settings, "refresh", screen, batch, out, wait=wait, force=force) as run:
         try:

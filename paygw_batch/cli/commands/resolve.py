@@ -83,7 +83,7 @@ _key_option = click.option("--key", type=NamedFile(), help="With --out: your pri
 def command() -> None:
     """Settle rows that are in doubt, held, or accepted but never answered, with evidence.
 
-    Rows are settled by a person's word, by a statement of the gateway, or by an order that two people signed.
+    Rows are settled on a person's word, by a statement from the gateway, or by an order that two people signed.
     """
 
 
@@ -131,10 +131,10 @@ def row(
 @command.command("statement", short_help="Settle rows by a statement.")
 @click.argument("batch", shell_complete=complete_batches)
 @click.argument("file", type=NamedFile())
-@click.option("--yes", is_flag=True, help="Carry out what the preview shows.")
+@click.option("--yes", is_flag=True, help="Apply what the preview shows.")
 @click.option("--matching-only", is_flag=True, help="Settle the lines that match, even if others do not.")
 @click.option("--as-of", metavar="TIME", help="The time of the statement, for lines without a time.")
-@click.option("--again", is_flag=True, help="Allow a file that was already carried out for this batch.")
+@click.option("--again", is_flag=True, help="Allow a file that was already applied to this batch.")
 @click.option("--evidence", metavar="TEXT", help=_EVIDENCE)
 @_out_option
 @_key_option
@@ -178,7 +178,7 @@ def statement(
     )
 
 
-@command.command("order", short_help="Carry out an order of two people.")
+@command.command("order", short_help="Carry out an approved order.")
 @click.argument("file", metavar="ORDER", type=NamedFile())
 @click.option("--batch", shell_complete=complete_batches, help="Refuse ORDER unless it is about this batch.")
 @click.option(
@@ -302,7 +302,9 @@ def _preview(
     summary = _after(journal, record, _told(matched, 0, 0))
     does = say_count(len(matched.settlements), "would settle {count:,} row", "would settle {count:,} rows")
     if matched.contrary:
-        does += say(" and hold {held:,} (--yes holds them, whatever else does not fit)", held=len(matched.contrary))
+        does += say(
+            " and hold {held:,} (--yes holds them even if other lines do not match)", held=len(matched.contrary)
+        )
     if asked.is_refused(matched):
         return _refused(
             summary,
@@ -312,7 +314,7 @@ def _preview(
         asked.refuse_again(done)
         settlements = asked.settlements(matched)
         return _write_order(settings, screen, journal, record, settlements, to_order, statement=asked.statement)
-    message = say("The statement {does}. Nothing was changed: --yes carries it out.", does=does)
+    message = say("The statement {does}. Nothing was changed: --yes applies it.", does=does)
     if doubtful := needs_order(settings, journal, record, matched.settlements):
         message = say(
             "The statement {does}. Nothing was changed. {needed} --out ORDER.json --key KEY writes the order for the "
@@ -324,7 +326,9 @@ def _preview(
 
 
 def _refused(summary: Summary, said: str) -> Summary:
-    hint = say("Nothing was settled: clear them up with the gateway, or settle what fits with --matching-only.")
+    hint = say(
+        "Nothing was settled. Clear them up with the gateway, or settle the lines that match with --matching-only."
+    )
     return replace(summary, exit_code=ExitCode.DEFECTS, message=f"{said} {hint}")
 
 
@@ -362,8 +366,8 @@ def _settled_sentence(settlements: Sequence[Settlement], who: str) -> str:
         )
     if counts[Resolution.NOT_RECEIVED]:
         sentence += " " + say(
-            "What was not received is ready again under its old order id, marked for ever as a possible duplicate; "
-            "`paygw-batch resume` sends it."
+            "Rows that were not received are ready again under their old order ids, and stay marked as possible "
+            "duplicates; `paygw-batch resume` sends them."
         )
     return sentence
 

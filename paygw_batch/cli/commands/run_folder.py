@@ -242,15 +242,15 @@ def _told(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) -> Summary
     ]
     count = len(sheets)
     message = (
-        say_count(count, "{count} sheet was taken.", "{count} sheets were taken.")
+        say_count(count, "{count} sheet was picked up.", "{count} sheets were picked up.")
         if sheets
         else say("No sheet is ready yet: files are left alone until they stop changing (--settle-s).")
     )
     if left:
         message += " " + say_count(
             len(left),
-            "{count} file was left in the folder: it belongs to no sheet, or cannot be taken.",
-            "{count} files were left in the folder: they belong to no sheet, or cannot be taken.",
+            "{count} file was left in the folder: it belongs to no sheet, or cannot be picked up.",
+            "{count} files were left in the folder: they belong to no sheet, or cannot be picked up.",
         )
     return Summary(
         _worst_of([summary for _, summary in sheets], left),

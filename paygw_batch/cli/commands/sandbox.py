@@ -46,7 +46,7 @@ def command(invocation: Invocation, *, port: int, behaviour: Path | None) -> Non
                 records=records,
             )
         )
-        screen.say(say("To submit to it from another terminal, with the same configuration and a journal of its own:"))
+        screen.say(say("To submit to it from another terminal, with the same configuration and a separate journal:"))
         screen.say(
             say(
                 "  PAYGW_BASE_URL={base_url} PAYGW_PRIVATE_KEY={key_place} paygw-batch --journal FILE ... submit SHEET",

@@ -125,7 +125,7 @@ def command(
     if out is not None and not in_doubt:
         raise UsageError(say("--out belongs to --in-doubt: `paygw-batch reconcile BATCH --out FILE` writes every row."))
     if batch is None and (in_doubt or watch or history or row is not None):
-        raise UsageError(say("--in-doubt, --history, --row and --watch are about one batch: name it."))
+        raise UsageError(say("--in-doubt, --history, --row and --watch need a batch: name it."))
     wanted, guard = RequestedOutput("--out", out, OutputKind.QUESTIONS), guard_of(invocation, settings, force=force)
     guard.check(wanted, inputs={say("the sheet"): None if batch is None else Path(batch)})
     if batch is not None and watch:

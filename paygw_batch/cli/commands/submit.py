@@ -10,10 +10,10 @@ import click
 
 from paygw_batch.actions.check_payout import corrections_of
 from paygw_batch.actions.plan_document import (
+    Conversation,
     SentBy,
     SheetOptions,
     Submission,
-    Surface,
     plan_sheet,
     preview,
     refused_as_repeat,
@@ -72,7 +72,7 @@ _OPTIONS = (
     click.option("--plan", type=NamedFile(), help="The approved plan. Default: SHEET.plan.json."),
     click.option("--first", type=WholeNumber(1), help="Send at most N rows, then stop (exit code 6)."),
     click.option("--detach", is_flag=True, help="Hand the batch over to the workers and return at once."),
-    click.option("--urgent", is_flag=True, help="Let workers leave other batches for this one."),
+    click.option("--urgent", is_flag=True, help="Let workers send this batch before others."),
     click.option("--dry-run", is_flag=True, help="Show what would be sent; send and write nothing."),
     click.option("--concurrency", type=WholeNumber(1, 1024), help="Maximum number of requests in flight."),
     click.option("--rate-per-s", type=Number(0), help="Maximum number of requests a second; 0: no limit."),
@@ -176,7 +176,7 @@ def _sent_by(settings: Settings, first: int | None, *, detach: bool, urgent: boo
         return SentBy.WORKERS_IF_ANY
     if first is not None:
         raise UsageError(
-            say("--first and --detach are both given: the first rows are sent by the command itself."),
+            say("--first and --detach cannot be combined: the command itself sends the first rows."),
             hint=say("Send the first rows without --detach, then hand over the others."),
         )
     return SentBy.WORKERS_LATER
@@ -200,7 +200,7 @@ def _tried_with(
         return refused_summary(refused, asked)
     counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
     show_totals(screen, counted)
-    if (refused := refused_as_repeat(asked, plan, journal, Surface())) is not None:
+    if (refused := refused_as_repeat(asked, plan, journal, Conversation())) is not None:
         return refused_summary(refused, asked)
     ready = counted.states.get("ready", 0)
     sums = ", ".join(

@@ -33,11 +33,11 @@ def command(invocation: Invocation, *, operation: str, countries: tuple[str, ...
     missing = [key for rule in chosen for key in rule.missing_terms]
     if missing:
         screen.notes(
-            [say("Before anything can be sent, the configuration must say {missing}.", missing=", ".join(missing))]
+            [say("Before anything can be sent, the configuration must set {missing}.", missing=", ".join(missing))]
         )
     if out.suffix.lower() == ".csv":
         screen.table("", GUIDE_HEADINGS, [guide.cells for guide in guides])
-        screen.notes([say("A spreadsheet drops leading zeros of a .csv file; in an .xlsx they stay.")])
+        screen.notes([say("A spreadsheet drops leading zeros from a .csv file; an .xlsx keeps them.")])
     further = "" if operation == PAYOUT else "--collect "
     screen.finish(
         Summary(

@@ -51,14 +51,16 @@ def command(invocation: Invocation) -> None:
         withdrawals = check_kept_withdrawals(journal)
         trail = verify_trail(settings, journal)
         contradictions = len(journal.messages().contradictions)
-    message = say("The journal is sound: its chain of facts is whole, and states and totals follow from it.")
+    message = say("The journal is sound: its chain of facts is intact, and states and totals follow from it.")
     if signed_orders:
         counted["signed_orders"] = signed_orders
     if withdrawals:
         counted["withdrawals"] = withdrawals
     if trail is not None:
         message += say(
-            " The audit trail is whole; it ends with entry {number}, {hash}.", number=trail.number, hash=trail.hash[:16]
+            " The audit trail is intact; it ends with entry {number}, {hash}.",
+            number=trail.number,
+            hash=trail.hash[:16],
         )
         counted["audit_entries"] = trail.number
     if contradictions:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from paygw_batch.actions.batch_status import batch_summary
 from paygw_batch.actions.run_report import workers_measured
-from paygw_batch.actions.send import Drained, Task, require_sendable, send_rows, wrong_clock
+from paygw_batch.actions.send import Drained, SendJob, require_sendable, send_rows, wrong_clock
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.screen.progress_bar import progress_on
 from paygw_batch.cli.screen.screen import Screen
@@ -155,7 +155,7 @@ class BatchServer:
                     if trouble.is_lasting:
                         raise JournalError(
                             say("The jobs of workers cannot be read: {reason}.", reason=trouble.reason),
-                            hint=say("Nothing was lost. `paygw-batch doctor` says which rights the role has."),
+                            hint=say("Nothing was lost. `paygw-batch doctor` shows the role's permissions."),
                         )
 
     def _serve_job(self, journal: "WorkerJournal", jobs: "JobWorker", number: int) -> None:
@@ -197,7 +197,7 @@ class BatchServer:
         record = _record(journal, run.batch)
         rules = rules_of(self._settings, record.operation)
         with gateway_of(self._settings, rules, os.environ) as gateway:
-            end, dates = self._sent_share(Task(self._settings, rules, gateway, journal, record), journal)
+            end, dates = self._sent_share(SendJob(self._settings, rules, gateway, journal, record), journal)
         if end.stop_reason is not None:
             journal.stop_run(run, end.stop_reason)
         journal.leave_run()
@@ -215,7 +215,7 @@ class BatchServer:
         )
         self._heed(self._end_now)
 
-    def _sent_share(self, task: Task, journal: "WorkerJournal") -> tuple[RunEnd, DateWatch]:
+    def _sent_share(self, task: SendJob, journal: "WorkerJournal") -> tuple[RunEnd, DateWatch]:
         due = journal.tallies(task.batch.number, kind=TallyKind.DUE)
         require_sendable(task, {tally.country for tally in due})
         if wrong := wrong_clock(task):
@@ -300,7 +300,7 @@ def command(invocation: Invocation, *, batch: str | None, once: bool, seconds: f
     """
     if not once and (batch is not None or seconds is not None):
         raise UsageError(
-            say("BATCH and --for go with --once."), hint=say("A worker without --once sends until it is interrupted.")
+            say("BATCH and --for need --once."), hint=say("A worker without --once sends until it is interrupted.")
         )
     screen = Screen(invocation)
     settings = settings_of(invocation)

@@ -17,7 +17,7 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import pick_up_name
 from paygw_batch.wiring.journal import find_batch, require_workers
 
-_HEADINGS = mark_all("host", "process", "since", "last sign of life", "batch", "chunk", "rows sent", "alive")
+_HEADINGS = mark_all("host", "process", "since", "last seen", "batch", "chunk", "rows sent", "alive")
 
 _JOB_HEADINGS = mark_all("job", "now", "ended", "host", "exit code")
 
@@ -28,7 +28,7 @@ _MINUTES, _SECONDS = 16, 19
 @click.option("--stop", "batch", metavar="BATCH", shell_complete=complete_batches, help="Stop all work on BATCH.")
 @click.pass_obj
 def command(invocation: Invocation, *, batch: str | None) -> None:
-    """List the workers of all hosts: start, last sign of life, batch, chunk and rows sent; and the timetable's jobs."""
+    """List the workers of all hosts (last seen, batch, chunk, rows sent) and the timetable's jobs."""
     screen = Screen(invocation, only_shows=batch is None)
     settings = settings_of(invocation)
     if batch is not None:

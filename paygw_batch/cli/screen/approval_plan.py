@@ -129,7 +129,7 @@ def _show_order(screen: Screen, content: OrderContent, quarantine: Quarantine) -
     )
     if content.statement or content.statement_sha256:
         name, digest = content.statement, content.statement_sha256
-        screen.say(say("It is read from the statement {name} (SHA-256 {digest}).", name=name, digest=digest))
+        screen.say(say("It was read from the statement {name} (SHA-256 {digest}).", name=name, digest=digest))
     screen.table(
         "",
         mark_all("row", "order id", "attempt", "state", "becomes", "currency", "sum", "evidence"),
@@ -197,7 +197,7 @@ def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
     """Show in which batches people are forgotten; who approves it vouches for each."""
     content, before = document.content, document.content.before
     rows = say_count(document.rows, "{count:,} row", "{count:,} rows")
-    who = say("everybody from before {before}", before=before) if before else say("one person")
+    who = say("everyone from before {before}", before=before) if before else say("one person")
     screen.say(
         say(
             "An order to forget {who}: {rows}, at {endpoint}, in the journal {journal}. This cannot be undone.",
@@ -254,10 +254,10 @@ def show_held(screen: Screen, held: int, who: str) -> None:
     screen.say(
         say_count(
             held,
-            "Held by {who}: {count:,} order that could be sent from here, and that the gateway has by the statement. "
-            "No run sends a held row: `paygw-batch status` says what to do about each.",
-            "Held by {who}: {count:,} orders that could be sent from here, and that the gateway has by the statement. "
-            "No run sends a held row: `paygw-batch status` says what to do about each.",
+            "Held by {who}: {count:,} order that could be sent from here, but that the gateway already has, "
+            "according to the statement. No run sends a held row: `paygw-batch status` says what to do about each.",
+            "Held by {who}: {count:,} orders that could be sent from here, but that the gateway already has, "
+            "according to the statement. No run sends a held row: `paygw-batch status` says what to do about each.",
             who=who,
         )
     )
@@ -274,7 +274,7 @@ def show_matched(screen: Screen, matched: Matched) -> None:
         _more(screen, len(matched.settlements))
     if matched.differences:
         screen.table(
-            say("What does not fit the journal"),
+            say("What does not match the journal"),
             mark_all("line", "order id", "why"),
             [(one.line, one.order_id, one.sentence) for one in matched.differences[:SHOWN_LINES]],
         )
@@ -313,4 +313,4 @@ def _more(screen: Screen, count: int) -> None:
 def differences_counted(matched: Matched) -> str:
     """Return the number of lines of a statement that do not fit the journal."""
     count = len(matched.differences)
-    return say_count(count, "{count:,} line does not fit the journal", "{count:,} lines do not fit the journal")
+    return say_count(count, "{count:,} line does not match the journal", "{count:,} lines do not match the journal")

@@ -268,7 +268,7 @@ def _change(visit: Visit, found: PayoutFolder, result: CheckedSheet) -> ShownCha
             edit = next((one for one in mending.edits if (one.row, one.column) == (row, column)), None)
             heading = result.headings.get(column, column)
             if edit is None:
-                return ShownChange(say("Row {row}, {heading}: as in your file again.", row=row, heading=heading))
+                return ShownChange(say("Row {row}, {heading}: restored from your file.", row=row, heading=heading))
             text = edit.now if edit.now is not None else say("empty")
             return ShownChange(
                 say("Row {row}, {heading}: changed to {text}.", row=row, heading=heading, text=text),

@@ -288,7 +288,7 @@ def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
     """Return the control totals of a form: rows, and the sum of each currency. Raises `FieldRefused` for other text."""
     rows = _without_separators(visit.form.get("stated_rows", "").strip())
     if not (rows == "" or (rows.isascii() and rows.isdigit() and len(rows) <= _MAX_ROWS_DIGITS)):
-        raise FieldRefused("stated_rows", say("The number of rows is a plain number, such as 1200."))
+        raise FieldRefused("stated_rows", say("Write the number of rows as a plain number, such as 1200."))
     sums: dict[str, str] = {}
     for line in visit.form.get("stated_sums", "").splitlines():
         if not line.strip():
@@ -297,7 +297,7 @@ def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
         amount = "" if found is None else _without_separators(found[2])
         if found is None or parse_amount(amount, minor_units=_MAX_DECIMALS) is None or found[1] in sums:
             raise FieldRefused(
-                "stated_sums", say("Write each sum on its own line, as KES 125000.50; no currency twice.")
+                "stated_sums", say("Write each total on its own line, such as KES 125000.50, and each currency once.")
             )
         sums[found[1]] = amount
     return int(rows) if rows else None, sums

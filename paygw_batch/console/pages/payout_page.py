@@ -389,7 +389,7 @@ def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[Happened]:
 _CHANGED = mark("Changed")
 _OUTCOMES: Mapping[str, str] = {
     "paid": mark("Paid"),
-    "accepted": mark("Taken by the gateway"),
+    "accepted": mark("Accepted by the gateway"),
     "rejected": mark("Rejected"),
     "returned": mark("Came back"),
     "in_doubt": mark("No clear answer"),
@@ -437,7 +437,7 @@ def _shown_step(step: NextStep) -> ShownStep:
             )
         case RowStep.SEND:
             marked = row.possible_duplicate_of
-            again = [] if marked is None else [say("It may repeat attempt {attempt}: be sure.", attempt=marked)]
+            again = [] if marked is None else [say("It may repeat attempt {attempt}. Make sure first.", attempt=marked)]
             return ShownStep(say("Not sent yet"), [say("The next run sends it."), *again], is_urgent=bool(again))
         case RowStep.PAY_ANEW:
             return ShownStep(

@@ -77,11 +77,11 @@ RESULTS_NOTED = mark_all("done", "refused")
 _WHY: Mapping[str, str] = {
     "ActRefused": mark("not allowed"),
     "PageOutdated": mark("the page was out of date"),
-    "PageNotFound": mark("no such thing"),
+    "PageNotFound": mark("not found"),
     "FieldRefused": mark("something could not be used as typed"),
     "UsageError": mark("something could not be used as typed"),
-    "SheetError": mark("the sheet could not be used so"),
-    "BodyRefused": mark("the file was too large or came too slowly"),
+    "SheetError": mark("the sheet could not be used that way"),
+    "BodyRefused": mark("the file was too large or took too long"),
 }
 """The kinds of refusals in the audit trail, in words."""
 _OTHER_REASON = mark("it could not be done")
@@ -234,7 +234,7 @@ def _about(visit: Visit, journal: JournalReader) -> Callable[[str], str]:
             yield say("a sheet that was removed") if folder is None else folder.uploaded.called
         if (batch := found.get("batch")) is not None:
             record = journal.batch(batch)
-            yield say("a payout that is not there") if record is None else called(batch, record.sheet_name)
+            yield say("a payout that doesn't exist") if record is None else called(batch, record.sheet_name)
         if (row := found.get("row")) is not None:
             yield say("row {row}", row=row)
         if (column := found.get("column")) is not None:

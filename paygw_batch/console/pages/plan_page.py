@@ -23,9 +23,10 @@ from paygw_batch.console.pages.agreement import (
 from paygw_batch.console.pages.check_page import reading_page
 from paygw_batch.console.pages.preparing import NO_SUCH_SHEET, ONLY_MAKER, RUNS, STARTED, checked_or_reading, folder
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.rendering import Page, PageLink, day, masked, money, page_links, when
+from paygw_batch.console.rendering import Page, PageLink, day, masked, page_links, when
 from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, account_filter, called_in, file_to_take_away
 from paygw_batch.core.batch import PAYOUT
+from paygw_batch.core.money import with_separators
 from paygw_batch.errors import SheetRepeatsBatch
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import mark, say
@@ -217,7 +218,7 @@ def page_sentence(one: PlanFinding) -> str:
 def _as_shown(one: PlanFinding) -> PlanFinding:
     """Return a finding with its times, days and amounts as the pages show them."""
     shown = {"at": when(one.at), "before_at": day(one.before_at), "first_at": day(one.first_at)}
-    shown |= {"before": money(one.before), "first_amount": money(one.first_amount)}
+    shown |= {"before": with_separators(one.before), "first_amount": with_separators(one.first_amount)}
     return one.model_copy(update=shown)
 
 

@@ -90,10 +90,10 @@ def use_passkey(visit: Visit) -> Response:
         if is_second_click:
             return visit.go_to(first_page(visit.member))
     if begun is None or party is None:
-        raise ActRefused(say("This page was open for too long. Open it again, and sign in."))
+        raise ActRefused(say("This page was open for too long. Reload it and sign in."))
     key = key_that_signed(begun, signature, access.keys, party)
     if key is None:
-        raise ActRefused(say("The configuration does not know this passkey."))
+        raise ActRefused(say("This passkey isn't registered. Ask your administrator."))
     visit.note("sign in", key.fingerprint, AuditResult.DONE, who=access.keys[key].name)
     return signed_in(visit, access.keys[key], SignInWay.PASSKEY, SignedInKey(key, form.get("credential", "")))
 
@@ -101,7 +101,7 @@ def use_passkey(visit: Visit) -> Response:
 def choose_person(visit: Visit) -> Response:
     """Sign in the person that was chosen from the list of the sandbox."""
     if not visit.console.settings.uses_sandbox:
-        raise ActRefused(say("People are chosen from a list in the sandbox alone."))
+        raise ActRefused(say("You can choose a name from a list only in the sandbox."))
     member = next((one for one in visit.console.members if one.name == visit.form.get("name")), None)
     if member is None:
         raise ActRefused(say("There is no such person."))

@@ -56,7 +56,7 @@ def workers_of_all_hosts(visit: Visit) -> Response:
     """Show the workers. Raises `PageNotFound` if the journal is a file: then one machine sends."""
     settings = visit.console.settings
     if settings.journal.url is None:
-        raise PageNotFound(say("Payouts are sent by this machine alone: it has no workers."))
+        raise PageNotFound(say("This machine sends all payouts itself. There are no workers."))
     place = require_workers(settings)
     return visit.page(workers_page(place.shared_work(), place.timetable_jobs(), settings, visit.console.now()))
 

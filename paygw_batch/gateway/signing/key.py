@@ -266,7 +266,7 @@ def gateway_key_of(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -> G
         key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
         raise ConfigurationError(
-            say("{name} holds no public key that can be read.", name=name),
+            say("{name} does not contain a readable public key.", name=name),
             hint=say("It is PEM, with a line -----BEGIN PUBLIC KEY-----. The gateway's operator has it."),
         ) from None
     if not isinstance(key, RSAPublicKey) or key.key_size < MIN_KEY_BITS:
@@ -304,8 +304,8 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
                 least=MIN_KEY_BITS,
             ),
             hint=say(
-                "Make a longer one (openssl genrsa -out {path} {bits}), and hand its "
-                "public half to the service operator.",
+                "Make a longer one (openssl genrsa -out {path} {bits}), and give its public half to the "
+                "gateway's operator.",
                 path=shlex.quote(str(path)),
                 bits=NEW_KEY_BITS,
             ),
@@ -326,7 +326,7 @@ def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
         # The library's way to say that key and passphrase do not go together: one of them is missing.
         if passphrase is None:
             raise ConfigurationError(
-                say("The private key {path} is encrypted, and there is no passphrase.", path=path),
+                say("The private key {path} is encrypted, but no passphrase is set.", path=path),
                 hint=say("Set gateway.private_key_passphrase_env or private_key_passphrase_file."),
             ) from None
         return _decrypt(path, pem, None)
@@ -335,8 +335,6 @@ def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
             raise ConfigurationError(
                 say("The passphrase does not open the private key {path}, or the file is damaged.", path=path)
             ) from None
-        raise ConfigurationError(
-            say("The private key {path} holds no private key that can be read.", path=path)
-        ) from None
+        raise ConfigurationError(say("The file {path} does not contain a readable private key.", path=path)) from None
     except UnsupportedAlgorithm:
-        raise ConfigurationError(say("The private key {path} is of a kind that is not supported.", path=path)) from None
+        raise ConfigurationError(say("The private key {path} is of an unsupported type.", path=path)) from None

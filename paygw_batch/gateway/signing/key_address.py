@@ -46,16 +46,16 @@ def token_address(uri: str) -> TokenAddress:
     if any(name in said for name in _SECRET):
         raise ConfigurationError(
             say("The address of the key holds a PIN, or says where one is."),
-            hint=say("Take it out: the PIN is in a file or an environment variable (docs/keys.md)."),
+            hint=say("Remove it: the PIN belongs in a file or an environment variable (docs/keys.md)."),
         )
     if any(name in said for name in _MODULE):
         raise ConfigurationError(
             say("The address of the key names a module."),
-            hint=say("Take it out, and set the module apart from the address (docs/keys.md)."),
+            hint=say("Remove it, and set the module separately (docs/keys.md)."),
         )
     if said.pop("type", b"private") != b"private":
         raise ConfigurationError(
-            say("The address of the key asks for something else than a private key."), hint=say("Leave `type` out.")
+            say("The address of the key does not ask for a private key."), hint=say("Leave `type` out.")
         )
     if unknown := sorted(said.keys() - _TEXTS.keys()):
         raise _wrong(uri, unknown[0])

@@ -43,7 +43,7 @@ _SENTENCES = {
         mark("Plug it in, or correct the token's name in gateway.private_key."),
     ),
     KeyTrouble.SEVERAL_TOKENS: (
-        mark("{key} fits several tokens."),
+        mark("{key} matches several tokens."),
         mark("Add the serial number of the right one to gateway.private_key: `serial=...`."),
     ),
     KeyTrouble.PIN_MISSING: (
@@ -63,7 +63,7 @@ _SENTENCES = {
         mark("Correct gateway.private_key. `paygw-batch init` can make a key in a token."),
     ),
     KeyTrouble.SEVERAL_KEYS: (
-        mark("{key} fits several private keys."),
+        mark("{key} matches several private keys."),
         mark("Add the id of the right one to gateway.private_key: `id=%01`."),
     ),
     KeyTrouble.WRONG_KIND: (
@@ -72,10 +72,10 @@ _SENTENCES = {
     ),
     KeyTrouble.TOO_SHORT: (
         mark("{key} has {detail} bits; at least {needed} are needed."),
-        mark("Make a longer one, and hand its public half to the service operator."),
+        mark("Make a longer one, and give its public half to the gateway's operator."),
     ),
     KeyTrouble.NO_REGION: (
-        mark("The region of {key} is not known, or there is none of that name."),
+        mark("The region of {key} is not set, or does not exist."),
         mark("Set AWS_REGION to the key's region, or write the key's ARN."),
     ),
     KeyTrouble.NO_CREDENTIALS: (
@@ -101,7 +101,7 @@ _SENTENCES = {
         mark("Check the region and the network (AWS_REGION, AWS_ENDPOINT_URL_KMS, a proxy)."),
     ),
     KeyTrouble.THROTTLED: (
-        mark("AWS refuses further signatures of {key} for now: there were too many requests."),
+        mark("AWS refuses more signatures by {key} for now: there were too many requests."),
         mark(
             "Wait, lower gateway.signing_concurrency, or ask AWS for a higher limit. Then run the same command again."
         ),
@@ -116,7 +116,7 @@ _SENTENCES = {
     ),
     KeyTrouble.BROKEN: (
         mark("{key} cannot be used ({detail})."),
-        mark("Look for this word in the documents of the token's vendor, or of AWS."),
+        mark("Look this word up in the documentation of the token's vendor or of AWS."),
     ),
 }
 

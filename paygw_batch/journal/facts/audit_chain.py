@@ -84,8 +84,8 @@ def follow_trail(entries: Iterable[AuditEntry], journal_id: str, path: str) -> I
         if _hashed(end, entry) != entry:
             raise AuditDamaged(
                 say(
-                    "Entry {number} of the audit trail {path} does not follow the one before it: one "
-                    "of them was changed, or the trail is that of another journal.",
+                    "Entry {number} of the audit trail {path} does not follow the one before it: one of them "
+                    "was changed, or the trail belongs to another journal.",
                     number=entry.number,
                     path=path,
                 )

@@ -76,7 +76,7 @@ def entries_after(groups: Iterable[InboxGroup], taken: InboxEnd, path: str) -> I
     if not goes_on:
         raise InboxDamaged(
             say(
-                "The inbox {path} does not go on from notification {number}, the last that the journal took.",
+                "The inbox {path} does not continue from notification {number}, the last that the journal recorded.",
                 path=path,
                 number=taken.number,
             )

@@ -34,7 +34,7 @@ class FingerprintKey:
             except ValueError:
                 key = b""
             if len(key) != _BYTES:
-                raise JournalError(say("The file {path} is no key of fingerprints.", path=self.path))
+                raise JournalError(say("The file {path} is not a fingerprint key.", path=self.path))
             self._key = key
         return self._key
 

@@ -54,7 +54,7 @@ def make_directory(directory: Path) -> None:
             continue  # another run made it just now
         except OSError as error:
             raise JournalError(
-                say("The directory {part} cannot be made: {reason}.", part=part, reason=say(str(error.strerror)))
+                say("The directory {part} cannot be created: {reason}.", part=part, reason=say(str(error.strerror)))
             ) from None
 
 

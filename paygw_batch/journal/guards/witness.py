@@ -55,7 +55,7 @@ def read_witness(path: Path, mend: str | None = None) -> WitnessedHead | None:
             say("The journal's witness {path} is damaged.", path=path),
             hint=mend
             or say(
-                "If you know that the journal is the newest one, remove the witness file and say so with "
+                "If you know that the journal is the newest one, remove the witness file and confirm it with "
                 "`paygw-batch journal adopt`."
             ),
         )
@@ -175,9 +175,9 @@ def missing_journal(journal: Path, seen: WitnessedHead) -> JournalWentBack:
 
 def _mend(path: Path) -> str:
     return say(
-        "Put the newest journal file back: sending without it could pay rows twice. Only if it is lost "
-        "for good and you have checked with the gateway what was paid since, remove {path} and say with "
-        "`paygw-batch journal adopt` that this one is the newest now.",
+        "Put the newest journal file back: sending without it could pay rows twice. Only if it is lost for good "
+        "and you have checked with the gateway what was paid since, remove {path} and confirm with `paygw-batch "
+        "journal adopt` that this one is now the newest.",
         path=path,
     )
 

@@ -89,7 +89,7 @@ except ModuleNotFoundError as error:
     if error.name not in {"psycopg", "procrastinate"}:
         raise
     raise ConfigurationError(
-        say("journal.url is set, and the part of this program that speaks with PostgreSQL is not installed."),
+        say("journal.url is set, but the part of this program that talks to PostgreSQL is not installed."),
         hint=say(
             "Install it: pip install 'paygw-batch[cluster]'. Or leave journal.url out: the journal is then a file."
         ),
@@ -158,12 +158,12 @@ class DatabasePlace(JournalPlace):
             if role_of(session.connection) is not JournalRole.OWNER:
                 raise JournalError(
                     say(
-                        "The role of [journal] url does not own the tables in {place}: it cannot bring them up.",
+                        "The role of [journal] url does not own the tables in {place}, so it cannot upgrade them.",
                         place=self.server.place,
                     ),
                     hint=say(
-                        "Nothing was changed. Name the owner in [journal] url for this one command, for "
-                        "example by a configuration of its own (--config)."
+                        "Nothing was changed. Name the owner in [journal] url for this one command, for example "
+                        "in a separate configuration (--config)."
                     ),
                 )
             jobs = jobs_version_in(session.connection)
@@ -232,7 +232,7 @@ class DatabasePlace(JournalPlace):
         """
         with self._known(write=False) as (session, _):
             if fetch(session.connection, "SELECT pg_try_advisory_lock(7023, hashtext(%s))", (name,)) != [(True,)]:
-                raise JournalHeld(say("Another process does the same: {name}.", name=name))
+                raise JournalHeld(say("Another process is doing the same: {name}.", name=name))
             yield
 
     def waiting_runs(self) -> "WaitingRuns":
@@ -333,8 +333,8 @@ class DatabasePlace(JournalPlace):
                 raise UsageError(
                     say("The host {name} is alive: it knows which of its rows were sent.", name=host.name),
                     hint=say(
-                        "Nothing was changed. Run `paygw-batch journal roll-call --accept-loss` on that host. If it "
-                        "is gone for good since, retire it 10 minutes after its last sign of life."
+                        "Nothing was changed. Run `paygw-batch journal roll-call --accept-loss` on that host. "
+                        "If it is gone for good, retire it 10 minutes after it was last seen."
                     ),
                 )
             writer = self._writer_of_loss(session, identity, "journal retire", undo)
@@ -494,10 +494,10 @@ def _one_missing(missing: Sequence[MissingHost], named: str) -> MissingHost:
     known = ", ".join(f"{one.name} ({one.host_id}, last seen {one.seen_at})" for one in missing) or "none"
     if found:
         raise UsageError(
-            say("Several hosts of the name {named} are missing: {known}.", named=named, known=known),
+            say("Several missing hosts are called {named}: {known}.", named=named, known=known),
             hint=say("Name one by its id."),
         )
     raise UsageError(
-        say("The roll-call does not miss a host {named}: nothing was changed.", named=named),
+        say("No host called {named} is missing in the roll-call. Nothing was changed.", named=named),
         hint=say("Hosts that are missing: {known}.", known=known),
     )

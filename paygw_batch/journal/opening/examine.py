@@ -93,15 +93,15 @@ def _check_endpoint(found: Found, path: Path, endpoint: EndpointIdentity, *, is_
     if not is_any_name_fine:
         raise JournalError(
             say(
-                "The journal {path} is that of the same endpoint and consumer key under another name: it knows "
-                "{host}, and the configuration says {configured}.",
+                "The journal {path} belongs to the same endpoint and consumer key under another name: it has "
+                "{host}, but the configuration has {configured}.",
                 path=path,
                 host=found.names[0].host,
                 configured=endpoint.host,
             ),
             hint=say(
-                "If both names are of one gateway, say so with `paygw-batch journal adopt`. If not, correct "
-                "gateway.base_url, or name a separate journal: [journal] path, or --journal."
+                "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`. If not, "
+                "correct gateway.base_url, or name a separate journal: [journal] path, or --journal."
             ),
         )
 

@@ -106,7 +106,7 @@ class FilePlace(JournalPlace):
                 self._make(identity, seen)
             except (apsw.Error, OSError) as error:
                 raise JournalError(
-                    say("The journal {path} cannot be made: {error}.", path=self.path, error=error)
+                    say("The journal {path} cannot be created: {error}.", path=self.path, error=error)
                 ) from None
         return identity
 
@@ -185,8 +185,8 @@ class FilePlace(JournalPlace):
         return JournalMissing(
             message,
             hint=say(
-                "Use that one: --journal, or [journal] path. A journal is made by `paygw-batch journal new`, once for "
-                "an endpoint: a second one does not know what the first one has sent."
+                "Use that one: --journal, or [journal] path. `paygw-batch journal new` creates a journal once "
+                "for each endpoint: a second one does not know what the first one has sent."
             ),
         )
 
@@ -371,7 +371,7 @@ def _fill(path: Path, identity: Identity, endpoint: EndpointIdentity) -> None:
         connection.execute("COMMIT")
         busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
         if busy:
-            raise JournalError(say("The journal {home} cannot be made: its log is in use.", home=identity.home))
+            raise JournalError(say("The journal {home} cannot be created: its log is in use.", home=identity.home))
 
 
 def _check_no_log(path: Path) -> None:

@@ -199,8 +199,8 @@ def _check_name(identity: Identity, place: DatabasePlace) -> None:
     if not EndpointIdentity(host, endpoint_id, place.endpoint.consumer_key_sha256).is_reached_like(place.endpoint):
         raise JournalError(
             say(
-                "The journal was made for {endpoint}, and the configuration says {name}: a "
-                "journal in a database keeps the name it was made with.",
+                "The journal was made for {endpoint}, but the configuration has {name}: a journal in a database "
+                "keeps the name it was made with.",
                 endpoint=identity.endpoint,
                 name=place.endpoint.name,
             ),

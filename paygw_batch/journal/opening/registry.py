@@ -127,7 +127,7 @@ def _read(path: Path) -> Registered:
         return Registered(names=names, **told)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise JournalError(
-            say("{path} is damaged: it says which endpoint a journal pays.", path=path),
+            say("{path} is damaged. It records which endpoint each journal pays.", path=path),
             hint=say(
                 "Put the file back from a backup. If there is none, move it away and run the "
                 "next command with that journal: it is then written again."
@@ -159,16 +159,16 @@ def check_beside(others: Sequence[Registered], beside: str | None, *, command: s
     if not others:
         raise JournalError(
             say("This user's state directory remembers no journal {beside} of this endpoint.", beside=beside),
-            hint=say("Leave --beside out, or run the command as the user and with the state directory that know it."),
+            hint=say("Leave --beside out, or run the command as the user whose state directory knows it."),
         )
     newest = others[-1].journal_id
     if beside != newest:
         raise JournalError(
-            say("This endpoint has a journal already.{others}", others=journal_list_sentence(others)),
+            say("This endpoint already has a journal.{others}", others=journal_list_sentence(others)),
             hint=say(
-                "Use that one: --journal, or [journal] path. A journal knows only what was sent from it, so that "
-                "a second one pays the same sheet again. Only if that one is lost for good, or you will never "
-                "submit a sheet to both, run `paygw-batch {command} --beside {newest}`.",
+                "Use that one: --journal, or [journal] path. A journal knows only what was sent from it, so a "
+                "second one would pay the same sheet again. Only if that one is lost for good, or you will "
+                "never submit a sheet to both, run `paygw-batch {command} --beside {newest}`.",
                 command=command,
                 newest=newest,
             ),

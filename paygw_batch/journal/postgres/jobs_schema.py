@@ -68,13 +68,13 @@ def check_jobs(connection: Connection[Row], server: Server) -> str:
         raise JournalOutdated(
             say("The tables of jobs in {place} are missing or of an older version.", place=server.place),
             hint=say(
-                "Nothing was sent. `paygw-batch journal upgrade`, with the owner of the tables in [journal] url, "
-                "brings them up. After that every host needs this version."
+                "Nothing was sent. `paygw-batch journal upgrade`, with the owner of the tables in [journal] "
+                "url, upgrades them. After that every host needs this version."
             ),
         )
     if version > newest_jobs_version():
         raise JournalError(
-            say("The tables of jobs in {place} are of a newer version of procrastinate.", place=server.place),
+            say("The tables of jobs in {place} were made by a newer version of procrastinate.", place=server.place),
             hint=say("Nothing was sent. Install that version, or a later one."),
         )
     return version

@@ -79,7 +79,7 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
         for command, pid, host in fetch(connection, query):
             raise JournalHeld(
                 say(
-                    "A process works with the journal in {place}: {command}, process {pid} on {host}.",
+                    "A process is using the journal in {place}: {command}, process {pid} on {host}.",
                     place=server.place,
                     command=command,
                     pid=pid,
@@ -109,7 +109,7 @@ def check_version(connection: Connection[Row], server: Server) -> None:
         )
     if version < newest_version():
         raise JournalOutdated(
-            say("The tables of the journal in {place} are of an older version of this program.", place=server.place),
+            say("The journal's tables in {place} were made by an older version of this program.", place=server.place),
             hint=say(
                 "Nothing was sent. Run `paygw-batch journal upgrade` with the owner of the tables in [journal] url. "
                 "After that every host needs this version."
@@ -140,8 +140,8 @@ def check_endpoint(connection: Connection[Row], server: Server, endpoint: Endpoi
         )
     raise JournalError(
         say(
-            "The journal in {place} is that of the same endpoint and consumer key under another name: it knows "
-            "{known}, and the configuration says {configured}.",
+            "The journal in {place} belongs to the same endpoint and consumer key under another name: it has "
+            "{known}, but the configuration has {configured}.",
             place=server.place,
             known=ours.host,
             configured=endpoint.host,

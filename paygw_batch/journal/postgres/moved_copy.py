@@ -89,7 +89,7 @@ def copy_journal(
             ((ours,),) = fetch(connection, "SELECT journal_id FROM identity")
             if step is None or step.step != COPIED or ours != moved.identity.journal_id:
                 raise JournalError(
-                    say("There is a journal in the database already: {ours}. Nothing was moved.", ours=ours),
+                    say("There is already a journal in the database: {ours}. Nothing was moved.", ours=ours),
                     hint=say("A database holds one journal. Name an empty one in [journal] url."),
                 )
             connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(SCHEMA)))
@@ -133,7 +133,7 @@ def check_moved(connection: Connection[Row]) -> None:
     if step is not None and step.step == COPIED:
         raise JournalError(
             say(
-                "The move of the journal {home} to this database was broken off: nothing is paid from it yet.",
+                "The move of the journal {home} to this database was interrupted: nothing is paid from it yet.",
                 home=step.home,
             ),
             hint=say("Run `paygw-batch journal move {home}` again, on the machine where that file is.", home=step.home),

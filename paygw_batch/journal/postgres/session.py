@@ -191,7 +191,7 @@ def _prepare(connection: Connection[Row], server: Server, *, write: bool) -> Non
     if encoding != "UTF8":
         raise JournalError(
             say("The database {place} is in the encoding {encoding}.", place=server.place, encoding=encoding),
-            hint=say("Nothing was sent. Make a database with UTF8, and name that one in [journal] url."),
+            hint=say("Nothing was sent. Create a database with UTF8, and name it in [journal] url."),
         )
     if pid != connection.info.backend_pid:
         raise JournalError(
@@ -210,7 +210,7 @@ def _prepare(connection: Connection[Row], server: Server, *, write: bool) -> Non
             say("The clock of this machine is {seconds:.0f} seconds behind that of {place}.", **told)
             if clock_s > middle_s
             else say("The clock of this machine is {seconds:.0f} seconds ahead of that of {place}.", **told),
-            hint=say("Nothing was sent. Set both clocks by the same time server, then run again."),
+            hint=say("Nothing was sent. Set both clocks from the same time server, then run again."),
         )
 
 
@@ -272,11 +272,11 @@ def translating_errors(server: Server) -> Iterator[None]:
     except psycopg.errors.InsufficientPrivilege as error:
         raise JournalError(
             say(
-                "The role of [journal] url may not do this in {place}: {reason}.",
+                "The role of [journal] url is not allowed to do this in {place}: {reason}.",
                 place=server.place,
                 reason=_sentence(error),
             ),
-            hint=say("Nothing was sent. `paygw-batch doctor` says which rights that role has."),
+            hint=say("Nothing was sent. `paygw-batch doctor` shows that role's permissions."),
         ) from None
     except psycopg.Error as error:
         raise JournalError(

@@ -41,7 +41,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.exponent": CodeMeaning(
             "{column} cut by a spreadsheet",
-            "The spreadsheet has written {column} in scientific notation, and digits of it are lost.",
+            "The spreadsheet has written {column} in scientific notation, and digits were lost.",
             _CUT_NUMBER,
         ),
         "*.format": CodeMeaning(
@@ -50,8 +50,8 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "Write it as the message of the row says.",
         ),
         "*.direction": CodeMeaning(
-            "hidden sign of direction in {column}",
-            "The name holds an invisible sign that changes the direction of writing, and looks like another one.",
+            "hidden direction mark in {column}",
+            "The name contains an invisible character that reverses text, and looks like another name.",
             "Delete the name, and type it again.",
         ),
         "*.formula_sign": CodeMeaning(
@@ -84,12 +84,12 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.formula": CodeMeaning(
             "formula without a value in {column}",
-            "The cell holds a formula, and nothing has calculated its value.",
+            "The cell holds a formula, but its value has not been calculated.",
             "Paste the value, or open the workbook in a spreadsheet and save it.",
         ),
         "*.digits": CodeMeaning(
             "too many digits in {column}",
-            "The cell is a number of more than 15 digits, and a spreadsheet keeps 15: the number is wrong.",
+            "The cell is a number of more than 15 digits, but a spreadsheet keeps only 15: the number is wrong.",
             _CUT_NUMBER,
         ),
         "country.unknown": CodeMeaning(
@@ -130,7 +130,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "client_orderid.look_alike": CodeMeaning(
             "order id like another",
-            "The order id differs from another one only in case, width or hyphens: people take the two for one.",
+            "The order id differs from another one only in case, width or hyphens: people would confuse them.",
             "If they are the same payment, delete one row. If not, give one a different id.",
         ),
         "client_orderid.conflict": CodeMeaning(
@@ -141,7 +141,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "row.fields": CodeMeaning(
             "wrong number of fields",
             "The row has more or fewer fields than the header.",
-            "Put values that hold a separator into quotation marks.",
+            "Put values that contain a separator in quotation marks.",
         ),
         "row.left_out": CodeMeaning(
             "row left out",
@@ -165,10 +165,10 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         "*.operator": CodeMeaning(
             "number of another operator",
             "The number begins like one of another mobile operator than the purpose pays to.",
-            "Make sure that the number was taken to this operator.",
+            "Make sure that the number was moved to this operator.",
         ),
         "*.digits": CodeMeaning(
-            "digits in place of a name", "The name holds digits only.", "Make sure that no two columns are swapped."
+            "digits in place of a name", "The name has only digits.", "Make sure that no two columns are swapped."
         ),
         "*.other_digits": CodeMeaning(
             "{column} in digits of another script",
@@ -181,7 +181,9 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
             "Write the name in letters.",
         ),
         "*.placeholder": CodeMeaning(
-            "no name in {column}", "The value is not a person's name, such as `test` or `n/a`.", "Write who is paid."
+            "no name in {column}",
+            "The value is not a person's name, such as `test` or `n/a`.",
+            "Write the name of the person to be paid.",
         ),
         "account_name.two_names": CodeMeaning(
             "one account, two names",

@@ -176,7 +176,7 @@ def _order_id(headings: Mapping[str, str]) -> ColumnCheck:
     text = pl.col(name)
     right = ~text.str.contains(f"{_NOT_PRINTABLE}|{_CUT_ID}|{_ERROR_MARK}")
     message = worded(
-        "{value} cannot be an order id: write at most {characters} printable characters, plain blanks included.",
+        "{value} cannot be an order id: write at most {characters} printable characters, including plain spaces.",
         value=shown(name),
         characters=ORDER_ID_CHARACTERS,
     )
@@ -285,7 +285,7 @@ def _chosen_purpose(rule: CountryRule) -> ColumnCheck:
     """Return the check of a purpose that each row may choose by a word of the configuration."""
     column, word = "purpose", pl.col("purpose")
     message = worded(
-        "{value} is none of the words that are set up for {country}: {words}.",
+        "{value} is not one of the words set up for {country}: {words}.",
         value=shown(column),
         country=say(rule.name),
         words=", ".join(sorted({one.word for one in rule.purposes.values() if one.word})),
@@ -329,14 +329,14 @@ def _name(column: str, *, required: bool, headings: Mapping[str, str]) -> Column
             f"{column}.direction",
             text.str.contains(_TURNS_THE_TEXT),
             worded(
-                "{value}: an invisible sign changes the direction of writing. Type the name again.",
+                "{value}: an invisible character reverses text. Type the name again.",
                 value=shown(column),
             ),
         ),
         Reason(
             f"{column}.formula_sign",
             text.str.contains(_STARTS_A_FORMULA),
-            worded("{value}: a name cannot begin with a sign of a formula. Write the name alone.", value=shown(column)),
+            worded("{value}: a name cannot begin with a formula sign. Write the name alone.", value=shown(column)),
         ),
     )
     return _text(column, *others, never=f"{_TURNS_THE_TEXT}|{_STARTS_A_FORMULA}", required=required, headings=headings)
@@ -360,7 +360,7 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
         .otherwise(_example(column, parts))
     )
     said = worded(
-        "{value} is a number of {owner}, and the country of this row is {code}.",
+        "{value} is a number of {owner}, but the country of this row is {code}.",
         value=shown(name),
         owner=owner,
         code=rule.code,
@@ -471,8 +471,8 @@ def _other_operator(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | Non
         operator = pl.when(pl.col("purpose").is_null()).then(operator).otherwise(said)
     is_other, owner = column.of_another_operator(operator)
     message = worded(
-        "{value} begins like a number of {owner}, and this row pays through {operator}: make sure that it was taken "
-        "there.",
+        "{value} begins like a number of {owner}, but this row pays through {operator}: make sure that the "
+        "number was moved there.",
         value=shown(column.name),
         owner=owner,
         operator=operator,
@@ -482,7 +482,7 @@ def _other_operator(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | Non
 
 def _doubtful_names(name: str) -> ColumnCheck:
     text = pl.col(name)
-    swapped = worded("{value}: the name has digits only. Are two columns swapped?", value=shown(name))
+    swapped = worded("{value}: the name has only digits. Are two columns swapped?", value=shown(name))
     no_name = worded("{value} is not a name: check who is paid.", value=shown(name))
     digits = Reason(f"{name}.digits", text.str.contains(_DIGITS_ALONE), swapped)
     nobody = Reason(f"{name}.placeholder", text.str.contains(_NO_NAME), no_name)

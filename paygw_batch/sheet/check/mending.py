@@ -163,7 +163,7 @@ def read_mending(path: Path) -> Mending:
         ) from None
     except (ValueError, TypeError, KeyError):
         raise SheetError(
-            say("{name} does not read as the corrections of a sheet.", name=path.name),
+            say("{name} is not a file of corrections.", name=path.name),
             hint=say("Nothing was sent. --mended takes the file that the console wrote for this sheet."),
             for_terminal=True,
         ) from None
@@ -211,7 +211,7 @@ def with_headings(mending: Mending, meant: Mapping[str, str], *, by: str, at: st
                     other=heading,
                     column=column,
                 ),
-                hint=say("Choose another column for one of the two, or that it is not used."),
+                hint=say("Choose another column for one of them, or mark it as not used."),
             )
     headings = tuple(MeantHeading(heading, column, by, at) for heading, column in meant.items())
     return replace(mending, edits=(), headings=headings)

@@ -175,8 +175,8 @@ def ids_spelled_alike(frame: pl.DataFrame) -> pl.DataFrame:
         other_row=pl.when(is_first).then("second_row").otherwise("first_row"),
     )
     message = worded(
-        "{value} differs only in its spelling from {other} of row {row}: if both are one payment, delete one of the "
-        "rows; if not, give one of them an id that differs in more than case, width or hyphens.",
+        "{value} differs only in its spelling from {other} of row {row}. If they are the same payment, delete "
+        "one row. If not, give one an id that differs in more than case, width or hyphens.",
         value=shown("client_orderid"),
         other=shown("other"),
         row=pl.col("other_row"),

@@ -68,7 +68,7 @@ def _validate(source: SheetSource, rules: Rules, reference: str | None, memory: 
         raise SheetQuestion(
             Asked.REFERENCE,
             say("{name} has no order ids (no column client_orderid).", name=source.name),
-            hint=say("Name the payment run, and ids are made: --reference payroll-2026-11. Or add a column of ids."),
+            hint=say("Name the payment run to get order ids: --reference payroll-2026-11. Or add a column of ids."),
             question=say("Your sheet has no order ids. What is this payment run called?"),
         )
     judge = (Judge if memory is None else memory.judge)(source.operation, rules, derive=derive)

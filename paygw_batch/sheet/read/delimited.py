@@ -275,7 +275,7 @@ def _with_ragged(
     )
     mend = pl.when(pl.col("fields") < columns).then(pl.lit(few)).otherwise(pl.lit(many))
     message = worded(
-        "The row has {fields} fields, and the header has {columns}: {mend}.",
+        "The row has {fields} fields, but the header has {columns}: {mend}.",
         fields=pl.col("fields"),
         columns=columns,
         mend=mend,

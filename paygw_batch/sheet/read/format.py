@@ -95,5 +95,5 @@ def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
             else say("Save it as .csv or .xlsx from the spreadsheet.")
         )
         raise SheetError(
-            say("{file} is named like {kind}, and is {found}.", file=file, kind=say(kind), found=say(found)), hint=hint
+            say("{file} is named like {kind}, but is {found}.", file=file, kind=say(kind), found=say(found)), hint=hint
         )

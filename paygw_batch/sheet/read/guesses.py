@@ -161,9 +161,7 @@ def write_heading_map(path: Path, file: str, headings: Sequence[SeenHeading], co
                 file=_one_line(file),
             ),
             say("# it if it is wrong, and name this file: --column-profile {name}", name=_one_line(path.name)),
-            say(
-                '# "" is a column that is not used; it comes back in the reconciliation. No column may be there twice.'
-            ),
+            say('# "" is a column that is not used; it is copied to the reconciliation. No column may appear twice.'),
             say("# The columns: {columns}.", columns=", ".join(columns)),
             "",
             "[columns]",

@@ -37,7 +37,9 @@ def try_parquet(data: bytes, *, max_rows: int, max_bytes: int) -> TrialResult:
     """Return whether `data` can be decoded, to at most `max_rows` rows and `max_bytes` of text."""
     command = python_command(_START.format(limits=f"{max_rows}, {max_bytes}"))
     if command is None:
-        raise SheetError(say("This program cannot read Parquet here: it needs a Python to try the file in."))
+        raise SheetError(
+            say("This program cannot read Parquet here: it needs a Python interpreter to test the file with.")
+        )
     environ = child_environment(os.environ)
     done = subprocess.run(  # noqa: S603 (our own program, with our own arguments)
         command, input=data, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False

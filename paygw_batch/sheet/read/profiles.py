@@ -91,6 +91,6 @@ def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, 
                     meaning=meaning,
                     column=column,
                 ),
-                hint=say("Case, blanks, hyphens and underscores make no difference. Remove one of the two."),
+                hint=say("Case, spaces, hyphens and underscores make no difference. Remove one of the two."),
             )
     return {heading: column for heading, column in (merged | seen).values() if column != NOT_OURS}

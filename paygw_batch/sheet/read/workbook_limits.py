@@ -49,7 +49,7 @@ class Budget:
         unpacked = sum(part.file_size for part in parts)
         if any(part.compress_type not in _COMPRESSIONS for part in parts):
             raise SheetError(
-                say("{file} is packed in a way that no spreadsheet uses.", file=self.file),
+                say("{file} is compressed in a way that no spreadsheet uses.", file=self.file),
                 hint=say("Open it in the spreadsheet and save it again."),
             )
         if unpacked > max(_RATIO_FROM_BYTES, packed_bytes * _MAX_RATIO):

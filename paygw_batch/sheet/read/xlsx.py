@@ -34,7 +34,7 @@ _SENTENCES = {
         "{value} is a formula without a value: paste it as a value, or save the workbook in a spreadsheet."
     ),
     Doubt.DIGITS: mark(
-        "{value}: a spreadsheet keeps 15 digits of a number, so that this one is wrong. Format the column as text "
+        "{value}: a spreadsheet keeps 15 digits of a number, so this one is wrong. Format the column as text "
         "and enter it again."
     ),
 }
@@ -128,7 +128,7 @@ def _chosen(
             say("{file}: Several worksheets look like a sheet of payees: {names}.", file=file, names=names)
             if len(visible) > 1
             else say("{file}: Only hidden worksheets look like a sheet of payees: {names}.", file=file, names=names),
-            hint=say("Name the one that is meant: --worksheet {name}.", name=shlex.quote(choices[0])),
+            hint=say("Name the right one: --worksheet {name}.", name=shlex.quote(choices[0])),
             question=say("Which worksheet is meant?"),
             choices=choices,
         )

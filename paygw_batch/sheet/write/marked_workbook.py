@@ -104,14 +104,14 @@ def _write_head(problems: Worksheet, title: str, findings: Sequence[Problem]) ->
             "workbook.",
             title=title,
         ),
-        say("This list is never read."),
+        say("This list is not read when you submit."),
     ]
     if any(finding.kind == WARNING for finding in findings):
         sentences.append(say("Yellow cells are worth checking, but don't stop the payout."))
     if len(findings) > MAX_LISTED:
         sentences.append(
             say(
-                "The first {most:,} of {count:,} are listed; the others are coloured all the same.",
+                "The first {most:,} of {count:,} are listed; the others are coloured too.",
                 most=MAX_LISTED,
                 count=len(findings),
             )

@@ -67,7 +67,7 @@ def write_mendable(validated: Validated, source: Path, options: ReadOptions, pat
     if isinstance(copy, _NoCopy):
         write_rejects(validated, path)
         note = say(
-            "{name} is a table of the refused rows and no annotated copy of the workbook: {why}.",
+            "{name} is a table of the refused rows, not an annotated copy of the workbook: {why}.",
             name=path.name,
             why=copy.why,
         )
@@ -138,18 +138,18 @@ def _annotated_copy(
     except Exception as error:  # noqa: BLE001 (the library's own, about whatever workbook: there is still the table)
         return _NoCopy(say("the workbook cannot be copied ({kind})", kind=type(error).__name__))
     if not _reads_alike(marked, _by_column(cells, place), validated.sheet, options):
-        return _NoCopy(say("it would not read like the workbook"))
+        return _NoCopy(say("it would read differently from the workbook"))
     notes = []
     if cells:
         notes.append(
             say(
                 "Cells with formulas: {cells:,}. They have no values in the copy: open it in a spreadsheet and "
-                "save it there before it is submitted.",
+                "save it there before you submit it.",
                 cells=len(cells),
             )
         )
     if lost := workbook_copy.lost_parts(data, marked):
-        notes.append(say("The copy lacks the workbook's {lost}.", lost=", ".join(say(part) for part in lost)))
+        notes.append(say("The copy does not have the workbook's {lost}.", lost=", ".join(say(part) for part in lost)))
     return _Copy(marked, tuple(notes))
 
 

@@ -124,14 +124,14 @@ def _amount(rule: CountryRule) -> tuple[str, str]:
     units = rule.minor_units
     words = (
         say(
-            "{currency} above zero, in plain digits with a point before at most {units} decimals, nothing between "
-            "thousands.",
+            "{currency} above zero, in plain digits: a decimal point, at most {units} decimals, no thousands "
+            "separators.",
             currency=rule.currency,
             units=units,
         )
         if units
         else say(
-            "{currency} above zero, in plain digits without decimals, nothing between thousands.",
+            "{currency} above zero, in plain digits: no decimals, no thousands separators.",
             currency=rule.currency,
         )
     )
@@ -156,9 +156,9 @@ def _number(rule: CountryRule, field: FormField) -> tuple[str, str]:
     abroad, inside = f"+{numbers.dialling_code}{numbers.example}", f"{numbers.trunk_prefix}{numbers.example}"
     is_account = field.kind is FieldKind.WALLET and rule.bank_account_pattern is not None
     template = (
-        mark("{number}, as written abroad ({abroad}) or inside the country ({inside}), or a bank account.")
+        mark("{number}, in international ({abroad}) or national format ({inside}), or a bank account.")
         if is_account
-        else mark("{number}, as written abroad ({abroad}) or inside the country ({inside}).")
+        else mark("{number}, in international ({abroad}) or national format ({inside}).")
     )
     words = say(template, number=number, abroad=abroad, inside=inside)
     return words, PhoneColumn.of(rule, field.name, field.kind).example
@@ -166,7 +166,10 @@ def _number(rule: CountryRule, field: FormField) -> tuple[str, str]:
 
 _LAST_ROW = 1_048_576
 _STEPS = (
-    mark("Write one payment a row on the sheet Payees, below its headings. Cells there are text: leading zeros stay."),
+    mark(
+        "Write one payment per row on the sheet Payees, below its headings. Cells there are text, so leading "
+        "zeros stay."
+    ),
     mark("You can add your own columns; they are copied to the reconciliation. Columns can be in any order."),
     mark("Then check it: paygw-batch validate, and the name of this file. It lists the problems row by row."),
     mark("This sheet is never read as payments, and its examples pay nobody."),

@@ -30,7 +30,7 @@ _LOST = {
     "xl/slicers/": mark("slicers"),
     "xl/ctrlProps/": mark("form controls"),
     "xl/embeddings/": mark("embedded objects"),
-    "xl/threadedComments/": mark("threads of comments"),
+    "xl/threadedComments/": mark("comment threads"),
     "xl/queryTables/": mark("queries"),
     "xl/vbaProject.bin": mark("macros"),
 }

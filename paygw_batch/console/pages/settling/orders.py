@@ -140,7 +140,7 @@ class OrderAgreement(Agreement[AnyOrder]):
 
     own_act, approving_act, starting_act = Act.ORDER, Act.AGREE, Act.SETTLE
     approve_path, start_path = "agree", "carry-out"
-    gone = mark("There is no such order. It may have been taken back.")
+    gone = mark("There is no such order. It may have been withdrawn.")
     only_maker = mark("Only {name}, who drafted this, can change it.")
     other_person = mark("You asked for this, so another person must agree.")
     next_steps: ClassVar[Mapping[Stage, str]] = {

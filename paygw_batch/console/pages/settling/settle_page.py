@@ -30,11 +30,11 @@ _CHOICES: Mapping[Resolution, tuple[str, ...]] = {
     Resolution.PAID: mark_all("It was paid", "It is never sent again."),
     Resolution.REJECTED: mark_all(
         "It was rejected",
-        "No payment was made. You can retry it after {again}; it is marked as a possible duplicate.",
+        "No payment was made. You can retry it after {again}; it stays marked as a possible duplicate.",
     ),
     Resolution.NOT_RECEIVED: mark_all(
         "The gateway never received it",
-        "It can be sent again from {again} on, and is marked as a possible duplicate.",
+        "You can send it again from {again} on; it is marked as a possible duplicate.",
     ),
 }
 """Word -> its name on the pages, and the consequence."""
@@ -130,7 +130,7 @@ def _meaning(choice: SettleChoice) -> str:
 
 def _why_shut(visit: Visit, opens: str, *, needs_two: bool) -> str:
     if opens:
-        return say("Not before {at}: until then the gateway can still pay it.", at=when(opens))
+        return say("Not before {at}: until then the gateway may still pay it.", at=when(opens))
     return say(FIRST_PERSON) if needs_two and not visit.may(Act.ORDER) else ""
 
 

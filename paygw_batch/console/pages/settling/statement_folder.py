@@ -122,7 +122,7 @@ def read_in_process(folder: StatementFolder, settings: Settings, *, config: Path
     """Read a statement in another process. Raises `SheetError` if it cannot be read."""
     if not run_within_limits(_PROGRAM, [str(folder.path)], settings, config=config, environ=environ):
         raise SheetError(
-            say("The statement needs more memory or time than reading may use."),
+            say("The statement is too large: reading it needs more memory or time than is allowed."),
             hint=say("Split it, and upload the parts."),
         )
     if folder.error_file.exists():

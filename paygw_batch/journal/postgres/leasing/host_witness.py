@@ -32,9 +32,9 @@ from paygw_batch.journal.postgres.session import Row, Server, fetch
 from paygw_batch.language import mark, say
 
 _LOST = mark(
-    "Nothing was sent. Bring the newest data of the database back: sending from this one could pay rows twice. Only if "
-    "it is lost for good, run `paygw-batch journal roll-call --accept-loss` on this host: it puts the rows in doubt "
-    "that left and that the database does not know."
+    "Nothing was sent. Restore the newest data of the database: sending from this one could pay rows twice. "
+    "Only if it is lost for good, run `paygw-batch journal roll-call --accept-loss` on this host: it puts in "
+    "doubt the rows that were sent but that the database does not know."
 )
 
 
@@ -184,8 +184,8 @@ def check_witnesses(connection: Connection[Row], server: Server, directory: Path
         if newest is not None and not has_commit(connection, newest.segment, newest.seq, newest.hash):
             raise JournalWentBack(
                 say(
-                    "The journal in {place} does not have fact {seq} of lease {segment}, which this machine has sent "
-                    "on: the database is an older copy.",
+                    "The journal in {place} does not have fact {seq} of lease {segment}, on which this machine "
+                    "has sent: the database is an older copy.",
                     place=server.place,
                     seq=newest.seq,
                     segment=newest.segment,
