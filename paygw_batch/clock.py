@@ -4,6 +4,12 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+HEED_EVERY_S = 1.0
+"""How often a main thread that waits does something. A signal that came to another thread is heard then, and no sooner.
+
+The system chooses the thread: once a frozen process goes on, it is often another one.
+"""
+
 Now = Callable[[], datetime]
 """The wall clock, in UTC."""
 ElapsedS = Callable[[], float]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
+from paygw_batch.clock import HEED_EVERY_S
 from paygw_batch.language import mark, say
 
 if TYPE_CHECKING:
@@ -60,15 +61,25 @@ class Interruption:
 
         The loop's own handlers would be taken away at its end, and for an instant a signal would kill the process.
         """
+        came = self.came
 
-        def pass_on(number: int, frame: FrameType | None) -> None:
+        def pass_on(_number: int, _frame: FrameType | None) -> None:
+            self.came = True
             if loop.is_running():
-                loop.call_soon_threadsafe(heed)
+                loop.call_soon_threadsafe(hear)
             else:
-                self._keep(number, frame)
+                self.heed_again()
+
+        def hear() -> None:
+            self.came = came  # not lost: the loop had another turn
+            heed()
+
+        def turn() -> None:
+            loop.call_later(HEED_EVERY_S, turn)
 
         for each in HEEDED:
             signal.signal(each, pass_on)
+        turn()
 
     def raise_on_second_signal(self) -> None:
         """Take the signals back after a run: one is only kept, so that results are written; the next one raises.

@@ -13,7 +13,7 @@ from asyncio.subprocess import DEVNULL
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 import psycopg
@@ -22,6 +22,7 @@ from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, Unique
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 
+from paygw_batch.clock import HEED_EVERY_S
 from paygw_batch.errors import JournalError
 from paygw_batch.jobs.asked import AskedShare, Trouble
 from paygw_batch.jobs.calling import SHARE, pool_of, prepare_async, priority, share_lock
@@ -105,8 +106,12 @@ class JobWorker:
         self._thread.start()
 
     def next(self) -> AskedShare | Trouble | None:
-        """Wait for the next share, or for trouble; None if `wake` was called."""
-        return self._asked.get()
+        """Wait for the next share, or for trouble; None if `wake` was called, and now and then."""
+        # The system may give a signal to any thread, as it does once a frozen process goes on. The handler is called
+        # when the main thread does something next: waiting without an end, it never did.
+        with suppress(Empty):
+            return self._asked.get(timeout=HEED_EVERY_S)
+        return None
 
     def wake(self) -> None:
         """End the waiting. A handler of a signal may call it at any moment."""

@@ -20,6 +20,7 @@ from typing import Any, assert_never
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from paygw_batch.clock import HEED_EVERY_S
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.errors import ConfigurationError, InternalError, OutputError
 from paygw_batch.language import say
@@ -308,7 +309,8 @@ def serve(config: SandboxConfig, port: int, *, ready: Callable[[str], None]) -> 
     try:
         with running_sandbox(config, port=port) as base_url:
             ready(base_url)
-            stop.wait()
+            while not stop.wait(HEED_EVERY_S):
+                pass
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

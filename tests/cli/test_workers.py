@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -207,6 +208,21 @@ def test_a_worker_frozen_between_its_commit_and_its_first_byte_sends_nothing_whe
 INTENDED = """SELECT p.client_orderid, p.state FROM paygw.progress p JOIN paygw.fact f ON f.instruction = p.number
     WHERE f.kind = 'intended' AND f.segment = (SELECT min(segment) FROM paygw.fact WHERE kind = 'intended')"""
 LATE = "SELECT count(*) FROM paygw.fact WHERE kind = 'not_sent'"
+
+
+ASLEEP_S = 0.1
+"""All threads of a process are frozen by then, or wait again."""
+
+
+def test_a_worker_that_was_frozen_while_it_waited_ends(hosts: Hosts) -> None:
+    worker = hosts.host("one").start("work")
+    hosts.wait_for_workers(worker)
+    time.sleep(ASLEEP_S)
+    worker.send_signal(signal.SIGSTOP)
+    time.sleep(ASLEEP_S)
+    worker.send_signal(signal.SIGCONT)
+    worker.send_signal(signal.SIGTERM)  # the system may give it to any thread of a process that goes on
+    ended(worker, 0)
 
 
 def test_a_worker_that_is_asked_to_end_waits_for_its_rows_and_leaves_nothing_in_doubt(hosts: Hosts) -> None:

@@ -207,7 +207,7 @@ def test_totals_that_a_person_typed_are_compared_and_nothing_is_signed_while_the
     answer = ada.upload("/new", "pay.csv", sheet(3), stated_rows="1,200", stated_sums="kes 306.00\r\nUGX=5\r\n")
     place = answer.headers["location"]
     page = ada.get(place).text
-    assert "You expected 1,200 rows; the sheet has 3." in page
+    assert "You expected 1\u202f200 rows; the sheet has 3." in page
     assert "UGX 5 was stated; the sheet has no UGX row." in page
     assert "KES 306" not in page.partition("<textarea")[0]
     assert ada.get(f"{place}/plan").status_code == 303

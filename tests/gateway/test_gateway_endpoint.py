@@ -73,7 +73,7 @@ def test_what_is_no_plain_address_is_refused_and_not_repeated(base_url: str) -> 
 
 @pytest.mark.parametrize("host", ["gateway.example", "192.0.2.7", "0.0.0.0", "localhost.example", "[2001:db8::1]"])  # noqa: S104 (it is refused)
 def test_plain_http_is_refused_for_any_host_but_loopback(host: str) -> None:
-    with pytest.raises(ConfigurationError, match="unprotected"):
+    with pytest.raises(ConfigurationError, match="unencrypted"):
         gateway_origin(f"http://{host}:8080")
 
 

@@ -97,7 +97,7 @@ def test_a_damaged_witness_says_how_to_go_on(place: Path) -> None:
 def test_a_journal_that_its_witness_does_not_know_names_the_witness(hold: Callable[[Path], None]) -> None:
     with pytest.raises(JournalWentBack) as found:
         hold(Path("/w/a.witness"))
-    assert "remove /w/a.witness and say with `paygw-batch journal adopt`" in found.value.hint
+    assert "remove /w/a.witness and confirm with `paygw-batch journal adopt`" in found.value.hint
 
 
 def test_a_journal_that_is_gone_is_made_anew_by_someone_who_asked_the_gateway() -> None:

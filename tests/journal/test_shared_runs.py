@@ -20,6 +20,7 @@ from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.port import EngineJournal
 from paygw_batch.journal.postgres.leasing.leases import Lease
 from paygw_batch.journal.postgres.leasing.offered_chunks import OfferedRun
+from paygw_batch.journal.postgres.session import fetch
 from paygw_batch.journal.postgres.worker_journal import WorkerJournal
 from paygw_batch.journal.values import Due, Known, MoveResult
 from tests.journal.journal_rows import AT, intent, new_instruction, open_sheet, outcome_of, resolved
@@ -389,3 +390,15 @@ def test_evidence_that_is_being_taken_in_holds_a_row_that_a_worker_is_about_to_s
 
         assert asyncio.run(at_once()) is MoveResult.HELD
     assert states(at_database) == [State.READY]
+
+
+def test_a_worker_that_is_frozen_in_a_transaction_keeps_no_lock(
+    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{DatabasePlace.__module__}.WORKER_IDLE_LIMIT", "300ms")
+    handed_over(at_database)
+    with worker(at_database) as frozen:
+        fetch(frozen._session.connection, "BEGIN")
+        fetch(frozen._session.connection, "SELECT FROM paygw.identity FOR UPDATE")
+        open_postgres(at_database).close()  # who takes the desk waits for the same lock
+        assert frozen.join_run(frozen.runs()) is not None, "it goes on by a new connection"

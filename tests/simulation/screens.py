@@ -25,7 +25,7 @@ REPEATED_WITHIN = timedelta(days=5)
 """How long a sheet that pays the same again is taken for a repeat."""
 _HEADINGS: Mapping[str, re.Pattern[str]] = {
     "account": re.compile(r"[\d,]+ changed accounts?:"),
-    "amount": re.compile(r"[\d,]+ amounts? off:"),
+    "amount": re.compile(r"[\d,]+ amounts? differs?:"),
     "new": re.compile(r"[\d,]+ new (person|people):"),
     "gone": re.compile(r"[\d,]+ (person|people) missing:"),
     "people": re.compile(r"[\d,]+ payments? in all:"),

@@ -75,6 +75,8 @@ try:
     from paygw_batch.journal.postgres.postgres_reader import PostgresReader
     from paygw_batch.journal.postgres.roles import JournalRole, give_rights, has_rights, role_of
     from paygw_batch.journal.postgres.session import (
+        IDLE_LIMIT,
+        WORKER_IDLE_LIMIT,
         DatabaseCopies,
         Server,
         Session,
@@ -370,7 +372,8 @@ class DatabasePlace(JournalPlace):
     def _opened(self, journal: type[J], command: str, kind: HolderKind) -> J:
         now = self.now()
         with ExitStack() as undo:
-            session = Session(self.server, write=True)
+            is_worker = issubclass(journal, WorkerJournal)
+            session = Session(self.server, write=True, idle_limit=WORKER_IDLE_LIMIT if is_worker else IDLE_LIMIT)
             undo.callback(session.close)
             with translating_errors(self.server), limited(session.connection, self.server.commit_limit_s):
                 identity = self._identified(session)
@@ -381,7 +384,7 @@ class DatabasePlace(JournalPlace):
                 worker = leases.enrol(session.connection, command=command, kind=kind, lease_s=self.lease_s)
                 held = HeldLeases(worker, None)
                 guarded = GuardedSession(session, identity, witness, roll)
-                if not issubclass(journal, WorkerJournal):
+                if not is_worker:
                     with session.connection.transaction():
                         held.desk = leases.take(session.connection, DESK, worker)
                     if held.desk is None:
@@ -471,10 +474,8 @@ class WaitingRuns:
         try:
             with translating_errors(self._server):
                 if self._session is None:
-                    self._session = Session(self._server, write=True)
+                    self._session = Session(self._server, write=True, idle_limit=WORKER_IDLE_LIMIT)
                     self._check(self._session)
-                    # A process that is frozen in the middle of a look must not hold up the others.
-                    fetch(self._session.connection, "SET idle_in_transaction_session_timeout = '5s'")
                 return waiting_runs(self._session.connection)
         except JournalError:
             self.close()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -22,6 +23,10 @@ SCHEMA = "paygw"
 MAX_CLOCK_SKEW_S = 30
 """How far the clock of this machine may be from the database's."""
 OLDEST_SERVER = 150_000
+IDLE_LIMIT = "5min"
+"""How long a process may think inside of a transaction: a large batch is opened in one."""
+WORKER_IDLE_LIMIT = "5s"
+"""The same for a worker, which never thinks there: one that is frozen must not keep the locks that others wait for."""
 _CONNECT_TIMEOUT_S = 10
 _DEAD_PEER_MS = 10_000
 _HINT = mark("Nothing was sent. Check [journal] url and the server, then run the same command again.")
@@ -86,8 +91,11 @@ def check_url(url: str) -> None:
         )
 
 
-def connect(server: Server, *, write: bool) -> Connection[Row]:
-    """Open a session whose commits are durable (see `Server`). Raises `JournalError`, `ConfigurationError`."""
+def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Connection[Row]:
+    """Open a session whose commits are durable (see `Server`). Raises `JournalError`, `ConfigurationError`.
+
+    The server ends it when a transaction stays open for `idle_limit` without a statement: what it had locked is free.
+    """
     check_url(server.url)
     try:
         connection = _LimitedConnection.connect(
@@ -108,7 +116,7 @@ def connect(server: Server, *, write: bool) -> Connection[Row]:
         ) from None
     try:
         with limited(connection, server.commit_limit_s):
-            _prepare(connection, server, write=write)
+            _prepare(connection, server, idle_limit if write else None)
     except psycopg.Error as error:
         connection.close()
         raise JournalError(
@@ -124,16 +132,16 @@ def connect(server: Server, *, write: bool) -> Connection[Row]:
 class Session:
     """A connection that can be replaced by a new one to the same database when it is lost."""
 
-    def __init__(self, server: Server, *, write: bool) -> None:
+    def __init__(self, server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> None:
         self.server = server
-        self._write = write
+        self._connect = partial(connect, write=write, idle_limit=idle_limit)
         self._is_closed = False
-        self.connection = connect(server, write=write)
+        self.connection = self._connect(self.server)
 
     def reconnect(self) -> None:
         """Open a new connection in the place of the old one. Raises `JournalError`."""
         self.connection.close()
-        self.connection = connect(self.server, write=self._write)
+        self.connection = self._connect(self.server)
         if self._is_closed:  # by another thread, while this one waited for a server that was gone
             self.connection.close()
 
@@ -169,16 +177,16 @@ def limited(connection: Connection[Row], limit_s: float) -> Iterator[None]:
         connection.limit_s = None
 
 
-def _prepare(connection: Connection[Row], server: Server, *, write: bool) -> None:
+def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None) -> None:
     connection.execute(f"SET search_path = {SCHEMA}, pg_temp")
     connection.execute("SET client_min_messages = warning")
     connection.execute("SET jit = off")
     connection.execute("SET random_page_cost = 1.1")  # single rows are looked up: they are cached
-    if write:
+    if idle_limit is not None:
         # A process that waits for a line must then see it as it is: a commit learns this way that its lease was closed.
         connection.execute("SET default_transaction_isolation = 'read committed'")
         connection.execute("SET synchronous_commit = on")
-        connection.execute("SET idle_in_transaction_session_timeout = '5min'")
+        connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, false)", (idle_limit,))
     before_s = datetime.now(UTC).timestamp()
     (found,) = fetch(connection, _ABOUT)
     middle_s = (before_s + datetime.now(UTC).timestamp()) / 2
@@ -201,7 +209,7 @@ def _prepare(connection: Connection[Row], server: Server, *, write: bool) -> Non
             ),
             hint=say("Nothing was sent. Name the server itself in [journal] url, not the pooler in front of it."),
         )
-    if not write:
+    if idle_limit is None:
         return
     _check_durable(server, fsync, full_pages, synchronous, standbys, is_standby=is_standby)
     if abs(clock_s - middle_s) > MAX_CLOCK_SKEW_S:

@@ -29,7 +29,7 @@ _RECONNECT_EVERY_S = 0.25
 _WAIT_CANCELLED = "01000"
 """A commit whose wait for a standby was cancelled returns as if all were well, with this warning."""
 _HINT = mark("Fix the database, then run again.")
-_ENDINGS = ("08", "57P")
+_ENDINGS = ("08", "57P", "25P03")
 """How the codes of errors begin with which a server ends a connection."""
 
 
