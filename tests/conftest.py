@@ -39,11 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("busy")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Leave most cases of a large table to the long part."""
-    long_part.sample(item)
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin the part of each worker with its share of what takes long: at the end it would run beside idle cores.

@@ -1,11 +1,9 @@
 """The long part of the tests: what every check tries a share of. `tooling/check --long` tries the rest.
 
-A case that is marked `long` is for the long part alone. Of a test that is marked `sampled(n)`, the first case and every
-n-th after it is in every check, the others are long. A property (hypothesis) is in both: with a fifth of its examples
-in every check, and with all of them in the long part and wherever tests are chosen by another `-m`.
+A case that is marked `long` is for the long part alone. A property (hypothesis) is in both: with a third of its
+examples in every check, and with all of them in the long part and wherever tests are chosen by another `-m`.
 """
 
-from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -13,9 +11,8 @@ import pytest
 
 SHARE = "not long"
 """What every check chooses; `tooling/check --long` chooses "long or hypothesis"."""
-_EVERY = 5
+_EVERY = 3
 _chosen = SHARE
-_collected = Counter[str]()
 
 
 def choose(expression: str) -> None:
@@ -37,13 +34,3 @@ def share(values: Collection[Any], every: int) -> list[pytest.ParameterSet]:
 def long(*values: Any) -> pytest.ParameterSet:
     """Return a case for the long part alone."""
     return pytest.param(*values, marks=pytest.mark.long)
-
-
-def sample(item: pytest.Item) -> None:
-    """Mark a case as long, as it is collected, unless it is of the share that every check tries."""
-    if (mark := item.get_closest_marker("sampled")) is None:
-        return
-    test = item.nodeid.partition("[")[0]
-    if _collected[test] % mark.args[0]:
-        item.add_marker(pytest.mark.long)
-    _collected[test] += 1

@@ -60,7 +60,6 @@ def test_a_power_cut_at_any_moment_leaves_a_journal_that_owes_nothing_that_had_l
     assert play(in_memory, operations, every=every) > disks
 
 
-@pytest.mark.sampled(3)
 @can_trace
 @pytest.mark.parametrize(
     ("planted", "every"),
@@ -83,7 +82,6 @@ def test_a_power_cut_takes_nothing_back_that_a_command_said_or_answered(in_memor
     assert play_story(in_memory, STORIES[story], every=4) > 2
 
 
-@pytest.mark.sampled(3)
 @can_trace
 @pytest.mark.parametrize(
     ("story", "planted", "what"),

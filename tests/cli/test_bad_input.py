@@ -231,7 +231,6 @@ NO_SHEETS = [
 ]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NO_SHEETS)
 def test_what_is_no_sheet_is_refused_in_a_sentence(program: Program, odd: Path, name: str, key: Path) -> None:
     sheet = name if name.startswith((".", "/")) else str(odd.parent / name)

@@ -79,7 +79,6 @@ def test_the_sample_of_every_country_is_collected_and_each_customer_has_a_page(p
         assert row["phone"].lstrip("'").startswith("+")
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("amount", ["number", "two-decimals"])
 @pytest.mark.parametrize("control_amount", ["as-sent", "two-decimals", "minor-units"])
 def test_every_way_to_write_the_amount_is_verified_by_the_sandbox(

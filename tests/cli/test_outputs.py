@@ -87,7 +87,6 @@ def test_the_sheet_is_known_by_whatever_name(paid: Program, by: str) -> None:
     assert "would overwrite the sheet" in refused(paid, "validate", sheet, "--rejects", other, "--force")
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("writer", ANY_NAME)
 @pytest.mark.parametrize(
     "name",

@@ -428,7 +428,6 @@ def test_every_form_sent_twice_is_done_once(desk: Desk, path: str) -> None:
     assert whole(desk.house) == once
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", [name for name in SCENES if name not in STATELESS])
 def test_every_form_of_a_stale_page_changes_nothing_and_leads_back_to_it(desk: Desk, path: str) -> None:
     one = SCENES[path](desk)

@@ -140,7 +140,6 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("case", CASES)
 def test_a_text_in_blocks_comes_to_the_same_as_a_whole(tmp_path: Path, rules: Rules, case: str) -> None:
@@ -305,7 +304,6 @@ PARQUET_CASES = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("case", PARQUET_CASES)
 def test_parquet_part_by_part_comes_to_the_same_as_a_whole(tmp_path: Path, rules: Rules, case: str) -> None:
