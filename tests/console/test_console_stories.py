@@ -212,6 +212,7 @@ def test_story_7_what_a_passkey_signed_in_time_is_an_approval(waiting: Signed) -
     assert len(waiting.house.program.record()) == 2
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("key", "flags"),
     [

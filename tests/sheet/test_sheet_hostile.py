@@ -201,6 +201,7 @@ def test_a_worksheet_with_any_characters_changed_gets_a_clean_verdict(
     verdict(tmp_path / "pay.xlsx", file.getvalue(), rules)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_parquet_file_with_bytes_changed_gets_a_clean_verdict(tmp_path: Path, rules: Rules, seed: int) -> None:
     file = io.BytesIO()
