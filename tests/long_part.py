@@ -1,7 +1,7 @@
 """The long part of the tests: what every check tries a share of. `tooling/check --long` tries the rest.
 
 A case that is marked `long` is for the long part alone; of a test that is marked `share(n)`, every check tries the
-first case and every n-th after it. A property (hypothesis) is in both: with a third of its
+first case and every n-th after it. A property (hypothesis) is in both: with a fifth of its
 examples in every check, and with all of them in the long part and wherever tests are chosen by another `-m`.
 """
 
@@ -13,7 +13,7 @@ import pytest
 
 SHARE = "not long"
 """What every check chooses; `tooling/check --long` chooses "long or hypothesis"."""
-_EVERY = 3
+_EVERY = 5
 _chosen = SHARE
 _collected: Counter[str] = Counter()
 

@@ -64,7 +64,7 @@ def test_a_power_cut_at_any_moment_leaves_a_journal_that_owes_nothing_that_had_l
 @pytest.mark.parametrize(
     ("planted", "every"),
     [
-        ("plants:synchronous_normal", 9),
+        long("plants:synchronous_normal", 9),
         long("plants:synchronous_normal", 3),
         long("plants:synchronous_off", 3),
         long("plants:witness_not_synced", 3),

@@ -101,6 +101,7 @@ def test_a_signal_between_the_last_row_and_the_summary_ends_with_130_and_does_no
     assert len(program.record()) == 3
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_after_the_summary_changes_nothing_any_more(program: Program, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))

@@ -440,6 +440,7 @@ def pages_of(house: House, ada: Person, ben: Person) -> Iterator[tuple[Person, s
     yield ada, "/new"
 
 
+@pytest.mark.long
 def test_story_17_a_hostile_sheet_and_hostile_gateway_words_are_only_texts_on_every_page(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -235,6 +235,7 @@ def test_rows_that_each_name_another_country_get_a_clean_verdict(tmp_path: Path,
     assert verdict(tmp_path / "pay.csv", lines(*rows).encode(), rules) is not None
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("start", range(0, 100, 25))
 def test_damaged_samples_and_nasty_cells_get_a_clean_verdict(start: int) -> None:
     """The first hundred of what `python -m tests.sheet.hostile --sheets 10000` plays."""

@@ -74,6 +74,7 @@ def test_a_seed_plays_the_same_world_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert first.clock.now_s == again.clock.now_s
 
 
+@pytest.mark.long
 def test_the_worlds_have_all_that_may_befall_a_run_in_them() -> None:
     worlds = [play(seed) for seed in range(200)]
     assert sum(row.left for world in worlds for row in world.judge.rows.values()) > 500
