@@ -39,6 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("busy")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave to the long part what a mark `share` does not leave to every check."""
+    if (mark := item.get_closest_marker("share")) is not None and long_part.is_left_out(item, *mark.args):
+        item.add_marker(pytest.mark.long)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin the part of each worker with its share of what takes long: at the end it would run beside idle cores.

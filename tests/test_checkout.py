@@ -55,6 +55,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.long
 def test_tests_that_list_files_pass_in_a_used_checkout(used: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *READERS]
     done = subprocess.run(command, cwd=used, capture_output=True, text=True, check=False)

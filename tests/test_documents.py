@@ -47,6 +47,7 @@ def test_the_readme_counts_the_currencies() -> None:
     assert said == NUMBERS[len(minor_units_by_currency())]
 
 
+@pytest.mark.long
 def test_the_readmes_commands_run_as_they_stand(checkout: Path) -> None:
     environ = {"HOME": str(checkout), "XDG_STATE_HOME": str(checkout / "state"), "PATH": "/usr/bin:/bin"}
     ran = 0

@@ -15,6 +15,7 @@ PAGE = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_a_program_of_the_page_runs_as_it_stands(number: int, tmp_path: Path) -> None:
     copy_versioned(tmp_path, "config", "samples")

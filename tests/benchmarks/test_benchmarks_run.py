@@ -22,6 +22,7 @@ LONG = {"several", "console", "commands", "latency", "resumed", "keys"}
 """Sections that take seconds, and whose programs the rest of the tests starts as well."""
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("section", [long(name) if name in LONG else name for name in SECTIONS])
 def test_every_section_comes_to_its_figures(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = tmp_path / "performance.md"

@@ -64,7 +64,7 @@ def test_a_power_cut_at_any_moment_leaves_a_journal_that_owes_nothing_that_had_l
 @pytest.mark.parametrize(
     ("planted", "every"),
     [
-        ("plants:synchronous_normal", 9),
+        long("plants:synchronous_normal", 9),
         long("plants:synchronous_normal", 3),
         long("plants:synchronous_off", 3),
         long("plants:witness_not_synced", 3),
@@ -88,7 +88,7 @@ def test_a_power_cut_takes_nothing_back_that_a_command_said_or_answered(in_memor
     [
         ("listen", "plants:inbox_not_synced", "were answered with 200"),
         long("resolve", "plants:synchronous_off", "was called paid|does not open|fact"),
-        ("retry", "plants:witness_not_synced", "its witness knows"),
+        long("retry", "plants:witness_not_synced", "its witness knows"),
         long("approve", "plants:plan_in_place", "no plan any more|approvals"),
         long("backup", "plants:backup_not_synced", "is gone|is no copy|is damaged"),
     ],

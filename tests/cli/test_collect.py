@@ -66,6 +66,7 @@ def test_a_collect_run_of_all_countries_in_a_process_of_its_own_is_verified_by_t
     assert program.json("verify")["exit_code"] == 0
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("country", COUNTRIES)
 def test_the_sample_of_every_country_is_collected_and_each_customer_has_a_page(program: Program, country: str) -> None:
     out = program.home / "out.csv"
@@ -79,6 +80,7 @@ def test_the_sample_of_every_country_is_collected_and_each_customer_has_a_page(p
         assert row["phone"].lstrip("'").startswith("+")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("amount", ["number", "two-decimals"])
 @pytest.mark.parametrize("control_amount", ["as-sent", "two-decimals", "minor-units"])
 def test_every_way_to_write_the_amount_is_verified_by_the_sandbox(

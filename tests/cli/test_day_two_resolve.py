@@ -185,6 +185,7 @@ def test_a_statement_that_was_taken_in_before_changes_nothing(doubtful: Program)
     assert (again["resolved"], again["agreeing"]) == (0, 1)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("line", "why"),
     [

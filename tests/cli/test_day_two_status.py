@@ -18,6 +18,7 @@ def three_batches(program: Program) -> Program:
     return program
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("order", "sheets"),
     [

@@ -71,6 +71,7 @@ MISSPELT = [
 ]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("note", MISSPELT)
 def test_a_note_that_almost_has_the_name_of_a_sheet_refuses_it(program: Program, folder: Path, note: str) -> None:
     payroll(program)

@@ -36,6 +36,7 @@ def test_columns_share_what_the_longest_words_leave() -> None:
     assert column_widths(columns, [True, False], 8) is None
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("language", ["en", "fr"])
 def test_no_word_is_broken(program: Program, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
     monkeypatch.setattr("tests.cli.conversing.COLUMNS", 80)

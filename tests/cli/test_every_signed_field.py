@@ -165,6 +165,7 @@ def test_a_document_that_nobody_changed_is_carried_out(company: Program, kind: t
     assert len(company.json("status")["batches"]) == 2 or states(company) != before or len(company.record()) > 4
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("kind", "where", "shape"), CASES)
 def test_a_changed_field_is_refused_or_seen(
     company: Program, kind: type[SignedDocument], where: Where, shape: Any

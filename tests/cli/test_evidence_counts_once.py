@@ -76,6 +76,7 @@ def in_doubt_once_more(program: Program, answers: str) -> tuple[str, Path]:
     return batch, file
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("answers", ["questions", "by hand"])
 @pytest.mark.parametrize("option", [(), ("--again",), ("--again", "--matching-only")])
 def test_a_file_carried_out_again_after_a_resume_pays_nothing_a_second_time(

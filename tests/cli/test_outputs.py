@@ -87,6 +87,7 @@ def test_the_sheet_is_known_by_whatever_name(paid: Program, by: str) -> None:
     assert "would overwrite the sheet" in refused(paid, "validate", sheet, "--rejects", other, "--force")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("writer", ANY_NAME)
 @pytest.mark.parametrize(
     "name",
@@ -129,6 +130,7 @@ def test_no_option_writes_over_a_key_or_a_secret(paid: Program, name: str) -> No
     assert "would overwrite" in refused(paid, *arguments, "--force")
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("writer", [name for name in WRITERS if name not in {"template", "backup", "collect", "plan"}])
 def test_a_file_that_this_program_did_not_write_is_replaced_by_force_alone(paid: Program, writer: str) -> None:
     out = paid.home / "notes.csv"
@@ -148,6 +150,7 @@ def test_what_is_always_a_new_file_replaces_none(paid: Program, writer: str) -> 
         assert "already exists" in refused(paid, *written(paid, writer, out))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("ending", ["csv", "xlsx", "parquet"])
 def test_what_this_program_wrote_is_replaced_on_every_run(paid: Program, ending: str) -> None:
     sheet, out = paid.home / "payroll.csv", paid.home / f"out.{ending}"

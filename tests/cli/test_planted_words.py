@@ -103,6 +103,7 @@ def offices(tmp_path: Path) -> list[Program]:
     return found
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("day", [a_check, a_payout, a_folder])
 def test_a_day_is_the_same_where_everything_is_worded_otherwise(offices: list[Program], day: Day) -> None:
     plain = day(offices[0])

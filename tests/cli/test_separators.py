@@ -18,6 +18,7 @@ def paid(program: Program) -> Path:
     return sheet
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("words", "shown"),
     [

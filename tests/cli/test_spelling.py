@@ -40,6 +40,7 @@ def test_one_person_in_several_spellings_of_one_sheet_is_not_paid(program: Progr
     assert program.record() == []
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("options", [[], ["--amend"], ["--skip-invalid"], ["--repeats-meant"]], ids=str)
 def test_one_person_in_several_spellings_of_several_sheets_is_paid_once(program: Program, options: list[str]) -> None:
     first = program.json("submit", program.sheet([row("Zoé-Pay-1")]))
@@ -160,6 +161,7 @@ def at_a_terminal(program: Program, answer: str, *arguments: str | Path) -> tupl
     return process.wait(), shown.decode()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("answer", "exit_code", "paid"), [("n", 3, 10), ("", 3, 10), ("\x04", 3, 10), ("y", 0, 20)])
 def test_at_a_terminal_a_person_is_asked(program: Program, answer: str, exit_code: int, paid: int) -> None:
     sheet = repeated(program)

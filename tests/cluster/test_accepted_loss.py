@@ -172,6 +172,7 @@ def _release(journal: LeasingPostgres, suffix: bool) -> None:
     journal.release(1, [2], suffix=suffix, by="amina", at=at(7))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("suffix", [True, False])
 @pytest.mark.parametrize("known", [OutcomeKind.REJECTED, OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN, None])
 def test_an_attempt_after_deeds_that_are_lost_too_holds_its_row(
@@ -482,6 +483,7 @@ def _first_two(found: Callable[..., Iterator[object]]) -> Callable[..., Iterator
     return only
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("name", "bug"),
     [

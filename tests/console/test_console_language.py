@@ -48,6 +48,7 @@ def choose(person: Person, language: str, back: str = "/") -> str:
     return answer.headers["location"]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("address", "template"), PAGES)
 def test_a_page_in_french_has_no_english_sentence_of_its_template(house: House, address: str, template: str) -> None:
     person = house.stranger() if address == "/sign-in" else house.person(MAKER)

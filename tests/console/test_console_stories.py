@@ -212,6 +212,7 @@ def test_story_7_what_a_passkey_signed_in_time_is_an_approval(waiting: Signed) -
     assert len(waiting.house.program.record()) == 2
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("key", "flags"),
     [
@@ -439,6 +440,7 @@ def pages_of(house: House, ada: Person, ben: Person) -> Iterator[tuple[Person, s
     yield ada, "/new"
 
 
+@pytest.mark.long
 def test_story_17_a_hostile_sheet_and_hostile_gateway_words_are_only_texts_on_every_page(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

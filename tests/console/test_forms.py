@@ -83,6 +83,7 @@ FORMS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_about_a_sheet_sent_twice_is_done_once(house: House, ada: Person, name: str) -> None:
     act, typed = FORMS[name]
@@ -97,6 +98,7 @@ def test_a_form_about_a_sheet_sent_twice_is_done_once(house: House, ada: Person,
     assert state(house, place) == once
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_of_another_file_changes_nothing(house: House, ada: Person, name: str) -> None:
     """The second tab still shows the file of before, and its form would be about another person's row."""
@@ -411,6 +413,7 @@ def whole(house: House) -> tuple[object, ...]:
         return files, journal.head().seq, list(journal.withdrawals()), history
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("path", SCENES)
 def test_every_form_sent_twice_is_done_once(desk: Desk, path: str) -> None:
     one = SCENES[path](desk)
@@ -428,6 +431,7 @@ def test_every_form_sent_twice_is_done_once(desk: Desk, path: str) -> None:
     assert whole(desk.house) == once
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("path", [name for name in SCENES if name not in STATELESS])
 def test_every_form_of_a_stale_page_changes_nothing_and_leads_back_to_it(desk: Desk, path: str) -> None:
     one = SCENES[path](desk)

@@ -181,6 +181,7 @@ FORGERIES = [
 ]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_change_after_the_forgetting_is_found(kept: SqliteJournal, place: Path, forgery: str) -> None:
     forgotten(kept)

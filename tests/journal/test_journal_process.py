@@ -251,6 +251,7 @@ def test_without_its_lock_file_a_run_is_stopped_by_the_first_fact_of_another(pla
             second.verify()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_run_killed_in_the_middle_of_its_writing_has_noted_everything_it_sent(place: Path, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - the same moments every time

@@ -176,6 +176,7 @@ class _Company:
                 one.note_sent(notice, timestamp(self.now))
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("seed", range(6))
 def test_under_kills_no_notice_is_lost_and_only_a_kill_makes_one_come_twice(
     journal_place: JournalPlace, seed: int

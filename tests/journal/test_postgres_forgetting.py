@@ -162,6 +162,7 @@ FORGERIES = [
 ]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_change_after_the_forgetting_is_found(
     journal: LeasingPostgres, place_in: DatabasePlace, forgery: str

@@ -113,6 +113,7 @@ def test_a_sheet_in_parts_opens_the_batch_that_it_opens_as_a_whole(
     assert in_parts.verify()["order_ids"] == 120
 
 
+@pytest.mark.share(2)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("amend", [False, True])
 def test_known_changed_and_repeated_rows_are_found_in_every_part(tmp_path: Path, amend: bool) -> None:

@@ -147,6 +147,7 @@ def letters(n: int) -> bytes:
     return name.encode()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("bomb", WITHIN_THE_RATIO)
 def test_what_becomes_too_much_on_the_way_is_refused_there(bomb: str, tmp_path: Path) -> None:
     path = packed(with_ballast(WITHIN_THE_RATIO[bomb](), 1), tmp_path / "bomb.xlsx")

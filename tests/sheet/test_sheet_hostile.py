@@ -201,6 +201,7 @@ def test_a_worksheet_with_any_characters_changed_gets_a_clean_verdict(
     verdict(tmp_path / "pay.xlsx", file.getvalue(), rules)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_parquet_file_with_bytes_changed_gets_a_clean_verdict(tmp_path: Path, rules: Rules, seed: int) -> None:
     file = io.BytesIO()
@@ -234,6 +235,7 @@ def test_rows_that_each_name_another_country_get_a_clean_verdict(tmp_path: Path,
     assert verdict(tmp_path / "pay.csv", lines(*rows).encode(), rules) is not None
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("start", range(0, 100, 25))
 def test_damaged_samples_and_nasty_cells_get_a_clean_verdict(start: int) -> None:
     """The first hundred of what `python -m tests.sheet.hostile --sheets 10000` plays."""

@@ -140,12 +140,14 @@ CASES = {
 }
 
 
+@pytest.mark.share(4)
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("case", CASES)
 def test_a_text_in_blocks_comes_to_the_same_as_a_whole(tmp_path: Path, rules: Rules, case: str) -> None:
     both_ways(tmp_path / "pay.csv", CASES[case].encode(), rules)
 
 
+@pytest.mark.share(3)
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("case", ["findings of every kind", "another country at the end", "good"])
 def test_findings_that_are_only_counted_come_to_the_same(
@@ -304,6 +306,7 @@ PARQUET_CASES = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("case", PARQUET_CASES)
 def test_parquet_part_by_part_comes_to_the_same_as_a_whole(tmp_path: Path, rules: Rules, case: str) -> None:

@@ -21,6 +21,7 @@ WORLDS_OF_EVERY_DANGER = 100
 SEEDS_FOR_A_BUG = 2_000
 
 
+@pytest.mark.share(40)
 @pytest.mark.parametrize("piece", share(range(PIECES), every=20))
 def test_no_row_is_paid_twice_and_none_is_lost_whatever_befalls_a_run(piece: int) -> None:
     size = SEEDS // PIECES
@@ -28,6 +29,7 @@ def test_no_row_is_paid_twice_and_none_is_lost_whatever_befalls_a_run(piece: int
     assert failure is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("piece", share(range(PIECES_OF_FORGING), every=20))
 def test_what_is_paid_was_on_the_screens_of_those_who_approved_it(piece: int) -> None:
     _, failure = first_failure(range(piece * WORLDS_A_PIECE, (piece + 1) * WORLDS_A_PIECE), kind=FORGED)
@@ -52,6 +54,7 @@ def test_a_world_that_failed_once_is_sound(seed: int) -> None:
     play(seed)
 
 
+@pytest.mark.share(9)
 @pytest.mark.parametrize("name", share(BUGS, every=3))
 def test_the_simulation_finds(name: str) -> None:
     bug = BUGS[name]
@@ -71,6 +74,7 @@ def test_a_seed_plays_the_same_world_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert first.clock.now_s == again.clock.now_s
 
 
+@pytest.mark.long
 def test_the_worlds_have_all_that_may_befall_a_run_in_them() -> None:
     worlds = [play(seed) for seed in range(200)]
     assert sum(row.left for world in worlds for row in world.judge.rows.values()) > 500
