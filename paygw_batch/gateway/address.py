@@ -147,7 +147,7 @@ def proxy_origin(proxy: str, *, gateway: Origin) -> Origin:
 def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
     """Return the URL of `operation`, as it is sent and as it is signed (section 4 of the gateway's interface).
 
-    Scheme and host are in lower case and the scheme's default port is left out: then the URL as sent is also the one that
+    Scheme and host are in lower case, and a default port is left out: then the URL as sent is also the one that
     RFC 5849 section 3.4.1.2 would have signed, and every reader sees the same one. Raises `ConfigurationError` if
     `base_url` holds a part of the operation's path: it would be in the URL twice, and nobody knows what answers there.
     """

@@ -26,7 +26,7 @@ _held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class LockWait:
-    """How long a lock is waited for that another process keeps although the run that took it has ended.
+    """How long to wait for a lock that outlives the run that took it.
 
     A run that is killed while it starts a process can leave the lock with that process for a moment: a new process has
     all files of the old one open until it begins its own program. `is_any_holder` waits for living holders as well.
