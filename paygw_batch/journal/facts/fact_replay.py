@@ -1,4 +1,4 @@
-"""Replays the facts of instructions; the `verify` of each store compares the result with its tables."""
+"""Replays the facts of instructions; each store's `verify` compares the result with its tables."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,11 +11,11 @@ from paygw_batch.journal.facts.codec import decode
 from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
 
 StoredFact = tuple[int, str, str, int, str | None, str]
-"""A fact about an instruction as it is stored: number, time, kind, attempt, the state it contradicts, details."""
+"""A stored fact about an instruction: number, time, kind, attempt, the state it contradicts, details."""
 
 
 class NamedReply(NamedTuple):
-    """A fact, by its place among those of its instruction (from 0), and the SHA-256 of the reply that it names."""
+    """A fact, by its position among those of its instruction (from 0), and the SHA-256 of the reply that it names."""
 
     place: int
     seq: int
@@ -56,7 +56,7 @@ class InstructionReplay:
         replaces: int | None,
         facts: Iterable[StoredFact],
     ) -> Replayed:
-        """Return the result of `facts` in their order. Raises `JournalCorrupt` for one that was never appended so."""
+        """Replay `facts` in order. Raises `JournalCorrupt` for one that was never appended so."""
         progress, order_ids = self._start(client_orderid, replaces, batch, row)
         replies = []
         for place, (seq, at, kind, attempt, contradicts, details) in enumerate(facts):
@@ -86,7 +86,7 @@ class InstructionReplay:
         return Replayed(progress, order_ids, replies)
 
     def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> tuple[RowProgress, set[str]]:
-        """Return the first progress of an instruction, and the order ids that are its own."""
+        """Return an instruction's initial progress, and its own order ids."""
         if replaces is None:
             return RowProgress(client_orderid), {client_orderid}
         handover = self._handovers.pop(replaces, None)
@@ -96,7 +96,7 @@ class InstructionReplay:
 
 
 class LinesByInstruction:
-    """Lines in groups by their first column, an instruction's number, asked for in ascending order."""
+    """Groups lines by their first column, an instruction's number; groups are requested in ascending order."""
 
     def __init__(self, lines: Iterator[tuple[Any, ...]], what: str) -> None:
         self._lines = lines
@@ -106,7 +106,7 @@ class LinesByInstruction:
     def of(self, number: int) -> list[tuple[Any, ...]]:
         """Return the lines of instruction `number`, without that number.
 
-        Raises `JournalCorrupt` when lines of another one were passed over.
+        Raises `JournalCorrupt` if lines of another instruction were skipped.
         """
         group = []
         line = self._next
@@ -119,7 +119,7 @@ class LinesByInstruction:
         return group
 
     def end(self) -> None:
-        """Raise `JournalCorrupt` when lines are left."""
+        """Raise `JournalCorrupt` if lines are left."""
         if self._next is not None:
             raise JournalCorrupt(
                 f"{self._what} speaks of instruction {self._next[0]}, which the journal does not have."
