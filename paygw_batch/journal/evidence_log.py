@@ -56,6 +56,7 @@ from paygw_batch.journal.values import (
     WaitingEvidence,
     Withdrawal,
 )
+from paygw_batch.language import say
 
 
 def _listed(words: Iterable[str]) -> str:
@@ -218,10 +219,10 @@ class EvidenceLog:
         for *columns, forgotten in self._tables.stream("all_evidence"):
             line = EvidenceLine(*columns)
             if line.number != number + 1:
-                raise JournalCorrupt(f"Evidence {number + 1} is missing from the journal.")
+                raise JournalCorrupt(say("Evidence {number} is missing from the journal.", number=number + 1))
             if forgotten is None and hash_after(before, line) != line.hash:
                 raise JournalCorrupt(
-                    f"Evidence {line.number} was changed, or the one before it: its hash does not follow."
+                    say("Evidence {number} or the one before it was changed: its hash is wrong.", number=line.number)
                 )
             self._check_fact(line)
             before, number = line.hash, line.number
@@ -236,7 +237,9 @@ class EvidenceLog:
         wanted = {(line.instruction, line.attempt, line.finding != Finding.CONTRADICTING, kind) for kind in kinds}
         found = set(self._run("fact_of_evidence", instruction=line.instruction, fact=line.fact))
         if not is_a_fact or not found & wanted:
-            raise JournalCorrupt(f"Evidence {line.number} is not what fact {line.fact} says.")
+            raise JournalCorrupt(
+                say("Evidence {number} does not match fact {fact}.", number=line.number, fact=line.fact)
+            )
 
     def _carried_out(self) -> Iterable[CarriedOut]:
         return (carried_out_of(content, at) for content, at in self._notes(Finding.CARRIED_OUT))

@@ -18,6 +18,7 @@ from paygw_batch.journal.facts.forgetting import Remains, evidence_left, fingerp
 from paygw_batch.journal.facts.progress import message_of
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import Forgettable, NewInstruction
+from paygw_batch.language import say
 
 _AT_ONCE = 5_000
 
@@ -103,11 +104,13 @@ def check_forgotten(tables: Tables, forgotten: Iterable[tuple[int, int, BatchFor
     for mark, batch, said in forgotten:
         digest, instructions, evidence = remains(tables, mark, batch)
         if (instructions, evidence, digest.hexdigest()) != (said.instructions, said.evidence, said.remains_sha256):
-            raise JournalCorrupt(f"What was left of the people of batch number {batch} was changed.")
+            raise JournalCorrupt(
+                say("The remains of forgotten people in batch number {batch} were changed.", batch=batch)
+            )
         counted[0] += instructions
         counted[1] += evidence
     if tables.run("count_forgotten") != [tuple(counted)]:
-        raise JournalCorrupt("Somebody was forgotten, and no fact says so.")
+        raise JournalCorrupt(say("People were forgotten, but no fact records it."))
 
 
 def forgettable(

@@ -23,6 +23,7 @@ from paygw_batch.journal.facts.codec import (
 )
 from paygw_batch.journal.facts.progress import RowProgress, advance
 from paygw_batch.journal.values import Entry
+from paygw_batch.language import say
 
 
 class Line(NamedTuple):
@@ -111,9 +112,9 @@ def forgetting_line(end: Link, at: str, batch: int, forgotten: BatchForgotten) -
 def follow(end: Link, line: Line, is_forgotten: Callable[[Line], bool] = lambda _: False) -> Link:
     """Return the end of the chain after `line`. Raises `JournalCorrupt` unless number and hash follow from `end`."""
     if line.seq != end.seq + 1:
-        raise JournalCorrupt(f"Fact {end.seq + 1} is missing from the journal.")
+        raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=end.seq + 1))
     if link_hash(end.hash, *line[:-1]) != line.hash and not is_forgotten(line):
-        raise JournalCorrupt(f"Fact {line.seq} was changed, or the one before it: its hash does not follow.")
+        raise JournalCorrupt(say("Fact {number} or the one before it was changed: its hash is wrong.", number=line.seq))
     return Link(line.seq, line.hash, line.at)
 
 

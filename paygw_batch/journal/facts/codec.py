@@ -28,6 +28,7 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt
+from paygw_batch.language import say
 
 BATCH_OPENED = "batch_opened"
 """The kind of the fact that opens a batch; it belongs to no instruction."""
@@ -270,7 +271,7 @@ def _strictly_read(kind: str, details: str) -> Fact:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         same = False
     if not same:
-        raise JournalCorrupt(f"A fact of kind {kind[:40]!r} does not read as one.")
+        raise JournalCorrupt(say("A fact of the kind {kind!r} cannot be read.", kind=kind[:40]))
     return fact
 
 
@@ -293,7 +294,7 @@ def decode_batch(details: str) -> BatchOpened:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         same = False
     if not same:
-        raise JournalCorrupt("The opening of a batch does not read as one.")
+        raise JournalCorrupt(say("The opening of a batch cannot be read."))
     return opened
 
 
@@ -310,5 +311,5 @@ def decode_forgotten(details: str) -> BatchForgotten:
     except (ValueError, TypeError, RecursionError):
         same = False
     if not same:
-        raise JournalCorrupt("The forgetting of a batch does not read as one.")
+        raise JournalCorrupt(say("The forgetting of a batch cannot be read."))
     return forgotten

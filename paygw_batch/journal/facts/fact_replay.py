@@ -9,6 +9,7 @@ from paygw_batch.core.lifecycle import Concluded, IllegalMove, Released, Replace
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.codec import decode
 from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
+from paygw_batch.language import say
 
 StoredFact = tuple[int, str, str, int, str | None, str]
 """A stored fact about an instruction: number, time, kind, attempt, the state it contradicts, details."""
@@ -63,18 +64,24 @@ class InstructionReplay:
             try:
                 fact = decode(kind, details)
             except JournalCorrupt as error:
-                raise JournalCorrupt(f"Fact {seq}: {error.message}") from None
+                raise JournalCorrupt(say("Fact {number}: {reason}", number=seq, reason=error.message)) from None
             if isinstance(fact, Concluded) and fact.outcome.reply_sha256 is not None:
                 replies.append(NamedReply(place, seq, fact.outcome.reply_sha256))
             after = advance(progress, fact, attempt, at)
             if isinstance(after, IllegalMove):
                 if contradicts != after.state.value:
-                    raise JournalCorrupt(f"Fact {seq} does not fit where instruction {number} stood.")
+                    raise JournalCorrupt(
+                        say("Fact {fact} does not fit the state of instruction {number}.", fact=seq, number=number)
+                    )
                 self._counts["contradictions"] += 1
                 continue
             if contradicts is not None:
                 raise JournalCorrupt(
-                    f"Fact {seq} fits where instruction {number} stood, but is marked as contradicting."
+                    say(
+                        "Fact {fact} fits the state of instruction {number}, but is marked as a contradiction.",
+                        fact=seq,
+                        number=number,
+                    )
                 )
             if isinstance(fact, Released):
                 order_ids.add(fact.order_id)
@@ -91,7 +98,14 @@ class InstructionReplay:
             return RowProgress(client_orderid), {client_orderid}
         handover = self._handovers.pop(replaces, None)
         if handover is None or (handover.batch, handover.row) != (batch, row):
-            raise JournalCorrupt(f"Row {row} of batch {batch} replaces instruction {replaces}, which no fact says.")
+            raise JournalCorrupt(
+                say(
+                    "Row {row} of batch {batch} replaces instruction {number}, but no fact records that.",
+                    row=row,
+                    batch=batch,
+                    number=replaces,
+                )
+            )
         return succeed(handover.progress), handover.order_ids
 
 
@@ -122,5 +136,9 @@ class LinesByInstruction:
         """Raise `JournalCorrupt` if lines are left."""
         if self._next is not None:
             raise JournalCorrupt(
-                f"{self._what} speaks of instruction {self._next[0]}, which the journal does not have."
+                say(
+                    "{line} refers to instruction {number}, which the journal does not have.",
+                    line=say(self._what),
+                    number=self._next[0],
+                )
             )

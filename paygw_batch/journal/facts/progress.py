@@ -30,6 +30,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.recorded_words import kept, kept_text, with_duplicate
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import RowState
+from paygw_batch.language import say
 
 PROVEN_STATEMENT = "proven_statement"
 """The error code of a row that a proven statement calls rejected. This lifts its quarantine; its mark stays."""
@@ -70,7 +71,7 @@ class _States(dict[str, State]):
 
     def __missing__(self, word: str) -> State:
         """Refuse a word that we never write."""
-        raise JournalCorrupt(f"An instruction has an unknown state: {word[:20]!r}.")
+        raise JournalCorrupt(say("An instruction has an unknown state: {state!r}.", state=word[:20]))
 
 
 STATES: Mapping[str, State] = _States({state.value: state for state in State})

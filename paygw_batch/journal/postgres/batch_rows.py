@@ -16,6 +16,7 @@ from paygw_batch.journal.facts.progress import PROGRESS, STATES, progress_of, ro
 from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW
 from paygw_batch.journal.values import Due, RowState, StateTally, WantedRows
+from paygw_batch.language import say
 
 _AT_ONCE = 10_000
 _CHUNKS_AT_ONCE = 32
@@ -235,7 +236,7 @@ def _next_ready(connection: Connection[Row], batch: int, row: int) -> int | None
     Raises `JournalCorrupt` if the count of a chunk is wrong: its rows could be skipped.
     """
     if wrong := fetch(connection, _MISCOUNTED, (batch,)):
-        raise JournalCorrupt(f"Chunk {wrong[0][0]} is not counted as its rows are.")
+        raise JournalCorrupt(say("The totals of chunk {chunk} do not match its rows.", chunk=wrong[0][0]))
     brought = fetch(connection, _NEXT_READY, (batch, batch, row - 1))
     until = max(row, brought[0][0]) if brought else None
     known = fetch(connection, _NEXT_READY_KNOWN, (batch, row - 1, until))
@@ -265,7 +266,9 @@ def _check_told(
     """Raise `JournalCorrupt` unless an instruction's state and number of facts agree with its newest fact."""
     leads_to = (State.READY.value, inherited) if kind is None else (LEADS_TO[FactKind(kind)].value, told_attempt)
     if (state, attempt, facts) != (*leads_to, told):
-        raise JournalCorrupt(f"Instruction {number} is not where its newest fact leads: the tables were changed.")
+        raise JournalCorrupt(
+            say("The state of instruction {number} does not follow from its newest fact.", number=number)
+        )
 
 
 def chunks_of(connection: Connection[Row], numbers: Sequence[int]) -> dict[int, int]:

@@ -275,7 +275,7 @@ class ChainWriter:
                 if entries[at].instruction in held and isinstance(entries[at].fact, Intended)
             }
         else:
-            raise self._guarded.give_up("rows were moved by another process again and again")
+            raise self._guarded.give_up(say("another process keeps moving the rows"))
         # Since the commit this process was frozen or cut off, or its lease was taken over.
         if self.has_lost or not self._heartbeat.is_good():
             results |= {at: MoveResult.HELD for at, one in enumerate(entries) if isinstance(one.fact, Intended)}
@@ -374,10 +374,10 @@ class ChainWriter:
         if all(found.get(one, ())[:2] == (end.seq, end.hash) for one, end in after.items()):
             return _Fate.COMMITTED
         if not all(found.get(one, ())[:2] == (end.seq, end.hash) for one, end in before.items()):
-            self._guarded.give_up("the database is an older copy")
+            self._guarded.give_up(say("the database is an older copy"))
             raise JournalWentBack(
-                "The database no longer has what this process wrote to it: it is an older copy.",
-                hint="Nothing more was sent. Bring the newest data of the database back before anything else.",
+                say("The database is an older copy: it lacks commits of this process."),
+                hint=say("Nothing more was sent. First of all, restore the newest data of the database."),
             )
         return _Fate.FENCED if lost else _Fate.NOT_COMMITTED
 

@@ -81,7 +81,7 @@ class GuardedSession:
                 time.sleep(_RECONNECT_EVERY_S)
         self._watch_warnings()
         if identity_in(self.connection, self.session.server) != self._identity:
-            raise self.give_up("another journal is in its place")
+            raise self.give_up(say("another journal is in its place"))
         if self._roll is not None:
             self._answer(self._roll, give_up_s)
 
@@ -96,7 +96,7 @@ class GuardedSession:
                     raise self.give_up(error.message.removesuffix(".")) from None
                 time.sleep(_RECONNECT_EVERY_S)
             except JournalError:
-                self.give_up("the database is an older copy")
+                self.give_up(say("the database is an older copy"))
                 raise
             else:
                 return
@@ -129,7 +129,7 @@ class GuardedSession:
                 fetch(self.connection, "SELECT pg_logical_emit_message(true, 'paygw', '')")
             if not self._has_warned:
                 return
-        raise self.give_up("no standby confirms what is written")
+        raise self.give_up(say("no standby confirms the writes"))
 
     def tell_witness(self, ends: Mapping[int, Link], noted: Sequence[Noted] = ()) -> None:
         """Note one end of a commit (one proves all: they were written together), and its attempts."""
@@ -137,7 +137,7 @@ class GuardedSession:
         try:
             self._witness.note(segment, end, noted)
         except OSError as error:
-            raise self.give_up(f"its witness: {error.strerror}") from None
+            raise self.give_up(say("its witness: {reason}", reason=say(error.strerror or ""))) from None
 
     def tell_unsent(self, noted: Sequence[Noted]) -> None:
         """Note attempts of which nothing left. The newest commit stays the same."""
