@@ -360,7 +360,7 @@ def test_a_timetable_says_what_is_done_when(tmp_path: Path) -> None:
         ("*/15 * * * *", "61 * * * *", "is no time of a timetable"),
         ("*/15 * * * *", "@daily", "is no time of a timetable"),
         ("*/15 * * * *", "0 3 * * * 0", "is no time of a timetable"),
-        ("Africa/Nairobi", "Nairobi", "is no time zone"),
+        ("Africa/Nairobi", "Nairobi", "is not a time zone"),
         ('time_zone = "Africa/Nairobi"', "", "time_zone is not set"),
         ('url = "postgresql://paygw@db1/paygw"\nreplication = "none"', "", r"set \[journal\] url"),
         (
