@@ -325,7 +325,7 @@ _SHOWN, _REFUSED = 200, 409
 
 @dataclass(frozen=True, slots=True)
 class WebRoute:
-    """A path with its handler: who may ask for it (None: also who is not signed in), and with which methods.
+    """A path with its handler, the permission it needs (None: no sign-in), its words in the audit trail, its method.
 
     `form` is where the page with the form of a POST is: beside the path under this name, at the path (empty), or, by
     default, one step above it.
@@ -334,11 +334,10 @@ class WebRoute:
     path: str
     handler: Handler
     act: Act | None
+    audit_action: str
     method: str = "GET"
     is_poll: bool = False
     form: str | None = None
-    audit_action: str = ""
-    """The words of the audit trail; empty: the handler's name."""
 
     def endpoint(self, console: Console, pages: Mapping[str, Handler]) -> Callable[[Request], Awaitable[Response]]:
         """Return the endpoint for Starlette. `pages` are the handlers of all pages, by their paths."""
@@ -359,7 +358,7 @@ class WebRoute:
                 if refused is None and self.method == "POST":
                     visit = await _with_form(visit, is_signed_in=self.act is not None)
                 if refused is None and self.is_noted:
-                    await run_in_threadpool(visit.note, self.deed, visit.thing, AuditResult.DONE)
+                    await run_in_threadpool(visit.note, self.audit_action, visit.thing, AuditResult.DONE)
                 return await run_in_threadpool(self.handler, visit) if refused is None else refused
             except PaygwError as error:
                 return await run_in_threadpool(self._answer_refused, visit, error, page_with_form)
@@ -389,11 +388,6 @@ class WebRoute:
         return f"{above}/{self.form}" if self.form else above or "/"
 
     @property
-    def deed(self) -> str:
-        """The word for this act in the audit trail."""
-        return self.audit_action or self.handler.__name__.replace("_", " ")
-
-    @property
     def is_noted(self) -> bool:
         """Whether the act is noted before it is done. Who signs in is known, and noted, afterwards."""
         return self.act is not None and (self.method == "POST" or self.act is Act.DOWNLOAD)
@@ -419,7 +413,7 @@ class WebRoute:
         return answer if answer.status_code == _REFUSED else error_page(visit, error)
 
     def _note_refusal(self, visit: Visit, error: Exception) -> None:
-        visit.note(self.deed, visit.thing, AuditResult.REFUSED, said=type(error).__name__)
+        visit.note(self.audit_action, visit.thing, AuditResult.REFUSED, said=type(error).__name__)
 
     def _refused(self, visit: Visit) -> Response | None:
         """Return the refusal of a request before its body is read, or None."""

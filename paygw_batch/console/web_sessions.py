@@ -14,6 +14,7 @@ from typing import Any
 from paygw_batch.console.permissions import Member
 from paygw_batch.errors import SessionsBroken
 from paygw_batch.journal.sqlite.connect import SideDatabase
+from paygw_batch.language import mark
 from paygw_batch.run.approval_keys import PublicKey
 
 SECRET_BYTES = 32
@@ -39,7 +40,7 @@ CREATE TABLE secret (
 """
 """`secret` proves that a sign-in was begun here. It opens no session, and signs nothing for anybody."""
 _PAYS = 0x70617973
-_SESSIONS = SideDatabase("file of sessions", _PAYS, _TABLES, SessionsBroken, SessionsBroken)
+_SESSIONS = SideDatabase(mark("file of sessions"), _PAYS, _TABLES, SessionsBroken, SessionsBroken)
 _OLDEST = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM session ORDER BY started_s DESC LIMIT ?)"
 
 

@@ -202,7 +202,9 @@ def read_operation(root: Path, name: str) -> OperationData:
     """Read config/operations/NAME.toml; an unknown name is a `ConfigurationError` that names the nearest."""
     known = operations(root)
     if name not in known:
-        raise ConfigurationError(f"no operation is called {name!r}; {nearest(name, known)}")
+        raise ConfigurationError(
+            say("There is no operation {name!r}; {nearest}", name=name, nearest=nearest(name, known))
+        )
     return _read(root, f"operations/{name}.toml", OperationData)
 
 
@@ -339,7 +341,9 @@ def _parsed(root: Path, name: str) -> dict[str, object]:
     try:
         return tomllib.loads((root / name).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"config/{name} cannot be read: {error}", hint=_DATA_HINT) from error
+        raise ConfigurationError(
+            say("{path} cannot be read: {reason}.", path=f"config/{name}", reason=error), hint=_DATA_HINT
+        ) from error
 
 
 def _checked(name: str, table: object, model: type[_Model]) -> _Model:

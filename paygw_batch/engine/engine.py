@@ -2,7 +2,7 @@
 
     due rows -> signed ahead -> [intent durable] -> sent -> judged -> [outcome durable] -> next
 
-The order is the promise: the intent of an attempt is on stable storage before the first byte of its request is handed
+The order is what we promise: the intent of an attempt is on stable storage before the first byte of its request goes
 to the network, and only rows about to leave get one, so that a crash leaves no more rows in doubt than were in flight.
 A row is sent again within a run only when the transport proved that nothing left.
 """
@@ -32,13 +32,13 @@ HEADERS_KEPT = frozenset(
         *("x-request-id", "x-correlation-id", "request-id", "cf-ray", "x-amzn-requestid", "x-amzn-trace-id"),
     }
 )
-"""The headers that say who answered, when, and under which number of theirs. No cookie is kept."""
+"""The headers that identify the server, the time and the request. Cookies are not kept."""
 MAX_HEADER_CHARACTERS = 1000
 MAX_BODY_BYTES = 65_536
 
 
 def kept_reply(came_back: RawReply | TransportFault, verdict: Verdict) -> tuple[KeptReply | None, Verdict]:
-    """Return the kept part of a reply, and the verdict with its digest; None for a payout that is paid, or no reply."""
+    """Return the part of a reply to keep (none of a fault or if the row is paid), and the verdict with its digest."""
     if isinstance(came_back, TransportFault) or verdict.outcome.kind is OutcomeKind.PAID:
         return None, verdict
     headers = [f"{name}: {value[:MAX_HEADER_CHARACTERS]}" for name, value in came_back.headers if name in HEADERS_KEPT]
@@ -48,16 +48,16 @@ def kept_reply(came_back: RawReply | TransportFault, verdict: Verdict) -> tuple[
 
 
 PAGE_ROWS = 64
-"""The number of due instructions read from the journal at a time: no more than commits can wait for."""
+"""The number of due instructions read from the journal at a time; commits wait for this read."""
 SIGN_AT_ONCE = 32
 """The number of requests prepared at a time."""
 SIGNED_AHEAD = 512
 """The maximum number of signed requests that wait for their turn."""
 SIGNATURE_AGE_S = 30
-"""A signed request that waited longer is signed again before it leaves."""
+"""A request signed longer ago than this is signed again before it leaves."""
 
 _NO_TIME, _SHOWN = timedelta(), timedelta(milliseconds=1)
-"""The times of facts are shown to the millisecond."""
+"""The times of facts have milliseconds."""
 
 Judge = Callable[[RawReply | TransportFault, Expected], Verdict]
 """Decides the meaning of a reply or a fault."""
@@ -77,7 +77,7 @@ class RunEnd:
     failure: Exception | None = None
     unrecorded: tuple[tuple[str, OutcomeKind], ...] = ()
     is_under_way: bool = False
-    """Whether the run goes on without this process: workers have it, or wait for one."""
+    """Whether the run continues without this process: workers send it, or it waits for one."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class _Row:
     intended: asyncio.Future[MoveResult] = field(init=False)
     """Done once the intent of the latest try is durable."""
     intended_s: float = 0.0
-    """When that intent was handed in, by the clock that goes on while the machine sleeps."""
+    """When that intent was submitted, by a clock that also runs while the machine sleeps."""
 
 
 @dataclass(slots=True)
@@ -111,10 +111,10 @@ def _page_rows(left: int | None) -> int:
 
 
 class Engine:
-    """Sends one batch. Made for one run; `drain` may be called at any time, from the event loop."""
+    """Sends one batch, once. `drain` may be called at any time, from the event loop."""
 
     goes_on = False
-    """Once it is drained, nobody sends the rows that are left."""
+    """False: after a drain, no other process sends the remaining rows."""
 
     def __init__(
         self,
@@ -130,9 +130,9 @@ class Engine:
         pacing: Pacing | None = None,
         signed_ahead: int | None = None,
     ) -> None:
-        """Prepare a run. No request leaves later than `departs_within_s` after its intent was handed in.
+        """Prepare a run. A request leaves at most `departs_within_s` after its intent was submitted, or not at all.
 
-        `pacing`: how several workers share the limits; None: this one is alone. `signed_ahead`: with a slow key, how
+        `pacing`: how several workers share the limits; None: there is only one. `signed_ahead`: with a slow key, how
         many requests are prepared ahead, one by one; None: in groups, up to SIGNED_AHEAD.
         """
         self._journal = journal
@@ -184,7 +184,7 @@ class Engine:
         self._tally.interrupted = True
         self._halt()
 
-    # Feeding: journal pages -> signed requests, no more than the limit of them.
+    # Feeding: journal pages -> signed requests, up to the limit.
 
     async def _feed(self, batch: int) -> None:
         signing: set[asyncio.Task[None]] = set()
@@ -207,7 +207,7 @@ class Engine:
             self._launch()
 
     async def _wait_for_room(self, signing: set[asyncio.Task[None]]) -> None:
-        """Wait until another group of requests keeps within the limit."""
+        """Wait until there is room for another group of signed requests."""
         while True:
             for task in [task for task in signing if task.done()]:
                 signing.remove(task)
@@ -222,7 +222,7 @@ class Engine:
             requests = await self._prepare(self._next_attempts(page))
             self._signed.extend(map(_Row, page, requests))
         finally:
-            # Also when it failed: the feeder hears of that when it looks for room.
+            # Also after a failure: the feeder finds it when it next looks for room.
             self._room.set()
         self._launch()
 
@@ -233,7 +233,7 @@ class Engine:
     # Launching: as many rows in flight as the window, the rhythm and the signed requests allow.
 
     def _launch(self) -> None:
-        """Start every row that may leave now. Called whenever there may be one more."""
+        """Start every row that may leave now. Called whenever another row may have become free to go."""
         tally, loop = self._tally, asyncio.get_running_loop()
         while self._signed and not tally.stopping and self._pacing.has_place(tally.in_flight):
             if (wait_s := self._pacing.wait_s(loop.time())) > 0:
@@ -244,7 +244,8 @@ class Engine:
             row.in_flight = True
             tally.in_flight += 1
             if not self._is_stale(row):
-                # Now, and not when its task first runs: it shares the commit of the outcome whose place it takes.
+                # Submit the intent now, not when the task first runs: it then shares a commit with the outcome whose
+                # slot it takes.
                 self._intend(row)
             sender = loop.create_task(self._deliver(row))
             self._senders.add(sender)
@@ -262,7 +263,7 @@ class Engine:
         return Demand(self._tally.in_flight, len(self._signed), not self._all_signed)
 
     def _land(self, row: _Row) -> None:
-        """Give the row's place in flight to the next one."""
+        """Free the row's slot for the next one."""
         if row.in_flight:
             row.in_flight = False
             self._tally.in_flight -= 1
@@ -283,7 +284,7 @@ class Engine:
     async def _try(self, row: _Row) -> None:
         for number in range(1, TRIES + 1):
             if row.tries < number:
-                # Another try, or a signature that waited too long: it has no intent yet.
+                # A retry, or a signature that was too old: there is no intent for it yet.
                 (row.request,) = await self._prepare(self._next_attempts([row.due]))
                 self._intend(row)
             verdict = await self._attempt(row)
@@ -298,7 +299,7 @@ class Engine:
         return self._world.now().timestamp() - row.request.timestamp_s > SIGNATURE_AGE_S
 
     def _intend(self, row: _Row) -> None:
-        """Hand in the intent of the row's next try."""
+        """Submit the intent of the row's next try."""
         request = row.request
         intent = Intended(row.due.order_id, request.nonce, request.timestamp_s, request.body_sha256, request.purpose)
         row.tries += 1
@@ -309,12 +310,12 @@ class Engine:
         due, elapsed_s = row.due, self._world.elapsed_s
         recorded = await row.intended
         if recorded is MoveResult.HELD:
-            # Evidence arrived after the row was read as due. Nothing of it leaves; it waits for a person.
+            # Evidence arrived after the row was read as due. It is not sent; a person must decide.
             return Verdict(Outcome(OutcomeKind.NOT_SENT, "row.held"), GoOn())
         if recorded is not MoveResult.MOVED:
             raise InternalError(f"row {due.row} was moved by someone else while this run held the journal")
         if self._tally.stopping:
-            # The intent is durable, but the run is stopping: no byte left, and the journal must say so. Otherwise the
+            # The intent is durable, but the run is stopping. No byte left, and the journal must say so; otherwise the
             # row would be in doubt.
             kept, verdict = None, Verdict(Outcome(OutcomeKind.NOT_SENT, "run.stopped"))
         else:
@@ -339,8 +340,8 @@ class Engine:
         return verdict
 
     def _may_leave(self, row: _Row) -> bool:
-        """Whether the request of a row may leave now: its intent is young, and no other process can have the row."""
-        # Asked immediately before the first byte. A process that was suspended after its commit may wake when another
+        """Whether a row's request may leave now: its intent is recent, and no other process can have the row."""
+        # Checked immediately before the first byte. A process suspended after its commit may wake up when another
         # worker has put the row in doubt, or when a person has settled it.
         age_s = self._world.elapsed_s() - row.intended_s
         return age_s < self._departs_within_s and self._journal.may_leave(age_s)
@@ -363,14 +364,14 @@ class Engine:
                 pass
 
     def _record(self, row: _Row, fact: Fact, reply: KeptReply | None = None) -> asyncio.Future[MoveResult]:
-        """Hand a fact about the row's latest try to the next commit; the future is done when it is durable."""
+        """Submit a fact about the row's latest try; the future is done when the fact is durable."""
         due = row.due
         return self._committer.submit(
             Entry(due.number, due.standing.attempt + row.tries, fact, self._noted_at(), reply)
         )
 
     def _noted_at(self) -> str:
-        """Return the time for a fact. Facts within a millisecond share its text, which takes long to write."""
+        """Return the time for a fact. Facts of one millisecond share its text, because formatting it is slow."""
         now = self._world.now()
         if not _NO_TIME <= now - self._noted[0] < _SHOWN:
             self._noted = now, timestamp(now)

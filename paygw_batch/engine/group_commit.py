@@ -10,13 +10,13 @@ Append = Callable[[Sequence[Entry]], Awaitable[Sequence[MoveResult]]]
 
 
 LONGEST_REST_S = 0.002
-"""At leisure, a commit is followed by a rest as long as itself, but never longer than this."""
+"""Without pressure, each commit is followed by a pause of the same length, up to this."""
 
 
 class GroupCommit:
     """Collects facts while a commit is under way and makes them durable in the next one.
 
-    A commit costs nearly the same for one fact and for many, so at leisure one takes all that waits, and the next
+    Without pressure, a commit takes everything that waits: it costs nearly the same for one fact and for many. The next
     one lets more come together. Under pressure, while requests wait for a place in flight, a commit takes at most
     `most_facts_under_pressure()`, and the next one follows at once. Facts are committed in the order they were
     submitted. After the first failure every further one fails with it: a process whose journal failed once never
@@ -39,7 +39,7 @@ class GroupCommit:
         self._failure: Exception | None = None
 
     def submit(self, entry: Entry) -> asyncio.Future[MoveResult]:
-        """Put one fact into the next commit; the future has its effect once it is durable."""
+        """Add one fact to the next commit; the future holds its effect once it is durable."""
         loop = asyncio.get_running_loop()
         durable: asyncio.Future[MoveResult] = loop.create_future()
         if self._failure is not None:
@@ -69,8 +69,8 @@ class GroupCommit:
             try:
                 results = await self._append([entry for entry, _ in group])
             except Exception as error:  # noqa: BLE001 (everyone who waits must hear of any error)
-                # Kept for good. A failed commit may still be on the disk, so what the journal holds is unknown until
-                # it is opened again: a later commit could build on facts that are not there.
+                # The failure is permanent. A failed commit may still be on the disk: the journal's content is unknown
+                # until it is reopened, and a later commit could build on facts that do not exist.
                 self._failure = error
                 self._on_failure(error)
         if self._failure is not None:

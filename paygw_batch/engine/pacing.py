@@ -1,8 +1,8 @@
 """Pure counters that limit the rows in flight and the facts of a commit, and decide when a run stops.
 
 They keep the blast radius small. A run starts with one request in flight, so that a wrong setting costs one row; a
-row whose fate is unknown sends it back to one; so many of those in a row stop it, so that a dead gateway leaves a
-handful of rows in doubt and not a payroll; so many rejected for one reason stop it, so that an empty balance rejects
+row in doubt sends it back to one; several of those in succession stop it, so that a dead gateway leaves a
+handful of rows in doubt and not a payroll; several rejected for one reason stop it, so that an empty balance rejects
 a handful.
 """
 
@@ -18,30 +18,30 @@ from paygw_batch.language import say, say_count
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a run may go, and the results after which it stops."""
+    """The speed limits of a run, and the results that stop it."""
 
     concurrency: int
     rate_per_s: float = 0.0
     stop_after_in_doubt: int = 5
     stop_after_rejected: int = 10
     first: int | None = None
-    """Maximum number of due rows that a run takes, in the sheet's order; None: all."""
+    """Maximum number of due rows to send, in the sheet's order; None: all."""
 
 
 TRIES = 3
-"""Tries of a request that provably never left, before the run gives up."""
+"""Number of tries of a request that provably never left, before the run stops."""
 FIRST_WAIT_S = 0.5
 """The wait before the second try; each later one is four times as long."""
 
 
 def wait_before_try(number: int, chance: float) -> float:
-    """Return the seconds to wait before try `number` (2, 3, ...): growing, and jittered by half up or down."""
+    """Return the seconds to wait before try `number` (2, 3, ...): growing, with a jitter of up to half."""
     return FIRST_WAIT_S * 4.0 ** (number - 2) * (0.5 + chance)
 
 
 @dataclass(slots=True)
 class Window:
-    """The number of requests that may be in flight: one at first, twice as many with every answer, at most `limit`."""
+    """The number of requests that may be in flight: one at first, doubled by every answer, at most `limit`."""
 
     limit: int
     size: int = 1
@@ -56,7 +56,7 @@ class Window:
 
 @dataclass(slots=True)
 class Breaker:
-    """Stops a run after `limit` rows in a row came into doubt; 0: never."""
+    """Stops a run after `limit` successive rows in doubt; 0: never."""
 
     limit: int
     in_a_row: int = 0
@@ -72,10 +72,10 @@ class Breaker:
 
 @dataclass(slots=True)
 class RejectionBreaker:
-    """Stops a run after `limit` rows in a row were rejected for one reason; 0: never.
+    """Stops a run after `limit` successive rows rejected for one reason; 0: never.
 
-    The reason is the error code, or else the message, or else the status word. An empty balance gives every row the
-    same one.
+    The reason is the error code, or else the message, or else the status word. An empty balance rejects every row for
+    the same reason.
     """
 
     limit: int
@@ -118,12 +118,12 @@ class Rhythm:
 
 
 def doubt_sentence(rows: int) -> str:
-    """Return why a run stops: `rows` in a row came into doubt."""
+    """Return the reason to stop: `rows` successive rows are in doubt."""
     return say_count(rows, "{count} row ended in doubt.", "{count} rows in a row ended in doubt.")
 
 
 def rejection_sentence(counted: int, reason: str) -> str:
-    """Return why a run stops: `counted` rows in a row were rejected for one reason."""
+    """Return the reason to stop: `counted` successive rows were rejected for one reason."""
     return say_count(
         counted,
         "{count} row was rejected: {reason}.",
@@ -133,7 +133,7 @@ def rejection_sentence(counted: int, reason: str) -> str:
 
 
 class LocalPacing:
-    """Paces a run that is the only one of its endpoint. Implements `Pacing`."""
+    """Paces a run that has its endpoint to itself. Implements `Pacing`."""
 
     def __init__(self, pace: Pace) -> None:
         self._window = Window(pace.concurrency)
@@ -145,7 +145,7 @@ class LocalPacing:
         self.pause = self._rhythm.pause
 
     def begin(self, demand: Callable[[], Demand], changed: Callable[[], None], stop: Callable[[str], None]) -> None:
-        """Do nothing: `learn` has all that these limits follow."""
+        """Do nothing: these limits depend on `learn` alone."""
 
     async def end(self) -> None:
         """Do nothing."""
@@ -169,25 +169,25 @@ class LocalPacing:
 
 @dataclass(slots=True)
 class GrantedStarts:
-    """Holds the granted starts that are not used yet. Times are monotonic seconds.
+    """Holds granted starts until they are used. Times are monotonic seconds.
 
     No row starts before its time. A start that was missed by more than a twentieth of a second is void, so that starts
     never add up to a burst: over any second, all workers together keep within 5 % of the rate.
     """
 
     times: deque[tuple[float, float]] = field(default_factory=deque)
-    """Of each start: its time, and its end."""
+    """For each start: its time, and when it expires."""
 
     def add(self, asked_s: float, now_s: float, *, first_s: float, every_s: float, starts: int) -> None:
-        """Note starts that were asked for at `asked_s` and came now, the first in `first_s` seconds."""
-        # If an answer takes longer than a start may be late, starts are used as they come.
+        """Add starts that were requested at `asked_s` and granted now, the first in `first_s` seconds."""
+        # If the gate answers slower than a start may be late, use starts as they arrive.
         end_s = max(asked_s + MAX_LATE_S, now_s + MAX_LATE_S / 5)
         for nth in range(starts):
             wait_s = first_s + nth * every_s
             self.times.append((now_s + wait_s, end_s + wait_s))
 
     def unused(self, now_s: float) -> int:
-        """Forget the starts that were missed, and return the number that is left."""
+        """Drop expired starts, and return the number left."""
         while self.times and self.times[0][1] < now_s:
             self.times.popleft()
         return len(self.times)
@@ -206,7 +206,7 @@ MAX_LATE_S = 0.05
 
 SMALLEST_GROUP_FACTS = 16
 LARGEST_GROUP_FACTS = 128
-"""In a commit of this size, a fact costs nearly as little as in any larger one."""
+"""From this size on, a larger commit makes a fact hardly cheaper."""
 _WAITS_AVERAGED = 64
 """The number of rows over which `GroupLimit` averages."""
 
@@ -233,6 +233,6 @@ class GroupLimit:
 
     @property
     def most_facts(self) -> int:
-        """The most facts that the next commit may take."""
+        """The maximum number of facts in the next commit."""
         is_gateway_slow = 4 * self.journal_s <= self.gateway_s
         return max(SMALLEST_GROUP_FACTS if is_gateway_slow else LARGEST_GROUP_FACTS, self.places // 4)

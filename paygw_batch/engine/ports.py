@@ -16,7 +16,7 @@ class Gateway(Protocol):
     async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
         """Send one request and wait for its reply. Never raises for a reason of the network.
 
-        `may_leave` is asked immediately before the first byte; if it says no, nothing leaves.
+        `may_leave` is called immediately before the first byte; if it returns False, nothing leaves.
         """
         ...
 
@@ -37,17 +37,17 @@ class Progress(Protocol):
         ...
 
     def concluded(self, due: Due, outcome: Outcome) -> None:
-        """The attempt that was `due` ended with `outcome`, and that is durable."""
+        """The attempt of `due` ended with `outcome`, and the outcome is durable."""
         ...
 
     def note(self, sentence: str) -> None:
-        """Something a person should know now."""
+        """Tell a person something at once."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The rows of a run that are in flight and ready to start, and whether more will come."""
+    """The numbers of rows in flight and ready to start, and whether more will come."""
 
     in_flight: int
     ready: int
@@ -61,14 +61,14 @@ class Pacing(Protocol):
     """
 
     def begin(self, demand: Callable[[], Demand], changed: Callable[[], None], stop: Callable[[str], None]) -> None:
-        """Begin a run, inside its event loop. `changed` is called when a row may start that could not before.
+        """Begin a run, inside its event loop. `changed` is called when another row may start.
 
-        `stop` takes the reason to stop the run, if it does not follow from the run's own outcomes.
+        `stop` takes a reason to stop the run that does not follow from its own outcomes.
         """
         ...
 
     async def end(self) -> None:
-        """End the run: nothing is in flight any more."""
+        """End the run; nothing is in flight now."""
         ...
 
     def has_place(self, in_flight: int) -> bool:

@@ -1,4 +1,4 @@
-"""Paces a run together with all other workers of its endpoint: they share the limits that a gate keeps."""
+"""Paces a run together with all other workers of its endpoint: a gate divides the limits among them."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,19 +21,19 @@ from paygw_batch.journal import CountedKind, CountedOutcomes, Gate, GateGrant, G
 from paygw_batch.language import say
 
 MAX_ASK_INTERVAL_S = 0.2
-"""The longest time between two questions of a worker to the gate: it learns of the others that soon."""
+"""The longest time between two calls to the gate: a worker learns about the others within it."""
 MIN_ASK_INTERVAL_S = 0.005
 AHEAD_S = 0.1
-"""How far ahead starts are asked for: a worker asks twenty times a second at any rate."""
+"""How far ahead starts are requested: a worker asks at least twenty times a second."""
 STALE_S = 10.0
-"""Time without an answer of the gate after which no row starts."""
+"""Without an answer from the gate for this long, no row starts."""
 GIVE_UP_S = 60.0
-"""Time without an answer of the gate after which the run stops."""
+"""Without an answer from the gate for this long, the run stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class _EngineCalls:
-    """The calls that an engine gives its pacing at the beginning of a run."""
+    """The callbacks that an engine gives its pacing at the start of a run."""
 
     demand: Callable[[], Demand]
     changed: Callable[[], None]
@@ -43,13 +43,13 @@ class _EngineCalls:
 class SharedPacing:
     """Implements `Pacing` by the grants of a gate.
 
-    A worker also keeps to its own limits, as if it were alone: it begins with one row in flight, and stops by its own
-    outcomes. The gate is asked in a thread, one call at a time, and never in the event loop.
+    A worker also observes its own limits, as if it were alone: it begins with one row in flight, and its own outcomes
+    stop it. The gate is asked in a thread, one call at a time, and never in the event loop.
     """
 
     def __init__(self, gate: Gate, pace: Pace) -> None:
         self._gate, self._pace = gate, pace
-        # The rate is the gate's business: at its own, every worker would start as many rows as all of them may.
+        # The gate alone applies the rate: with a rate of its own, each worker would start as many rows as all may.
         self._own = LocalPacing(
             Pace(
                 pace.concurrency,
@@ -61,11 +61,11 @@ class SharedPacing:
         self._is_growing = True
         self._starts = GrantedStarts()
         self._every_s: float | None = None
-        """None: whether there is a rate is not known yet."""
+        """None until the gate has said whether there is a rate."""
         self._outcomes: list[CountedOutcomes] = []
         self._rest_until_s = 0.0
         self._rest_to_tell_s = 0.0
-        """The end of a rest that the gateway asked of this worker, until the gate knows it."""
+        """The end of a pause that the gateway asked of this worker, until the gate knows about it."""
         self._stop = ""
         self._answered_s = 0.0
         self._wake = asyncio.Event()
@@ -79,7 +79,7 @@ class SharedPacing:
         self._asking = asyncio.create_task(self._ask_on(self._told))
 
     async def end(self) -> None:
-        """Report the last outcomes, and give all places back."""
+        """Report the last outcomes, and return all slots."""
         if self._asking is not None:
             self._wake.set()
             self._told = None
@@ -90,7 +90,7 @@ class SharedPacing:
         """Whether one more row may be in flight beside `in_flight`."""
         has_place = in_flight < self._places and self._own.has_place(in_flight)
         if not has_place and self._is_growing:
-            self._wake.set()  # otherwise others have the places, and the next regular answer shows when they are free
+            self._wake.set()  # otherwise others have the slots, and the next regular answer shows when they are free
         return has_place
 
     def wait_s(self, now_s: float) -> float:
@@ -137,7 +137,7 @@ class SharedPacing:
         self._wake.set()
 
     async def _ask_on(self, told: _EngineCalls) -> None:
-        """Ask the gate until the run ends; the last time, with nothing wanted."""
+        """Call the gate until the run ends; the last call requests nothing."""
         loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, thread_name_prefix="gate")
         try:
@@ -163,7 +163,7 @@ class SharedPacing:
         asked_s = loop.time()
         report = self._report(told.demand(), asked_s)
         sent, self._outcomes = self._outcomes, []
-        # A pause is reported once: reported with every call, it would grow by the time of each call.
+        # Report a pause once: repeated with every call, it would grow by the duration of the call.
         rest_told_s, self._rest_to_tell_s = self._rest_to_tell_s, 0.0
         try:
             grant = await loop.run_in_executor(thread, self._gate.ask, report)
@@ -175,7 +175,7 @@ class SharedPacing:
         now_s = loop.time()
         self._answered_s = now_s
         self._apply(grant, asked_s, now_s)
-        if grant.stop is not None:  # also at the end: intents may have been refused before the gate was asked
+        if grant.stop is not None:  # also at the end: intents may have been refused before the first call
             told.stop(stop_sentence(grant.stop))
         if self._told is not None:
             told.changed()
@@ -187,7 +187,7 @@ class SharedPacing:
         starts = min(demand.ready, self._starts_ahead()) - self._starts.unused(now_s)
         return GateReport(
             0 if has_ended else most,
-            # Until the answer is here, rows may start by the places that were granted before.
+            # Until the answer arrives, rows may use slots that were granted earlier.
             0 if has_ended else max(demand.in_flight, self._places),
             max(0, starts),
             pace.rate_per_s,
@@ -213,7 +213,7 @@ class SharedPacing:
         return ceil(AHEAD_S / every_s) if every_s else 1
 
     def _not_answered(self, told: _EngineCalls, now_s: float, error: PaygwError) -> None:
-        """Start no row by limits that are too old, and stop the run if no new ones arrive."""
+        """Start no row under outdated limits, and stop the run if no new ones arrive."""
         if now_s - self._answered_s > STALE_S:
             self._places = 0
         if now_s - self._answered_s > GIVE_UP_S and self._told is not None:
@@ -225,7 +225,7 @@ def _unreadable(reason: str) -> str:
 
 
 def stop_sentence(stop: GateStop) -> str:
-    """Return why no worker may send, for people."""
+    """Return a sentence that says why no worker may send."""
     match stop.kind:
         case GateStopKind.IN_DOUBT:
             return doubt_sentence(stop.count)
@@ -236,7 +236,7 @@ def stop_sentence(stop: GateStop) -> str:
 
 
 def _counted(outcome: Outcome) -> CountedOutcomes | None:
-    """Return an outcome as the gate counts it; None if nothing left."""
+    """Return the outcome in the gate's terms; None if nothing left."""
     match outcome.kind:
         case OutcomeKind.ACCEPTED | OutcomeKind.PAID:
             return CountedOutcomes(CountedKind.ANSWERED, "", 1)

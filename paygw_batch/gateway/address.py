@@ -27,9 +27,9 @@ class Connections(StrEnum):
     """Whether a connection carries one payout or many."""
 
     FRESH = "fresh"
-    """One: nothing that an earlier exchange left behind can be taken for this one's reply."""
+    """One payout: nothing left over from an earlier exchange can be mistaken for its reply."""
     REUSE = "reuse"
-    """As many as it serves while it is quiet in between."""
+    """As many as the connection serves, as long as it is silent between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Origin:
 
     @property
     def is_tls(self) -> bool:
-        """Whether it is spoken to through TLS."""
+        """Whether connections to it use TLS."""
         return self.scheme == "https"
 
     @property
@@ -98,12 +98,12 @@ class Origin:
 
     @property
     def host_and_port(self) -> str:
-        """As a CONNECT request names it."""
+        """The address in a CONNECT request."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def authority(self) -> str:
-        """As the Host header and a URL name it: without the scheme's own port."""
+        """The address in a Host header or a URL: without the scheme's default port."""
         is_default = self.port == _DEFAULT_PORTS[self.scheme]
         return self.host_and_port.removesuffix(f":{self.port}") if is_default else self.host_and_port
 
@@ -147,8 +147,8 @@ def proxy_origin(proxy: str, *, gateway: Origin) -> Origin:
 def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
     """Return the URL of `operation`, as it is sent and as it is signed (section 4 of the gateway's interface).
 
-    Scheme and host are in lower case and the scheme's own port is left out: then the URL as sent is also the one that
-    RFC 5849 section 3.4.1.2 would have signed, and no reader can take it otherwise. Raises `ConfigurationError` if
+    Scheme and host are in lower case, and a default port is left out: then the URL as sent is also the one that
+    RFC 5849 section 3.4.1.2 would have signed, and every reader sees the same one. Raises `ConfigurationError` if
     `base_url` holds a part of the operation's path: it would be in the URL twice, and nobody knows what answers there.
     """
     origin, path = gateway_origin(base_url)
@@ -168,7 +168,7 @@ def operation_url(base_url: str, operation: Operation, endpoint_id: str) -> str:
 def _before(path: str, operation_path: str) -> str | None:
     """Return the part of `path` before a part of an operation's path; None if there is none.
 
-    That is where it begins, two of its names in their order, or its last name at the end: `/api/v4`, `/payout`.
+    Such a part is the path's beginning, two of its names in order, or its last name: `/api/v4`, `/payout`.
     """
     parts, wanted = path.split("/")[1:], [part for part in operation_path.split("/")[1:] if not part.startswith("{")]
     names = [unquote(part).casefold() for part in parts]

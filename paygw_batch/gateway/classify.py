@@ -1,7 +1,7 @@
 """Decides the meaning of a reply or a fault: the one table that leads to an outcome and advice.
 
-The rule everything here serves: only a reply that is complete, strict and about this payout says what happened to it.
-Any other reply or fault after a byte may have left is UNKNOWN, and UNKNOWN is never sent again. Source: section 4
+One rule governs all of it: only a complete, strict reply about this payout decides its outcome. After a byte may have
+left, any other reply or fault is UNKNOWN, and UNKNOWN is never sent again. Source: section 4
 rule 5 and section 7 of the gateway's interface: `status` decides, and the HTTP status alone never does.
 """
 
@@ -21,18 +21,18 @@ from paygw_batch.language import say
 STATUS_FIELD = "status"
 """The one reply field that the interface shows (section 4, rule 5)."""
 MAX_URL_CHARACTERS = 2000
-"""A longer address is left out: cut short, it would lead nowhere."""
+"""A longer address is dropped: cut short, it would lead nowhere."""
 MAX_PAUSE_S = 900.0
-"""The longest pause of a run at a time, even if the gateway asks for a longer one."""
+"""The longest single pause of a run, even if the gateway asks for more."""
 UNSTATED_PAUSE_S = 60.0
-"""The rest when the gateway asks for one and does not say, in words we can read, how long."""
+"""The pause if the gateway asks for one without a readable length."""
 
 _OTHER_PAYOUT = "reply.other_payout"
 _URL = re.compile(rf"(?=.{{1,{MAX_URL_CHARACTERS}}}$)https?://[!-~]+")
 _SECONDS = re.compile(r"[0-9]{1,12}")
 _REDIRECTS = range(HTTPStatus.MULTIPLE_CHOICES, HTTPStatus.BAD_REQUEST)
 _SERVER_ERRORS = HTTPStatus.INTERNAL_SERVER_ERROR.value
-"""This HTTP status and all above it."""
+"""The lowest HTTP status of an error."""
 _CREDENTIALS_REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _REST_ASKED = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
@@ -58,14 +58,14 @@ def classify(
     else:
         kind, cause = _of_object(reply, members, expected, words, operation)
     is_conflict = cause == _OTHER_PAYOUT
-    # A 5xx or a redirect may come from a proxy in front of the gateway, which may have paid all the same: the body is
-    # not believed then, no matter its words. Only "this is about another payout" is kept, because it must stop the run.
+    # A 5xx or a redirect may come from a proxy while the gateway behind it paid all the same: the body is
+    # not trusted, whatever it says. Only "this is about another payout" counts, because it must stop the run.
     if (cause_by_http := _cause_by_http(reply.http_status)) is not None and not is_conflict:
         kind, cause = OutcomeKind.UNKNOWN, cause_by_http
     outcome = Outcome(
         kind,
         cause,
-        # The gateway's own words, fit to be kept and shown.
+        # The gateway's own words, cleaned for storage and display.
         gateway_status=evidence_of(members.get(STATUS_FIELD)),
         gateway_reference=_first(members, operation.reply.reference),
         http_status=reply.http_status,
@@ -78,7 +78,7 @@ def classify(
 
 
 def date_of(reply: RawReply) -> datetime | None:
-    """Return the time of the gateway's clock that a reply states in its `Date`; None for none that can be read."""
+    """Return the gateway's time from the reply's `Date` header; None without a readable one."""
     stated = _header(reply, "date")
     found = _http_date(stated) if stated is not None else None
     try:
@@ -88,7 +88,7 @@ def date_of(reply: RawReply) -> datetime | None:
 
 
 def _of_fault(fault: TransportFault) -> Verdict:
-    """Judge by the witness alone, and never by the kind of the fault; the byte count may only make it worse."""
+    """Judge by the first-byte witness, never by the kind of fault. A byte count above zero also means UNKNOWN."""
     if fault.first_byte_left or fault.bytes_written > 0:
         return Verdict(Outcome(OutcomeKind.UNKNOWN, cause=fault.kind.value))
     outcome = Outcome(OutcomeKind.NOT_SENT, cause=fault.kind.value)
@@ -102,7 +102,7 @@ def _of_fault(fault: TransportFault) -> Verdict:
 
 
 def _cause_by_http(http_status: int) -> str | None:
-    """Return why no reply with this HTTP status can say whether a payout was made, with any body; None if it can."""
+    """Return why a reply with this HTTP status cannot decide a payout, whatever its body; None if it can."""
     if http_status >= _SERVER_ERRORS:
         return "reply.server_error"
     if http_status in _REDIRECTS:
@@ -117,7 +117,7 @@ def _of_object(
     words: Mapping[str, OutcomeKind],
     operation: Operation,
 ) -> tuple[OutcomeKind, str]:
-    """Return the outcome kind that a strict JSON object states for this payout, and the cause if it is UNKNOWN."""
+    """Return the outcome that a strict JSON object gives this payout, and the cause if it is UNKNOWN."""
     order_id = first_of(members, operation.reply.order_id)
     if not _is_ours(order_id, members, expected, operation.reply):
         return OutcomeKind.UNKNOWN, _OTHER_PAYOUT
@@ -130,7 +130,7 @@ def _of_object(
         return OutcomeKind.UNKNOWN, "reply.status_missing"
     if not isinstance(status, str):
         return OutcomeKind.UNKNOWN, "reply.status_not_text"
-    # Matched exactly, without trimming or lower case: a word that the operator did not list may mean anything.
+    # Matched exactly, without trimming or changing case: a word that the operator did not list may mean anything.
     kind = words.get(status)
     if kind not in ANSWERS:
         return OutcomeKind.UNKNOWN, "reply.status_unlisted"
@@ -161,7 +161,7 @@ def _is_our_amount(repeated: object, expected: Expected, names: ReplyNames) -> b
 
 
 def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Operation) -> str | None:
-    """Return the first address for the customer, whole or not at all; one of our addresses that is repeated is none."""
+    """Return the first address for the customer, whole or not at all. Our own addresses, echoed, do not count."""
     for value in values_at(members, operation.reply.customer_url):
         if isinstance(value, str) and value not in expected.own_urls and _URL.fullmatch(value):
             return value
@@ -169,7 +169,7 @@ def _customer_url(members: Mapping[str, Any], expected: Expected, operation: Ope
 
 
 def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    """Return the evidence under the first of `names` that is present and holds any."""
+    """Return the evidence under the first of `names` that has any."""
     for value in values_at(members, names):
         if (found := evidence_of(value)) is not None:
             return found
@@ -190,7 +190,7 @@ def _advice(reply: RawReply, outcome: Outcome, now: datetime | None) -> Advice:
 
 
 def _rest(reply: RawReply, now: datetime | None) -> Advice:
-    """Return the rest that a reply with HTTP 429 or 503 asks for. 429 asks for one even when it does not say so."""
+    """Return the pause that HTTP 429 or 503 asks for. 429 always means one, even without Retry-After."""
     asked = _header(reply, "retry-after")
     if asked is None:
         return PauseRun(UNSTATED_PAUSE_S) if reply.http_status == HTTPStatus.TOO_MANY_REQUESTS else GoOn()
@@ -203,7 +203,7 @@ def _rest(reply: RawReply, now: datetime | None) -> Advice:
 def _seconds(asked: str, date: str | None, now: datetime | None) -> float | None:
     """Return the seconds that a Retry-After states (RFC 9110 section 10.2.3), or None if they cannot be computed.
 
-    A date counts from the reply's own Date, by the clock that both were taken from, and otherwise from `now`.
+    A date is compared with the reply's own Date, which is from the same clock; without one, with `now`.
     """
     if _SECONDS.fullmatch(asked):
         return float(asked)

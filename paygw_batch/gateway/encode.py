@@ -1,8 +1,8 @@
 """Turns an instruction into the body of its request, once: the same bytes are signed and sent.
 
 The control hash of a collection is SHA-256 over order id, amount and currency: section 5 of the gateway's interface.
-What it does not show (the order, the text between the parts, how the amount is written, whether a secret is mixed in or
-is the key of the hash) is the operator's word, without a default.
+The interface does not show the order, the separator, the format of the amount, or whether a secret is part of the text
+or the key of the hash: the operator must configure them, and there is no default.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ class ControlPart(StrEnum):
     AMOUNT = "amount"
     CURRENCY = "currency"
     SECRET = "secret"  # noqa: S105 (the name of a part, not a secret)
-    """A secret of merchant and gateway. It is used where the order names it."""
+    """A secret that merchant and gateway share. It is hashed only if the order names it."""
 
 
 class ControlAmount(StrEnum):
     """How the amount is written in the text that is hashed."""
 
     AS_SENT = "as-sent"
-    """As it is written in the body."""
+    """As in the body."""
     TWO_DECIMALS = "two-decimals"
     """With two decimals, for every currency."""
     MINOR_UNITS = "minor-units"
@@ -43,7 +43,7 @@ class ControlAmount(StrEnum):
 
 
 class ControlAlgorithm(StrEnum):
-    """How the hash is made."""
+    """The algorithm of the hash."""
 
     SHA256 = "sha256"
     """As the examples of the interface name it."""

@@ -19,7 +19,7 @@ from paygw_batch.gateway.sign import SignatureProfile, authorization, base_strin
 from paygw_batch.gateway.signing.signers import Signers
 
 UNLISTED = "reply.status_unlisted"
-"""The cause of a reply that is sound in everything but its word."""
+"""The cause if a reply is sound but its status word is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Enquirer:
     signers: Signers = field(repr=False)
 
     async def prepare(self, expected: Expected, *, nonce: str, timestamp_s: int) -> PreparedRequest:
-        """Return the request that asks after one order. Raises `SigningFailed`."""
+        """Return the request that asks for the state of one order. Raises `SigningFailed`."""
         name, order_id = "client_orderid", expected.order_id
         encoded = EncodedBody(json.dumps({name: order_id}, ensure_ascii=False).encode(), ((name, order_id),))
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=nonce, timestamp_s=timestamp_s)
@@ -70,8 +70,8 @@ def read_answer(
 ) -> EnquiryAnswer:
     """Return the result of an enquiry about one order, from its reply or its fault.
 
-    A reply counts under the very rules of `classify`; what it does not repeat is what was asked. `not_found` are the
-    words by which the gateway says that it does not know an order.
+    The rules of `classify` apply; a value that the reply does not repeat is taken from the question. `not_found` are
+    the gateway's words for an order that it does not know.
     """
     verdict = classify(came_back, expected, words, operation, now=now)
     outcome = verdict.outcome

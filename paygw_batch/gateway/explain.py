@@ -1,7 +1,7 @@
 """Explains a signature step by step, for comparison with another implementation when the gateway says 403.
 
-Nothing here encodes or joins by itself: the request is the one that would be sent, and the parameters are read back
-from the very text that was signed, so that the page cannot differ from the request.
+This module encodes and joins nothing: it builds the request that would be sent, and reads the parameters back from the
+text that was signed, so that the explanation cannot differ from the request.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ SECRET_SHOWN = "<secret>"  # noqa: S105 (it replaces one)
 
 @dataclass(frozen=True, slots=True)
 class SignedParameter:
-    """A parameter that is signed: name and value as they are, and `name=value` percent-encoded."""
+    """A signed parameter: its plain name and value, and `name=value` percent-encoded."""
 
     name: str
     value: str
@@ -62,7 +62,7 @@ class ExplainedControl:
 class Explanation:
     """A signed request taken apart. `parameters` are in the order in which they are signed.
 
-    It holds a payee's data and a signature that is good, so it is left out of every representation.
+    It holds a payee's data and a valid signature, so no repr shows it.
     """
 
     profile: SignatureProfile
@@ -83,7 +83,7 @@ class Explanation:
         return hashlib.sha256(self.base_string.encode()).hexdigest()
 
     def steps(self) -> list[Step]:
-        """Return every step in the order in which another implementation would take them."""
+        """Return every step, in the order of any implementation."""
         size = say("the {count} bytes that are sent and signed, UTF-8", count=len(self.body))
         joined = (
             say("{method}, the URL, the parameters and the body joined by &, each encoded once more", method=METHOD)
@@ -108,7 +108,7 @@ class Explanation:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the documented JSON object; published test vectors have the same keys."""
+        """Return the documented JSON object, with the keys of the published test vectors."""
         control = None if self.control is None else {"text": self.control.text, "value": self.control.value}
         return {
             "profile": self.profile.value,

@@ -19,7 +19,7 @@ class Expected:
     amount: Decimal
     currency: str
     own_urls: tuple[str, ...] = ()
-    """The operator's own addresses that were sent along: repeated in a reply, they are not a page for the customer."""
+    """The operator's own addresses in the request: echoed in a reply, they are not a page for the customer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class RawReply:
 class Received:
     """A request of the gateway's as it came. `query` is the text after the `?`, undecoded; header names are lower-case.
 
-    No text that may name a payee is shown.
+    Its repr shows no text that may name a payee.
     """
 
     method: str
@@ -91,12 +91,12 @@ class FaultKind(StrEnum):
     CONNECTION_LOST = "read.closed"
     PROTOCOL_ERROR = "reply.protocol"
     EARLY_REPLY = "reply.early"
-    """The gateway spoke before it had been asked: with an unset witness before the request, otherwise during it."""
+    """The gateway sent bytes before we asked: before the request if the witness is unset, otherwise during it."""
     REPLY_TOO_LARGE = "reply.too_large"
     REPLY_ENCODED = "reply.encoded"
     CANCELLED = "cancelled"
     INTENT_STALE = "intent.stale"
-    """The request was not allowed to leave any more: its intent was too old, or its lease could have been taken."""
+    """The request could no longer be sent: its intent was too old, or its lease could have been taken over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,10 @@
 """Reads a notification, and decides whether it is proven.
 
 Section 6 of the gateway's interface says that there are notifications, and shows neither their content nor how they
-are made authentic. So the names of fields are configured, with the request's own names for a start, and the check is a
-named profile without a default.
+are authenticated. So the names of fields are configured (by default, those of the request), and the check is a named
+profile without a default.
 
-Checks whether a notification comes from the gateway, by the profile that the configuration names.
-
-Section 6 of the gateway's interface shows no such check. What a profile needs (algorithm, header, encoding, fields) is
-the operator's to say.
+The operator also configures what the profile needs: algorithm, header, encoding, fields.
 """
 
 import base64
@@ -29,20 +26,20 @@ SECRET = "{secret}"  # noqa: S105 (the place of the secret among the hashed fiel
 
 
 class AuthenticityCheck(Protocol):
-    """A check of the profile that `[notifications] authenticity` names."""
+    """The check of one profile of `[notifications] authenticity`."""
 
     def proof(self, received: Received, values: Mapping[str, str]) -> Proof:
-        """Return whether a notification with these values is proven. Never raises."""
+        """Return whether these values prove the notification. Never raises."""
         ...
 
 
 class HashAlgorithm(StrEnum):
-    """How a hash with a shared secret is made."""
+    """The algorithm of a hash with a shared secret."""
 
     SHA256 = "sha256"
     """SHA-256 over the joined values, the secret among them."""
     SHA1 = "sha1"
-    """The same with SHA-1, as some gateways have it. It is a reason to ask the gateway, and no proof."""
+    """The same with SHA-1, which some gateways use. It proves nothing: it is only a reason to ask the gateway."""
     HMAC_SHA256 = "hmac-sha256"
     """HMAC with SHA-256, the secret as its key."""
     HMAC_SHA512 = "hmac-sha512"
@@ -72,7 +69,7 @@ class SharedSecretHash:
     def proof(self, received: Received, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
         """Return FORGED unless the notification carries the right hash; compared in constant time.
 
-        A value that holds the separator proves nothing: the same text could be made of other values.
+        A value that contains the separator proves nothing: other values could give the same text.
         """
         given, parts = values.get(self.hash_field), []
         for name in self.fields:
@@ -98,9 +95,9 @@ class SignedHeader:
     prefix: str = ""
 
     def value_of(self, received: Received) -> bytes | None:
-        """Return the decoded bytes; None if the header is absent, is there twice, or cannot be decoded.
+        """Return the decoded bytes; None if the header is absent, repeated, or cannot be decoded.
 
-        Also None for a GET: its content is in its address, which no hash over the body covers.
+        Also None for a GET: a hash over the body does not cover its content, which is in the address.
         """
         found = [value for name, value in received.headers if name == self.name.lower()]
         if received.method == "GET" or len(found) != 1 or not found[0].startswith(self.prefix):
@@ -121,7 +118,7 @@ class HeaderHash:
     secret: bytes = field(repr=False)
 
     def proof(self, received: Received, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
-        """Return PROVEN if the header carries the hash of the very bytes that came, FORGED otherwise."""
+        """Return PROVEN if the header carries the hash of the received body, FORGED otherwise."""
         given = self.header.value_of(received)
         made = _digest(self.algorithm, self.secret, received.body)
         return Proof.PROVEN if given is not None and hmac.compare_digest(given, made) else Proof.FORGED
@@ -135,7 +132,7 @@ class HeaderSignature:
     key: GatewayKey
 
     def proof(self, received: Received, values: Mapping[str, str]) -> Proof:  # noqa: ARG002 (the protocol's)
-        """Return PROVEN if the header carries the gateway's signature of the very bytes that came, else FORGED."""
+        """Return PROVEN if the header carries the gateway's signature of the received body, FORGED otherwise."""
         given = self.header.value_of(received)
         is_proven = given is not None and self.key.has_signed(received.body, given)
         return Proof.PROVEN if is_proven else Proof.FORGED
@@ -157,9 +154,9 @@ def _digest(algorithm: HashAlgorithm, secret: bytes, text: bytes) -> bytes:
 
 MAX_FIELDS = 200
 MAX_VALUE_CHARACTERS = 256
-"""An order id or a status word that is longer is none of ours."""
+"""A longer order id or status word cannot be ours."""
 _JSON = frozenset({"application/json", "text/json", ""})
-"""The media types that are read as JSON; some gateways name none."""
+"""The media types read as JSON; some gateways send none."""
 _JSON_FAMILY = re.compile(r"application/[a-z0-9!#$&^_.+-]*\+json")
 _FORM = "application/x-www-form-urlencoded"
 _MATTERS = re.compile(
@@ -206,7 +203,7 @@ def read_notification(received: Received, names: NotificationFields, check: Auth
 def headers_that_matter(received: Received, header: str | None) -> tuple[tuple[str, str], ...]:
     """Return the headers to keep: those about sender, time and authenticity. `header` is the configured one.
 
-    Of the others none that may hold a secret.
+    The others may hold a secret.
     """
     own = (header or "").lower()
     kept = [
@@ -222,7 +219,7 @@ def _short(value: str | None) -> str | None:
 
 
 def _members(received: Received) -> Mapping[str, Any] | str:
-    """Return names and values of a form or of a JSON object, or the cause why there are none."""
+    """Return names and values of a form or a JSON object, or the cause if it has none."""
     if received.method == "GET":
         return _form(received.query.encode("latin-1", "replace"))
     media_type, *parameters = (part.strip().lower() for part in received.content_type.split(";"))

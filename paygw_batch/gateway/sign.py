@@ -34,15 +34,15 @@ class SignatureProfile(StrEnum):
 
 
 def percent_encode(text: str) -> str:
-    """Return `text` as UTF-8 with everything encoded that RFC 3986 section 2.3 does not call unreserved."""
+    """Return `text` as UTF-8, percent-encoded but for the unreserved characters of RFC 3986 section 2.3."""
     if text.isascii() and text.isalnum():
         return text
-    # Every byte as the character of that number: then one table does the rest, at C speed.
+    # Latin-1 maps each byte to the character of its number; `translate` then encodes at C speed.
     return text.encode().decode("latin-1").translate(_ENCODED)
 
 
 _encoded_constant = lru_cache(maxsize=256)(percent_encode)
-"""For field names and addresses, which every request shares. Never for a value: a cache must hold no payee's data."""
+"""For field names and addresses, which every request shares. Never for a value: caches must hold no payee's data."""
 
 
 def oauth_parameters(*, consumer_key: str, nonce: str, timestamp_s: int) -> tuple[tuple[str, str], ...]:
@@ -57,7 +57,7 @@ def oauth_parameters(*, consumer_key: str, nonce: str, timestamp_s: int) -> tupl
 
 
 def base_string(profile: SignatureProfile, url: str, encoded: EncodedBody, oauth: Iterable[tuple[str, str]]) -> str:
-    """Return the text that is signed for a POST of `encoded` to `url` (as sent, without query)."""
+    """Return the text to sign for a POST of `encoded` to `url` (as sent, without query)."""
     # Every byte counts: a default port, a trailing slash or a query in `url` that is not on the wire gives a signature
     # that the gateway refuses with 403 and no reason.
     match profile:
@@ -73,8 +73,8 @@ def base_string(profile: SignatureProfile, url: str, encoded: EncodedBody, oauth
 def _normalised(params: Iterable[tuple[str, str]]) -> str:
     """Return parameters encoded, sorted, joined and encoded again (RFC 5849 sections 3.4.1.1 and 3.4.1.3.2).
 
-    Names and values are encoded twice to begin with, and joined by separators that are encoded once: the same, much
-    cheaper. It sorts the same as well, because the second encoding only puts the same two digits behind every `%`.
+    Each name and value is encoded twice at once, and joined by separators that are encoded once: the same result, much
+    cheaper. The order is the same too, because the second encoding only adds the same two digits after every `%`.
     """
     pairs = [
         (_encoded_twice_constant(name), value if value.isalnum() and value.isascii() else _encode_twice(value))
@@ -94,14 +94,14 @@ _encoded_twice_constant = lru_cache(maxsize=256)(_encode_twice)
 def authorization(oauth: Iterable[tuple[str, str]], signature: str) -> str:
     """Return the value of the `Authorization` header: the scheme `OAuth` and the six parameters, sorted by name."""
     params = [(name, value if value.isalnum() and value.isascii() else percent_encode(value)) for name, value in oauth]
-    # Base64 holds these three alone that are not unreserved, so this is `percent_encode`, much cheaper.
+    # Of base64 only these three characters need encoding, so this equals `percent_encode` and is much cheaper.
     params.append(("oauth_signature", signature.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")))
     return "OAuth " + ", ".join([f'{name}="{value}"' for name, value in sorted(params)])
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A request that lacks nothing but its signature. `text` is the text to sign."""
+    """A request that is complete but for its signature. `text` is the text to sign."""
 
     attempt: Attempt
     url: str
@@ -130,7 +130,7 @@ class Draft:
 class Signer:
     """Turns instructions into signed requests for one endpoint. Frozen, and safe to use from many threads at once.
 
-    `url` is where the operation lives (`endpoint.operation_url`), exactly as it is sent and signed.
+    `url` is the address of the operation (`operation_url`), exactly as it is sent and signed.
     """
 
     url: str
@@ -142,26 +142,26 @@ class Signer:
     def prepare(
         self, rule: CountryRule, instruction: Instruction, *, order_id: str, nonce: str, timestamp_s: int
     ) -> PreparedRequest:
-        """Return the request of one attempt, signed here and now. Raises the errors of `encode_body`."""
+        """Return the signed request of one attempt. Raises the errors of `encode_body`."""
         drafted = self.draft(rule, Attempt(instruction, order_id, nonce, timestamp_s))
         return drafted.signed(self.key.sign(drafted.text))
 
     def draft(self, rule: CountryRule, attempt: Attempt) -> Draft:
-        """Return the request of one attempt but for its signature. Raises the errors of `encode_body`."""
+        """Return the request of one attempt without its signature. Raises the errors of `encode_body`."""
         encoded = encode_body(rule, attempt.instruction, order_id=attempt.order_id, supplies=self.supplies)
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=attempt.nonce, timestamp_s=attempt.timestamp_s)
         own_urls = tuple([url for url in self.supplies.urls.values() if url])
         return Draft(attempt, self.url, own_urls, encoded, oauth, base_string(self.profile, self.url, encoded, oauth))
 
     def base_string(self, encoded: EncodedBody, *, nonce: str, timestamp_s: int) -> str:
-        """Return the text that would be signed for `encoded`, to be shown to a person."""
+        """Return the text to sign for `encoded`, for a person to see."""
         oauth = oauth_parameters(consumer_key=self.consumer_key, nonce=nonce, timestamp_s=timestamp_s)
         return base_string(self.profile, self.url, encoded, oauth)
 
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Turns attempts into signed requests, many at a time: drafted here, signed elsewhere."""
+    """Turns attempts into signed requests, in groups: drafts them here and has them signed elsewhere."""
 
     rules: Rules
     signer: Signer

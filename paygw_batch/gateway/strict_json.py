@@ -12,11 +12,11 @@ _NUMBER = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?")
 
 
 class _NotStrict(ValueError):
-    """JSON that two readers could take for two different things."""
+    """JSON that two readers could understand differently."""
 
 
 def strict_object(body: bytes) -> Mapping[str, Any] | str:
-    """Return the one JSON object that `body` is, or the cause why it is none.
+    """Return the JSON object in `body`, or the cause if there is none.
 
     UTF-8 without a byte order mark, no name twice at any depth, no NaN or Infinity, nesting bounded; numbers become
     `Decimal`, with every digit. Source: RFC 8259, read as strictly as it allows.
@@ -68,7 +68,7 @@ def _inside(value: object) -> list[object]:
 def values_at(members: Mapping[str, Any], paths: Iterable[str]) -> Iterator[Any]:
     """Yield the value in the reply at each of `paths` (`error.message`: the member `message` of the object `error`).
 
-    A path that leads nowhere is left out, and so is a null.
+    A path without a value is left out, and so is a null.
     """
     for path in paths:
         found = _at_dots(members, path) if "." in path else members.get(path)
@@ -96,7 +96,7 @@ def amount_of(value: object) -> Decimal | None:
 
 
 def text_of(value: object) -> str | None:
-    """Return a text, or a number as it is commonly written; None for anything else."""
+    """Return a text, or a number in its usual notation; None for anything else."""
     if isinstance(value, Decimal):
         return str(value)
     return value if isinstance(value, str) else None

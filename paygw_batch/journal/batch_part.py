@@ -1,7 +1,7 @@
-"""A new batch: its record, and its parts, pages of its sheet and some of its instructions, row by row or as columns.
+"""A new batch: its record, and its parts: pages of its sheet and instructions, row by row or as columns.
 
-A batch is digested over the canonical text of its instructions: what columns give is held to the text of each row by a
-test.
+A batch's digest is over the canonical text of its instructions: a test compares the text made from columns with that of
+each row.
 """
 
 import json
@@ -47,18 +47,18 @@ class NewInstructions(Protocol):
         ...
 
     def canonical(self, first: int, replaced: Mapping[int, int]) -> Iterator[bytes]:
-        """Yield their canonical texts one by one, NUL between the values; they are numbered from `first`.
+        """Yield their canonical texts in order, with NUL between the values. Their numbers begin with `first`.
 
         `replaced` maps a row to the number of the instruction that it replaces.
         """
         ...
 
     def totals(self) -> Mapping[tuple[str, str], InstructionTotals]:
-        """Return the totals of each country and currency, with places among these instructions."""
+        """Return the totals of each country and currency, with indexes of these instructions."""
         ...
 
     def payee_words(self) -> Iterable[str | None]:
-        """Return for each the texts that name its payee, with anything but letters and digits between them."""
+        """Return for each the texts that name its payee, with separators that are neither letters nor digits."""
         ...
 
     def have_ascii_ids(self) -> bool:
@@ -66,15 +66,15 @@ class NewInstructions(Protocol):
         ...
 
     def shortened(self, mark: str) -> Iterable[tuple[Any, ...]]:
-        """Return the values of each, with a content that ends with the fields cut before them, and `mark` before it.
+        """Return the values of each. A content that ends with the fields is cut before them, with `mark` in front.
 
-        In place of a content that begins with the mark there is None.
+        A content that itself begins with the mark is replaced by None.
         """
         ...
 
 
 class InstructionRows(tuple[NewInstruction, ...]):
-    """New instructions row by row: a few of them."""
+    """New instructions row by row, for small numbers."""
 
     __slots__ = ()
 
@@ -110,7 +110,7 @@ class InstructionRows(tuple[NewInstruction, ...]):
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """The next pages and the next new instructions of a batch: either may be ahead of the other, or be missing."""
+    """The next pages and the next new instructions of a batch; they need not match, and either may be empty."""
 
     pages: Sequence[bytes] = ()
     instructions: NewInstructions = field(default_factory=InstructionRows)
@@ -118,7 +118,7 @@ class BatchPart:
 
 @contextmanager
 def one_ahead(parts: Iterable[_Part]) -> Iterator[Iterator[_Part]]:
-    """Give the parts; while one is stored, the next one is made in another thread."""
+    """Yield the parts; while one is stored, another thread makes the next one."""
     with ThreadPoolExecutor(1) as beside:
         yield _one_ahead(iter(parts), beside)
 
@@ -137,7 +137,7 @@ def _shortened(new: NewInstruction, mark: str) -> str | None:
 
 
 def _canonical_text(number: int, new: NewInstruction, replaces: int | None) -> str:
-    """Return the text of an instruction that its batch is digested over: its values, NUL between them."""
+    """Return an instruction's text for the digest of its batch: its values, with NUL between them."""
     row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
     return (
         f"{number}\0{row}\0{client_orderid}\0{country}\0{currency}\0{minor}\0{replaces}\0{amount}\0{form}\0{fields}\0"

@@ -1,4 +1,4 @@
-"""Writes evidence together with the facts that it causes, in one transaction, and reads it back: once for every store.
+"""Writes evidence and the facts that it causes in one transaction, and reads evidence back, for all stores.
 
 The SQL is each store's own: `evidence.sql` in its folder has the same names in both.
 """
@@ -56,6 +56,7 @@ from paygw_batch.journal.values import (
     WaitingEvidence,
     Withdrawal,
 )
+from paygw_batch.language import say
 
 
 def _listed(words: Iterable[str]) -> str:
@@ -76,11 +77,11 @@ _FACTS = (Finding.MOVED, Finding.CONTRADICTING, Finding.RESOLVED)
 
 
 Record = Callable[[Sequence[Entry]], Sequence[tuple[int, str, bool]]]
-"""Appends facts inside the open transaction; returns of each its number, its time, and whether it moved its row."""
+"""Appends facts inside the open transaction; for each, returns its number, its time, and whether it moved its row."""
 
 
 class EvidenceLog:
-    """The evidence of one journal. Methods that write are called inside the open transaction."""
+    """The evidence of one journal. Its writing methods are called inside the open transaction."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables, self._run = tables, tables.run
@@ -88,7 +89,7 @@ class EvidenceLog:
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], record: Record, at: str
     ) -> list[Finding]:
-        """Keep evidence in order, up to the first about a row in flight; return the findings."""
+        """Record evidence in order, up to the first about a row in flight; return the findings."""
         end, at = self._end(), max(at, self.newest_time())
         findings = []
         for one in evidence:
@@ -101,9 +102,9 @@ class EvidenceLog:
         return findings
 
     def settle(self, entries: Sequence[Entry], record: Record) -> None:
-        """Record people's words; on a row that is held, the word is kept as evidence too.
+        """Record people's decisions; for a held row, the decision is also kept as evidence.
 
-        Raises `RowsMoved` when one does not move its row, or settles a row that is ready and not held.
+        Raises `RowsMoved` if one does not move its row, or settles a row that is ready and not held.
         """
         if not entries:
             return
@@ -128,13 +129,13 @@ class EvidenceLog:
             self._add(end, evidence, ruling, at=max(at, self.newest_time()))
 
     def add_all(self, evidence: Iterable[tuple[Evidence, Ruling]], at: str) -> None:
-        """Keep evidence that was ruled on already, and that causes no fact."""
+        """Record evidence that is already judged and causes no fact."""
         end, at = self._end(), max(at, self.newest_time())
         for one, ruling in evidence:
             end = self._add(end, one, ruling, at=at)
 
     def require_plan_in_force(self, sha256: str) -> None:
-        """Raise `DocumentWithdrawn` for a plan that was withdrawn; until the transaction ends, none is withdrawn."""
+        """Raise `DocumentWithdrawn` for a withdrawn plan; until the transaction ends, no plan can be withdrawn."""
         if sha256:
             self._tables.write_evidence_in_turn()
             require_in_force(sha256, self.withdrawals())
@@ -178,7 +179,7 @@ class EvidenceLog:
         return [withdrawal_of(content, at) for content, at in self._notes(Finding.WITHDRAWN)]
 
     def marks(self) -> tuple[str, InboxEnd, ClockSeen | None]:
-        """Return the newest time of the journal, how far the inbox was taken in, and the last note of the clock."""
+        """Return the journal's newest time, the last recorded place of the inbox, and the last note of the clock."""
         ((of_facts, of_evidence, number, digest, clock),) = self._run("marks", clock=Finding.CLOCK.value)
         end = InboxEnd() if number is None else InboxEnd(number, digest)
         return max(of_facts or "", of_evidence or ""), end, clock and clock_of(clock)
@@ -189,23 +190,23 @@ class EvidenceLog:
         return max(of_facts or "", of_evidence or "")
 
     def inbox_end(self) -> InboxEnd:
-        """Return how far the notifications of the inbox were taken in."""
+        """Return the last place of the inbox whose notifications were recorded."""
         return next((InboxEnd(*line) for line in self._run("inbox_end")), InboxEnd())
 
     def newest_forgotten_notification(self) -> int | None:
-        """Return the number, in the inbox, of the newest notification that was forgotten; None: none was."""
+        """Return the inbox number of the newest forgotten notification, or None."""
         ((found,),) = self._run("newest_forgotten_notification")
         return None if found is None else int(found)
 
     def contested(self, numbers: Iterable[int]) -> frozenset[int]:
-        """Return which of these instructions evidence speaks against."""
+        """Return those of these instructions that evidence holds."""
         wanted = sorted(set(numbers))
         return frozenset(number for (number,) in self._run("contested", numbers=wanted)) if wanted else frozenset()
 
     def candidates(self, order_id: str) -> list[Candidate]:
-        """Return the instructions of every operation that go, or went, by an order id.
+        """Return the instructions of every operation that use, or used, an order id.
 
-        For an id that no attempt has, those of the first attempt that it is written after.
+        For an id that no attempt has: those of the first attempt in whose pattern it is written.
         """
         found = self._known_as(order_id)
         if not found and (first := first_order_id(order_id)) is not None:
@@ -213,22 +214,22 @@ class EvidenceLog:
         return found
 
     def check(self) -> int:
-        """Follow the chain of evidence from its start; return how much there is. Raises `JournalCorrupt`."""
+        """Follow the chain of evidence from its start; return its length. Raises `JournalCorrupt`."""
         before, number = start_of(self._tables.identity), 0
         for *columns, forgotten in self._tables.stream("all_evidence"):
             line = EvidenceLine(*columns)
             if line.number != number + 1:
-                raise JournalCorrupt(f"Evidence {number + 1} is missing from the journal.")
+                raise JournalCorrupt(say("Evidence {number} is missing from the journal.", number=number + 1))
             if forgotten is None and hash_after(before, line) != line.hash:
                 raise JournalCorrupt(
-                    f"Evidence {line.number} was changed, or the one before it: its hash does not follow."
+                    say("Evidence {number} or the one before it was changed: its hash is wrong.", number=line.number)
                 )
             self._check_fact(line)
             before, number = line.hash, line.number
         return number
 
     def _check_fact(self, line: EvidenceLine) -> None:
-        """Raise `JournalCorrupt` unless evidence that moved or contradicted a row, or is a word, names its fact."""
+        """Raise `JournalCorrupt` unless evidence that moved or contradicted a row, or is a decision, names its fact."""
         is_a_fact = line.finding in _FACTS
         if not is_a_fact and line.fact is None:
             return
@@ -236,7 +237,9 @@ class EvidenceLog:
         wanted = {(line.instruction, line.attempt, line.finding != Finding.CONTRADICTING, kind) for kind in kinds}
         found = set(self._run("fact_of_evidence", instruction=line.instruction, fact=line.fact))
         if not is_a_fact or not found & wanted:
-            raise JournalCorrupt(f"Evidence {line.number} is not what fact {line.fact} says.")
+            raise JournalCorrupt(
+                say("Evidence {number} does not match fact {fact}.", number=line.number, fact=line.fact)
+            )
 
     def _carried_out(self) -> Iterable[CarriedOut]:
         return (carried_out_of(content, at) for content, at in self._notes(Finding.CARRIED_OUT))
@@ -251,7 +254,7 @@ class EvidenceLog:
         return self._run("notes", finding=finding.value)
 
     def _locked_candidates(self, order_id: str | None) -> list[Candidate]:
-        """Return the instructions that go by an order id; until the evidence is kept, nobody sends one of them."""
+        """Return the instructions with an order id, and lock them against sending until the evidence is kept."""
         found = [] if order_id is None else self.candidates(order_id)
         if order_id is None or not found or not self._tables.lock_rows([one.number for one in found]):
             return found
@@ -259,7 +262,7 @@ class EvidenceLog:
 
     def _known_as(self, order_id: str) -> list[Candidate]:
         if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
-            return []  # half a surrogate pair, or NUL: no order id of ours, and nothing that can be looked up
+            return []  # half a surrogate pair, or NUL: not an order id of ours, and the database cannot look it up
         return [
             candidate_of(number, client_orderid, amount, currency, progress_of(columns))
             for number, client_orderid, amount, currency, *columns in self._run("known_as", order_id=order_id)
@@ -268,14 +271,14 @@ class EvidenceLog:
     def _add(
         self, end: EvidenceEnd, evidence: Evidence, ruling: Ruling, *, fact: int | None = None, at: str
     ) -> EvidenceEnd:
-        """Write the lines of one piece of evidence after `end`; return where the chain ends now."""
+        """Write the lines of one piece of evidence after `end`; return the new end of the chain."""
         for line in lines_of(end, evidence, ruling, new_salt, fact=fact, at=at):
             self._run("add_evidence", **line._asdict())
             end = EvidenceEnd(line.number, line.hash)
         return end
 
     def _end(self) -> EvidenceEnd:
-        """Return the end of the chain; until the open transaction ends, no other one goes on from it."""
+        """Return the end of the chain; until the open transaction ends, no other transaction continues from it."""
         self._tables.write_evidence_in_turn()
         found = self._run("evidence_end")
         return EvidenceEnd(*found[0]) if found else EvidenceEnd(0, start_of(self._tables.identity))

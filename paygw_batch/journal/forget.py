@@ -1,7 +1,7 @@
-"""Forgets people in a journal, and checks the rest of their payments: once for every store.
+"""Forgets people in a journal, and checks the rest of their payments, for all stores.
 
 All of it is in one transaction. The SQL is each store's own: `forget.sql` in its folder has the same names in both.
-`mark` is what a forgotten line names: it stands for the fact that says so.
+`mark` is the reference in a forgotten line to the fact that forgot it.
 """
 
 from array import array
@@ -18,6 +18,7 @@ from paygw_batch.journal.facts.forgetting import Remains, evidence_left, fingerp
 from paygw_batch.journal.facts.progress import message_of
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import Forgettable, NewInstruction
+from paygw_batch.language import say
 
 _AT_ONCE = 5_000
 
@@ -38,9 +39,9 @@ class Forgetting:
             self._tables.run("forget_texts", numbers=group)
 
     def evidence(self, numbers: Sequence[int], before: str, batches: Collection[str], mark: int) -> None:
-        """Forget evidence about instructions, and about none from `before` a time.
+        """Forget evidence about instructions, and evidence before a time that is about none.
 
-        So are the signed orders that name one of their rows. `batches` are the ids of the forgotten batches.
+        Also forget the signed orders that name one of their rows. `batches` are the ids of the forgotten batches.
         """
         found = self._tables.run("evidence_to_forget", numbers=list(numbers) or [0], before=before)
         left = [(number, evidence_left(source, content)) for number, source, content in found]
@@ -73,7 +74,7 @@ class Forgetting:
         self._write("forget_message", ("number", "message"), messages.items())
 
     def _orders(self, numbers: Sequence[int], batches: Collection[str]) -> Iterator[int]:
-        """Yield the numbers of the kept orders that name a row of which somebody is forgotten."""
+        """Yield the numbers of the kept orders that name a row of a forgotten person."""
         for number, content in self._tables.run("orders_to_look_at"):
             batch, rows = order_rows(content)
             if batch not in batches or not numbers:
@@ -84,11 +85,11 @@ class Forgetting:
 
     def _write(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any) -> None:
         for _ in self._tables.each(name, columns, rows, **values):
-            pass  # it finds nothing: it changes lines
+            pass  # it returns no rows: it changes lines
 
 
 def remains(tables: Tables, mark: int, batch: int) -> tuple[Remains, int, int]:
-    """Digest the rest of all lines that one fact forgot; return also the number of instructions and of evidence."""
+    """Digest the rest of all lines that one fact forgot; also return the numbers of instructions and of evidence."""
     digest = Remains()
     instructions = digest.add(tables.stream("instructions_left", mark=mark))
     digest.add(tables.stream("facts_left", mark=mark))
@@ -98,16 +99,18 @@ def remains(tables: Tables, mark: int, batch: int) -> tuple[Remains, int, int]:
 
 
 def check_forgotten(tables: Tables, forgotten: Iterable[tuple[int, int, BatchForgotten]]) -> None:
-    """Compare the remains of forgotten people with the facts that forgot them: each with its mark and its batch."""
+    """Compare the remaining lines with the facts that forgot their people, each with its mark and batch."""
     counted = [0, 0]
     for mark, batch, said in forgotten:
         digest, instructions, evidence = remains(tables, mark, batch)
         if (instructions, evidence, digest.hexdigest()) != (said.instructions, said.evidence, said.remains_sha256):
-            raise JournalCorrupt(f"What was left of the people of batch number {batch} was changed.")
+            raise JournalCorrupt(
+                say("The remains of forgotten people in batch number {batch} were changed.", batch=batch)
+            )
         counted[0] += instructions
         counted[1] += evidence
     if tables.run("count_forgotten") != [tuple(counted)]:
-        raise JournalCorrupt("Somebody was forgotten, and no fact says so.")
+        raise JournalCorrupt(say("People were forgotten, but no fact records it."))
 
 
 def forgettable(
@@ -115,8 +118,7 @@ def forgettable(
 ) -> Forgettable:
     """Return the payments whose payees may be forgotten: all from before a date, or those of `numbers`.
 
-    `is_over` says whether nothing can happen to a batch any more. A row that another batch covers, which is not
-    forgotten, is kept for it.
+    `is_over` says whether a batch is finished for ever. A row is kept if a batch that is not forgotten also covers it.
     """
     run = tables.run
     if numbers is None:

@@ -1,4 +1,4 @@
-"""Declares the gate of an endpoint: the limits that all workers share, where a journal has several."""
+"""Declares the gate of an endpoint: the limits that all workers of a journal share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class CountedKind(StrEnum):
-    """The meaning of an outcome to the limits."""
+    """What an outcome means for the limits."""
 
     ANSWERED = "answered"
     """The gateway took the order."""
@@ -27,16 +27,16 @@ class GateStopKind(StrEnum):
     """Why no worker may send."""
 
     IN_DOUBT = "in_doubt"
-    """This number of rows in a row came into doubt."""
+    """Successive rows were in doubt."""
     REJECTED = "rejected"
-    """This number of rows in a row were rejected for one reason."""
+    """Successive rows were rejected for one reason."""
     REQUESTED = "told"
-    """One worker stopped, and says why."""
+    """One worker stopped, for the reason it gives."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateStop:
-    """The reason why no worker may send, and the number of rows in a row that had it."""
+    """The reason why no worker may send, and the number of successive rows with it."""
 
     kind: GateStopKind
     count: int
@@ -45,10 +45,10 @@ class GateStop:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """A worker's report to the gate, with its wishes. The limits are those of its configuration.
+    """A worker's report and request to the gate. The limits are those of its configuration.
 
-    `wanted` places, of which `in_use` are used now or may be until the answer comes, and `starts`. `rest_s`: the
-    gateway asked this worker for a rest. `stop`: why this worker has stopped.
+    It requests `starts` and `wanted` slots; `in_use` of them are used now or may be before the answer. `rest_s`: the
+    gateway asked this worker for a pause. `stop`: why this worker has stopped.
     """
 
     wanted: int
@@ -65,7 +65,7 @@ class GateReport:
 
 @dataclass(frozen=True, slots=True)
 class GateGrant:
-    """The places in flight that a worker may have now, and the starts that it may use, each with its time.
+    """The number of slots that a worker may use now, and the starts that it may use, each at its time.
 
     The first start is in `first_s` seconds, and each later one `every_s` after it; `every_s` is 0 if no rate is set,
     and starts are then free. `rest_s`: how long the gateway asked for a rest.
@@ -73,7 +73,7 @@ class GateGrant:
 
     places: int
     is_growing: bool
-    """Whether more answers give more places, over all workers."""
+    """Whether more answers lead to more slots, over all workers."""
     starts: int
     first_s: float
     every_s: float
@@ -93,13 +93,13 @@ class Gate(Protocol):
         ...
 
     def close(self) -> None:
-        """Give all places back."""
+        """Return all slots."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlaces:
-    """The places in flight that one living worker has, and the number in use."""
+    """The slots that one living worker has, and the number in use."""
 
     worker: int
     host: str
@@ -111,7 +111,7 @@ class WorkerPlaces:
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """The gate as people see it. A limit is None if no person set it: the configuration is then in force.
+    """The gate as shown to people. A limit is None if no person set it: then the configuration applies.
 
     `places`: the number of rows that may be in flight now, over all workers. Times are UTC, ISO 8601; empty: never.
     """
@@ -131,9 +131,9 @@ class GateState:
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """A person's word on the limits over all workers: figures to set; None leaves a limit as it is.
+    """A person's decision about the limits over all workers; None leaves a limit unchanged.
 
-    `is_as_configured`: limits that are not named are taken away, and the configuration is in force again.
+    `is_as_configured`: limits that are not named are removed, and the configuration applies again.
     """
 
     by: str

@@ -1,4 +1,4 @@
-"""The journal of one endpoint: its queries, and the writes of people and commands; once for every store.
+"""The journal of one endpoint: its queries, and the writes of people and commands, for all stores.
 
 Two stores implement the rest: a file, or memory (`sqlite`), and PostgreSQL (`postgres`). One set of conformance tests
 runs on all three. A journal has one writer, and is called from one thread at a time.
@@ -78,15 +78,15 @@ from paygw_batch.journal.values import (
 from paygw_batch.language import say
 
 _AT_ONCE = 10_000
-"""The number of instructions that a release moves at a time."""
+"""The number of instructions that one transaction releases."""
 _NOTIFICATIONS_AT_ONCE = 200
-"""How many notifications one transaction takes in."""
+"""The number of notifications that one transaction records."""
 _OVER = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
 """The states of rows in a batch that is over."""
 
 
 class WaitingInbox(Protocol):
-    """The inbox of this host: the notifications that the journal has not taken in."""
+    """The inbox of this host: the notifications that the journal has not recorded yet."""
 
     def after(self, taken: InboxEnd, *, limit: int) -> Sequence[InboxEntry]:
         """Return up to `limit` notifications that follow `taken`."""
@@ -97,7 +97,7 @@ class WaitingInbox(Protocol):
         ...
 
     def holds_before(self, number: int, taken: InboxEnd) -> bool:
-        """Whether it still holds a notification up to `number` that was already taken in (up to `taken`)."""
+        """Whether it still has a notification up to `number` that was already recorded (up to `taken`)."""
         ...
 
     def forget_taken(self, taken: InboxEnd) -> bool:
@@ -105,7 +105,7 @@ class WaitingInbox(Protocol):
         ...
 
     def close(self) -> None:
-        """Close it. It is opened again when it is needed."""
+        """Close it. It is reopened when needed."""
         ...
 
 
@@ -117,18 +117,18 @@ class JournalReader(ABC):
 
     def __init__(self, tables: Tables, inbox: WaitingInbox, key: FingerprintKey, notes: tuple[str, ...] = ()) -> None:
         self.notes = notes
-        """Sentences about the journal as a whole that a person should read and that stop nothing."""
+        """Sentences about the whole journal for a person to read; they stop nothing."""
         self._tables, self._inbox, self._key = tables, inbox, key
         self._evidence = EvidenceLog(tables)
 
     def head(self) -> Head:
-        """Return which journal it is, and how far it has come."""
+        """Return the journal's identity, and its newest state."""
         with self._snapshot():
             facts, digest = self._chain_end()
             return Head(self._tables.identity.journal_id, facts, digest, *self._evidence.marks())
 
     def clock(self) -> tuple[str, ClockSeen | None]:
-        """Return the newest time of the journal, and the last note of how far our clock is from the gateway's."""
+        """Return the journal's newest time, and the last note about our clock and the gateway's."""
         with self._translating_errors():
             newest_time, _, noted = self._evidence.marks()
         return newest_time, noted
@@ -143,7 +143,7 @@ class JournalReader(ABC):
         return next((BatchRecord(*line) for line in self._run("batch", batch=batch, operation=operation)), None)
 
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
-        """Hold (row, client_orderid, content) of a sheet against every order id ever used."""
+        """Compare (row, client_orderid, content) of a sheet with every order id ever used."""
         known, clashes = [], []
         with self._snapshot():
             asked = self._tables.each("compare", ("row", "order_id", "content"), rows, operation=operation)
@@ -151,12 +151,12 @@ class JournalReader(ABC):
                 word, attempt, mark, code, intended_at, batch, sheet_row, opened_at = about
                 state = STATES[word]
                 standing = Standing(state, attempt, possible_duplicate_of=mark)
-                # What is left of a forgotten payee can be sent to nobody: a rejected row needs an amendment.
+                # A forgotten payee's row cannot be sent any more: a rejected one needs an amendment.
                 is_known_again = not amendable(standing) and self._fingerprint("content", content) == left
                 if is_its_own and (is_equal if left is None else is_known_again):
                     known.append(Known(row, number, state))
                     continue
-                # An id that an instruction was sent under after a release is no one else's to amend.
+                # Only its own instruction may use an id that it was sent under after a release.
                 may_amend = bool(is_its_own) and amendable(standing)
                 since = intended_at if waits_for_quarantine(standing, code) else None
                 clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend, since))
@@ -168,7 +168,7 @@ class JournalReader(ABC):
     ) -> Sequence[LookAlike]:
         """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`.
 
-        For each row the newest such instruction is named, by its own order id, batch and opening time.
+        For each row, return the newest such instruction, with its order id, batch and opening time.
         """
         columns = ("row", "order_id", "payee", "currency", "minor")
         with self._snapshot():
@@ -191,7 +191,7 @@ class JournalReader(ABC):
         with self._snapshot():
             if not self._tables.run("any_order_id", operation=operation):
                 return []
-            # For most rows there is none, and that is cheaper to ask.
+            # Most rows have none, and that query is cheaper.
             used = list(self._tables.each("has_spelling", columns, rows, operation=operation))
             found = self._tables.each("used_spellings", columns, used, operation=operation)
             return [UsedSpelling(*line) for line in found]
@@ -201,7 +201,7 @@ class JournalReader(ABC):
     ) -> Sequence[RepeatedBatch]:
         """Count (client_orderid, payee, currency, minor) paid under other ids, by batch opened after `since`.
 
-        A row is counted once for each batch that pays the same payee the same amount. Newest batch first.
+        A row counts once for each batch that pays the same payee the same amount. Newest batch first.
         """
         columns, repeated = ("order_id", "payee", "currency", "minor"), Counter[int]()
         with self._snapshot():
@@ -217,8 +217,8 @@ class JournalReader(ABC):
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
         """Return up to `limit` READY instructions of a batch with a row above `after_row`, in the sheet's order.
 
-        One that evidence speaks against, and no person has answered, is held: it is left out. Raises `JournalCorrupt`
-        for one that is not where its newest fact leads.
+        Leaves out those that evidence holds until a person decides. Raises `JournalCorrupt` if the state of one does
+        not follow from its newest fact.
         """
         with self._translating_errors():
             return self._due(batch, after_row, limit)
@@ -235,28 +235,28 @@ class JournalReader(ABC):
     ) -> Iterator[RowState]:
         """Yield the first `limit` rows (None: all) of a batch after row `after`, in the sheet's order.
 
-        Of those, `states` and `numbers` (rows of the sheet) name the ones that are wanted; None: all. It costs what is
-        yielded, not what the batch has. With `accepted_until`, of the accepted rows only those whose latest intent is
-        not after that time. Rows that are ready are asked for alone, without another state: raises `InternalError`.
+        `states` and `numbers` (rows of the sheet) filter them; None: all. The cost grows with the rows yielded, not
+        with the batch. With `accepted_until`, accepted rows count only if their latest intent is not after that time.
+        READY cannot be combined with another state: raises `InternalError`.
         """
         with self._translating_errors():
             yield from self._rows(batch, WantedRows(states, numbers, accepted_until, after, limit))
 
     def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
-        """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, many at a time: a fraction of the cost of `rows`.
+        """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, in groups, at a fraction of the cost of `rows`.
 
-        For readers of the whole batch: its reconciliation, and a statement of the gateway's.
+        For the reconciliation of a batch and a statement of the gateway, which need all of it.
         """
         row = -1
         with self._translating_errors():
             while lines := self._tables.run("standing_lines", batch=batch, after=row, limit=_AT_ONCE):
                 for word in {line[1] for line in lines}:
-                    STATES[word]  # raises for one that there is not
+                    STATES[word]  # raises if there is no such batch
                 row = lines[-1][0]
                 yield lines
 
     def pages(self, batch: int) -> Iterator[bytes]:
-        """Yield the sheet as it was received, piece by piece."""
+        """Yield the received sheet, piece by piece."""
         for (number,) in self._run("page_numbers", batch=batch):
             ((content,),) = self._run("page", batch=batch, number=number)
             yield bytes(content)
@@ -276,7 +276,7 @@ class JournalReader(ABC):
             return self._tallies(batch, kind, accepted_until)
 
     def being_sent(self, batch: int) -> Sequence[RowBeingSent]:  # noqa: ARG002 (a file has no leases)
-        """Return the rows of a batch that living processes have in flight, as far as their leases say so."""
+        """Return the rows of a batch that living processes have in flight, by their leases."""
         return ()
 
     def messages(self, batch: int | None = None) -> Messages:
@@ -300,10 +300,10 @@ class JournalReader(ABC):
             return self._evidence.withdrawals()
 
     def orders(self, order_id: str) -> Sequence[Candidate]:
-        """Return the instructions of every operation that go, or went, by an order id.
+        """Return the instructions of every operation that use, or used, an order id.
 
-        An id that the journal does not know may be written as that of a later attempt: then the instructions that go,
-        or went, by the id of the first, each with `is_attempt_unknown`.
+        An unknown id may have the form of a later attempt's: then return the instructions that use, or used, the id of
+        its first attempt, each with `is_attempt_unknown`.
         """
         with self._translating_errors():
             return self._evidence.candidates(order_id)
@@ -317,7 +317,7 @@ class JournalReader(ABC):
         ]
 
     def find_payments(self, search: PaymentSearch, *, limit: int) -> Sequence[FoundPayment]:
-        """Return up to `limit` payments of all batches that a search fits, the newest first."""
+        """Return up to `limit` payments of all batches that match a search, newest first."""
         numbers = set[int]()
         with self._snapshot():
             if "\0" not in search.order_id and storable(search.order_id) == search.order_id:
@@ -350,7 +350,7 @@ class JournalReader(ABC):
             return forgettable(self._tables, numbers, before, lambda batch: self._is_over(batch, cutoff))
 
     def _is_over(self, batch: int, cutoff: str) -> bool:
-        """Whether nothing can happen to a batch any more, and nothing about it waits for a person."""
+        """Whether a batch is finished for ever, and nothing about it waits for a person."""
         if any(tally.state not in _OVER for tally in self._tallies(batch, TallyKind.ALL, None)):
             return False
         messages = self._evidence.messages(batch)
@@ -396,19 +396,19 @@ class JournalReader(ABC):
 
     @abstractmethod
     def _snapshot(self) -> AbstractContextManager[object]:
-        """Let many statements see one state of the journal, with errors as `_translating_errors` has them."""
+        """Let many statements see one state of the journal, with errors translated by `_translating_errors`."""
 
     def _fingerprint(self, kind: str, value: str) -> str:
-        """Return the fingerprint of a value of a payee who was forgotten; empty where no key is."""
+        """Return the fingerprint of a forgotten payee's value; empty without a key."""
         return fingerprint(self._key.read(), kind, value)
 
     def _with_fingerprints(
         self, rows: Iterable[tuple[Any, ...]], place: int, operation: str, since: str
     ) -> Iterable[tuple[Any, ...]]:
-        """Return rows, each a second time with the fingerprint in place of the payee where somebody was forgotten.
+        """Return the rows, and, if people were forgotten, each row again with the payee's fingerprint.
 
-        Raises `JournalError` if people of batches opened after `since` were forgotten by a key that is not here: who is
-        paid again would not be known.
+        Raises `JournalError` if people of batches opened after `since` were forgotten by a key that is not here: a
+        payee who is paid again would not be recognised.
         """
         if not self._tables.run("any_forgotten"):
             return rows
@@ -436,7 +436,7 @@ class JournalReader(ABC):
 
     @abstractmethod
     def _search_expression(self, search: PaymentSearch) -> str:
-        """Return the words of a search as the store's text index is asked; empty if there are none."""
+        """Return the query for the store's text index; empty if the search has no words."""
 
     @abstractmethod
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
@@ -444,7 +444,7 @@ class JournalReader(ABC):
 
 
 class Journal(JournalReader):
-    """The journal of one endpoint, held for writing, with the operations of people and commands."""
+    """The journal of one endpoint, open for writing, with the operations of people and commands."""
 
     def open_batch(
         self,
@@ -480,20 +480,20 @@ class Journal(JournalReader):
         return record
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Make the withdrawal of a signed plan or order durable. It does not wait for a run, nor a run for it."""
+        """Record the withdrawal of a signed plan or order. It does not wait for a run, and no run waits for it."""
         with self._writing():
             self._evidence.keep(withdrawal)
 
     @abstractmethod
     def mark_interrupted(self, at: str) -> int:
-        """Put every instruction that is in flight in doubt (its run is over), and return their number."""
+        """Put every in-flight instruction in doubt, because its run is over, and return their number."""
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
-        """Keep evidence in order and apply the facts it proves, all in one transaction; return the findings.
+        """Record evidence in order and apply the facts that it proves, in one transaction; return the findings.
 
-        Ends before the first that speaks of a row in flight: what it says can only be judged later. `words` is the
+        Stops before the first about a row in flight, which can be judged only later. `words` is the
         operator's `[outcomes]`.
         """
         with self._writing():
@@ -502,7 +502,7 @@ class Journal(JournalReader):
     def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str, at_most: int | None = None) -> Counter[Finding]:
         """Record the notifications that wait in the inbox (all, or about `at_most`), each once; count the findings.
 
-        Ends before the first about a row in flight. Raises `InboxDamaged`; what was taken in by then is in the journal.
+        Stops before the first about a row in flight. Raises `InboxDamaged`; what was recorded by then stays.
         """
         findings: Counter[Finding] = Counter()
         while at_most is None or findings.total() < at_most:
@@ -541,10 +541,10 @@ class Journal(JournalReader):
 
     @abstractmethod
     def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
-        """Make the notices of the run durable that holds this journal and is about to send: due when it is over."""
+        """Record the notices of the run that holds this journal and is about to send; they are due when it is over."""
 
     def gate(self) -> Gate | None:
-        """Return the limits that all workers of the endpoint share; None if there is one process that sends."""
+        """Return the limits that all workers of the endpoint share; None if only one process sends."""
         return None
 
     def settle(
@@ -554,7 +554,7 @@ class Journal(JournalReader):
         note: CarriedOut | ClockSeen | None = None,
         order: SignedOrder | None = None,
     ) -> None:
-        """Make people's words about rows durable in one transaction, or none of them; on a held row they lift its hold.
+        """Record people's decisions about rows in one transaction; for a held row, this lifts its hold.
 
         `note` is kept in the same transaction: the statement that they come from was carried out, or how far our clock
         is from the gateway's. So is the signed `order` that asks for it (`DocumentWithdrawn` if it was withdrawn).

@@ -18,6 +18,7 @@ from paygw_batch.journal.facts.progress import columns_of
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import Known, NewBatch, reply_sha256
+from paygw_batch.language import mark, say
 
 _ROWS_A_STEP = 1_000
 """The number of rows between two reports of a replay's progress."""
@@ -36,11 +37,17 @@ def check_batches(tables: Tables, openings: Mapping[int, Opening], forgotten: Co
     Of `forgotten` ones the sheet is gone.
     """
     if [number for number, *_ in tables.run("batch_ids")] != sorted(openings):
-        raise JournalCorrupt("The batches of the journal are not those that its facts opened.")
+        raise JournalCorrupt(say("The batches of the journal do not match the facts that opened them."))
     for number, (opened, at) in openings.items():
         ((opened_at, plan_sha256, *about),) = tables.run("opened_batch", batch=number)
         if opened_at != at or plan_sha256 not in {None, opened.plan_sha256}:
-            raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: opened_at differs.")
+            raise JournalCorrupt(
+                say(
+                    "Batch {batch} was changed after it was opened: {part} differs.",
+                    batch=opened.batch,
+                    part="opened_at",
+                )
+            )
         # Who opened and approved it is in the fact alone.
         batch = replace(NewBatch(*about), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
         found = _digested(tables, number, OpeningDigests(batch, opened.first_instruction))
@@ -48,13 +55,15 @@ def check_batches(tables: Tables, openings: Mapping[int, Opening], forgotten: Co
             found = replace(found, pages=opened.pages, pages_sha256=opened.pages_sha256)
         for part in BatchOpened.__dataclass_fields__:
             if getattr(found, part) != getattr(opened, part):
-                raise JournalCorrupt(f"Batch {opened.batch} was changed after it was opened: {part} differs.")
+                raise JournalCorrupt(
+                    say("Batch {batch} was changed after it was opened: {part} differs.", batch=opened.batch, part=part)
+                )
 
 
 def _digested(tables: Tables, number: int, digests: OpeningDigests) -> BatchOpened:
     for place, content in tables.stream("pages", batch=number):
         if place != digests.pages:
-            raise JournalCorrupt(f"A page of batch number {number} is missing.")
+            raise JournalCorrupt(say("A page of batch number {batch} is missing.", batch=number))
         digests.page(content)
     for row, instruction in tables.stream("known_rows", batch=number):
         digests.known(Known(row, instruction, State.READY))
@@ -62,7 +71,7 @@ def _digested(tables: Tables, number: int, digests: OpeningDigests) -> BatchOpen
         digests.stored(tables.stream("instructions", batch=number))
         return digests.opened()
     except InternalError:
-        raise JournalCorrupt(f"An instruction of batch number {number} was changed.") from None
+        raise JournalCorrupt(say("An instruction of batch number {batch} was changed.", batch=number)) from None
 
 
 def no_counts() -> Counter[str]:
@@ -99,7 +108,7 @@ class RowReplay:
             self.counts, self.replies = no_counts(), 0
             self._replay(None)
         if self.tables.run("count_replies") != [(self.replies,)]:
-            raise JournalCorrupt("A reply is kept that no fact names.")
+            raise JournalCorrupt(say("The journal has a reply that no fact names."))
         return self.counts
 
     def _is_whole_with(self, plain: PlainRows) -> bool:
@@ -119,14 +128,16 @@ class RowReplay:
         chosen = {"numbers": list(numbers or [0]), "every": numbers is None}
         batches = {number: (batch, operation) for number, batch, operation in run("batch_ids")}
         ((rows,),) = run("count_instructions")
-        facts = LinesByInstruction(stream("facts_by_instruction", **chosen), "A fact")
-        order_ids = LinesByInstruction(stream("order_ids_by_instruction", **chosen), "An order id")
+        facts = LinesByInstruction(stream("facts_by_instruction", **chosen), mark("A fact"))
+        order_ids = LinesByInstruction(stream("order_ids_by_instruction", **chosen), mark("An order id"))
         replay = InstructionReplay(counts)
         told = 0
         for line in stream("all_progress", **chosen):
             number, batch, row, client_orderid, replaces = line[:5]
             if batch not in batches:
-                raise JournalCorrupt(f"Instruction {number} is of a batch that the journal does not have.")
+                raise JournalCorrupt(
+                    say("Instruction {number} is of a batch that the journal does not have.", number=number)
+                )
             batch_id, operation = batches[batch]
             own = facts.of(number)
             found = replay.replay(number, row, batch_id, client_orderid, replaces, own)
@@ -134,9 +145,18 @@ class RowReplay:
                 self._check_reply(number, reply)
             progress = columns_of(found.progress)
             if progress != line[5:] and self.tables.storable(progress) != line[5:]:
-                raise JournalCorrupt(f"Instruction {number} (row {row} of batch {batch_id}) is not as its facts say.")
+                raise JournalCorrupt(
+                    say(
+                        "Instruction {number} (row {row} of batch {batch}) does not match its facts.",
+                        number=number,
+                        row=row,
+                        batch=batch_id,
+                    )
+                )
             if set(order_ids.of(number)) != {(operation, order_id) for order_id in found.order_ids}:
-                raise JournalCorrupt(f"The order ids of instruction {number} are not those its facts used.")
+                raise JournalCorrupt(
+                    say("The order ids of instruction {number} do not match its facts.", number=number)
+                )
             told += len(own)
             counts[found.progress.standing.state] += 1
             self._count(1, len(found.order_ids))
@@ -152,5 +172,5 @@ class RowReplay:
         if [(instruction, reply_sha256(head.decode(), body)) for instruction, head, body in kept] != [
             (number, named.sha256)
         ]:
-            raise JournalCorrupt(f"The reply that is kept for fact {named.seq} is not the one that came.")
+            raise JournalCorrupt(say("The reply kept for fact {number} was changed.", number=named.seq))
         self.replies += 1

@@ -8,6 +8,7 @@ import ssl
 from dataclasses import dataclass, field
 
 from paygw_batch.core.delivery import Trouble, TroubleKind
+from paygw_batch.language import say
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 (how one begins)
 _MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
@@ -18,9 +19,16 @@ def secret_bytes(text: str) -> bytes:
     try:
         key = base64.b64decode(text.strip().removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("it is no base64") from None
+        raise ValueError(say("it is not base64")) from None
     if not _MIN_SECRET_BYTES <= len(key) <= _MAX_SECRET_BYTES:
-        raise ValueError(f"it has {len(key)} bytes, and must have {_MIN_SECRET_BYTES} to {_MAX_SECRET_BYTES}")
+        raise ValueError(
+            say(
+                "it has {bytes} bytes, and must have {min} to {max}",
+                bytes=len(key),
+                min=_MIN_SECRET_BYTES,
+                max=_MAX_SECRET_BYTES,
+            )
+        )
     return key
 
 

@@ -135,7 +135,7 @@ def read_forget_order(text: str) -> ForgetOrder:
     try:
         return ForgetOrder.model_validate_json(text)
     except ValueError:
-        raise JournalCorrupt("A signed order to forget people does not read as one.") from None
+        raise JournalCorrupt(say("A signed order to forget people cannot be read.")) from None
 
 
 def check_kept_forget_order(order: ForgetOrder, journal: JournalReader) -> None:
@@ -148,4 +148,6 @@ def check_kept_forget_order(order: ForgetOrder, journal: JournalReader) -> None:
             done.append((record.operation, record.batch))
     asked = {(one.operation, one.batch) for one in content.batches}
     if content.journal != journal.head().journal_id or set(done) != asked:
-        raise JournalCorrupt(f"The signed order {digest[:16]} to forget people is not what its facts say.")
+        raise JournalCorrupt(
+            say("The signed order {order} to forget people does not match its facts.", order=digest[:16])
+        )

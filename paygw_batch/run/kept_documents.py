@@ -53,7 +53,12 @@ def check_kept_orders(journal: JournalReader) -> int:
     for text in journal.orders_to_forget():
         order = read_forget_order(text)
         if not _is_signed_by_its_keys(order):
-            raise JournalCorrupt(f"The signed order {order.digest()[:16]} to forget people is not signed by its keys.")
+            raise JournalCorrupt(
+                say(
+                    "The signed order {order} to forget people is not signed by the keys that it names.",
+                    order=order.digest()[:16],
+                )
+            )
         check_kept_forget_order(order, journal)
         count += 1
     return count
@@ -73,22 +78,33 @@ def _order_of(text: str, batch: BatchRecord) -> SettlementOrder | ReleaseOrder:
             return kind.model_validate_json(text)
         except ValidationError:
             continue
-    raise JournalCorrupt(f"A signed order of batch {batch.batch} does not read as one.")
+    raise JournalCorrupt(say("A signed order of batch {batch} cannot be read.", batch=batch.batch))
 
 
 def _check(
     order: SettlementOrder | ReleaseOrder, batch: BatchRecord, journal_id: str, history: Sequence[HistoryEntry]
 ) -> None:
     digest, content = order.digest(), order.content
-    named = f"The signed order {digest[:16]} of batch {batch.batch}"
+    names = {"order": digest[:16], "batch": batch.batch}
     if not _is_signed_by_its_keys(order):
-        raise JournalCorrupt(f"{named} is not signed by the keys that it names.")
+        raise JournalCorrupt(
+            say("The signed order {order} of batch {batch} is not signed by the keys that it names.", **names)
+        )
     if (content.journal, content.batch, content.operation) != (journal_id, batch.batch, batch.operation):
-        raise JournalCorrupt(f"{named} is about another journal or another batch.")
+        raise JournalCorrupt(
+            say("The signed order {order} of batch {batch} is about another journal or another batch.", **names)
+        )
     done = {_deed_of(one) for one in history if one.order == digest}
     missing = [deed for deed in _deeds(order) if deed not in done]
     if missing or len(done) != len(content.rows):
-        raise JournalCorrupt(f"{named} is not what its facts say: {len(done)} of {len(content.rows)} rows have one.")
+        raise JournalCorrupt(
+            say(
+                "The signed order {order} of batch {batch} does not match its facts: {done} of {rows} rows have one.",
+                done=len(done),
+                rows=len(content.rows),
+                **names,
+            )
+        )
 
 
 def _is_signed_by_its_keys(document: SignedDocument) -> bool:
@@ -212,11 +228,11 @@ def check_kept_withdrawals(journal: JournalReader) -> int:
         try:
             said = WithdrawalDocument.model_validate_json(one.document)
         except ValueError:
-            raise JournalCorrupt("A withdrawal does not read as one.") from None
+            raise JournalCorrupt(say("A withdrawal cannot be read.")) from None
         key = read_own_spelling(said.key)
         is_signed = key.has_signed(said.signed_text(), said.signature) if key is not None else not said.key
         if not is_signed or (said.sha256, said.by, said.journal) != (one.sha256, one.by, journal_id):
-            raise JournalCorrupt(f"The withdrawal of {one.sha256[:16]} is not what was signed.")
+            raise JournalCorrupt(say("The withdrawal of {sha256} is not what was signed.", sha256=one.sha256[:16]))
     return len(kept)
 
 

@@ -102,7 +102,9 @@ class Settings(Section):
     @model_validator(mode="after")
     def _has_workers(self) -> "Settings":
         if self.timetable.model_fields_set and self.journal.url is None:
-            raise ValueError("a timetable is kept by workers; set [journal] url (docs/several-hosts.md), or use cron")
+            raise ValueError(
+                say("a timetable is run by workers; set [journal] url (docs/several-hosts.md), or use cron")
+            )
         return self
 
     @model_validator(mode="after")

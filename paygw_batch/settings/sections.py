@@ -61,7 +61,7 @@ def _time_zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"{name!r} is no time zone; write it as Africa/Nairobi") from None
+        raise ValueError(say("{name!r} is not a time zone; write it as Africa/Nairobi", name=name)) from None
     return name
 
 
@@ -360,7 +360,7 @@ class JournalSection(Section):
     @classmethod
     def _is_a_file(cls, path: Path | None) -> Path | None:
         if path is not None and not path.name:
-            raise ValueError("the path names no file")
+            raise ValueError(say("the path does not name a file"))
         return path
 
     @model_validator(mode="after")
@@ -396,11 +396,14 @@ def _cron(expression: str) -> str:
     try:
         from croniter import croniter  # noqa: PLC0415 (of the extra `cluster`, and only where there is a timetable)
     except ModuleNotFoundError:
-        raise ValueError("a timetable needs more packages: pip install 'paygw-batch[cluster]'") from None
+        raise ValueError(say("a timetable needs more packages: pip install 'paygw-batch[cluster]'")) from None
     if len(expression.split()) != _CRON_FIELDS or not croniter.is_valid(expression):
         raise ValueError(
-            f"{expression!r} is no time of a timetable; write minute, hour, day, month and day of the week as cron "
-            'does: "*/5 6-18 * * 1-5" is every 5 minutes from 6:00 to 18:55 on working days'
+            say(
+                "{expression!r} is not a time of a timetable; write minute, hour, day, month and day of the week as "
+                'cron does: "*/5 6-18 * * 1-5" is every 5 minutes from 6:00 to 18:55 on working days',
+                expression=expression,
+            )
         )
     return " ".join(expression.split())
 
@@ -446,9 +449,9 @@ class TimetableSection(Section):
     def _says_its_zone(self) -> "TimetableSection":
         folders = [one.folder for one in self.pick_up]
         if self.model_fields_set and self.time_zone is None:
-            raise ValueError('time_zone is not set; say in which zone the times are, for example "Africa/Nairobi"')
+            raise ValueError(say('time_zone is not set; set the zone of the times, for example "Africa/Nairobi"'))
         if len(set(folders)) < len(folders):
-            raise ValueError("pick_up names a folder twice; write one entry for each folder")
+            raise ValueError(say("pick_up names a folder twice; write one entry for each folder"))
         return self
 
 
@@ -602,9 +605,11 @@ def _mail_server(text: str) -> str:
     address = urlsplit(full)
     is_whole = address.scheme in {"smtp", "smtps"} and bool(address.hostname) and not address.path.strip("/")
     if not is_whole or not _has_port(address) or address.query or address.fragment or not full.isascii():
-        raise ValueError('this is no mail server; write "smtp://mail.example.com:587" or "smtps://mail.example.com"')
+        raise ValueError(
+            say('this is not a mail server; write "smtp://mail.example.com:587" or "smtps://mail.example.com"')
+        )
     if address.username is not None:
-        raise ValueError("a name and a password have no place in the address; set smtp_user and smtp_password_file")
+        raise ValueError(say("the address must not contain a name or password; set smtp_user and smtp_password_file"))
     return full
 
 
@@ -620,7 +625,7 @@ _MAILBOX = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9-]{1,63
 
 def _mailbox(text: str) -> str:
     if not _MAILBOX.fullmatch(text):
-        raise ValueError(f'{text!r} is no e-mail address; write it as "treasury@example.com"')
+        raise ValueError(say('{text!r} is not an e-mail address; write it as "treasury@example.com"', text=text))
     return text
 
 
@@ -636,7 +641,7 @@ def name_and_address(sender: str) -> tuple[str, str]:
 def _sender(text: str) -> str:
     name, address = name_and_address(text)
     if name and not name.isprintable():
-        raise ValueError("the name of the sender holds a character that cannot be printed")
+        raise ValueError(say("the name of the sender contains a character that cannot be printed"))
     _mailbox(address)
     return text
 
@@ -645,11 +650,11 @@ def webhook_address(text: str) -> str:
     """Return the address of a webhook. Raises `ValueError` for one that is not safe or no address; it is not quoted."""
     address = urlsplit(text)
     if not re.fullmatch(r"[!-~]+", text) or not address.hostname or not _has_port(address) or address.fragment:
-        raise ValueError('this is no address of a webhook; write "https://hooks.example.com/payouts"')
+        raise ValueError(say('this is not the address of a webhook; write "https://hooks.example.com/payouts"'))
     if address.username is not None:
-        raise ValueError("a name and a password have no place in the address of a webhook")
+        raise ValueError(say("the address of a webhook must not contain a name or password"))
     if address.scheme != "https" and not (address.scheme == "http" and _is_loopback(address.hostname)):
-        raise ValueError("a webhook must begin with https://; http:// is allowed for this machine alone")
+        raise ValueError(say("a webhook must begin with https://; http:// is allowed only for this machine"))
     return text
 
 
@@ -693,26 +698,35 @@ class NoticesSection(Section):
     @classmethod
     def _is_spoken(cls, name: str) -> str:
         if name not in languages():
-            raise ValueError(f"{name!r} is no language of this program; there are {', '.join(languages())}")
+            raise ValueError(
+                say(
+                    "{name!r} is not a language of this program; it has {languages}",
+                    name=name,
+                    languages=", ".join(languages()),
+                )
+            )
         return name
 
     @model_validator(mode="after")
     def _complete(self) -> "NoticesSection":
         if self.recipients() and (self.smtp is None or self.sender is None):
-            raise ValueError("recipients are listed; set smtp, the mail server, and from, the sender")
+            raise ValueError(say("recipients are listed; set smtp (the mail server) and from (the sender)"))
         if self.smtp_user is not None and self.smtp_password_env is None and self.smtp_password_file is None:
-            raise ValueError("smtp_user is set; say where its password is: smtp_password_env or smtp_password_file")
+            raise ValueError(say("smtp_user is set; also set smtp_password_env or smtp_password_file"))
         if strangers := sorted(set(self.personal_data) - self.recipients()):
-            raise ValueError(f"personal_data names {strangers[0]}, who is no recipient of any occasion")
+            raise ValueError(say("personal_data names {name}, who is not a recipient of any notice", name=strangers[0]))
         if sum(one is not None for one in (self.webhook, self.webhook_env, self.webhook_file)) > 1:
-            raise ValueError("webhook, webhook_env and webhook_file are three ways to say one address: keep one")
+            raise ValueError(say("webhook, webhook_env and webhook_file set the same address: keep one of them"))
         if self.webhook is not None and self.webhook_format != "standard":
             raise ValueError(
-                f"who knows the address of a {self.webhook_format} webhook can write to it: keep it out of the "
-                "configuration, and name its place in webhook_env or webhook_file"
+                say(
+                    "anyone who has the address of a {format} webhook can write to it: keep it out of the "
+                    "configuration, in webhook_env or webhook_file",
+                    format=self.webhook_format,
+                )
             )
         if self.needs_secret and self.webhook_secret_env is None and self.webhook_secret_file is None:
-            raise ValueError("the webhook is signed; name its secret in webhook_secret_env or webhook_secret_file")
+            raise ValueError(say("the webhook is signed; name its secret in webhook_secret_env or webhook_secret_file"))
         return self
 
     def recipients(self) -> frozenset[str]:

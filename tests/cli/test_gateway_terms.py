@@ -178,7 +178,7 @@ def test_verify_finds_a_reply_that_was_changed_or_removed(program: Program, chan
             database.execute(sql)
     result = program.run("verify")
     assert result.exit_code == 7
-    assert "The reply that is kept for fact" in result.stderr
+    assert "The reply kept for fact" in result.stderr
 
 
 def test_a_reply_cannot_write_to_the_terminal(program: Program) -> None:

@@ -60,9 +60,7 @@ def mend_everything(page: Page) -> None:
     """Mend the cells of the sample sheet, two of them by the text that the page suggests."""
     page.get_by_role("button", name="Use 1250.00").click()
     page.get_by_label("Amount of row 19").fill("1250.00")
-    page.get_by_role("row").filter(has=page.get_by_label("Amount of row 19")).get_by_role(
-        "button", name="Correct"
-    ).click()
+    page.get_by_role("row").filter(has=page.get_by_label("Amount of row 19")).get_by_role("button", name="Save").click()
     page.get_by_role("button", name="Use KE", exact=True).click()
     page.get_by_label("Account Name of row 42").fill("Halima Abdi")
     page.keyboard.press("Enter")

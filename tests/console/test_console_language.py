@@ -67,7 +67,7 @@ def test_a_checked_sheet_is_in_the_language_of_its_maker(house: House) -> None:
     choose(ada, "fr")
     answer = ada.upload("/new", "payroll.csv", SHEET)
     page = ada.get(answer.headers["location"]).text
-    assert "Corriger" in page
+    assert "Enregistrer" in page
     assert texts(page) & sentences("check") == set()
     assert "is not" not in page
 
@@ -109,7 +109,7 @@ def test_without_a_choice_the_pages_speak_the_language_of_the_process(house: Hou
 
 
 def test_every_act_of_the_audit_trail_has_words() -> None:
-    assert {route.deed for route in ROUTES if route.is_noted or route.method == "POST"} <= set(ACTS_NOTED)
+    assert {route.audit_action for route in ROUTES} <= set(ACTS_NOTED)
     assert set(RESULTS_NOTED) == {result.value for result in AuditResult}
 
 

@@ -30,10 +30,10 @@ def test_the_trail_names_the_sheet_the_row_and_the_column_and_no_hash(house: Hou
     ada.ask("POST", f"{place}/mend", data={"csrf": ada.token(), "row": "9"}, headers={"origin": ORIGIN})
     page = house.person(AUDITOR).get("/people").text
     assert trail_shown(page)[1:6] == [
-        ("mend", "november.csv, row 9", "refused: not found"),
-        ("mend", "november.csv, row 9", "done"),  # each act is noted before it is done
+        ("correct cell", "november.csv, row 9", "refused: not found"),
+        ("correct cell", "november.csv, row 9", "done"),  # each act is noted before it is done
         ("leave out", "november.csv, row 5", "done"),
-        ("mend", "november.csv, row 4, Amount", "done"),
+        ("correct cell", "november.csv, row 4, Amount", "done"),
         ("upload", "november.csv", "done"),
     ]
     assert place.rpartition("/")[2] not in page

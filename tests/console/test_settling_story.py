@@ -192,7 +192,7 @@ def test_story_13_and_14_three_of_four_rejected_are_tried_again_and_the_books_ti
     sent_again = [line["client_orderid"] for line in program.record()[before:]]
     assert sorted(sent_again) == ["payroll-1-r2", "payroll-2-r2", "payroll-3-r2"]
     ben.page.goto(f"{company.origin}/people")
-    for what in ("choose rejected", "sign order", "agree to order", "carry order out", "download reconciliation"):
+    for what in ("choose rejected rows", "sign order", "agree to order", "carry order out", "download reconciliation"):
         expect(ben.page.get_by_role("cell", name=what).first).to_be_visible()
     told = program.json("verify")
     assert (told["checked"]["signed_orders"], told["exit_code"]) == (1, 0)

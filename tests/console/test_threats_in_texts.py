@@ -317,7 +317,7 @@ def test_the_whole_of_a_payout_is_in_the_trail(house: House) -> None:
     found = [(one.who, one.act, one.result) for one in newest_entries(house.console.settings, limit=99)][::-1]
     assert found[2:] == [
         (MAKER, "upload", "done"),
-        (MAKER, "mend", "done"),
+        (MAKER, "correct cell", "done"),
         (MAKER, "sign", "done"),
         (APPROVER, "approve payout", "done"),
         (APPROVER, "start", "done"),

@@ -279,7 +279,7 @@ def test_the_payout_operation_is_the_interfaces() -> None:
 
 @pytest.mark.parametrize("load", [load_operation, lambda name: load_rules(name, {})], ids=["operation", "rules"])
 def test_an_unknown_operation_names_the_nearest(load: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"no operation is called 'payuot'; did you mean payout\?"):
+    with pytest.raises(ConfigurationError, match=r"There is no operation 'payuot'; did you mean payout\?"):
         load("payuot")
 
 

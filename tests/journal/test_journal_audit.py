@@ -122,7 +122,7 @@ def test_a_trail_that_others_may_read_or_that_is_another_file_is_refused(journal
     audit = Path(f"{journal}.audit")
     audit.write_bytes(b"no database")
     audit.chmod(0o600)
-    with pytest.raises(AuditDamaged, match="is not a"):
+    with pytest.raises(AuditDamaged, match="kind of file"):
         AuditTrail(journal, JOURNAL_ID)
     audit.unlink()
     AuditTrail(journal, JOURNAL_ID).close()

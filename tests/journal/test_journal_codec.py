@@ -176,13 +176,13 @@ def test_the_opening_of_a_batch_goes_to_text_and_back(opened: BatchOpened) -> No
     ],
 )
 def test_what_we_would_not_have_written_is_damage(kind: str, details: str) -> None:
-    with pytest.raises(JournalCorrupt, match="does not read as one"):
+    with pytest.raises(JournalCorrupt, match="cannot be read"):
         decode(kind, details)
 
 
 @pytest.mark.parametrize("details", ["{}", "[]", '{"totals":1}', '{"totals":{"KES":[1]}}', "x"])
 def test_an_opening_that_we_would_not_have_written_is_damage(details: str) -> None:
-    with pytest.raises(JournalCorrupt, match=r"^The opening of a batch does not read as one\.$"):
+    with pytest.raises(JournalCorrupt, match=r"^The opening of a batch cannot be read\.$"):
         decode_batch(details)
 
 
@@ -222,7 +222,7 @@ def test_a_chain_ends_with_its_latest_line_and_names_the_fact_that_is_missing_or
     for changed in (second._replace(attempt=2), second._replace(hash=bytes(32)), second._replace(details="{ }")):
         with pytest.raises(JournalCorrupt) as found:
             follow(Link(1, first.hash, AT), changed)
-        assert found.value.message == "Fact 2 was changed, or the one before it: its hash does not follow."
+        assert found.value.message == "Fact 2 or the one before it was changed: its hash is wrong."
 
 
 @pytest.mark.parametrize(

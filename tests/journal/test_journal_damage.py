@@ -187,22 +187,22 @@ FOUND = {
         "a name of the endpoint",
         "a name's consumer key",
     ],
-    "Fact 2 was changed, or the one before it: its hash does not follow.": [
+    "Fact 2 or the one before it was changed: its hash is wrong.": [
         "a fact's time",
         "a fact's details",
         "a fact's hash",
         "two facts swapped",
     ],
-    "Fact 6 was changed, or the one before it: its hash does not follow.": ["a fact's kind"],
-    "Fact 3 was changed, or the one before it: its hash does not follow.": [
+    "Fact 6 or the one before it was changed: its hash is wrong.": ["a fact's kind"],
+    "Fact 3 or the one before it was changed: its hash is wrong.": [
         "a fact's attempt",
         "a fact's instruction",
         "a fact's batch",
     ],
-    "Fact 9 was changed, or the one before it: its hash does not follow.": ["a fact's mark"],
+    "Fact 9 or the one before it was changed: its hash is wrong.": ["a fact's mark"],
     "Fact 4 is missing from the journal.": ["a dropped fact"],
     "Fact 1 is missing from the journal.": ["the first fact dropped"],
-    "Instruction 7 (row 7 of batch b2) is not as its facts say.": ["the last fact dropped"],
+    "Instruction 7 (row 7 of batch b2) does not match its facts.": ["the last fact dropped"],
     "Batch b1 was changed after it was opened: instructions_sha256 differs.": [
         "an amount",
         "an amount in minor units",
@@ -222,8 +222,8 @@ FOUND = {
     "Batch b2 was changed after it was opened: pages differs.": ["the last page of all gone"],
     "Batch b2 was changed after it was opened: known_sha256 differs.": ["a known row"],
     "Batch b2 was changed after it was opened: known differs.": ["a known row gone"],
-    "The batches of the journal are not those that its facts opened.": ["a batch that no fact opened"],
-    "A line of table known speaks of what the journal does not have.": ["a known row of no instruction"],
+    "The batches of the journal do not match the facts that opened them.": ["a batch that no fact opened"],
+    "A line of table known refers to something that the journal does not have.": ["a known row of no instruction"],
     "Batch b1 was changed after it was opened: sheet_name differs.": ["a batch's name"],
     "Batch b1 was changed after it was opened: opened_at differs.": ["a batch's time"],
     "Batch b1 was changed after it was opened: sheet_path differs.": ["a batch's path"],
@@ -233,43 +233,43 @@ FOUND = {
         "what no batch comes to",
     ],
     "The stored totals of batch 1 do not match its rows.": ["how many rows a batch has", "where a batch ends"],
-    "Instruction 3 (row 4 of batch b1) is not as its facts say.": [
+    "Instruction 3 (row 4 of batch b1) does not match its facts.": [
         "a state",
         "a state there is not",
         "an attempt",
         "a time",
         "a standing gone",
     ],
-    "Instruction 2 (row 3 of batch b1) is not as its facts say.": [
+    "Instruction 2 (row 3 of batch b1) does not match its facts.": [
         "a generation",
         "a mark of a possible duplicate",
         "a next order id",
     ],
-    "Instruction 6 (row 2 of batch b2) is not as its facts say.": ["attempts inherited"],
-    "Instruction 1 (row 2 of batch b1) is not as its facts say.": ["a gateway's word"],
-    "Instruction 4 (row 5 of batch b1) is not as its facts say.": ["a message"],
-    "Instruction 5 (row 6 of batch b1) is not as its facts say.": ["a standing without facts"],
-    "The order ids of instruction 2 are not those its facts used.": [
+    "Instruction 6 (row 2 of batch b2) does not match its facts.": ["attempts inherited"],
+    "Instruction 1 (row 2 of batch b1) does not match its facts.": ["a gateway's word"],
+    "Instruction 4 (row 5 of batch b1) does not match its facts.": ["a message"],
+    "Instruction 5 (row 6 of batch b1) does not match its facts.": ["a standing without facts"],
+    "The order ids of instruction 2 do not match its facts.": [
         "an order id gone",
         "an order id given away",
         "an order id of another operation",
     ],
-    "The order ids of instruction 5 are not those its facts used.": ["an order id that no fact used"],
-    "A reply is kept that no fact names.": ["a reply that its fact does not name", "a reply to an intent"],
-    "The reply that is kept for fact 6 is not the one that came.": [
+    "The order ids of instruction 5 do not match its facts.": ["an order id that no fact used"],
+    "The journal has a reply that no fact names.": ["a reply that its fact does not name", "a reply to an intent"],
+    "The reply kept for fact 6 was changed.": [
         "a reply",
         "a reply's head",
         "a reply gone",
         "a reply of another row",
     ],
-    "The index of payees is not that of the instructions.": [
+    "The index of payees does not match the instructions.": [
         "a payee's word gone",
         "a payee's word of another row",
         "the index of payees gone",
     ],
-    "Fact 1 was changed, or the one before it: its hash does not follow.": ["the journal's id", "the endpoint"],
-    "The journal {path} does not say when it was made.": ["when it was made", "its version"],
-    "The journal {path} does not say when it was brought up.": ["when it was brought up"],
+    "Fact 1 or the one before it was changed: its hash is wrong.": ["the journal's id", "the endpoint"],
+    "The journal {path} has no valid time of its creation.": ["when it was made", "its version"],
+    "The journal {path} has no valid times of its upgrades.": ["when it was brought up"],
 }
 """What verify says of each change: a change that another check finds by luck would hide a check that does nothing."""
 SENTENCES = {change: sentence for sentence, changes in FOUND.items() for change in changes}

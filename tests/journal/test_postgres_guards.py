@@ -432,10 +432,10 @@ def test_facts_are_never_changed_or_removed_by_anybody(at_database: DatabasePlac
 @pytest.mark.parametrize(
     ("statement", "found"),
     [
-        ("UPDATE fact SET details = '{\"cause\":\"x\"}' WHERE kind = 'paid'", "was changed, or the one before"),
+        ("UPDATE fact SET details = '{\"cause\":\"x\"}' WHERE kind = 'paid'", "or the one before it was changed"),
         ("DELETE FROM fact WHERE kind = 'paid'", "does not end where"),
-        ("UPDATE standing SET state = 'rejected'", "is not as its facts say"),
-        ("UPDATE standing SET message = 'mine'", "is not as its facts say"),
+        ("UPDATE standing SET state = 'rejected'", "does not match its facts"),
+        ("UPDATE standing SET message = 'mine'", "does not match its facts"),
         ("UPDATE instruction SET payee = 'me'", "instructions_sha256 differs"),
         ("UPDATE batch SET sheet_name = 'x'", "sheet_name differs"),
         ("UPDATE segment SET head_seq = 1 WHERE chain > 0", "does not end where"),
@@ -459,7 +459,7 @@ def test_what_an_owner_changed_with_the_guards_off_is_found(
     by_hand(at_database.server.url, f"ALTER TABLE {table} {off}")
     by_hand(at_database.server.url, statement)
     elsewhere = replace(at_database, witness_dir=at_database.witness_dir / "of another host")
-    with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="guards of its tables"):
+    with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="triggers of its tables"):
         journal.verify()
     for guard in guards:
         by_hand(at_database.server.url, f"ALTER TABLE {table} {on} {guard}")

@@ -348,7 +348,7 @@ def corrupt(journal: SqliteJournal) -> str:
 def test_a_kept_text_that_is_no_order_is_found() -> None:
     journal = doubtful()
     keep(journal, "{}")
-    assert corrupt(journal) == "A signed order of batch b1 does not read as one."
+    assert corrupt(journal) == "A signed order of batch b1 cannot be read."
 
 
 def test_a_kept_order_must_be_signed_by_its_maker_and_by_another_key() -> None:
@@ -386,7 +386,7 @@ def test_a_kept_order_that_did_other_things_than_it_says_is_found() -> None:
     journal = doubtful()
     order = approved(to_settle(journal, 2, 3))
     settled_by(journal, order, rows=[2])
-    named = f"The signed order {order.digest()[:16]} of batch b1 is not what its facts say: "
+    named = f"The signed order {order.digest()[:16]} of batch b1 does not match its facts: "
     assert corrupt(journal) == f"{named}1 of 2 rows have one."
     journal = doubtful()
     settled_by(journal, approved(to_settle(journal, 2)), rows=[2, 3])

@@ -357,10 +357,10 @@ def test_a_timetable_says_what_is_done_when(tmp_path: Path) -> None:
     [
         ("refresh =", "refrehs =", "timetable.refrehs is not a known key; the nearest is refresh"),
         ('folder = "drop"', 'fodler = "drop"', "timetable.pick_up.0.fodler is not a known key; the nearest is folder"),
-        ("*/15 * * * *", "61 * * * *", "is no time of a timetable"),
-        ("*/15 * * * *", "@daily", "is no time of a timetable"),
-        ("*/15 * * * *", "0 3 * * * 0", "is no time of a timetable"),
-        ("Africa/Nairobi", "Nairobi", "is no time zone"),
+        ("*/15 * * * *", "61 * * * *", "is not a time of a timetable"),
+        ("*/15 * * * *", "@daily", "is not a time of a timetable"),
+        ("*/15 * * * *", "0 3 * * * 0", "is not a time of a timetable"),
+        ("Africa/Nairobi", "Nairobi", "is not a time zone"),
         ('time_zone = "Africa/Nairobi"', "", "time_zone is not set"),
         ('url = "postgresql://paygw@db1/paygw"\nreplication = "none"', "", r"set \[journal\] url"),
         (

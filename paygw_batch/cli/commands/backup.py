@@ -30,8 +30,8 @@ def dump_database(url: str, file: Path) -> None:
     program = shutil.which("pg_dump")
     if program is None:
         raise UsageError(
-            "A journal in PostgreSQL is copied by pg_dump, and this host has no such program: nothing was copied.",
-            hint="Install the client programs of PostgreSQL, of the server's version or a later one.",
+            say("A journal in PostgreSQL is copied by pg_dump, which is not installed here. Nothing was copied."),
+            hint=say("Install the client programs of PostgreSQL, of the server's version or a later one."),
         )
     part = file.with_name(f"{file.name}.part")
     try:
@@ -46,13 +46,17 @@ def dump_database(url: str, file: Path) -> None:
         )
         if done.returncode != 0:
             part.unlink(missing_ok=True)
-            reason = next(iter(done.stderr.strip().splitlines()), f"it ended with {done.returncode}")
-            raise JournalError(f"pg_dump could not copy the journal: {reason}.", hint="Nothing was copied.")
+            reason = next(iter(done.stderr.strip().splitlines()), str(done.returncode))
+            raise JournalError(
+                say("pg_dump could not copy the journal: {reason}.", reason=reason), hint=say("Nothing was copied.")
+            )
         with part.open("rb") as written:
             os.fsync(written.fileno())
         part.rename(file)
     except OSError as error:
-        raise OutputError(f"{file} cannot be written: {error.strerror}.") from None
+        raise OutputError(
+            say("{path} cannot be written: {reason}.", path=file, reason=say(error.strerror or ""))
+        ) from None
 
 
 @click.command("backup", cls=HelpCommand)

@@ -59,11 +59,11 @@ class Arrivals:
 
 
 LOOKS_AGAIN_AFTER_S = 0.002
-"""The wait for the rest of something that has begun to arrive on a connection that should be quiet."""
+"""How long to wait for the rest of a record that began to arrive on a silent connection."""
 
 
 class CannotOpen(Exception):
-    """A connection could not be made ready; nothing of a request has left."""
+    """A connection could not be made ready; no byte of a request has left."""
 
     def __init__(self, kind: FaultKind, detail: str) -> None:
         super().__init__(detail)
@@ -81,19 +81,19 @@ class _Stage(Enum):
     """Ready for an exchange; any byte that comes now ends the connection."""
     EXCHANGE = auto()
     SPENT = auto()
-    """Good for nothing but to be closed."""
+    """Unusable; it can only be closed."""
 
 
 class Connection(asyncio.Protocol):
     """One connection: opened (proxy, TLS), used for one exchange after another, closed.
 
-    Bounded by its user while it opens, and by itself during an exchange: with the longest silence and a deadline.
+    Its user limits the time to open it; it limits an exchange itself, by the longest silence and a deadline.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, living: set["Connection"]) -> None:
         self.quiet_since_s = 0.0
         self.opening_kind = FaultKind.CONNECT_TIMEOUT
-        """The kind of the fault when the peer closes, or time runs out, at the present step of opening."""
+        """The kind of fault if the peer closes, or time runs out, during the current step of opening."""
         self.gone = asyncio.Event()
         """Set once nothing of the connection is left open."""
         self._loop = loop
@@ -116,12 +116,12 @@ class Connection(asyncio.Protocol):
         self._request_bytes = 0
         self._bytes_written = 0
         self._began_early = False
-        """The peer certainly began to speak before it had the whole request."""
+        """Whether the peer certainly began to reply before it had the whole request."""
         self._read_timeout_s = 0.0
         self._silent_since_s = 0.0
         self._deadline_s = 0.0
 
-    # Calls of the owner.
+    # Called by the owner.
 
     async def open_tunnel(self, destination: str) -> None:
         """Have the proxy at the other end connect us to `destination` (host:port). Raises `CannotOpen`."""
@@ -145,14 +145,14 @@ class Connection(asyncio.Protocol):
     def round_trip_s(self) -> float:
         """Return how long a packet takes to the gateway and back, and 0 if the system does not say.
 
-        The proxy has answered once it had reached the gateway, so that its answer took a round trip at least.
+        With a proxy it is the time of its answer to CONNECT, which it gives only once it has reached the gateway.
         """
         return self._tunnel_s or (self._arrivals.round_trip_s() if self._arrivals is not None else 0.0)
 
     async def listen(self, listening_s: float, until_s: float) -> None:
         """Let `listening_s` pass in which the peer must be silent; an exchange may follow at once, without a wait.
 
-        Who speaks before he is asked would be taken for one who answers. A ticket of TLS is let in, until `until_s` of
+        Bytes that arrive before the request would be taken for its reply. TLS tickets are accepted, until `until_s` of
         the loop's clock. Raises `CannotOpen`.
         """
         self._stage = _Stage.QUIET if self._stage is _Stage.OPENING else self._stage
@@ -164,15 +164,15 @@ class Connection(asyncio.Protocol):
             if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
                 raise CannotOpen(*self._why_spent)
             if self._loop.time() >= until_s and not self.is_fit():
-                raise CannotOpen(FaultKind.EARLY_REPLY, "the gateway did not stop to speak unasked")
+                raise CannotOpen(FaultKind.EARLY_REPLY, "the gateway kept sending before it was asked")
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the last exchange left the connection ready for another one. Later bytes may still be unread."""
+        """Whether the last exchange left the connection ready for another. Later bytes may still be unread."""
         return self._stage is _Stage.QUIET
 
     def is_fit(self) -> bool:
-        """Whether an exchange may start: no byte and no end has come since the last one, not even unread ones."""
+        """Whether an exchange may start: no bytes and no end of stream arrived since the last one, not even unread."""
         if self._stage is not _Stage.QUIET or self._transport is None or self._transport.is_closing():
             return False
         return not self._has_unread() and not (self._tls is not None and self._tls.is_inside_record)
@@ -182,12 +182,12 @@ class Connection(asyncio.Protocol):
     ) -> "asyncio.Future[RawReply | TransportFault]":
         """Send the bytes of one whole request, once, and return the future of its reply or fault.
 
-        `may_leave` is asked immediately before the first byte; if it says no, nothing leaves (INTENT_STALE).
+        `may_leave` is called immediately before the first byte; if it returns False, nothing leaves (INTENT_STALE).
         The future ends after `read_timeout_s` of silence, and at `deadline_s` of the loop's clock, even if bytes come.
         """
         result = self._result = self._loop.create_future()
         transport = self._transport
-        # The last look: what has come up to here came unasked. Nothing may wait between this and the hand-over.
+        # The last look: bytes that are here now came unasked. No `await` may come between this and the hand-over.
         if transport is None or not self.is_fit():
             self._stage = _Stage.SPENT
             result.set_result(TransportFault(FaultKind.CONNECT_FAILED, first_byte_left=False, detail="lost at once"))
@@ -207,13 +207,13 @@ class Connection(asyncio.Protocol):
         return result
 
     def _hand_over(self, transport: asyncio.Transport, request: bytes, may_leave: MayLeave) -> None:
-        # Since the intent was durable the process may have been frozen, or the connection slow to open: another process
-        # may have the row by now. Nothing may wait between this question and the write.
+        # Since the intent became durable, the process may have been frozen, or the connection slow to open: another
+        # process may have the row by now. No `await` may come between this question and the write.
         if not may_leave():
             self._fail(FaultKind.INTENT_STALE, "the request came too late to leave")
             return
-        # The witness. From here on a byte may have left, and only here: nothing before this line writes any of the
-        # request, and nothing but another exchange can make it unset.
+        # The first-byte witness. From this line on a byte may have left: nothing before it writes any part of the
+        # request, and only another exchange resets it.
         self._first_byte_left = True
         if self._tls is not None:
             try:
@@ -230,11 +230,11 @@ class Connection(asyncio.Protocol):
             self._bytes_written = max(0, self._request_bytes - transport.get_write_buffer_size())
 
     def session(self) -> ssl.SSLSession | None:
-        """Return the TLS session that later connections may resume. To read it costs as much as half a handshake."""
+        """Return the TLS session that later connections may resume. Reading it costs as much as half a handshake."""
         return self._tls.session if self._tls is not None else None
 
     def close(self) -> None:
-        """End the connection in good order."""
+        """Close the connection properly."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
         transport.close()
 
     def abort(self, kind: FaultKind = FaultKind.CANCELLED, detail: str = "given up") -> None:
-        """End the connection at once, and the exchange on it."""
+        """Cut the connection, and end its exchange."""
         if self._stage is _Stage.EXCHANGE:
             self._fail(kind, detail)
             return
@@ -253,7 +253,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The TCP connection is established."""
@@ -286,7 +286,8 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         """The peer has ended its half. Returning nothing makes asyncio close ours."""
         if self._stage is _Stage.EXCHANGE:
-            # Under TLS this is a cut: who means to end says so first (close_notify), and that was seen in the data.
+            # Under TLS this is a cut: a peer that means to end says so first (close_notify), and we would have seen
+            # that.
             self._end(cleanly=self._tls is None)
         elif self._stage is _Stage.OPENING:
             self._fail_step(self.opening_kind, "the connection was closed")
@@ -308,7 +309,8 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The kernel has taken all that was written; now the silence of the reply begins."""
         if self._stage is _Stage.EXCHANGE and self._bytes_written < self._request_bytes:
-            # Bytes that are already here may be older than the last piece, which the event loop wrote without reading.
+            # Bytes that are already here may have come before the last piece, which the event loop wrote without
+            # reading.
             self._began_early = self._began_early or self._has_unread()
         self._bytes_written = self._request_bytes
         self._silent_since_s = self._loop.time()
@@ -361,7 +363,7 @@ class Connection(asyncio.Protocol):
         return self._arrivals is not None and self._arrivals.has_unread()
 
     def _is_leaving(self, transport: asyncio.Transport) -> bool:
-        """Whether a part of the request is still here, or on its way."""
+        """Whether part of the request is still unsent or unacknowledged."""
         return transport.get_write_buffer_size() > 0 or (
             self._reader.bytes_read == 0 and self._arrivals is not None and self._arrivals.has_unacknowledged()
         )
@@ -372,7 +374,7 @@ class Connection(asyncio.Protocol):
         if plain:
             self._take(plain)
         elif not tls.is_inside_record:
-            # What came early was a ticket, whole by now, and no reply.
+            # The early bytes were a TLS ticket, complete by now, and not a reply.
             self._began_early = False
         if self._stage is _Stage.EXCHANGE:
             if tls.failure is not None:
@@ -412,7 +414,7 @@ class Connection(asyncio.Protocol):
                 pass
 
     def _fail(self, kind: FaultKind, detail: str) -> None:
-        """End the exchange without a reply. Its connection can serve for nothing more."""
+        """End the exchange without a reply. Its connection cannot be used again."""
         self._stage = _Stage.SPENT
         self._conclude(
             TransportFault(kind, self._first_byte_left, self._bytes_written, self._reader.bytes_read, detail)
@@ -432,7 +434,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_at(due_s, self._look_at_clock)
 
     def _look_at_clock(self) -> None:
-        """One timer an exchange: it looks whether a bound has passed, and otherwise waits for the next one."""
+        """Check whether a time limit has passed; if not, wait for the next one. One timer serves an exchange."""
         now_s = self._loop.time()
         is_writing = self._transport is not None and self._transport.get_write_buffer_size() > 0
         if now_s >= self._deadline_s:
@@ -446,5 +448,5 @@ class Connection(asyncio.Protocol):
 
 
 def _reason(error: ssl.SSLError) -> str:
-    """Return the TLS library's own name for the error. The name holds nothing that was sent."""
+    """Return the TLS library's own name for the error. The name contains nothing that was sent."""
     return error.reason or type(error).__name__

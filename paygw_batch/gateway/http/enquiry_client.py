@@ -1,6 +1,6 @@
 """Sends status enquiries to the gateway with httpx, and reads the answers as strictly as those to payouts.
 
-No payout goes this way, and no command that sends payouts imports it: httpx takes as long to import as polars.
+No payout is sent by it, and no command that sends payouts imports it: httpx takes as long to import as polars.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _CONNECT_FAULTS: tuple[tuple[type[BaseException], FaultKind], ...] = (
     (ConnectionRefusedError, FaultKind.CONNECT_REFUSED),
     (BaseException, FaultKind.CONNECT_FAILED),
 )
-"""Why there is no connection, by its causes: the first line that fits counts."""
+"""The kind of fault by the cause of a failed connection; the first match counts."""
 
 
 class EnquiryClient:
@@ -63,8 +63,8 @@ class EnquiryClient:
     async def ask(self, request: PreparedRequest) -> RawReply | TransportFault:
         """Send an enquiry and wait for its reply. Never raises for a reason of the network.
 
-        Raises `InternalError` for a request to another place than the settings name, or that would not be sent to the
-        very address that was signed.
+        Raises `InternalError` for a request to another place than the settings name, or to another address than the one
+        that was signed.
         """
         url = httpx.URL(request.url)
         if f"{url.scheme}://{url.netloc.decode('ascii')}" != self._origin or str(url) != request.url:
@@ -93,7 +93,7 @@ class EnquiryClient:
 
 
 async def _read(response: httpx.Response) -> RawReply | TransportFault:
-    """Return the reply as it came, up to the longest body."""
+    """Return the reply as received, up to the maximum length of a body."""
     headers = tuple((name.lower(), value.strip(" \t")) for name, value in response.headers.multi_items())
     broken = framing_fault(response.http_version.removeprefix("HTTP/"), headers)
     body = b""

@@ -1,11 +1,10 @@
 """Writes the head of an HTTP/1.1 request and reads the reply, as bytes. Uses no socket.
 
 Source: RFC 9112. The grammar is httptools' (llhttp), in its strict mode: it refuses two lengths, a length beside
-chunks, bare line feeds and folded lines. What it lets pass and we must not is checked here.
+chunks, bare line feeds and folded lines. We check what it lets pass and we must refuse.
 
-Writes CONNECT for a proxy and reads its answer, as bytes. Uses no socket.
-
-Source: RFC 9110 section 9.3.6. Nothing of a payout is in it, so it never sets the witness.
+Also writes CONNECT for a proxy and reads its answer (RFC 9110 section 9.3.6). It contains nothing of a payout, so it
+never sets the witness.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_REPLY_BYTES = MAX_BODY_BYTES + 16 * 1024
-"""Everything that is read for one reply: head, interim replies and the framing of chunks included."""
+"""The maximum number of bytes read for one reply, with its head, interim replies and chunk framing."""
 MAX_INTERIM_REPLIES = 8
 
 
@@ -36,7 +35,7 @@ def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> 
 
 @lru_cache(maxsize=8)
 def _payout_head_start(url: str, origin: Origin) -> str:
-    """Return the part of a payout's head that all of them share: up to the Authorization line."""
+    """Return the part of the head that all payouts share: up to the Authorization line."""
     place = str(origin)
     target = url.removeprefix(place)
     if len(target) == len(url) or not target.startswith("/"):
@@ -48,7 +47,7 @@ def _payout_head_start(url: str, origin: Origin) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return `text`. Raises `InternalError` for one that would break out of its line."""
+    """Return `text`. Raises `InternalError` if it has a line break."""
     if "\r" in text or "\n" in text or "\0" in text:
         raise InternalError("a request would have had a line break inside a header")
     return text
@@ -56,14 +55,14 @@ def _one_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Bytes that are not a reply we can trust, and why."""
+    """The reason why bytes are not a reply that we can trust."""
 
     kind: FaultKind
     detail: str
 
 
 def framing_fault(version: str, headers: Sequence[tuple[str, str]]) -> Broken | None:
-    """Return why the body of a reply with this head could not be trusted to be the one that was sent, or None."""
+    """Return why a body under this head could differ from the one that was sent; None if it cannot."""
     transfer, length = _elements(headers, "transfer-encoding"), _elements(headers, "content-length")
     if version not in {"1.0", "1.1"}:
         return Broken(FaultKind.PROTOCOL_ERROR, f"HTTP/{version}")
@@ -86,8 +85,9 @@ def _elements(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
 class ReplyReader:
     """Reads the one final reply to one request, fed in pieces of any size.
 
-    `result` is None until the reply is complete by its own framing (a length, chunks, or the end of the stream where
-    it has neither: RFC 9112 section 6.3), or broken. Interim (1xx) replies are skipped, 101 is broken: nobody asked.
+    `result` is None until the reply is complete by its own framing (a length, chunks, or the end of the stream where it
+    has neither: RFC 9112 section 6.3), or broken. Interim (1xx) replies are skipped, 101 is broken: we never ask for
+    it.
 
     A read that holds more than the reply is broken as well: were the surplus a second reply, no one could tell which
     of the two speaks of this request.
@@ -96,7 +96,7 @@ class ReplyReader:
     def __init__(self, *, reused_connection: bool = False) -> None:
         self.result: RawReply | Broken | None = None
         self.may_serve_on = False
-        """Whether the reply leaves its connection fit for another request."""
+        """Whether the connection can carry another request after this reply."""
         self.bytes_read = 0
         self._reused = reused_connection
         self._parser = httptools.HttpResponseParser(self)
@@ -113,7 +113,7 @@ class ReplyReader:
         self._last_piece = b""
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream. Nothing may be fed once there is a result."""
+        """Read the next bytes of the stream. Not to be called once there is a result."""
         if self.result is not None:
             raise InternalError("bytes were fed to a reply that was complete")
         if self.bytes_read == 0 and data[:1] != b"H":
@@ -135,7 +135,7 @@ class ReplyReader:
             self._settle(self._reply())
 
     def end(self, *, cleanly: bool) -> None:
-        """Handle the end of the stream; `cleanly` if its sender certainly meant to end it here."""
+        """Handle the end of the stream; `cleanly`: its sender certainly meant to end it here."""
         if self.result is not None:
             return
         if self._head_read and self._until_end and cleanly:
@@ -146,14 +146,14 @@ class ReplyReader:
     def _ends(self, data: bytes) -> bool:
         """Whether `data` certainly ends with the reply's own last bytes.
 
-        Blank lines are the one surplus that the parser hides. A reply they follow counts, but ends its connection.
+        The parser hides one kind of surplus, blank lines. A reply before them counts, but ends its connection.
         """
         own = b"0\r\n\r\n" if self._is_chunked else self._last_piece
         return bool(own.strip()) and data.endswith(own)
 
     def _settle(self, result: RawReply | Broken) -> None:
         self.result = result
-        # The parser holds our methods and we hold it: drop it, so that no garbage collection is needed.
+        # The parser refers to our methods and we refer to it: drop it, so that no garbage collection is needed.
         del self._parser
 
     def _break(self, kind: FaultKind, detail: str) -> None:
@@ -166,7 +166,7 @@ class ReplyReader:
     # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """Another reply begins: the first, one after an interim reply, or one too many."""
+        """Begin a reply: the first, one after an interim reply, or one too many."""
         if self._complete:
             self._break(FaultKind.PROTOCOL_ERROR, "more bytes than one reply")
 
@@ -205,7 +205,7 @@ class ReplyReader:
         self._last_piece = piece
 
     def on_message_complete(self) -> None:
-        """The reply is complete, unless it was an interim one."""
+        """End the reply, unless it was an interim one."""
         if self._head_read:
             self._complete = True
             self.may_serve_on = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
@@ -230,7 +230,7 @@ class TunnelReader:
         self._answer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes from the proxy."""
+        """Read the next bytes from the proxy."""
         self._answer += data
         head, end, surplus = bytes(self._answer).partition(_END_OF_HEAD)
         if not end:

@@ -21,7 +21,7 @@ _HEADER_BYTES = 5
 def client_context(
     ca_bundle: Path | None, *, key: str = "gateway.ca_bundle", protocol: str | None = "http/1.1"
 ) -> ssl.SSLContext:
-    """Return the terms on which a server is trusted: TLS 1.2 or later, certificate and host name verified.
+    """Return a context that trusts a server only over TLS 1.2 or later, with certificate and host name verified.
 
     Built by hand, because the usual ways read SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE from the environment. The
     authorities are those of `ca_bundle`, which `key` of the configuration names, or else Mozilla's, as certifi ships
@@ -51,9 +51,9 @@ class TlsChannel:
 
     def __init__(self, context: ssl.SSLContext, host: str, session: ssl.SSLSession | None = None) -> None:
         self.ended = False
-        """The peer has said that it sends nothing more (close_notify)."""
+        """Whether the peer has ended its side (close_notify)."""
         self.failure: ssl.SSLError | None = None
-        """The TLS error after which nothing more can be read; None: there was none."""
+        """The TLS error after which nothing more can be read, or None."""
         self._header = b""
         self._record_left_bytes = 0
         self._incoming = ssl.MemoryBIO()
@@ -68,16 +68,16 @@ class TlsChannel:
 
     @property
     def resumed(self) -> bool:
-        """Whether the handshake took up an earlier session."""
+        """Whether the handshake resumed an earlier session."""
         return bool(self._side.session_reused)
 
     @property
     def is_inside_record(self) -> bool:
-        """Whether a record has begun to arrive and has not ended: its content is not known yet."""
+        """Whether a record has arrived in part: its content is not known yet."""
         return bool(self._header) or self._record_left_bytes > 0
 
     def handshake(self, arrived: bytes = b"") -> bool:
-        """Go on with the handshake; return whether it is complete."""
+        """Continue the handshake; return whether it is complete."""
         if arrived:
             self._arrive(arrived)
         try:
@@ -87,13 +87,13 @@ class TlsChannel:
         return True
 
     def encrypt(self, data: bytes) -> None:
-        """Take application bytes; `outgoing` then returns them encrypted."""
+        """Encrypt application bytes; `outgoing` then returns them."""
         left = memoryview(data)
         while left:
             left = left[self._side.write(left) :]
 
     def decrypt(self, arrived: bytes) -> bytes:
-        """Return the application bytes that have arrived, and note an end or a failure."""
+        """Return the application bytes that arrived, and note an end or a failure."""
         self._arrive(arrived)
         pieces = []
         try:
@@ -107,7 +107,7 @@ class TlsChannel:
         return b"".join(pieces)
 
     def _arrive(self, data: bytes) -> None:
-        """Hand bytes of the wire to the library, and follow where records begin and end (RFC 8446 section 5.1)."""
+        """Pass bytes from the wire to the library, and track where records begin and end (RFC 8446 section 5.1)."""
         self._incoming.write(data)
         position = 0
         while position < len(data):
@@ -128,7 +128,7 @@ class TlsChannel:
 
     def say_goodbye(self) -> bytes:
         """Return the bytes that end our half of the connection (close_notify)."""
-        # It wants the peer's goodbye as well, or has failed before: neither matters to a connection at its end.
+        # It waits for the peer's close_notify, or has failed before: neither matters once we close.
         with contextlib.suppress(ssl.SSLError):
             self._side.unwrap()
         return self._outgoing.read()

@@ -1,7 +1,7 @@
 """Sends one request to the gateway at most once, and returns its reply or fault.
 
-Nothing is followed, repeated, remembered or taken from the environment. What decides whether a payout may be tried
-again is the first-byte witness in the fault that comes back, never the class of an exception.
+It follows no redirect, retries nothing, keeps no cookie and reads no environment variable. The first-byte witness in
+the returned fault decides whether a payout may be tried again, never the class of an exception.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from ssl import SSLSession
 
 KEPT_S = 5.0
-"""How long a looked-up address is used: a gateway may move during a run."""
+"""How long a resolved address is used: a gateway may move during a run."""
 
 
 class KeptAddresses:
-    """Spares a run with a connection for each payout a question to the name service for each of them."""
+    """Caches addresses, so that a run with a connection for each payout need not ask the name service each time."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[Sequence[str], float]] = {}
-        """By host: its addresses, and the time of the loop's clock until which they are kept."""
+        """For each host: its addresses, and when they expire by the loop's clock."""
 
     async def of(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[str]:
         """Return the addresses of `host`, in the order the system prefers. Raises `CannotOpen` if it has none."""
@@ -44,7 +44,7 @@ class KeptAddresses:
         return addresses
 
     def forget(self, host: str) -> None:
-        """Look `host` up again the next time: none of its addresses answered."""
+        """Forget the addresses of `host`: none of them answered."""
         self._found.pop(host, None)
 
 
@@ -59,7 +59,7 @@ async def _looked_up(loop: asyncio.AbstractEventLoop, host: str, port: int) -> S
 
 @lru_cache(maxsize=16)
 def _is_address(host: str) -> bool:
-    """Whether `host` is an IP address already, so that nothing needs to be looked up."""
+    """Whether `host` is an IP address, so that no lookup is needed."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -68,23 +68,23 @@ def _is_address(host: str) -> bool:
 
 
 MAX_QUIET_S = 1.0
-"""A connection that was idle for longer serves no further payout: servers close such, and the two could cross."""
+"""A connection idle for longer is not used again: servers close such connections, perhaps just as we send."""
 
 FIRST_LISTENING_S = 0.05
-"""How long, beyond a round trip, the gateway must be silent on the first connection before it is sent anything."""
+"""Silence required on the first connection before sending, on top of one round trip."""
 SHORTEST_LISTENING_S = 0.001
-"""A shorter wait is not worth its timer: then the kernel is only asked whether something has come."""
+"""Below this, no timer is set: the kernel is only asked whether bytes have arrived."""
 
 
 class PayoutTransport:
-    """Takes requests to one gateway over HTTP/1.1. Belongs to the event loop it is first used on.
+    """Sends requests to one gateway over HTTP/1.1. Belongs to the event loop it is first used on.
 
-    With fresh connections each carries one request and is closed. With reuse, a connection serves on while it was
-    quiet, and idle for less than `MAX_QUIET_S`; the one used last is taken first, and a new one is made only when none
-    is left, so that there are never more than were in flight at once.
+    A fresh connection carries one request and is closed. With reuse, a connection is kept while it is silent, and idle
+    for less than `MAX_QUIET_S`. The one used last is taken first, and a new one is made only if none is left, so that
+    there are never more than were in flight at once.
 
-    TLS sessions are resumed, which spares the gateway a signature a connection, and TLS 1.2 a round trip; what was
-    verified in the first handshake is not verified again.
+    TLS sessions are resumed: that saves the gateway a signature for each connection, and a round trip under TLS 1.2.
+    The certificate was verified in the first handshake and is not verified again.
 
     Raises `ConfigurationError` when it is made with settings that cannot be used or are not safe.
     """
@@ -100,20 +100,20 @@ class PayoutTransport:
         self._idle: list[Connection] = []
         self._living: set[Connection] = set()
         self._answer_s: float | None = None
-        """How long the gateway took for its latest answer."""
+        """How long the gateway's latest answer took."""
         self._is_closed = False
 
     async def deliver(self, request: PreparedRequest, may_leave: MayLeave) -> RawReply | TransportFault:
         """Send one payout and wait for its reply. Never raises for a reason of the network.
 
-        `may_leave` is asked immediately before the first byte, on whichever connection; if it says no, nothing leaves.
-        When it is cancelled, its connection is cut and `CancelledError` goes on: by then a byte may have left.
+        `may_leave` is called immediately before the first byte, on any connection; if it returns False, nothing leaves.
+        If cancelled, it cuts its connection and re-raises `CancelledError`: by then a byte may have left.
         Raises `InternalError` for a request to another place than the settings name.
         """
         return await self._send(payout_request(request, self._origin, close=not self._reuse), may_leave)
 
     async def probe(self) -> TransportFault | None:
-        """Make a connection, proxy and TLS included, and close it: is the gateway there? Nothing is sent."""
+        """Check that the gateway can be reached: open a connection with proxy and TLS, send nothing, and close it."""
         loop = asyncio.get_running_loop()
         opened = await self._open(loop, loop.time() + self._settings.total_timeout_s)
         if isinstance(opened, TransportFault):
@@ -130,7 +130,7 @@ class PayoutTransport:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Cut every connection. An exchange under way ends with the fault CANCELLED and its true witness."""
+        """Cut every connection. An exchange under way ends with the fault CANCELLED and its witness."""
         self._is_closed = True
         self._idle.clear()
         for connection in list(self._living):
@@ -139,7 +139,7 @@ class PayoutTransport:
             await connection.gone.wait()
 
     async def _send(self, request: bytes, may_leave: MayLeave) -> RawReply | TransportFault:
-        """Send the bytes of one request over a connection that may carry it."""
+        """Send one request over a connection that is fit for it."""
         if self._is_closed:
             raise InternalError("a request was sent through a transport that is closed")
         loop = asyncio.get_running_loop()
@@ -162,7 +162,7 @@ class PayoutTransport:
         return result
 
     def _take_idle(self, now_s: float) -> Connection | None:
-        """Return the connection used last, if it is still fit; close those that are not."""
+        """Return the most recently used connection that is still fit, and close the others that are not."""
         while self._idle:
             connection = self._idle.pop()
             if now_s - connection.quiet_since_s < MAX_QUIET_S and connection.is_fit():
@@ -171,13 +171,13 @@ class PayoutTransport:
         return None
 
     def _let_go(self, connection: Connection, *, served: bool) -> None:
-        """Keep a connection that may serve on; end any other."""
+        """Keep a connection that can be reused; close any other."""
         if not served:
             connection.abort()
             return
         if self._session is None:
             self._session = connection.session()
-        # Whether it is still fit is asked when it is taken again: only then does the answer count.
+        # Whether it is still fit is checked when it is taken again, because only then the answer counts.
         if self._reuse and connection.is_quiet and not self._is_closed:
             self._idle.append(connection)
             self._close_stale(connection.quiet_since_s)
@@ -185,11 +185,11 @@ class PayoutTransport:
             connection.close()
 
     def _close_stale(self, now_s: float) -> None:
-        """Close the connections idle for `MAX_QUIET_S` or longer. The list begins with the longest idle one."""
+        """Close the connections idle for `MAX_QUIET_S` or longer; the list begins with the longest idle one."""
         while self._idle and now_s - self._idle[0].quiet_since_s >= MAX_QUIET_S:
             self._idle.pop(0).close()
 
-    # Opening: name, TCP, proxy, TLS. Nothing of the request is in sight.
+    # Opening: name, TCP, proxy, TLS. The request is not known here.
 
     async def _open(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> Connection | TransportFault:
         connection = Connection(loop, self._living)
@@ -204,7 +204,7 @@ class PayoutTransport:
             return _not_sent(FaultKind.TOTAL_TIMEOUT if is_total else connection.opening_kind, "no connection in time")
         except CannotOpen as error:
             connection.abort()
-            # If the session was the reason for the failure, the next try does without it.
+            # The session may have caused the failure: the next try does without it.
             self._session = None
             return _not_sent(error.kind, error.detail)
         except BaseException:
@@ -216,10 +216,10 @@ class PayoutTransport:
         return connection
 
     def _listening_s(self, connection: Connection) -> float:
-        """Return how long the gateway must be silent on a new connection before it is sent anything.
+        """Return how long a new connection must be silent before we send on it.
 
-        The first connection is listened to for long, because a run starts with it alone. Later ones for a round trip,
-        or a tenth of what the gateway last took to answer, if that is less.
+        The first connection is watched for long, because a run starts with it alone; later ones for a round trip, or
+        for a tenth of the gateway's last response time if that is less.
         """
         if self._answer_s is None:
             return connection.round_trip_s() + FIRST_LISTENING_S
@@ -240,11 +240,11 @@ class PayoutTransport:
             channel = TlsChannel(self._context, self._origin.host, self._session)
             await connection.open_tls(channel)
             if not channel.resumed:
-                # There was no session, or the gateway takes it no more: the next one is read after this exchange.
+                # There was no session, or the gateway no longer accepts it: read the next one after this exchange.
                 self._session = None
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection, to: Origin) -> None:
-        """Connect to the first address of a host that answers. Raises `CannotOpen` for the last one that does not."""
+        """Connect to the first address of a host that answers. Raises `CannotOpen`, for the last one, if none does."""
         problem = CannotOpen(FaultKind.NAME_NOT_RESOLVED, "the name has no address")
         for address in await self._addresses.of(loop, to.host, to.port):
             try:

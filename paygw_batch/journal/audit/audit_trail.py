@@ -22,6 +22,7 @@ from paygw_batch.journal.facts.audit_chain import (
 )
 from paygw_batch.journal.guards.location import audit_path, check_file
 from paygw_batch.journal.sqlite.connect import SideDatabase, fetch
+from paygw_batch.language import mark
 
 _TABLES = """
 CREATE TABLE entry (
@@ -42,7 +43,9 @@ CREATE TRIGGER entry_is_never_removed BEFORE DELETE ON entry
 """
 """Each line of `entry` is an `AuditEntry`."""
 _PAYA = 0x70617961
-_TRAIL = SideDatabase("audit trail", _PAYA, _TABLES, AuditDamaged, AuditUnwritable, then=" Nothing was done.")
+_TRAIL = SideDatabase(
+    mark("audit trail"), _PAYA, _TABLES, AuditDamaged, AuditUnwritable, then=mark("Nothing was done.")
+)
 _ADD = "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _END = "SELECT number, hash FROM entry ORDER BY number DESC LIMIT 1"
 

@@ -1,6 +1,6 @@
-"""Chains the entries of the audit trail, so that a changed, missing or foreign one is found.
+"""Chains the entries of the audit trail, so that a changed, missing or foreign entry is detected.
 
-The hash of an entry is SHA-256 over the hash before it and the entry's text. The first one follows a hash of the
+The hash of an entry is SHA-256 over the previous hash and the entry's text. The first entry follows a hash of the
 journal's id: a trail belongs to one journal.
 """
 
@@ -15,7 +15,7 @@ from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.language import say
 
 MAX_AUDIT_TEXT = 500
-"""Characters of one text of an entry. A longer one is cut: nobody fills the trail with one request."""
+"""The maximum length of a text in an entry. A longer one is cut, so that no request can fill the trail."""
 
 
 class AuditResult(StrEnum):
@@ -30,8 +30,8 @@ class AuditNote:
     """One act, refusal or download on the console.
 
     `who` is a person's own name (empty if nobody is signed in), `act` a word of the console (`approve`, `download`),
-    `thing` names what it is about by an id: a batch, a row by its number, a file by its kind. `said` is a reason. No
-    payee, account, amount or order id is in any of them.
+    `thing` identifies the object: a batch by its id, a row by its number, a file by its kind. `said` is a reason. None
+    of them contains a payee, account, amount or order id.
     """
 
     who: str
@@ -74,7 +74,7 @@ def next_audit_entry(end: AuditEnd, note: AuditNote, at: str) -> AuditEntry:
 
 
 def follow_trail(entries: Iterable[AuditEntry], journal_id: str, path: str) -> Iterator[AuditEnd]:
-    """Yield the end after each entry, from the first. Raises `AuditDamaged` at one that does not follow."""
+    """Yield the end after each entry, from the first. Raises `AuditDamaged` at an entry that does not follow."""
     end = start_of_trail(journal_id)
     for entry in entries:
         if entry.number != end.number + 1:

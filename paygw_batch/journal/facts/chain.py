@@ -23,10 +23,11 @@ from paygw_batch.journal.facts.codec import (
 )
 from paygw_batch.journal.facts.progress import RowProgress, advance
 from paygw_batch.journal.values import Entry
+from paygw_batch.language import say
 
 
 class Line(NamedTuple):
-    """One line of the chain, as it is stored. `contradicts` is the state that the fact did not fit, None if it did."""
+    """One line of the chain, as stored. `contradicts` is the state that the fact did not fit; None if it did."""
 
     seq: int
     at: str
@@ -49,7 +50,7 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which journal this is. `home` is the path of the file when a run last opened it."""
+    """The identity of a journal. `home` is the path of the file when a run last opened it."""
 
     journal_id: str
     endpoint: str
@@ -73,10 +74,10 @@ def linked(
     contradicts: str | None,
     details: str,
 ) -> Line:
-    """Return the line that follows `end`: its hash is SHA-256 over the hash before it and all its other columns.
+    """Return the line after `end`: its hash is SHA-256 over the previous hash and all its other columns.
 
-    Each column is on its own line, details last; none of the others can hold a line break, so that two
-    different facts never have the same bytes.
+    Each column is on its own line, details last. Only details can contain a line break, so two different facts never
+    have the same bytes.
     """
     columns = (end.seq + 1, at, kind, batch, instruction, attempt, contradicts, details)
     return Line(*columns, link_hash(end.hash, *columns))
@@ -93,7 +94,7 @@ def link_hash(
     contradicts: str | None,
     details: str,
 ) -> bytes:
-    """Return SHA-256 over the hash before a line and all its other columns, as `linked` says."""
+    """Return SHA-256 over the previous hash and all other columns of a line, as `linked` defines it."""
     text = f"{seq}\n{at}\n{kind}\n{batch}\n{instruction}\n{attempt}\n{contradicts}\n{details}"
     return hashlib.sha256(before + text.encode()).digest()
 
@@ -111,19 +112,19 @@ def forgetting_line(end: Link, at: str, batch: int, forgotten: BatchForgotten) -
 def follow(end: Link, line: Line, is_forgotten: Callable[[Line], bool] = lambda _: False) -> Link:
     """Return the end of the chain after `line`. Raises `JournalCorrupt` unless number and hash follow from `end`."""
     if line.seq != end.seq + 1:
-        raise JournalCorrupt(f"Fact {end.seq + 1} is missing from the journal.")
+        raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=end.seq + 1))
     if link_hash(end.hash, *line[:-1]) != line.hash and not is_forgotten(line):
-        raise JournalCorrupt(f"Fact {line.seq} was changed, or the one before it: its hash does not follow.")
+        raise JournalCorrupt(say("Fact {number} or the one before it was changed: its hash is wrong.", number=line.seq))
     return Link(line.seq, line.hash, line.at)
 
 
 def followed(
     end: Link, lines: Iterable[tuple[Any, ...]], is_forgotten: Callable[[Line], bool]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield lines as they are stored, each checked as `follow` does: no value is made for one that is right.
+    """Yield stored lines, each checked as by `follow`, without making an object for each.
 
-    The hash of a line of which people were forgotten is the one that it had before: the next line vouches for it, and
-    the fact that forgot them for the rest of the line.
+    A line whose people were forgotten keeps its hash: the next line vouches for the hash, and the fact that forgot them
+    vouches for the rest of the line.
     """
     seq, before = end.seq, end.hash
     for line in lines:
@@ -141,10 +142,10 @@ def fold(
     batches: Mapping[int, int],
     new_salt: NewSalt,
 ) -> list[Line]:
-    """Return the lines that `entries` become, and move the instructions in `progress` (by number) as they say.
+    """Return the lines for `entries`, and advance the instructions in `progress` (by number) by them.
 
-    `batches` maps an instruction to the number of its batch. A fact that does not fit moves nothing. The times of a
-    chain never go back: a fact of a clock that was set back has the time of the fact before it.
+    `batches` maps an instruction to its batch number. A fact that does not fit changes no state. Times in a chain never
+    decrease: after a clock was set back, a fact gets the time of the fact before it.
     """
     lines = []
     seq, before, at = end

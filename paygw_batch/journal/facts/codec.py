@@ -1,8 +1,8 @@
 """Facts as text.
 
-A fact is stored as a kind and a JSON object in one canonical spelling (sorted keys, no blanks, ASCII only), so that a
-value has one spelling and a stored byte that changed is seen. Reading is strict: what this version would not have
-written is damage.
+A fact is stored as a kind and a canonical JSON object (sorted keys, no blanks, ASCII only): each value has one
+spelling, and a changed byte is detected. Reading is strict: anything that this version would not have written is
+damage.
 """
 
 import json
@@ -28,25 +28,26 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt
+from paygw_batch.language import say
 
 BATCH_OPENED = "batch_opened"
-"""The kind of the fact that opens a batch: it is about no instruction."""
+"""The kind of the fact that opens a batch; it belongs to no instruction."""
 BATCH_FORGOTTEN = "batch_forgotten"
-"""The kind of the fact that forgets people of a batch: it is about no instruction either."""
+"""The kind of the fact that forgets people of a batch; it belongs to no instruction either."""
 SALT_BYTES = 16
-"""How long a salt is: random bytes beside a value, without which its digest says nothing once it is forgotten."""
+"""The length of a salt: random bytes without which the digest of a forgotten value reveals nothing."""
 NewSalt = Callable[[], str]
 """Returns a salt, in hex."""
 
 _quoted = json.encoder.encode_basestring_ascii
 
 canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
-"""JSON in its one spelling: sorted keys, no blanks, ASCII only."""
+"""Writes canonical JSON: sorted keys, no blanks, ASCII only."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOpened:
-    """The details of the fact that opens a batch, with digests by which any later change to its rows is found.
+    """The details of the fact that opens a batch, with digests that reveal any later change to its rows.
 
     `totals` maps a currency to the count and the sum, in minor units, of the rows that are new. Digests are SHA-256 in
     hex, over the canonical bytes of the rows in order (see `digest.py`).
@@ -70,15 +71,15 @@ class BatchOpened:
     by: str
     approvals: tuple[str, ...]
     plan_sha256: str = ""
-    """The digest of the plan that was approved; empty, and not written, if none was asked for."""
+    """The digest of the approved plan; empty, and not written, if none was needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchForgotten:
-    """The details of the fact that forgets people of a batch: who decided, which people, and the remains.
+    """The details of the fact that forgets people of a batch: who decided, which people, and a digest of the rest.
 
-    `before` is the date up to which payments were forgotten; empty if one person was. `remains_sha256` is the digest
-    of all that is left after the forgetting (see `forgetting.py`), so that a later change to it is found.
+    `before` is the date before which payments were forgotten; empty if it was one person. `remains_sha256` is the
+    digest of everything left (see `forgetting.py`); it reveals a later change.
     """
 
     by: str
@@ -87,9 +88,9 @@ class BatchForgotten:
     evidence: int
     remains_sha256: str
     order: str = ""
-    """The digest of the signed order that asked for it; empty where one person was enough."""
+    """The digest of the signed order for it; empty if one person was enough."""
     key: str = ""
-    """Which key the fingerprints are made with (`forgetting.key_id`); it says nothing about the key."""
+    """The id of the fingerprints' key (`forgetting.key_id`); it reveals nothing about the key."""
 
 
 def encode(fact: Fact) -> tuple[str, str]:
@@ -100,8 +101,8 @@ def encode(fact: Fact) -> tuple[str, str]:
 def encode_salted(fact: Fact, new_salt: NewSalt) -> tuple[str, str]:
     """Return the kind and the canonical details of `fact` as it is stored: with a salt if it can name a person.
 
-    A text that is forgotten leaves the hash of its line behind. Without the salt nobody can find out by that hash what
-    the text was. An intent has its own nonce.
+    A forgotten text leaves the hash of its line behind. Without the salt, nobody can guess the text from that hash. An
+    intent has its own nonce.
     """
     kind, details = encode(fact)
     if not _can_name_a_person(fact):
@@ -132,7 +133,7 @@ def without_people(fact: Fact) -> Fact:
 
 
 def _details(fact: Fact) -> str:
-    """Return the details of `fact` as `canonical` spells them; written out for speed: each payout has two facts."""
+    """Return the same details as `canonical`, written out for speed: each payout has two facts."""
     match fact:
         case Intended():
             purpose = "null" if fact.purpose is None else _quoted(fact.purpose)
@@ -211,7 +212,7 @@ _READERS: Mapping[FactKind, Callable[[Any], Fact]] = MappingProxyType(
 
 
 def _refused(number: str) -> None:
-    """Refuse a number that is not whole: we write none."""
+    """Refuse a number that is not whole: we never write one."""
     raise ValueError(number)
 
 
@@ -219,7 +220,7 @@ _read = json.JSONDecoder(parse_float=_refused).decode
 
 
 _TEXT = r'"([ !#-\[\]-~]*)"'
-"""A text in which nothing has to be escaped, which most are."""
+"""A text without characters to escape, as most are."""
 _PLAIN_INTENT = re.compile(
     rf'\{{"body_sha256":{_TEXT},"nonce":{_TEXT},"order_id":{_TEXT},"purpose":(?:null|{_TEXT}),'
     r'"timestamp_s":(0|-?[1-9][0-9]{0,17})\}'
@@ -238,10 +239,10 @@ _ANSWERS: Mapping[str, OutcomeKind] = MappingProxyType(
 
 
 def _plainly_read(kind: str, details: str) -> Fact | None:
-    """Return the fact of an intent or of the gateway's answer in its one spelling; None of any other.
+    """Return the fact of a canonical intent or gateway's answer; None for any other.
 
-    A payout has two facts, and most are as plain as this: reading JSON and writing it again takes four times as long. A
-    property test holds this to `_strictly_read`.
+    Most facts of a payout are as plain as these; reading the JSON and writing it again takes four times as long. A
+    property test compares this with `_strictly_read`.
     """
     if kind == _INTENDED:
         if (found := _PLAIN_INTENT.fullmatch(details)) is None:
@@ -257,7 +258,7 @@ def _plainly_read(kind: str, details: str) -> Fact | None:
 
 
 def decode(kind: str, details: str) -> Fact:
-    """Return the fact that `encode` made this of. Raises `JournalCorrupt` when it could not have."""
+    """Return the fact that `encode` wrote. Raises `JournalCorrupt` if it cannot have written this."""
     return _plainly_read(kind, details) or _strictly_read(kind, details)
 
 
@@ -270,7 +271,7 @@ def _strictly_read(kind: str, details: str) -> Fact:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         same = False
     if not same:
-        raise JournalCorrupt(f"A fact of kind {kind[:40]!r} does not read as one.")
+        raise JournalCorrupt(say("A fact of the kind {kind!r} cannot be read.", kind=kind[:40]))
     return fact
 
 
@@ -283,7 +284,7 @@ def encode_batch(opened: BatchOpened) -> str:
 
 
 def decode_batch(details: str) -> BatchOpened:
-    """Return the opening that `encode_batch` turns into `details`. Raises `JournalCorrupt` when there is none."""
+    """Return the opening that `encode_batch` wrote. Raises `JournalCorrupt` if it cannot have written this."""
     try:
         fields = _read(details)
         fields["totals"] = {currency: (count, minor) for currency, (count, minor) in fields["totals"].items()}
@@ -293,7 +294,7 @@ def decode_batch(details: str) -> BatchOpened:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         same = False
     if not same:
-        raise JournalCorrupt("The opening of a batch does not read as one.")
+        raise JournalCorrupt(say("The opening of a batch cannot be read."))
     return opened
 
 
@@ -303,12 +304,12 @@ def encode_forgotten(forgotten: BatchForgotten) -> str:
 
 
 def decode_forgotten(details: str) -> BatchForgotten:
-    """Return the value that `encode_forgotten` turns into `details`. Raises `JournalCorrupt` when there is none."""
+    """Return the value that `encode_forgotten` wrote. Raises `JournalCorrupt` if it cannot have written this."""
     try:
         forgotten = BatchForgotten(**_read(details))
         same = encode_forgotten(forgotten) == details
     except (ValueError, TypeError, RecursionError):
         same = False
     if not same:
-        raise JournalCorrupt("The forgetting of a batch does not read as one.")
+        raise JournalCorrupt(say("The forgetting of a batch cannot be read."))
     return forgotten

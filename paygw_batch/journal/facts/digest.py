@@ -1,4 +1,4 @@
-"""Digests the rows of a batch, so that a later change to any of them is found."""
+"""Computes digests of a batch's rows, which reveal any later change to them."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,8 +17,8 @@ _ROWS_AT_ONCE = 1_000
 class RowDigest:
     """SHA-256 over rows of values in order, in hex.
 
-    Values are written as text, each closed by NUL; no value may hold one, so that different rows never have the same
-    bytes. Rows are hashed some at a time: a batch has a million of them.
+    Each value is hashed as text followed by NUL, and none may contain NUL, so different rows never have the same bytes.
+    Rows are hashed in groups: a batch can have a million.
     """
 
     def __init__(self, values: int) -> None:
@@ -28,9 +28,9 @@ class RowDigest:
         self._sha256 = hashlib.sha256()
 
     def add(self, row: str) -> None:
-        """Take one row in: its values as text, NUL between them.
+        """Add one row: its values as text, NUL between them.
 
-        Raises `InternalError`, now or at a later row, when a value holds NUL: validated text never does.
+        Raises `InternalError`, now or at a later row, if a value contains NUL: validated text never does.
         """
         self.count += 1
         self._waiting.append(row)
@@ -51,14 +51,14 @@ class RowDigest:
 
 
 def leaf_of(text: bytes, salt: bytes) -> bytes:
-    """Return the digest that is left of a forgotten row: SHA-256 over its salt and its canonical text."""
+    """Return the digest that remains of a forgotten row: SHA-256 over its salt and its canonical text."""
     return hashlib.sha256(salt + text).digest()
 
 
 class LeafDigest:
-    """SHA-256 over the leaves of rows in order, in hex: a row can be replaced by its leaf, and the digest stays.
+    """SHA-256 over the leaves of rows in order, in hex: it stays the same if a row is replaced by its leaf.
 
-    A leaf is SHA-256 over the salt of a row and its canonical text. Without the salt it says nothing about the text.
+    A leaf is SHA-256 over a row's salt and canonical text. Without the salt it reveals nothing about the text.
     """
 
     def __init__(self) -> None:
@@ -66,9 +66,9 @@ class LeafDigest:
         self._sha256 = hashlib.sha256()
 
     def add(self, texts: Iterable[bytes], salts: Sequence[bytes]) -> None:
-        """Take in rows by their texts, and a salt for each. Raises `InternalError` when a value holds NUL.
+        """Add rows by their texts, with a salt for each. Raises `InternalError` if a value contains NUL.
 
-        Of a row that was forgotten there is the leaf in place of the salt, and its text is not looked at.
+        A forgotten row has its leaf in place of the salt, and its text is ignored.
         """
         rows = list(texts)
         if [text.count(b"\0") for text in rows] != [VALUES_OF_TEXT - 1] * len(salts):
@@ -85,7 +85,7 @@ class LeafDigest:
 
 
 class PageDigest:
-    """SHA-256 over pages in order, each with its length before it, in hex."""
+    """SHA-256 over pages in order, each preceded by its length, in hex."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -125,11 +125,11 @@ class OpeningDigests:
         return self.first_instruction + self._instructions.count
 
     def page(self, page: bytes) -> None:
-        """Take in the next page of the sheet."""
+        """Add the next page of the sheet."""
         self._pages.add(page)
 
     def instructions(self, some: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]) -> None:
-        """Take in the next new instructions, numbered on from those before, each with its salt."""
+        """Add the next new instructions, each with its salt; their numbers continue."""
         first = self.next_instruction
         self._instructions.add(some.canonical(first, replaced), salts)
         for kind, total in some.totals().items():
@@ -137,9 +137,9 @@ class OpeningDigests:
             self.counted[kind] = later if before is None else before.and_later(later)
 
     def stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
-        """Take in instructions as they are stored: number, replaced one, values of a `NewInstruction`, and salt.
+        """Add stored instructions: number, the one it replaces, the values of a `NewInstruction`, and salt.
 
-        Raises `InternalError` when a number is missing, or a value holds NUL.
+        Raises `InternalError` if a number is missing, or a value contains NUL.
         """
         remaining = iter(lines)
         while some := list(islice(remaining, _ROWS_AT_ONCE)):
@@ -150,7 +150,7 @@ class OpeningDigests:
             self.instructions(rows, replaced, [line[-1] for line in some])
 
     def known(self, known: Known) -> None:
-        """Take in the next row that another batch already has."""
+        """Add the next row that another batch already has."""
         self._known.add(f"{known.row}\0{known.instruction}")
 
     def opened(self) -> BatchOpened:

@@ -1,4 +1,4 @@
-"""Chains evidence, and turns notes of the journal into evidence and back: once for every store."""
+"""Chains evidence, and turns notes of the journal into evidence and back, for all stores."""
 
 import hashlib
 import json
@@ -16,9 +16,9 @@ from paygw_batch.journal.values import CarriedOut, ClockSeen, Entry, FirstReadin
 
 
 class EvidenceLine(NamedTuple):
-    """One line of evidence, as it is stored. `fact` is the number of the fact it brought about, if it did.
+    """One line of evidence, as stored. `fact` is the number of the fact that it caused, if any.
 
-    The salt, of random bytes in hex, keeps a content secret that was forgotten and whose hash is left.
+    The salt (random bytes in hex) protects a forgotten content, whose hash remains.
     """
 
     number: int
@@ -37,7 +37,7 @@ class EvidenceLine(NamedTuple):
 
 
 class EvidenceEnd(NamedTuple):
-    """The end of the chain of evidence, which the next line follows: the number of the last one, and its hash."""
+    """The end of the chain of evidence: the number of the last line, and its hash."""
 
     number: int
     hash: bytes
@@ -63,7 +63,7 @@ def _line_after(
         ruling.attempt,
         fact,
         salt,
-        storable(evidence.content).replace("\0", "?"),  # no store of texts has to keep a NUL
+        storable(evidence.content).replace("\0", "?"),  # not every store can keep NUL in a text
         b"",
     )
     return line._replace(hash=hash_after(end.hash, line))
@@ -72,7 +72,7 @@ def _line_after(
 def lines_of(
     end: EvidenceEnd, evidence: Evidence, ruling: Ruling, new_salt: NewSalt, *, fact: int | None, at: str
 ) -> Iterator[EvidenceLine]:
-    """Yield the lines of one piece of evidence: one, and one more for each further instruction it may be about."""
+    """Yield the lines of one piece of evidence: one for each instruction that it may be about, and at least one."""
     line = _line_after(end, evidence, ruling, fact=fact, at=at, salt=new_salt())
     yield line
     for other in ruling.others:
@@ -95,7 +95,7 @@ def word_of(entry: Entry) -> tuple[Evidence, Ruling]:
 
 
 def carried_out_evidence(done: CarriedOut) -> tuple[Evidence, Ruling]:
-    """Return as evidence that a statement was carried out."""
+    """Return the evidence that a statement was carried out."""
     said: dict[str, object] = {"batch": done.batch, "by": done.by, "sha256": done.sha256, "statement": done.name}
     said |= {"attempts": done.attempts} if done.attempts else {}
     return Evidence(EvidenceSource.STATEMENT, Claim(None), canonical(said)), Ruling(Finding.CARRIED_OUT)
@@ -109,7 +109,7 @@ def carried_out_of(content: str, at: str) -> CarriedOut:
 
 
 def first_reading_of(sha256: str, lines: Iterable[tuple[str, str]]) -> FirstReading:
-    """Return when a file was first read, by the content and time of the evidence of statements, oldest first."""
+    """Return the time when a file was first read, from the evidence of statements, oldest first."""
     first_at, attempts = "", dict[int, int]()
     for content, at in lines:
         said = json.loads(content)
@@ -154,7 +154,7 @@ def order_rows(content: str) -> tuple[str, frozenset[int]]:
 
 
 def withdrawal_evidence(withdrawal: Withdrawal) -> tuple[Evidence, Ruling]:
-    """Return as evidence that a signed document was withdrawn."""
+    """Return the evidence that a signed document was withdrawn."""
     said = {"by": withdrawal.by, "document": withdrawal.document, "sha256": withdrawal.sha256}
     return Evidence(EvidenceSource.PERSON, Claim(None), canonical(said)), Ruling(Finding.WITHDRAWN)
 
@@ -166,13 +166,13 @@ def withdrawal_of(content: str, at: str) -> Withdrawal:
 
 
 def require_in_force(sha256: str, withdrawals: Iterable[Withdrawal]) -> None:
-    """Raise `DocumentWithdrawn` if the signed document with this digest is among those that were withdrawn."""
+    """Raise `DocumentWithdrawn` if the signed document with this digest was withdrawn."""
     if sha256 and any(one.sha256 == sha256 for one in withdrawals):
         raise DocumentWithdrawn
 
 
 def clock_evidence(seen: ClockSeen) -> tuple[Evidence, Ruling]:
-    """Return as evidence how far our clock was from the gateway's."""
+    """Return the evidence of the difference between our clock and the gateway's."""
     said = {name: value for name, value in asdict(seen).items() if value or name == "ahead_s"}
     return Evidence(EvidenceSource.REPLY, Claim(None), canonical(said)), Ruling(Finding.CLOCK)
 
@@ -202,13 +202,13 @@ def note_evidence(note: Note) -> tuple[Evidence, Ruling, str]:
 
 
 def hash_after(before: bytes, line: EvidenceLine) -> bytes:
-    """Return the hash of `line` after one whose hash is `before`. Content is last: no other column has a line break."""
+    """Return the hash of `line` after the hash `before`. Content is last: no other column can contain a line break."""
     text = "\n".join(str(column) for column in line[:-1])
     return hashlib.sha256(before + text.encode()).digest()
 
 
 def candidate_of(number: int, client_orderid: str, amount: str, currency: str, progress: RowProgress) -> Candidate:
-    """Return an instruction as a claim is compared with it."""
+    """Return an instruction's values for comparison with a claim."""
     return Candidate(
         number,
         client_orderid,
@@ -222,5 +222,5 @@ def candidate_of(number: int, client_orderid: str, amount: str, currency: str, p
 
 
 def note_of(source: EvidenceSource, number: int) -> str:
-    """Return the sentence that an outcome carries which evidence brought about."""
+    """Return the sentence for an outcome that evidence caused."""
     return f"By {source.value} (evidence {number})."

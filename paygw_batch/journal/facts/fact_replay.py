@@ -1,4 +1,4 @@
-"""Replays the facts of instructions; the `verify` of each store compares the result with its tables."""
+"""Replays the facts of instructions; each store's `verify` compares the result with its tables."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,13 +9,14 @@ from paygw_batch.core.lifecycle import Concluded, IllegalMove, Released, Replace
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.codec import decode
 from paygw_batch.journal.facts.progress import RowProgress, advance, succeed
+from paygw_batch.language import say
 
 StoredFact = tuple[int, str, str, int, str | None, str]
-"""A fact about an instruction as it is stored: number, time, kind, attempt, the state it contradicts, details."""
+"""A stored fact about an instruction: number, time, kind, attempt, the state it contradicts, details."""
 
 
 class NamedReply(NamedTuple):
-    """A fact, by its place among those of its instruction (from 0), and the SHA-256 of the reply that it names."""
+    """A fact, by its position among those of its instruction (from 0), and the SHA-256 of the reply that it names."""
 
     place: int
     seq: int
@@ -56,25 +57,31 @@ class InstructionReplay:
         replaces: int | None,
         facts: Iterable[StoredFact],
     ) -> Replayed:
-        """Return the result of `facts` in their order. Raises `JournalCorrupt` for one that was never appended so."""
+        """Replay `facts` in order. Raises `JournalCorrupt` for one that was never appended so."""
         progress, order_ids = self._start(client_orderid, replaces, batch, row)
         replies = []
         for place, (seq, at, kind, attempt, contradicts, details) in enumerate(facts):
             try:
                 fact = decode(kind, details)
             except JournalCorrupt as error:
-                raise JournalCorrupt(f"Fact {seq}: {error.message}") from None
+                raise JournalCorrupt(say("Fact {number}: {reason}", number=seq, reason=error.message)) from None
             if isinstance(fact, Concluded) and fact.outcome.reply_sha256 is not None:
                 replies.append(NamedReply(place, seq, fact.outcome.reply_sha256))
             after = advance(progress, fact, attempt, at)
             if isinstance(after, IllegalMove):
                 if contradicts != after.state.value:
-                    raise JournalCorrupt(f"Fact {seq} does not fit where instruction {number} stood.")
+                    raise JournalCorrupt(
+                        say("Fact {fact} does not fit the state of instruction {number}.", fact=seq, number=number)
+                    )
                 self._counts["contradictions"] += 1
                 continue
             if contradicts is not None:
                 raise JournalCorrupt(
-                    f"Fact {seq} fits where instruction {number} stood, but is marked as contradicting."
+                    say(
+                        "Fact {fact} fits the state of instruction {number}, but is marked as a contradiction.",
+                        fact=seq,
+                        number=number,
+                    )
                 )
             if isinstance(fact, Released):
                 order_ids.add(fact.order_id)
@@ -86,17 +93,24 @@ class InstructionReplay:
         return Replayed(progress, order_ids, replies)
 
     def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> tuple[RowProgress, set[str]]:
-        """Return the first progress of an instruction, and the order ids that are its own."""
+        """Return an instruction's initial progress, and its own order ids."""
         if replaces is None:
             return RowProgress(client_orderid), {client_orderid}
         handover = self._handovers.pop(replaces, None)
         if handover is None or (handover.batch, handover.row) != (batch, row):
-            raise JournalCorrupt(f"Row {row} of batch {batch} replaces instruction {replaces}, which no fact says.")
+            raise JournalCorrupt(
+                say(
+                    "Row {row} of batch {batch} replaces instruction {number}, but no fact records that.",
+                    row=row,
+                    batch=batch,
+                    number=replaces,
+                )
+            )
         return succeed(handover.progress), handover.order_ids
 
 
 class LinesByInstruction:
-    """Lines in groups by their first column, an instruction's number, asked for in ascending order."""
+    """Groups lines by their first column, an instruction's number; groups are requested in ascending order."""
 
     def __init__(self, lines: Iterator[tuple[Any, ...]], what: str) -> None:
         self._lines = lines
@@ -106,7 +120,7 @@ class LinesByInstruction:
     def of(self, number: int) -> list[tuple[Any, ...]]:
         """Return the lines of instruction `number`, without that number.
 
-        Raises `JournalCorrupt` when lines of another one were passed over.
+        Raises `JournalCorrupt` if lines of another instruction were skipped.
         """
         group = []
         line = self._next
@@ -119,8 +133,12 @@ class LinesByInstruction:
         return group
 
     def end(self) -> None:
-        """Raise `JournalCorrupt` when lines are left."""
+        """Raise `JournalCorrupt` if lines are left."""
         if self._next is not None:
             raise JournalCorrupt(
-                f"{self._what} speaks of instruction {self._next[0]}, which the journal does not have."
+                say(
+                    "{line} refers to instruction {number}, which the journal does not have.",
+                    line=say(self._what),
+                    number=self._next[0],
+                )
             )

@@ -1,7 +1,7 @@
-"""Forgets the people of a batch: the removal, the rest, and how a later change to the rest is found.
+"""Forgets the people of a batch: removes their data, and digests the rest so that a later change is detected.
 
-Names, numbers and texts about people go. The hash of a line that they were part of stays, and with it the chain. A fact
-in that chain says who forgot whom, and digests all that is left. Pure.
+Names, numbers and texts about people are removed. The hash of each line stays, and with it the chain. A fact in that
+chain records who forgot whom, and a digest of everything left. Pure.
 """
 
 import hashlib
@@ -14,18 +14,18 @@ from paygw_batch.core.evidence import EvidenceSource
 from paygw_batch.journal.facts.codec import canonical
 
 MARK = "\x1e"
-"""A control character, which no content and no payee has: it marks a fingerprint."""
+"""Marks a fingerprint: a control character, which no content and no payee contains."""
 _LEFT_OF_A_STATEMENT = ("attempts", "batch", "sha256")
-"""Says when a file was first read, and of which attempts it can speak: without it an old file could settle a row."""
+"""Marks when a file was first read. Without that time, an old file could settle a newer attempt."""
 
 
 def fingerprint(key: bytes | None, kind: str, value: str) -> str:
-    """Return the substitute by which the same value is recognised later; empty without a key."""
+    """Return a fingerprint by which the same value is recognised later; empty without a key."""
     return "" if key is None else MARK + hmac.digest(key, f"{kind}\0{value}".encode(), "sha256").hex()
 
 
 def key_id(key: bytes | None) -> str:
-    """Return the name of a key, which says nothing about it and can be made again of it alone; empty for none."""
+    """Return the id of a key, which follows from the key and reveals nothing about it; empty without a key."""
     return "" if key is None else hmac.digest(key, b"which key", "sha256").hex()[:32]
 
 
@@ -41,7 +41,7 @@ def evidence_left(source: str, content: str) -> str:
 
 
 class Remains:
-    """Digests the lines that are left after one fact of forgetting, in their order."""
+    """Digests the lines that remain after one fact of forgetting, in order."""
 
     def __init__(self) -> None:
         self._sha256 = hashlib.sha256()

@@ -1,7 +1,7 @@
-"""Chains the notifications of an inbox, so that a changed, missing or foreign one is found.
+"""Chains the notifications of an inbox, so that a changed, missing or foreign notification is detected.
 
-A group is one durable commit. Its hash is SHA-256 over the hash before it and the group's text: the number of
-its first notification and the contents. The first group of an inbox is empty: it says where the inbox goes on from.
+A group is one durable commit. Its hash is SHA-256 over the previous hash and the group's text: the number of its first
+notification and the contents. The first group of an inbox is empty: it says where the inbox continues from.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ class InboxEntry:
 class InboxGroup(NamedTuple):
     """A line of the inbox: the number of its last notification, a salt and the contents as JSON, and its hash.
 
-    The salt keeps contents secret that were forgotten and whose hash is left.
+    The salt protects forgotten contents, whose hash remains.
     """
 
     last: int
@@ -37,26 +37,26 @@ class InboxGroup(NamedTuple):
 
     @property
     def end(self) -> InboxEnd:
-        """The end of an inbox that ends with this group."""
+        """The end of the inbox after this group."""
         return InboxEnd(self.last, self.hash)
 
 
 def first_group(end: InboxEnd) -> InboxGroup:
-    """Return the empty group with which an inbox begins that goes on from `end`."""
+    """Return the empty first group of an inbox that continues from `end`."""
     return InboxGroup(end.number, canonical([]), end.hash)
 
 
 def next_group(end: InboxEnd, contents: Sequence[str], salt: str) -> InboxGroup:
-    """Return `contents` as the group that follows `end`."""
+    """Return `contents` as the group after `end`."""
     text = canonical([salt, *contents])
     return InboxGroup(end.number + len(contents), text, _hash(end, text))
 
 
 def entries_after(groups: Iterable[InboxGroup], taken: InboxEnd, path: str) -> Iterator[InboxEntry]:
-    """Yield the notifications after `taken`, and check each group against the one before it.
+    """Yield the notifications after `taken`; check each group against the one before it.
 
-    `groups` begin with one whose last notification is no later than `taken`. Raises `InboxDamaged` when a group was
-    changed, or when the inbox at `path` does not go on from `taken`.
+    The last notification of the first of `groups` is at most `taken`. Raises `InboxDamaged` if a group was changed, or
+    if the inbox at `path` does not continue from `taken`.
     """
     remaining = iter(groups)
     end = next((group.end for group in remaining), InboxEnd(-1))

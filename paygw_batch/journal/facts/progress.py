@@ -30,15 +30,16 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.recorded_words import kept, kept_text, with_duplicate
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import RowState
+from paygw_batch.language import say
 
 PROVEN_STATEMENT = "proven_statement"
-"""The error code of a row that was called rejected by a proven statement. Its quarantine is lifted, its mark stays."""
+"""The error code of a row that a proven statement calls rejected. This lifts its quarantine; its mark stays."""
 _FRESH = Standing()
 _NOT_SENT, _UNKNOWN = OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN
 
 
 class RowProgress(NamedTuple):
-    """All that facts change of an instruction; a tuple, because every payout makes two.
+    """Everything about an instruction that facts change; a tuple, because every payout makes two.
 
     `order_id` is what the next attempt is sent under, `sent_orderid` what the latest was; `inherited_attempts` counts
     the attempts of the instruction this one replaced, whose numbering it continues. Times are UTC, ISO 8601 with `Z`.
@@ -61,16 +62,16 @@ class RowProgress(NamedTuple):
 
     @property
     def is_rejected_by_person(self) -> bool:
-        """Whether it is rejected on a person's word alone: the quarantine of its attempt holds it."""
+        """Whether only a person says that it is rejected: then the quarantine of its attempt applies."""
         return waits_for_quarantine(self.standing, self.error_code)
 
 
 class _States(dict[str, State]):
-    """The states by their words; a CHECK in a table would say the same, at 3 us a write."""
+    """The states by their words; a CHECK in a table would do the same, at 3 us a write."""
 
     def __missing__(self, word: str) -> State:
-        """Reject a word that we never write."""
-        raise JournalCorrupt(f"An instruction has an unknown state: {word[:20]!r}.")
+        """Refuse a word that we never write."""
+        raise JournalCorrupt(say("An instruction has an unknown state: {state!r}.", state=word[:20]))
 
 
 STATES: Mapping[str, State] = _States({state.value: state for state in State})
@@ -89,7 +90,7 @@ def progress_of(columns: Sequence[Any]) -> RowProgress:
 
 
 def columns_of(progress: RowProgress) -> tuple[Any, ...]:
-    """Return a progress as it is stored, in the order of `COLUMNS`."""
+    """Return a progress as stored, in the order of `COLUMNS`."""
     order_id, standing, *further = progress
     return (
         *(order_id, standing.state, standing.attempt, standing.generation, standing.possible_duplicate_of),
@@ -98,12 +99,12 @@ def columns_of(progress: RowProgress) -> tuple[Any, ...]:
 
 
 def waits_for_quarantine(standing: Standing, error_code: str | None) -> bool:
-    """Whether a row is rejected on a word that neither came over the wire nor was proven: its attempt may be paid."""
+    """Whether a row was rejected by a word that came neither from the gateway nor with proof: it may be paid."""
     return standing.is_rejected_by_word and error_code != PROVEN_STATEMENT
 
 
 def is_in_quarantine(progress: RowProgress, cutoff: str) -> bool:
-    """Whether a rejected row may not be sent again yet: only a person says so, and its attempt left after `cutoff`.
+    """Whether a rejected row must wait: only a person says that it was rejected, and its attempt left after `cutoff`.
 
     Times are UTC, ISO 8601 with `Z`. If nothing left, there is nothing to wait for.
     """
@@ -112,9 +113,9 @@ def is_in_quarantine(progress: RowProgress, cutoff: str) -> bool:
 
 
 def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgress | IllegalMove:
-    """Return the progress after `fact`, which is about attempt number `attempt` and is known since `at`.
+    """Return the progress after `fact`, which is about attempt number `attempt` and was recorded at `at`.
 
-    Beyond the table of the state machine, an intent under any order id but the one that is due is illegal.
+    Beyond the rules of the state machine, an intent is illegal under any order id but the next one.
     """
     after = step(before.standing, fact, attempt)
     if isinstance(after, IllegalMove):
@@ -160,7 +161,7 @@ def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgre
 
 
 def message_of(fact: Fact) -> str | None:
-    """Return the message of a row that `fact` moved; None if there is nothing to say."""
+    """Return the message of a row that `fact` moved, or None."""
     match fact:
         case Intended():
             return None
@@ -200,7 +201,7 @@ def _concluded(before: RowProgress, after: Standing, outcome: Outcome, at: str) 
 
 
 def _message(outcome: Outcome) -> str | None:
-    """Return the gateway's message, or ours if it has none; None if we have none."""
+    """Return the gateway's message, else ours, else None."""
     if outcome.message:
         return _storable(kept_text(outcome.message))
     if outcome.kind is _UNKNOWN or outcome.kind is _NOT_SENT:
@@ -209,7 +210,7 @@ def _message(outcome: Outcome) -> str | None:
 
 
 def _storable(text: str | None) -> str | None:
-    """Return `text` as a database can hold it: a gateway may send half a surrogate pair, which is not text."""
+    """Return `text` as a database can store it: a gateway may send half a surrogate pair, which is not text."""
     return text if text is None or text.isascii() else storable(text)
 
 
@@ -219,7 +220,7 @@ def storable(text: str) -> str:
 
 
 def amendable(standing: Standing) -> bool:
-    """Whether an amended row may replace the payment: it is rejected, or nothing left that was not answered.
+    """Whether an amended row may replace the payment: it is rejected, or no attempt of it can have been paid.
 
     A row that a person called not received is neither: it may have been paid all the same. For a row that a person
     called rejected, the quarantine must be over as well: `is_in_quarantine`.

@@ -1,4 +1,4 @@
-"""Keeps the key of the fingerprints of forgotten payees: a file of its owner alone, and never in the journal itself."""
+"""Keeps the key of forgotten payees' fingerprints in a private file, never in the journal itself."""
 
 import os
 from pathlib import Path
@@ -12,14 +12,14 @@ _BYTES = 32
 
 
 def fingerprint_key_path(journal: Path) -> Path:
-    """Return where the key of a journal is on this machine: beside it."""
+    """Return the path of a journal's key, which is beside the journal."""
     return journal.with_name(f"{journal.name}.fingerprint-key")
 
 
 class FingerprintKey:
-    """The key of the fingerprints, in the file at `path`; None: in memory, for a journal that ends with its process.
+    """The key of the fingerprints, in the file at `path`; None: in memory, for a journal in memory.
 
-    Without it a fingerprint says nothing about a payee, and a payee who is paid again is not known again.
+    Without it a fingerprint reveals nothing about a payee, and a payee who is paid again is not recognised.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -27,7 +27,7 @@ class FingerprintKey:
         self._key: bytes | None = None
 
     def read(self) -> bytes | None:
-        """Return the key; None where there is none. Raises `JournalError` for a file that is not private, or no key."""
+        """Return the key, or None. Raises `JournalError` for a file that is not private, or not a key."""
         if self._key is None and self.path is not None and check_file(self.path):
             try:
                 key = bytes.fromhex(self.path.read_text(encoding="ascii").strip())
@@ -39,13 +39,13 @@ class FingerprintKey:
         return self._key
 
     def make(self) -> bytes:
-        """Return the key, made where there is none. Raises `OSError`."""
+        """Return the key; create it if there is none. Raises `OSError`."""
         if (found := self.read()) is not None:
             return found
         return self.keep(os.urandom(_BYTES))
 
     def keep(self, key: bytes) -> bytes:
-        """Write a key, and return it; or the one that another process was faster to write. Raises `OSError`."""
+        """Write a key and return it, or the key that another process wrote first. Raises `OSError`."""
         if self.path is None:
             self._key = key
             return key

@@ -1,7 +1,7 @@
 """Checks where a journal may be, and opens its files: private, plain, on a disk of this machine.
 
-Everything here is checked by name before SQLite opens the database; nothing here ever opens the database file itself
-(closing any descriptor of it would drop SQLite's locks on it).
+All checks are by name, before SQLite opens the database. This module never opens the database file: closing any
+descriptor of it would drop SQLite's locks on it.
 """
 
 import os
@@ -25,9 +25,9 @@ _OTHERS_WRITE = 0o022
 
 
 def canonical_path(path: Path) -> Path:
-    """Return the one absolute name of `path`: no `..` and no link on the way, the last part as it was given.
+    """Return the absolute path of `path`, without `..` and links, and with its last part as given.
 
-    Raises `JournalError` for a name that is not text: SQLite could not open it.
+    Raises `JournalError` if the name is not text: SQLite could not open it.
     """
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow a link in the last part
     one_name = Path(os.path.realpath(absolute.parent)) / absolute.name
@@ -41,7 +41,7 @@ def canonical_path(path: Path) -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Make `directory` and its missing parents, for its owner alone; their names are durable on return."""
+    """Make `directory` and its missing parents, private to their owner; their names are durable on return."""
     missing = []
     while not directory.exists():
         missing.append(directory)
@@ -59,7 +59,7 @@ def make_directory(directory: Path) -> None:
 
 
 def check_directory(directory: Path) -> None:
-    """Raise `JournalError` unless `directory` is a directory of this machine that only its owner can write."""
+    """Raise `JournalError` unless `directory` is on this machine and only its owner can write to it."""
     try:
         found = directory.stat()
     except OSError as error:
@@ -93,22 +93,22 @@ def check_directory(directory: Path) -> None:
 
 
 def outbox_path(journal: Path) -> Path:
-    """Return where the outbox of a journal is: beside it."""
+    """Return the path of a journal's outbox, which is beside the journal."""
     return journal.with_name(f"{journal.name}.outbox")
 
 
 def audit_path(journal: Path) -> Path:
-    """Return where the audit trail of a journal is: beside it."""
+    """Return the path of a journal's audit trail, which is beside the journal."""
     return journal.with_name(f"{journal.name}.audit")
 
 
 def copied_path(journal: Path) -> Path:
-    """Return where it is noted when a journal was copied last: beside it."""
+    """Return the path of the file beside a journal that has the time of its last backup."""
     return journal.with_name(f"{journal.name}.copied")
 
 
 def check_file(path: Path) -> bool:
-    """Return whether a file is at `path`. Raises `JournalError` when it is not a plain file of its owner alone."""
+    """Return whether `path` exists. Raises `JournalError` unless it is a plain, private file."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -135,9 +135,9 @@ def check_file(path: Path) -> bool:
 
 
 def open_private(path: Path) -> int:
-    """Open a file of ours for reading and writing, made for its owner alone if it is missing, never through a link.
+    """Open a private file for reading and writing, never through a link; create it if it is missing.
 
-    Returns a descriptor that no program started by this one inherits.
+    Returns a descriptor that child programs do not inherit.
     """
     check_file(path)
     try:
@@ -168,7 +168,7 @@ def _mount_table() -> str:
 
 
 def _unescaped(point: str) -> str:
-    """Return a mount point as it is: the kernel writes blanks and the like as three octal digits."""
+    """Return a mount point decoded: the kernel writes blanks and the like as three octal digits."""
     for code in ("\\040", "\\011", "\\012", "\\134"):
         point = point.replace(code, chr(int(code[1:], 8)))
     return point

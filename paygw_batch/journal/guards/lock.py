@@ -26,10 +26,10 @@ _held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class LockWait:
-    """How long a lock is waited for that another process keeps although the run that took it has ended.
+    """How long to wait for a lock that outlives the run that took it.
 
-    A run that is killed while it starts a process can leave the lock with that process for a moment: a new process has
-    all files of the old one open until it begins its own program. `is_any_holder` waits for living holders as well.
+    A run killed while it starts a process can leave the lock with that process for a moment: a new process keeps all
+    files of the old one open until it runs its own program. `is_any_holder` also waits for living holders.
     """
 
     limit_s: float = 5.0
@@ -50,8 +50,8 @@ class WriteLock(Protocol):
 class RunLock:
     """The right to write one journal, held from construction to `close` or the end of the process.
 
-    `kind` and `command` say who holds it: the one for programs, the other for people. Raises `held`, naming the holder,
-    when another process has it. A living holder is not waited for, unless `wait` says so.
+    `kind` and `command` identify the holder, to programs and to people. Raises `held`, naming the holder, if another
+    process has it. Waits for a living holder only with `wait`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class RunLock:
 
 
 def _lock(path: Path, held: type[JournalHeld], wait: LockWait) -> int:
-    """Return a descriptor that holds the lock on the file that is at `path` now."""
+    """Return a descriptor that holds the lock on the file now at `path`."""
     give_up_s = wait.monotonic_s() + wait.limit_s
     while True:
         fd = open_private(path)
@@ -105,7 +105,7 @@ def _lock(path: Path, held: type[JournalHeld], wait: LockWait) -> int:
             continue
         if _is_same_file(fd, path):
             return fd
-        os.close(fd)  # someone removed the file between opening and locking it: a lock on it would keep no one out
+        os.close(fd)  # the file was removed between opening and locking it: a lock on it would keep no one out
 
 
 def _is_same_file(fd: int, path: Path) -> bool:
@@ -117,7 +117,7 @@ def _is_same_file(fd: int, path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who took the lock, as far as it has said: `pid` is 0 while it has not."""
+    """The process that took the lock; `pid` is 0 until it has written its name."""
 
     pid: int = 0
     host: str = ""
@@ -126,7 +126,7 @@ class LockHolder:
     kind: HolderKind = HolderKind.STARTING
 
     def has_ended(self) -> bool:
-        """Whether the process that took the lock is known to be dead, so that only a process it started can have it."""
+        """Whether the process that took the lock is known to be dead: only a process that it started can have it."""
         if self.pid <= 0 or self.host != socket.gethostname():
             return False
         try:
@@ -139,7 +139,7 @@ class LockHolder:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Whether a process has ended and its parent has not taken note of it yet. Such a one has no file open."""
+    """Whether a process is a zombie: it has ended, and has no file open, but its parent has not waited for it."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -150,7 +150,7 @@ def _is_zombie(pid: int) -> bool:
 def _holder(fd: int) -> LockHolder:
     try:
         told = json.loads(os.pread(fd, _HOLDER_BYTES, 0))
-        # A later version may write another kind. What is not known is not waited for.
+        # A later version may write another kind: do not wait for an unknown one.
         kind = HolderKind.LISTENER if told.get("kind") == HolderKind.LISTENER.value else HolderKind.RUN
         return LockHolder(int(told["pid"]), str(told["host"]), str(told["since"]), str(told["command"]), kind)
     except (ValueError, TypeError, KeyError, AttributeError):  # it has the lock, and has not written its name yet
@@ -158,15 +158,15 @@ def _holder(fd: int) -> LockHolder:
 
 
 def lock_path(journal: Path) -> Path:
-    """Return the path of the lock of a journal: a file beside it."""
+    """Return the path of a journal's lock file, which is beside the journal."""
     return journal.with_name(f"{journal.name}.lock")
 
 
 def journal_holder(journal: Path) -> LockHolder | None:
-    """Return who holds a journal, or None: nobody does. The lock itself is not touched.
+    """Return who holds a journal, or None, without touching the lock.
 
-    To ask by taking it, even for a moment, can make a run that starts just then fail. Linux lists the locks
-    of the processes that can be seen from here; elsewhere the living process that the file names counts.
+    Taking the lock to find out, even for a moment, could make a run fail that starts just then. Linux lists the locks
+    of visible processes; elsewhere the process named in the file counts if it is alive.
     """
     try:
         with lock_path(journal).open("rb") as file:
@@ -179,7 +179,7 @@ def journal_holder(journal: Path) -> LockHolder | None:
 
 
 def _is_locked(inode: int, pid: int) -> bool:
-    """Return whether a process holds a lock on the file. Its device is not compared: some file systems name two."""
+    """Return whether a process holds a lock on the file. The device is not compared: some file systems report two."""
     try:
         listed = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -208,7 +208,7 @@ def _held_by(holder: LockHolder, held: type[JournalHeld]) -> JournalHeld:
 
 
 def _let_go_in_child() -> None:
-    """Close the descriptors a forked child inherits, which would keep the lock alive after its parent has ended."""
+    """Close the descriptors that a forked child inherits: they would keep the lock after its parent has ended."""
     for lock in list(_held):
         lock.close()
 

@@ -1,8 +1,8 @@
 """The witness: the chain's head, kept a second time in a small file elsewhere.
 
-A journal that was restored from a backup, copied or replaced is sound in itself, and would have rows paid again. It is
-found because the witness has seen more. Two slots in separate sectors are written in turn, each with a checksum:
-at whatever moment a machine stops, the other slot is whole.
+A journal that was restored from a backup, copied or replaced is consistent, and would pay rows again. The witness finds
+it, because the witness has seen newer facts. Two slots in separate sectors are written in turn, each with a checksum:
+whenever a machine stops, one slot is whole.
 """
 
 import hashlib
@@ -24,9 +24,9 @@ _WORD = "paygw-witness-1"
 
 @dataclass(frozen=True, slots=True)
 class WitnessedHead:
-    """The newest fact of a journal, as its witness noted it: id of the journal, number of the fact, its hash (hex).
+    """The newest fact that a witness noted: the journal's id, the fact's number, and its hash (hex).
 
-    `seq` is 0 when the journal was made and no fact was written yet.
+    `seq` is 0 for a new journal without facts.
     """
 
     journal_id: str
@@ -35,15 +35,15 @@ class WitnessedHead:
 
 
 def witness_path(witness_dir: Path, journal: Path) -> Path:
-    """Return the path of the witness of the journal at this settled path."""
+    """Return the path of the witness of the journal at this canonical path."""
     digest = hashlib.sha256(os.fsencode(journal)).hexdigest()
     return witness_dir / f"{digest[:32]}.witness"
 
 
 def read_witness(path: Path, mend: str | None = None) -> WitnessedHead | None:
-    """Return the newest that the witness has seen; None when there is no witness.
+    """Return the newest fact that the witness has seen; None if there is no witness.
 
-    Raises `WitnessDamaged`, with the hint `mend`, when the file exists and nothing in it can be read.
+    Raises `WitnessDamaged`, with the hint `mend`, if the file exists but neither slot can be read.
     """
     if not check_file(path):
         return None
@@ -63,7 +63,7 @@ def read_witness(path: Path, mend: str | None = None) -> WitnessedHead | None:
 
 
 def seen_elsewhere(witness_dir: Path, journal_id: str) -> Iterator[tuple[Path, WitnessedHead]]:
-    """Yield path and newest fact of every witness of a journal in `witness_dir`, for any place of the journal."""
+    """Yield path and newest fact of every witness of a journal in `witness_dir`, wherever the journal was."""
     for path in sorted(witness_dir.glob("*.witness")):
         seen = read_witness(path)
         if seen is not None and seen.journal_id == journal_id:
@@ -71,7 +71,7 @@ def seen_elsewhere(witness_dir: Path, journal_id: str) -> Iterator[tuple[Path, W
 
 
 def retire(path: Path, seen: WitnessedHead) -> None:
-    """Keep the witness of a journal that is lost under the journal's own name, where another takes its place."""
+    """Rename the witness of a lost journal after that journal, because another journal takes over its path."""
     path.rename(path.with_name(f"{seen.journal_id}.witness"))
     sync_directory(path.parent)
 
@@ -89,7 +89,7 @@ class HeadWitness(Protocol):
 
 
 class Witness:
-    """The witness of a journal that a run writes. Made for its owner alone if it is missing."""
+    """The witness of a journal that a run writes. Creates the file, private to its owner, if it is missing."""
 
     def __init__(self, path: Path, seen: WitnessedHead) -> None:
         self.path = path
@@ -111,7 +111,7 @@ class Witness:
         self._next_slot = 1 - self._next_slot
 
     def put(self, content: bytes, offset: int) -> None:
-        """Write bytes beside the slots. They are durable with the next `note`. Raises `OSError`."""
+        """Write bytes outside of the slots; the next `note` makes them durable. Raises `OSError`."""
         while content:
             written = os.pwrite(self._fd, content, offset)
             content, offset = content[written:], offset + written
@@ -128,10 +128,10 @@ class Witness:
 def require_not_older(
     seen: WitnessedHead, path: Path, *, journal_id: str, seq: int, hash_at: Callable[[int], str]
 ) -> None:
-    """Raise `JournalWentBack` unless a journal with this id, that ends at `seq`, continues from `seen`.
+    """Raise `JournalWentBack` unless the journal with this id, whose newest fact is `seq`, includes `seen`.
 
-    A journal that is ahead of its witness is fine: a run may end between writing the one and the other. A witness of
-    another journal that never had a fact says nothing.
+    A journal may be ahead of its witness: a run can end between the two writes. A witness of another journal that never
+    had a fact proves nothing.
     """
     if seen.journal_id != journal_id and seen.seq == 0:
         return
@@ -157,7 +157,7 @@ def require_not_older(
 
 
 def missing_journal(journal: Path, seen: WitnessedHead) -> JournalWentBack:
-    """Return the error for a journal that is gone although its witness knows it."""
+    """Return the error for a journal that is missing although its witness knows it."""
     return JournalWentBack(
         say(
             "The journal {journal} ({journal_id}) is gone, and rows were already sent from it.",
@@ -189,7 +189,7 @@ def _slot(seen: WitnessedHead) -> bytes:
 
 
 def _read_slot(content: bytes) -> WitnessedHead | None:
-    """Return the fact noted in a slot, None when the slot is empty, torn or damaged."""
+    """Return the fact in a slot; None if the slot is empty, torn or damaged."""
     try:
         _, journal_id, seq, head_hash, _ = content.decode("ascii").split()
         seen = WitnessedHead(journal_id, int(seq), head_hash)
@@ -199,12 +199,12 @@ def _read_slot(content: bytes) -> WitnessedHead | None:
 
 
 def make_witness(path: Path, seen: WitnessedHead) -> None:
-    """Make a witness that knows `seen`, in the place of any before: under another name first, then under its own."""
+    """Replace any witness by one that knows `seen`: write it under another name, then rename it."""
     with replacing(path) as file:
         for offset in _SLOT_OFFSETS:
             os.pwrite(file.fileno(), _slot(seen), offset)
 
 
 def _sync_data(fd: int) -> None:
-    """Flush the data of a file, and its size if that changed; macOS has no call for just that."""
+    """Flush the data of a file, and its size if it changed; macOS can only flush everything."""
     getattr(os, "fdatasync", os.fsync)(fd)

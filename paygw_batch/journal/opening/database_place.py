@@ -433,7 +433,7 @@ class DatabasePlace(JournalPlace):
             if entry.path == identity.home and entry.journal_id != identity.journal_id and entry.pays((self.endpoint,)):
                 raise JournalWentBack(
                     say("This is not the journal that this machine last sent rows from."),
-                    hint="Nothing was sent. Bring the database back, or name the right one in [journal] url.",
+                    hint=say("Nothing was sent. Bring the database back, or name the right one in [journal] url."),
                 )
         return identity
 

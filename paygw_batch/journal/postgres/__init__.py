@@ -1,1 +1,1 @@
-"""Stores the journal in PostgreSQL: tables, functions and SQL behind the journal's port."""
+"""Stores the journal in PostgreSQL: the tables, functions and SQL that implement the journal's port."""

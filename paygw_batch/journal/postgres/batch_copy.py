@@ -29,7 +29,7 @@ def copy_batch(
     replaced: Mapping[int, int],
     chunk_rows: int,
 ) -> str:
-    """Write a batch with all that belongs to it; return the reference that its order ids were derived from, or none."""
+    """Write a whole batch; return the reference that its order ids were derived from, or none."""
     number = record.number
     first = digests.first_instruction
     with one_ahead(parts) as coming:
@@ -65,7 +65,7 @@ def copy_batch(
 
 
 def _line_of(number: int, batch: int, new: NewInstruction, replaces: int | None, salt: bytes) -> Row:
-    """Return a new instruction as it is stored."""
+    """Return the stored form of a new instruction."""
     row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
     own = (row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content)
     return number, batch, *own, salt
@@ -91,7 +91,7 @@ def _copy_ids(connection: Connection[Row], operation: str, found: list[Row]) -> 
 
 
 def divide(connection: Connection[Row], number: int, first: int, after_last: int, chunk_rows: int) -> None:
-    """Divide the new instructions into chunks, count those, and hold the batch against its own rules."""
+    """Divide the new instructions into chunks, count these, and check the batch."""
     query = """INSERT INTO chunk (batch, first, last)
         SELECT %s, first, least(first + %s, %s) - 1 FROM generate_series(%s::bigint, %s - 1, %s) first"""
     fetch(connection, query, (number, chunk_rows, after_last, first, after_last, chunk_rows))

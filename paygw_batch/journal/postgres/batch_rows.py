@@ -16,11 +16,12 @@ from paygw_batch.journal.facts.progress import PROGRESS, STATES, progress_of, ro
 from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW
 from paygw_batch.journal.values import Due, RowState, StateTally, WantedRows
+from paygw_batch.language import say
 
 _AT_ONCE = 10_000
 _CHUNKS_AT_ONCE = 32
 _LOOKED_THROUGH = 1_000
-"""The number of rows that are looked through at a time if most are not due."""
+"""The number of rows read at a time if most are not due."""
 _OF_BATCH = """SELECT t.country, t.currency, t.state, t.rows, t.minor
     FROM chunk c JOIN chunk_tally t ON t.chunk = c.number WHERE c.batch = %s"""
 _KNOWN = """SELECT p.country, p.currency, p.state, 1 AS rows, p.minor
@@ -34,7 +35,7 @@ _HELD = """SELECT p.country, p.currency, 'ready', -1, -p.minor
         SELECT e.instruction FROM known k JOIN unanswered e ON e.instruction = k.instruction WHERE k.batch = %s
     ) held CROSS JOIN LATERAL (SELECT * FROM progress WHERE number = held.instruction OFFSET 0) p
     WHERE p.state = 'ready'"""
-"""The ready instructions of a batch that evidence holds, taken off again."""
+"""The ready instructions of a batch that evidence holds, to be subtracted."""
 _SUMMED = """SELECT country, currency, state, sum(rows), sum(minor) FROM ({rows}) n GROUP BY 1, 2, 3
     HAVING sum(rows) > 0 ORDER BY 1, 2, 3"""
 _PAGE = """page AS MATERIALIZED (
@@ -43,7 +44,7 @@ _PAGE = """page AS MATERIALIZED (
         (SELECT row, instruction FROM known WHERE batch = %s AND row > %s ORDER BY row LIMIT %s)
         ORDER BY row LIMIT %s
     )"""
-"""The next rows of a batch, found before all else: a page costs the same at any place of the batch."""
+"""The next rows of a batch, selected first: a page costs the same anywhere in the batch."""
 _SHOWN = f"c.row, p.number, p.client_orderid, p.country, p.currency, p.minor, {PROGRESS}"
 _WALKED = f"""WITH {_PAGE} SELECT {_SHOWN}
     FROM page c JOIN progress p ON p.number = c.instruction ORDER BY c.row"""  # noqa: S608 - constants of ours
@@ -73,7 +74,7 @@ _LONG_ACCEPTED = """SELECT country, currency, 'accepted', count(*), sum(minor) F
         SELECT p.country, p.currency, p.minor FROM known k JOIN progress p ON p.number = k.instruction
             WHERE k.batch = %s AND p.state = 'accepted' AND p.intended_at <= %s
     ) n GROUP BY 1, 2"""
-"""The rows in some chunks, and those of earlier batches, whose answer is awaited since a time."""
+"""The rows in some chunks, and those of earlier batches, that have waited for an answer since a time."""
 _NEXT_READY = """SELECT i.row FROM chunk c JOIN instruction i ON i.number = c.first
     WHERE c.batch = %s AND c.first >= (SELECT max(first) FROM chunk WHERE first <=
             (SELECT number FROM instruction WHERE batch = %s AND row > %s ORDER BY row LIMIT 1))
@@ -104,14 +105,14 @@ _DUE = """WITH {page} SELECT p.number, c.row, p.client_orderid, p.country, p.cur
     FROM page c JOIN progress p ON p.number = c.instruction LEFT JOIN LATERAL (
         SELECT kind, attempt FROM fact WHERE instruction = p.number AND contradicts IS NULL ORDER BY nth DESC LIMIT 1
     ) n ON true ORDER BY c.row"""
-"""Rows that may be due, with their newest facts: a row that is not where its facts lead is never sent."""
+"""Rows that may be due, with their newest facts: a row whose state does not follow from its facts is never sent."""
 _TOLD_COLUMNS = 8
 
 
 def count_states(connection: Connection[Row], batch: int, *, accepted_until: str | None = None) -> list[StateTally]:
     """Return counts and sums of a batch, by country, currency and state.
 
-    The rows that it brought are counted by chunk and need not be read; those of earlier batches are.
+    Its own rows are counted by chunk and need not be read; only those of earlier batches are read.
     """
     query = _SUMMED.format(rows=f"{_OF_BATCH} UNION ALL {_KNOWN}")
     tallies = _tallies(fetch(connection, query, (batch, batch)))
@@ -125,7 +126,7 @@ def count_states(connection: Connection[Row], batch: int, *, accepted_until: str
 
 
 def count_known(connection: Connection[Row], batch: int) -> list[StateTally]:
-    """Return counts and sums of those rows of a batch that an earlier batch brought."""
+    """Return counts and sums of the batch's rows that an earlier batch brought."""
     return _tallies(fetch(connection, _SUMMED.format(rows=_KNOWN), (batch,)))
 
 
@@ -146,7 +147,7 @@ def _tallies(found: Iterable[Row]) -> list[StateTally]:
 def find_rows(connection: Connection[Row], batch: int, wanted: WantedRows) -> Iterator[RowState]:
     """Yield the wanted rows of a batch, in the sheet's order (see `JournalReader.rows`).
 
-    With `states`, all that is found is read at once: the caller may write to the journal between two rows.
+    With `states`, all matches are read at once: the caller may write to the journal between two rows.
     """
     states, numbers, limit = wanted.states, wanted.numbers, wanted.limit
     if states is not None and numbers is None and State.READY in states and len(set(states)) > 1:
@@ -209,9 +210,9 @@ def _page(batch: int, after: int, limit: int) -> tuple[int, ...]:
 
 
 def due_rows(connection: Connection[Row], batch: int, after_row: int, limit: int) -> list[Due]:
-    """Return up to `limit` READY instructions of a batch with a row above `after_row`; none that evidence holds.
+    """Return up to `limit` READY instructions of a batch after `after_row`, without those that evidence holds.
 
-    Where a page has none, it goes on in the next chunk that has any.
+    If a page has none, it continues in the next chunk that has any.
     """
     found: list[Due] = []
     at_once, next_row = min(limit, _AT_ONCE), after_row + 1
@@ -230,12 +231,12 @@ def due_rows(connection: Connection[Row], batch: int, after_row: int, limit: int
 
 
 def _next_ready(connection: Connection[Row], batch: int, row: int) -> int | None:
-    """Return the next place in a batch, from `row` on, at which rows may be ready; None if there is none.
+    """Return the next row of a batch, from `row` on, that may be ready, or None.
 
-    Raises `JournalCorrupt` if the rows of a chunk are not counted once: what is counted wrong would be passed over.
+    Raises `JournalCorrupt` if the count of a chunk is wrong: its rows could be skipped.
     """
     if wrong := fetch(connection, _MISCOUNTED, (batch,)):
-        raise JournalCorrupt(f"Chunk {wrong[0][0]} is not counted as its rows are.")
+        raise JournalCorrupt(say("The totals of chunk {chunk} do not match its rows.", chunk=wrong[0][0]))
     brought = fetch(connection, _NEXT_READY, (batch, batch, row - 1))
     until = max(row, brought[0][0]) if brought else None
     known = fetch(connection, _NEXT_READY_KNOWN, (batch, row - 1, until))
@@ -243,13 +244,13 @@ def _next_ready(connection: Connection[Row], batch: int, row: int) -> int | None
 
 
 def due_rows_of_chunk(connection: Connection[Row], batch: int, chunk: int) -> list[Due]:
-    """Return the READY instructions of a batch in one chunk; none that evidence holds."""
+    """Return the READY instructions of a batch in one chunk, without those that evidence holds."""
     lines = fetch(connection, _DUE.format(page=_OF_CHUNK), (chunk, batch, chunk, batch))
     return _due_of(lines)
 
 
 def _due_of(lines: Sequence[Row]) -> list[Due]:
-    """Return the rows that are due. Raises `JournalCorrupt` if any row is not where its facts lead."""
+    """Return the rows that are due. Raises `JournalCorrupt` if the state of one does not follow from its facts."""
     found = []
     for line in lines:
         *columns, is_due = line[:-_TOLD_COLUMNS]
@@ -262,10 +263,12 @@ def _due_of(lines: Sequence[Row]) -> list[Due]:
 def _check_told(
     number: int, state: str, attempt: int, inherited: int, facts: int, kind: str | None, told_attempt: int, told: int
 ) -> None:
-    """Raise `JournalCorrupt` unless an instruction is where its newest fact leads, and counts its facts."""
+    """Raise `JournalCorrupt` unless an instruction's state and number of facts agree with its newest fact."""
     leads_to = (State.READY.value, inherited) if kind is None else (LEADS_TO[FactKind(kind)].value, told_attempt)
     if (state, attempt, facts) != (*leads_to, told):
-        raise JournalCorrupt(f"Instruction {number} is not where its newest fact leads: the tables were changed.")
+        raise JournalCorrupt(
+            say("The state of instruction {number} does not follow from its newest fact.", number=number)
+        )
 
 
 def chunks_of(connection: Connection[Row], numbers: Sequence[int]) -> dict[int, int]:

@@ -1,7 +1,7 @@
-"""Makes the tables of procrastinate, which hands jobs to workers, in a schema of their own beside the journal's.
+"""Makes the tables of procrastinate, which assigns jobs to workers, in a schema beside the journal's.
 
-No journal reads them: they may be emptied at any time, and no row is lost or sent twice. The schema itself says by its
-comment which version they are of, so that emptied tables say it as well.
+No journal reads them: they can be emptied at any time, and no row is lost or sent twice. The version is in the comment
+of the schema, so that emptied tables keep it.
 """
 
 from pathlib import Path
@@ -40,14 +40,14 @@ def jobs_version_in(connection: Connection[Row]) -> str:
 
 
 def timetable_jobs(connection: Connection[Row]) -> list[TimetableJob]:
-    """Return the jobs of the timetable that wait, are being done, or have been done."""
+    """Return the timetable's jobs: waiting, running and done."""
     if not jobs_version_in(connection):
         return []
     return [TimetableJob(*line) for line in fetch(connection, _TIMETABLE)]
 
 
 def bring_jobs_up(connection: Connection[Row]) -> tuple[str, str]:
-    """Make the tables of jobs inside the open transaction, or bring them up; return their version before and now."""
+    """Create or upgrade the tables of jobs inside the open transaction; return their version before and now."""
     before, newest = jobs_version_in(connection), newest_jobs_version()
     if before >= newest:
         return before, before
@@ -87,5 +87,5 @@ def _scripts_after(version: str) -> list[str]:
 
 
 def _migrations() -> list[Path]:
-    """Return the scripts that procrastinate brings for tables that are there already, in their order."""
+    """Return procrastinate's scripts that upgrade existing tables, in order."""
     return sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))

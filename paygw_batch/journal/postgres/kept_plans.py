@@ -1,4 +1,4 @@
-"""Keeps plans that wait for approvals, version by version; nothing is ever changed or removed."""
+"""Keeps every version of the plans that wait for approvals; nothing is ever changed or removed."""
 
 import psycopg
 from psycopg import Connection
@@ -16,20 +16,20 @@ _OF_PAYMENTS = """SELECT * FROM (
 
 
 def newest_plan(connection: Connection[Row], code: str) -> KeptPlan | None:
-    """Return the newest plan with this code, as it is now; None if there is none."""
+    """Return the latest version of the newest plan with this code, or None."""
     found = fetch(connection, _NEWEST, (code,))
     return KeptPlan(*found[0]) if found else None
 
 
 def plans_of_payments(connection: Connection[Row], payments: str) -> list[KeptPlan]:
-    """Return the plans of these payments, each as it is now, the newest first."""
+    """Return the plans of these payments in their latest versions, newest first."""
     return [KeptPlan(*columns) for columns in fetch(connection, _OF_PAYMENTS, (payments,))]
 
 
 def keep_plan(
     connection: Connection[Row], code: str, content: str, before: KeptPlan | None, *, payments: str = ""
 ) -> bool:
-    """Keep a new plan, or the next version of the one `before`; False if somebody was faster."""
+    """Keep a new plan, or the version after `before`; False if somebody else was faster."""
     plan, version = "(SELECT coalesce(max(plan), 0) + 1 FROM plan_document)", 1
     if before is not None:
         plan, version = str(before.number), before.version + 1

@@ -121,7 +121,7 @@ def identity_in(connection: Connection[Row], server: Server) -> Identity:
     """Return which journal it is. Its home is the address of the database."""
     found = fetch(connection, "SELECT journal_id, endpoint, created_at FROM identity")
     if not found:
-        raise JournalCorrupt("The journal does not say which one it is.")
+        raise JournalCorrupt(say("The journal does not have an id."))
     ((journal_id, endpoint, created_at),) = found
     return Identity(journal_id, endpoint, created_at, server.place)
 

@@ -20,6 +20,7 @@ from paygw_batch.journal.postgres.session import Row, fetch, streamed
 from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW
 from paygw_batch.journal.postgres.tables import PostgresTables, tables_on
 from paygw_batch.journal.replay import Opening, RowReplay, check_batches
+from paygw_batch.language import say
 
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
@@ -54,7 +55,7 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
     Raises `JournalCorrupt`, naming the first wrong place.
     """
     if set(fetch(connection, _SWITCHED_ON)) != _GUARDS or fetch(connection, _UNIQUE) != _UNIQUE_WANTED:
-        raise JournalCorrupt("The schema of the journal was altered: the guards of its tables differ.")
+        raise JournalCorrupt(say("The schema of the journal was altered: the triggers of its tables differ."))
     batches = _follow_chains(connection, identity)
     _check_seals(connection)
     tables = tables_on(connection, identity)
@@ -76,7 +77,7 @@ def _forgotten(tables: PostgresTables) -> list[tuple[int, int, BatchForgotten]]:
     """Return the facts that forgot people, with their marks and batches."""
     found = [(mark, batch, decode_forgotten(details)) for mark, batch, details in tables.run("forgetting_facts")]
     if tables.run("marks_given") != [(mark, batch) for mark, batch, _ in found]:
-        raise JournalCorrupt("The marks of forgotten people are not those of the facts that forgot them.")
+        raise JournalCorrupt(say("The marks of forgotten people do not match the facts that forgot them."))
     return found
 
 
@@ -105,7 +106,7 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
         wanted = first if before is None else ends.get(before, (0, 0, b""))[2]
         goes_on = (chain, epoch - 1) == (ends[before][:2] if before in ends else (chain, 0))
         if start != wanted or not goes_on:
-            raise JournalCorrupt(f"Lease {number} does not go on from the one before it.")
+            raise JournalCorrupt(say("Lease {lease} does not continue from the one before it.", lease=number))
         end = Link(0, start)
         if current is not None and current[0] == number:
             for _, *columns, place, mark in current[1]:
@@ -113,16 +114,18 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
                 end = _followed(end, line, number, is_forgotten=place < numbers.get(mark, 0))
                 if line.kind == BATCH_OPENED:
                     if chain != DESK:
-                        raise JournalCorrupt(f"Lease {number} of a chunk opens a batch.")
+                        raise JournalCorrupt(say("Lease {lease} of a chunk opens a batch.", lease=number))
                     batches[line.batch] = Opening(decode_batch(line.details), line.at)
             current = next(groups, None)
         if (end.seq, end.hash) != (head_seq, head_hash):
-            raise JournalCorrupt(f"The chain of lease {number} does not end where the lease says.")
+            raise JournalCorrupt(say("The chain of lease {lease} does not end where the lease says.", lease=number))
         if is_moved and set(moved) != {(end.seq, end.hash)}:
-            raise JournalCorrupt("The first lease is not the chain of the file that was moved here.")
+            raise JournalCorrupt(say("The first lease is not the chain of the file that was moved here."))
         ends[number] = (chain, epoch, end.hash)
     if current is not None:
-        raise JournalCorrupt(f"There are facts of lease {current[0]}, which the journal does not have.")
+        raise JournalCorrupt(
+            say("There are facts of lease {lease}, which the journal does not have.", lease=current[0])
+        )
     return batches
 
 
@@ -130,7 +133,7 @@ def _followed(end: Link, line: Line, segment: int, *, is_forgotten: bool) -> Lin
     try:
         return follow(end, line, lambda _: is_forgotten)
     except JournalCorrupt as error:
-        raise JournalCorrupt(f"Lease {segment}: {error.message}") from None
+        raise JournalCorrupt(say("Lease {lease}: {reason}", lease=segment, reason=error.message)) from None
 
 
 def _check_seals(connection: Connection[Row]) -> None:
@@ -144,9 +147,15 @@ def _check_seals(connection: Connection[Row]) -> None:
         before = hashlib.sha256(before + f"{segment}\n{seq}\n".encode() + head).digest()
         sealed += 1
         if (number, counted, digest, is_open) != (sealed, facts, before, False):
-            raise JournalCorrupt(f"Seal {number}, of lease {segment}, was changed, or one before it is missing.")
+            raise JournalCorrupt(
+                say(
+                    "Seal {number}, of lease {lease}, was changed, or one before it is missing.",
+                    number=number,
+                    lease=segment,
+                )
+            )
     if fetch(connection, "SELECT count(*) FROM segment WHERE sealed_at IS NOT NULL") != [(sealed,)]:
-        raise JournalCorrupt("A finished lease is not among the seals.")
+        raise JournalCorrupt(say("A finished lease has no seal."))
 
 
 def _check_chunks(connection: Connection[Row]) -> None:
@@ -154,10 +163,10 @@ def _check_chunks(connection: Connection[Row]) -> None:
     wrong = """SELECT i.number FROM instruction i WHERE NOT EXISTS (
         SELECT FROM chunk c WHERE c.batch = i.batch AND i.number BETWEEN c.first AND c.last) LIMIT 1"""
     if found := fetch(connection, wrong):
-        raise JournalCorrupt(f"Instruction {found[0][0]} is in no chunk of its batch.")
+        raise JournalCorrupt(say("Instruction {number} is in no chunk of its batch.", number=found[0][0]))
     query = "SELECT FROM (SELECT first, lag(last) OVER (ORDER BY first) AS before FROM chunk) c WHERE first <= before"
     if fetch(connection, query):
-        raise JournalCorrupt("Two chunks overlap.")
+        raise JournalCorrupt(say("Two chunks overlap."))
 
 
 def _check_tallies(connection: Connection[Row]) -> None:
@@ -170,7 +179,7 @@ def _check_tallies(connection: Connection[Row]) -> None:
             HAVING sum(rows) <> 0 OR sum(minor) <> 0
         ) (TABLE counted EXCEPT ALL TABLE kept) UNION ALL (TABLE kept EXCEPT ALL TABLE counted) LIMIT 1"""  # noqa: S608
     if found := fetch(connection, query):
-        raise JournalCorrupt(f"Chunk {found[0][0]} is not counted as its rows are.")
+        raise JournalCorrupt(say("The totals of chunk {chunk} do not match its rows.", chunk=found[0][0]))
 
 
 def _check_limits(connection: Connection[Row]) -> None:
@@ -178,7 +187,7 @@ def _check_limits(connection: Connection[Row]) -> None:
     query = """SELECT FROM gate g LEFT JOIN (SELECT * FROM limit_change ORDER BY number DESC LIMIT 1) c ON true
         WHERE (g.rate_per_s, g.concurrency) IS DISTINCT FROM (c.rate_per_s, c.concurrency)"""
     if fetch(connection, query):
-        raise JournalCorrupt("The limits over all workers are not those that a person set last.")
+        raise JournalCorrupt(say("The limits over all workers are not those that a person set last."))
 
 
 def _check_facts(connection: Connection[Row]) -> None:
@@ -188,21 +197,27 @@ def _check_facts(connection: Connection[Row]) -> None:
             FROM fact WHERE instruction IS NOT NULL
         ) f WHERE nth <> place ORDER BY instruction, nth LIMIT 1"""
     if found := fetch(connection, query):
-        raise JournalCorrupt(f"A fact of instruction {found[0][0]} is missing before fact {found[0][1]}.")
+        raise JournalCorrupt(
+            say("A fact of instruction {number} is missing before fact {fact}.", number=found[0][0], fact=found[0][1])
+        )
     query = """SELECT instruction FROM standing s FULL JOIN (
             SELECT instruction, count(*) AS told FROM fact WHERE instruction IS NOT NULL GROUP BY 1
         ) f USING (instruction) WHERE coalesce(s.facts, 0) <> coalesce(f.told, 0) ORDER BY 1 LIMIT 1"""
     if found := fetch(connection, query):
-        raise JournalCorrupt(f"Instruction {found[0][0]} is not as its facts say: another number of them is noted.")
+        raise JournalCorrupt(
+            say("Instruction {number} has another number of facts than its line says.", number=found[0][0])
+        )
 
 
 def _check_indexes(connection: Connection[Row]) -> None:
     """Raise `JournalCorrupt` unless spellings and the words of payees are those of order ids and instructions."""
     for instruction, order_id, spelling in streamed(connection, "SELECT instruction, order_id, spelling FROM order_id"):
         if spelled_alike(order_id) != spelling:
-            raise JournalCorrupt(f"The order ids of instruction {instruction} are not those its facts used.")
+            raise JournalCorrupt(
+                say("The order ids of instruction {number} do not match its facts.", number=instruction)
+            )
     query = """SELECT i.fields, tsvector_to_array(w.words) FROM instruction i
         LEFT JOIN payee_words w ON w.instruction = i.number"""
     for fields, words in streamed(connection, query):
         if sorted(words or ()) != payee_words_of(fields):
-            raise JournalCorrupt("The index of payees is not that of the instructions.")
+            raise JournalCorrupt(say("The index of payees does not match the instructions."))

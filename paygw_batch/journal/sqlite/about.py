@@ -15,6 +15,7 @@ from paygw_batch.journal.facts.chain import Identity, Link
 from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.schema import identity_of
+from paygw_batch.language import say
 
 _NAMES = "endpoint_name"
 _ADOPTIONS = "adoption"
@@ -48,7 +49,13 @@ def check_about(connection: apsw.Connection) -> None:
         for number, (found, *columns, digest) in enumerate(lines, start=1):
             before = _linked(before, number, columns)
             if found != number or digest != before:
-                raise JournalCorrupt(f"Line {number} of table {table} was changed, or one before it is missing.")
+                raise JournalCorrupt(
+                    say(
+                        "Line {number} of table {table} was changed, or one before it is missing.",
+                        number=number,
+                        table=table,
+                    )
+                )
 
 
 def _add(connection: apsw.Connection, table: str, columns: Sequence[Any]) -> None:

@@ -12,7 +12,7 @@ import apsw
 from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.files import create_once
 from paygw_batch.journal.guards.location import check_file
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 
 OLDEST_SQLITE = (3, 51, 3)
 """Before this, two connections that write can corrupt the write-ahead log (the "WAL-reset" bug)."""
@@ -23,10 +23,11 @@ STATEMENTS_KEPT = 256
 """The number of compiled statements that a connection keeps. Compiling one takes longer than running it."""
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _SYNCHRONOUS_FULL = 2
+_JOURNAL = mark("journal")
 
 
 def connect(
-    path: Path, *, write: bool, what: str = "journal", damaged: type[JournalError] = JournalError
+    path: Path, *, write: bool, what: str = _JOURNAL, damaged: type[JournalError] = JournalError
 ) -> apsw.Connection:
     """Open the database at `path`, a journal or an inbox, which must exist. Raises `JournalError`."""
     _check_version()
@@ -35,18 +36,22 @@ def connect(
     try:
         connection = apsw.Connection(str(path), flags=flags, statementcachesize=STATEMENTS_KEPT)
     except apsw.Error as error:
-        raise JournalError(f"The {what} {path} cannot be opened: {error}.") from None
+        raise JournalError(
+            say("Cannot open {path} ({what}): {reason}.", path=path, what=say(what), reason=error)
+        ) from None
     try:
         configure(connection)
         _configure_file(connection, write=write)
     except (apsw.NotADBError, apsw.CorruptError):
         connection.close()
         raise damaged(
-            f"{path} is not {'an' if what[0] in 'aeiou' else 'a'} {what}, or its first page is damaged."
+            say("{path} is damaged, or not the expected kind of file ({what}).", path=path, what=say(what))
         ) from None
     except apsw.Error as error:
         connection.close()
-        raise JournalError(f"The {what} {path} cannot be used: {error}.") from None
+        raise JournalError(
+            say("Cannot use {path} ({what}): {reason}.", path=path, what=say(what), reason=error)
+        ) from None
     except BaseException:
         connection.close()
         raise
@@ -73,7 +78,14 @@ class SideDatabase:
             return
         log = path.with_name(f"{path.name}-wal")
         if log.exists() and log.stat().st_size > 0:  # SQLite would play it into the new one
-            raise self.damaged(f"The {self.what} {path} is gone, and its log {log} still holds what was written last.")
+            raise self.damaged(
+                say(
+                    "{path} ({what}) is missing, but its log {log} still has the newest data.",
+                    path=path,
+                    what=say(self.what),
+                    log=log,
+                )
+            )
         with closing(apsw.Connection(":memory:")) as connection:
             fetch(connection, "BEGIN")
             connection.execute(self.tables)
@@ -86,14 +98,23 @@ class SideDatabase:
         try:
             create_once(path, image)
         except OSError as error:
-            raise self.unwritable(f"The {self.what} {path} cannot be made: {error.strerror}.") from None
+            raise self.unwritable(
+                say(
+                    "Cannot create {path} ({what}): {reason}.",
+                    path=path,
+                    what=say(self.what),
+                    reason=say(error.strerror or ""),
+                )
+            ) from None
 
     def open(self, path: Path, *, write: bool) -> apsw.Connection:
         """Open the database at `path`, which must exist. Raises `JournalError`."""
         connection = connect(path, write=write, what=self.what, damaged=self.damaged)
         if (connection.pragma("application_id"), connection.pragma("user_version")) != (self.mark, self.version):
             connection.close()
-            raise self.damaged(f"{path} is no {self.what} that this version of the program can read.")
+            raise self.damaged(
+                say("This version of the program cannot read {path} ({what}).", path=path, what=say(self.what))
+            )
         return connection
 
     @contextmanager
@@ -104,7 +125,10 @@ class SideDatabase:
             yield
             fetch(connection, "COMMIT")
         except apsw.Error as error:
-            sentence = f"The {self.what} {path} cannot be written: {reason_of(error)}.{self.then}"
+            sentence = say(
+                "Cannot write to {path} ({what}): {reason}.", path=path, what=say(self.what), reason=reason_of(error)
+            )
+            sentence = f"{sentence} {say(self.then)}" if self.then else sentence
             raise self.unwritable(sentence) from None
         finally:
             if connection.in_transaction:
@@ -117,7 +141,9 @@ class SideDatabase:
         try:
             yield
         except apsw.Error as error:
-            raise self.damaged(f"The {self.what} {path} cannot be read: {error}.") from None
+            raise self.damaged(
+                say("Cannot read {path} ({what}): {reason}.", path=path, what=say(self.what), reason=error)
+            ) from None
 
     def run(self, connection: apsw.Connection, statement: str, *bindings: Any) -> list[tuple[Any, ...]]:
         """Run one statement and return all it finds, within `reading` or `writing`."""
@@ -176,8 +202,12 @@ def _check_version() -> None:
     if version < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
         raise JournalError(
-            f"SQLite {apsw.sqlite_lib_version()} can corrupt a journal; {oldest} is the oldest that may write one.",
-            hint="Install the apsw wheel from the package index: it brings its own SQLite.",
+            say(
+                "SQLite {version} can corrupt a journal. Version {oldest} or later is needed.",
+                version=apsw.sqlite_lib_version(),
+                oldest=oldest,
+            ),
+            hint=say("Install the apsw wheel from the package index: it has its own SQLite."),
         )
 
 

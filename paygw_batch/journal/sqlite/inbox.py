@@ -22,6 +22,7 @@ from paygw_batch.journal.salts import new_salt
 from paygw_batch.journal.sqlite.connect import SideDatabase, fetch
 from paygw_batch.journal.sqlite.forget import scrub
 from paygw_batch.journal.values import InboxEnd
+from paygw_batch.language import mark
 
 _TABLES = """
 CREATE TABLE arrival (
@@ -37,7 +38,7 @@ CREATE TRIGGER arrival_is_never_removed BEFORE DELETE ON arrival
 """
 """Each line of `arrival` is an `InboxGroup`."""
 _PAYN = 0x7061796E
-_INBOX = SideDatabase("inbox", _PAYN, _TABLES, InboxDamaged, InboxUnwritable)
+_INBOX = SideDatabase(mark("inbox"), _PAYN, _TABLES, InboxDamaged, InboxUnwritable)
 _ADD = "INSERT INTO arrival VALUES (?, ?, ?)"
 _END = "SELECT last, hash FROM arrival ORDER BY last DESC LIMIT 1"
 _FROM = """SELECT last, contents, hash FROM arrival

@@ -18,6 +18,7 @@ from paygw_batch.journal.named_sql import named_sql
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
 from paygw_batch.journal.sqlite.connect import SideDatabase, configure, fetch
 from paygw_batch.journal.values import NewNotice
+from paygw_batch.language import mark
 
 _TABLES = """
 CREATE TABLE notice (
@@ -43,7 +44,7 @@ CREATE TRIGGER notice_is_never_removed BEFORE DELETE ON notice
 """
 """Each line is one message to one recipient. `is_open`: its run may still be on. `next_at`: null if it was given up."""
 _PAYO = 0x7061796F
-_OUTBOX = SideDatabase("outbox", _PAYO, _TABLES, OutboxBroken, OutboxBroken)
+_OUTBOX = SideDatabase(mark("outbox"), _PAYO, _TABLES, OutboxBroken, OutboxBroken)
 _QUERIES = named_sql(__package__, "outbox.sql", OUTBOX_PARTS)
 _A_RUN = 1
 

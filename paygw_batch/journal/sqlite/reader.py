@@ -33,7 +33,7 @@ from paygw_batch.journal.values import (
     TallyKind,
     WantedRows,
 )
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 
 
 class SqliteReader(JournalReader):
@@ -77,7 +77,7 @@ class SqliteReader(JournalReader):
             inbox = undo.enter_context(closing(InboxReader(inbox_path(self.path))))
             if (connection := inbox.connection()) is not None:
                 sources[inbox_path(path)] = connection
-            for beside, what in ((audit_path, "audit trail"), (outbox_path, "outbox")):
+            for beside, what in ((audit_path, mark("audit trail")), (outbox_path, mark("outbox"))):
                 if check_file(there := beside(self.path)):
                     sources[beside(path)] = undo.enter_context(closing(connect(there, write=False, what=what)))
             write_backup(sources)
@@ -151,6 +151,8 @@ def _due(line: Sequence[Any]) -> Due:
     kind, _, told_attempt = (told or f" {inherited}").partition(" ")
     leads_to = State.READY if not kind else LEADS_TO.get(FactKind(kind))
     if leads_to is not State.READY or int(told_attempt) != attempt:
-        raise JournalCorrupt(f"Instruction {number} is not where its newest fact leads: the tables were changed.")
+        raise JournalCorrupt(
+            say("The state of instruction {number} does not follow from its newest fact.", number=number)
+        )
     instruction = Instruction(client_orderid, country, currency, amount, form, json.loads(fields))
     return Due(number, row, instruction, Standing(State.READY, *standing), order_id)

@@ -88,14 +88,16 @@ def check_tables(connection: apsw.Connection, path: Path) -> None:
     found, wanted = _tables(connection), _expected()
     if found != wanted:
         names = sorted({name for name, _ in found ^ wanted})
-        raise JournalCorrupt(f"The schema of the journal {path} was altered: {', '.join(names)[:200]}.")
+        raise JournalCorrupt(
+            say("The schema of the journal {path} was altered: {names}.", path=path, names=", ".join(names)[:200])
+        )
 
 
 def identity_of(connection: apsw.Connection) -> Identity:
     """Return which journal this is."""
     found = fetch(connection, "SELECT journal_id, endpoint, created_at, home FROM identity")
     if not found:
-        raise JournalCorrupt("The journal does not say which one it is.")
+        raise JournalCorrupt(say("The journal does not have an id."))
     return Identity(*found[0])
 
 
@@ -111,7 +113,7 @@ def hash_at(connection: apsw.Connection, seq: int) -> bytes:
         return identity_of(connection).start.hash
     found = fetch(connection, "SELECT hash FROM fact WHERE seq = ?", (seq,))
     if not found:
-        raise JournalCorrupt(f"Fact {seq} is missing from the journal.")
+        raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))
     digest: bytes = found[0][0]
     return digest
 

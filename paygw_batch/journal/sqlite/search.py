@@ -13,6 +13,7 @@ from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.rows import ADD_WORDS
 from paygw_batch.journal.values import PaymentSearch
+from paygw_batch.language import say
 
 TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
 """The tables in which SQLite keeps the index: how they look is its own business."""
@@ -32,7 +33,7 @@ def check(connection: apsw.Connection) -> None:
             again.executemany(ADD_WORDS, connection.execute("SELECT number, words FROM payment_text ORDER BY number"))
         for found, wanted in zip_longest(connection.execute(words), again.execute(words)):
             if found != wanted:
-                raise JournalCorrupt("The index of payees is not that of the instructions.")
+                raise JournalCorrupt(say("The index of payees does not match the instructions."))
 
 
 def expression(search: PaymentSearch) -> str:

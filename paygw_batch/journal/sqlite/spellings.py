@@ -13,6 +13,7 @@ from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.tables import QUERIES
+from paygw_batch.language import say
 
 _NOT_ASCII = "*[^\x01-\x7f]*"
 """A pattern of SQLite's GLOB. No order id holds NUL."""
@@ -46,10 +47,10 @@ def check(connection: apsw.Connection) -> None:
     found = fetch(connection, "SELECT operation, order_id FROM order_id WHERE order_id GLOB ?", (_NOT_ASCII,))
     wanted = {(operation, spelled_alike(order_id), order_id) for operation, order_id in found}
     if set(fetch(connection, "SELECT operation, spelling, order_id FROM order_id_spelling")) != wanted:
-        raise JournalCorrupt("The spellings of order ids are not those of the order ids.")
+        raise JournalCorrupt(say("The spellings of order ids do not match the order ids."))
     noted = fetch(connection, _NOTED)
     if noted != list(_references(connection)):
-        raise JournalCorrupt("The references of batches are not those that their order ids were derived from.")
+        raise JournalCorrupt(say("The references of batches do not match their order ids."))
 
 
 def _references(connection: apsw.Connection, batch: int | None = None) -> Iterator[tuple[int, str]]:

@@ -19,6 +19,7 @@ from paygw_batch.journal.facts.progress import STATES, progress_of, row_standing
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.tables import QUERIES
 from paygw_batch.journal.values import RowState, StateTally, WantedRows
+from paygw_batch.language import say
 
 _AT_ONCE = 10_000
 _READY = State.READY.value
@@ -69,7 +70,7 @@ def tallies(connection: apsw.Connection, batch: int, accepted_until: str | None 
             rows, total = left.get(key, (0, 0))
             left[key] = rows - count, total - minor
     if any(count < 0 or minor < 0 for count, minor in left.values()):
-        raise JournalCorrupt(f"The rows of batch number {batch} are more than the batch had when it was opened.")
+        raise JournalCorrupt(say("Batch number {batch} has more rows than when it was opened.", batch=batch))
     sums[most] = {key: found for key, found in left.items() if found[0]}
     if accepted_until is not None and sums.get(_ACCEPTED):
         sums[_ACCEPTED] = _accepted_by(connection, batch, accepted_until)

@@ -37,6 +37,7 @@ from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.forget import is_forgotten
 from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, versions
 from paygw_batch.journal.sqlite.tables import SqliteTables, evidence_in
+from paygw_batch.language import say
 from paygw_batch.processes import child_environment, forbid_core_dumps, python_command
 
 _TAIL_FACTS = 256
@@ -168,22 +169,26 @@ def check_tail(connection: apsw.Connection) -> None:
     standing = {number: state_and_attempt for number, *state_and_attempt in rows}
     for number, line in latest.items():
         if standing.get(number) != [_LEADS_TO.get(line.kind), line.attempt]:
-            raise JournalCorrupt(f"Instruction {number} is not in the state that fact {line.seq} leads to.")
+            raise JournalCorrupt(
+                say("Instruction {number} is not in the state that fact {fact} leads to.", number=number, fact=line.seq)
+            )
 
 
 def _check_database(connection: apsw.Connection, path: Path) -> None:
     ((verdict,), *_) = fetch(connection, "PRAGMA integrity_check(1)")
     if verdict != "ok":
-        raise JournalCorrupt(f"The journal {path} is damaged: {verdict}.")
+        raise JournalCorrupt(say("The journal {path} is damaged: {error}.", path=path, error=verdict))
     check_tables(connection, path)
     created_at = identity_of(connection).created_at
     applied = fetch(connection, "SELECT version, applied_at FROM migration ORDER BY version")
     if not applied or applied[0] != (1, created_at):
-        raise JournalCorrupt(f"The journal {path} does not say when it was made.")
+        raise JournalCorrupt(say("The journal {path} has no valid time of its creation.", path=path))
     if not all(_TIME.fullmatch(when) for _, when in applied) or [one for one, _ in applied] != versions():
-        raise JournalCorrupt(f"The journal {path} does not say when it was brought up.")
+        raise JournalCorrupt(say("The journal {path} has no valid times of its upgrades.", path=path))
     if broken := fetch(connection, "PRAGMA foreign_key_check"):
-        raise JournalCorrupt(f"A line of table {broken[0][0]} speaks of what the journal does not have.")
+        raise JournalCorrupt(
+            say("A line of table {table} refers to something that the journal does not have.", table=broken[0][0])
+        )
 
 
 def _replay_chain(
@@ -208,4 +213,6 @@ def _check_totals(connection: apsw.Connection) -> None:
     noted = "SELECT * FROM batch_total ORDER BY batch, country, currency"
     for line, also in zip_longest(connection.execute(counted), connection.execute(noted)):
         if line != also:
-            raise JournalCorrupt(f"The stored totals of batch {(line or also)[0]} do not match its rows.")
+            raise JournalCorrupt(
+                say("The stored totals of batch {batch} do not match its rows.", batch=(line or also)[0])
+            )

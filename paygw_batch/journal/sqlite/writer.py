@@ -40,6 +40,7 @@ from paygw_batch.journal.sqlite.rows import (
     write_lines,
 )
 from paygw_batch.journal.values import BatchRecord, Entry, Known, MoveResult, NewNotice, OldPages
+from paygw_batch.language import say
 
 _INSERT_FACTS = "INSERT INTO fact {lines}"
 
@@ -251,7 +252,7 @@ class SqliteJournal(SqliteReader, Journal):
                 self._roll_back()
                 self._end = before
             else:  # it is durable, but the witness has not noted it
-                self._give_up("a write was broken off")
+                self._give_up(say("a write was interrupted"))
             raise
 
     def _tell_witness(self) -> None:
@@ -260,7 +261,7 @@ class SqliteJournal(SqliteReader, Journal):
         try:
             self._witness.note(WitnessedHead(self._journal_id, self._end.seq, self._end.hash.hex()))
         except OSError as error:
-            raise self._give_up(f"its witness: {error.strerror}") from None
+            raise self._give_up(say("its witness: {reason}", reason=say(error.strerror or ""))) from None
         self._seen = self._end.seq
 
     def _roll_back(self) -> None:
@@ -273,7 +274,7 @@ class SqliteJournal(SqliteReader, Journal):
             self._give_up(reason_of(error))
 
     def _give_up(self, reason: str) -> JournalUnwritable:
-        """Stop this process from writing the journal ever again, and return the error that says so."""
+        """Bar this process from writing the journal again, and return the error for it."""
         if self._failure is None:
             self._failure = unwritable(self.path, reason)
             leave_untouched(self._connection)

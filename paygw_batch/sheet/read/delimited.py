@@ -1,8 +1,8 @@
-"""Delimited text (CSV) as a frame of exact text: the header, the delimiter and every line accounted for.
+"""Reads delimited text (CSV) as a frame of exact text; header, delimiter and every line are accounted for.
 
-Two readings must agree before a sheet is used. One is polars'; the other counts physical lines and delimiters in the
-bytes themselves and, if quotation marks occur, holds every line against RFC 4180 by itself. A stray quotation mark
-that merges rows, a line break inside a field and a row with a field too few cannot slip through.
+Two readings must agree before a sheet is used. One is by polars; the other counts lines and delimiters in the bytes
+and, if there are quotation marks, checks each line against RFC 4180. So a stray quotation mark that merges rows, a line
+break inside a field, or a row with a missing field cannot slip through.
 """
 
 import csv
@@ -32,7 +32,7 @@ from paygw_batch.sheet.read.text import Marks
 
 DELIMITERS = (",", ";", "\t", "|")
 _FEW_QUOTED = 8
-"""If at most one line in this many has quotation marks, looking at these alone is cheaper than looking at all."""
+"""If at most one line in this many has quotation marks, checking only those is cheaper than checking all."""
 _SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
 
@@ -48,7 +48,7 @@ class Start:
     headings: Headings
 
     def of_part(self, header: bytes, lines_before: int) -> "Start":
-        """Return the place of `header` for a part of the file that begins `lines` below the header."""
+        """Return the header's place for a part of the file that begins `lines` below it."""
         return replace(self, line=0, row=self.row + lines_before, offset=len(header))
 
 
@@ -63,14 +63,14 @@ def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
 
 
 def read_rows(data: bytes, start: Start, marks: Marks, file: str) -> Table:
-    """Return the rows of `data` below its header, from where `start` says; `marks` are those of these lines.
+    """Return the rows of `data` below its header, from `start` on; `marks` are the marks of these lines.
 
     Raises `SheetError` as `read_delimited` does.
     """
     headings, lines = start.headings, marks.lines
-    # polars joins lines when a quotation mark does not close, and fills up rows that are short, without a word. So the
-    # lines and delimiters are also counted in the bytes: if the counts differ, a payment would vanish, or an amount
-    # would be read from the neighbouring column.
+    # polars silently joins lines if a quotation mark does not close, and pads short rows. So the
+    # lines and delimiters are also counted in the bytes: if the counts differ, a payment could vanish, or an amount
+    # could be read from the neighbouring column.
     ragged = None
     frame = _parse(data, start, headings) if _counts_agree(data, start, marks) else None
     if frame is None:
@@ -106,9 +106,9 @@ def _first_lines(data: bytes) -> list[tuple[bytes, int]]:
 
 
 def find_header(data: bytes, vocabulary: Vocabulary, file: str) -> Start:
-    """Find the header. Raises `SheetError` for a text that has none."""
+    """Find the header. Raises `SheetError` if there is none."""
     lines = _first_lines(data)
-    # A spreadsheet obeys a first line `sep=;` and shows the rest of the file from row 1 on.
+    # A spreadsheet obeys a first line `sep=;` and numbers the rest of the file from row 1.
     sep = _SEP_LINE.fullmatch(lines[0][0]) if lines else None
     above = 1 if sep else 0
     delimiters = (sep[1].decode("latin-1"), *DELIMITERS) if sep else DELIMITERS
@@ -127,26 +127,26 @@ def find_header(data: bytes, vocabulary: Vocabulary, file: str) -> Start:
 
 
 def _likeness(vocabulary: Vocabulary, rows: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """Return how much rows are like those of a sheet: by the columns that they name, then by their cells."""
+    """Return how closely rows resemble a sheet's: by the columns that they name, then by their cells."""
     return sum(bool(name) for cells in rows for name in known_names(cells, vocabulary)), sum(map(len, rows))
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter=delimiter), [])
-    except csv.Error:  # a field above csv's own limit is not a heading
+    except csv.Error:  # a field above the csv module's limit is not a heading
         return []
 
 
 def _begins_with_quote(data: bytes, start: Start) -> bool:
-    """Return whether any field begins with an apostrophe. Names have some inside: those are not counted."""
+    """Return whether any field begins with an apostrophe. One inside a name does not count."""
     before = b'[\n"' + re.escape(start.delimiter.encode()) + b"]"
-    # The apostrophe first, and only then the character before it: so most of the text is passed over.
+    # Search for the apostrophe first, then check the character before it: so most of the text is skipped.
     return re.search(rb"'(?<=" + before + rb"')", data) is not None
 
 
 def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None:
-    """Return every line below the header as a row (a blank line: nulls), or None if polars refuses the text."""
+    """Return each line below the header as a row (a blank line: nulls), or None if polars refuses the text."""
     try:
         return pl.read_csv(
             data,
@@ -161,11 +161,10 @@ def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None
 
 
 def _counts_agree(data: bytes, start: Start, marks: Marks) -> bool:
-    """Return whether counting alone proves that no line has a field too few: no line is then read by itself.
+    """Return whether counting alone proves that no line lacks a field: then no line is read individually.
 
-    Lines with quotation marks are few, and are looked at one by one. polars refuses a line with a field too many, so
-    that the right number of delimiters in all the others leaves no room for a line with one too few, nor for a blank
-    one.
+    Lines with quotation marks are few, and are checked one by one. polars refuses a line with an extra field. So if the
+    other lines have the right number of delimiters in all, none of them lacks a field, and none is blank.
     """
     needed = len(start.cells) - 1
     if marks.are_alike(needed):
@@ -182,7 +181,7 @@ def _counts_agree(data: bytes, start: Start, marks: Marks) -> bool:
 
 
 def _quoted_lines(data: bytes, offset: int, *, most: int) -> list[bytes] | None:
-    """Return the lines from `offset` on that hold a quotation mark, or None when they are more than `most`."""
+    """Return the lines from `offset` on with a quotation mark, or None if there are more than `most`."""
     lines: list[bytes] = []
     at = data.find(b'"', offset)
     while at >= 0 and len(lines) <= most:
@@ -194,7 +193,7 @@ def _quoted_lines(data: bytes, offset: int, *, most: int) -> list[bytes] | None:
 
 
 def _ragged_lines(data: bytes, start: Start, file: str) -> pl.DataFrame:
-    """Return the lines below the header (`index` from 0, `line`, `fields`) that do not have a field for every column.
+    """Return the lines below the header (`index` from 0, `line`, `fields`) whose number of fields is wrong.
 
     Raises `SheetError` for a line whose quotation marks do not pair up within it.
     """
@@ -214,15 +213,15 @@ def _ragged_lines(data: bytes, start: Start, file: str) -> pl.DataFrame:
 
 
 def _delimiters_outside(start: Start) -> pl.Expr:
-    """Return the number of delimiters that a `line` has outside its quotation marks."""
+    """Return the number of delimiters in `line` outside quotation marks."""
     outside = pl.col("line").str.replace_all(r'"(?:[^"]|"")*"', "")
     return outside.str.count_matches(start.delimiter, literal=True)
 
 
 def _line_pattern(start: Start) -> str:
-    """Return the pattern of a line whose quotation marks open and close whole fields."""
+    """Return the pattern of a line whose quotation marks enclose whole fields."""
     d = re.escape(start.delimiter)
-    # Beside the two fields of RFC 4180, ="0712": how people make a spreadsheet keep a leading zero.
+    # RFC 4180's two kinds of fields, and ="0712", with which people make a spreadsheet keep a leading zero.
     one = rf'(?:[^"{d}]*|"(?:[^"]|"")*"|="[^"{d}]*")'
     return f"^{one}(?:{d}{one})*$"
 
@@ -242,7 +241,7 @@ def _check_quotes(quoted: pl.DataFrame, start: Start, file: str) -> None:
 
 
 def _without_lines(data: bytes, start: Start, ragged: pl.DataFrame) -> bytes:
-    """Return the file with every ragged line emptied, so that the other rows keep their places."""
+    """Return the file with ragged lines emptied, so that the other rows keep their positions."""
     if not ragged.height:
         return data
     lines = data[start.offset :].split(b"\n")
@@ -254,10 +253,10 @@ def _without_lines(data: bytes, start: Start, ragged: pl.DataFrame) -> bytes:
 def _with_ragged(
     frame: pl.DataFrame, ragged: pl.DataFrame, start: Start, headings: Headings
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Put the fields of ragged lines back, read from left to right, with a defect for each such row.
+    """Restore the fields of ragged lines, read from left to right, with a defect for each such row.
 
-    What does not fit goes into the last column: nothing of the line is lost to a person who mends it. Even an empty
-    field too many is a defect, since an unquoted `1,000` before an empty last field would be paid as 1.
+    Extra fields go into the last column, so that a person who corrects the line sees all of it. Even an empty extra
+    field is a defect: an unquoted `1,000` before an empty last field would be paid as 1.
     """
     columns = len(headings.names)
     rows: list[list[str | None]] = []

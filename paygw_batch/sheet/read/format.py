@@ -8,7 +8,7 @@ from paygw_batch.language import mark, mark_all, say
 
 
 class Kind(StrEnum):
-    """Names a format of sheets, as a sentence does (`mark`)."""
+    """Names a format of sheets, in the words of a sentence."""
 
     DELIMITED = "delimited text"
     PARQUET = "Parquet"
@@ -23,13 +23,13 @@ _KINDS = {
     ".xlsx": Kind.WORKBOOK,
 }
 SHEET_ENDINGS = tuple(_KINDS)
-"""How the name of a sheet ends, in small letters."""
+"""The endings of sheets' names, in lower case."""
 _NAMES = mark_all("delimited text", "Parquet", "a workbook (.xlsx)")
 """The values of `Kind`, for the catalogue."""
 _COMPOUND = b"\xd0\xcf\x11\xe0"
-"""How a compound file begins: an .xls, and every workbook with a password."""
+"""The first bytes of a compound file: an .xls, or a workbook with a password."""
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
-"""The name of the part of a compound file that holds a workbook with a password (MS-OFFCRYPTO)."""
+"""The part of a compound file that contains a workbook with a password (MS-OFFCRYPTO)."""
 _OTHER_SPREADSHEETS = (".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 _PICTURE = "a picture"
 _FIRST_BYTES = (
@@ -55,11 +55,11 @@ _FIRST_BYTES = (
     (b"ARROW1", mark("an Arrow file")),
     (b"<", mark("HTML or XML")),
 )
-"""How the files begin that people take for a sheet, or name like one. Delimited text begins with none of these."""
+"""The first bytes of files that people mistake for a sheet, or name like one. No delimited text begins so."""
 
 
 def kind_of(file: str) -> Kind:
-    """Return the format that a file's name says. Raises `SheetError` for a name that says nothing."""
+    """Return the format by a file's name. Raises `SheetError` for an unknown ending."""
     ending = Path(file).suffix.lower()
     if ending in _OTHER_SPREADSHEETS:
         raise SheetError(

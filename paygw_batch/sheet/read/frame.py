@@ -22,9 +22,9 @@ _DECIMAL_SIGN = "\N{ARABIC DECIMAL SEPARATOR}"
 
 
 def has_other_digits(frame: pl.DataFrame, text: bytes | None = None) -> bool:
-    """Return whether an amount or a number of rows of a sheet has digits of another script, that can be read or not.
+    """Return whether an amount or a number in the sheet has digits of another script, readable or not.
 
-    `text` is what the rows were read from, in UTF-8, if they are from a text: most have no such byte anywhere.
+    `text` is the UTF-8 text that the rows were read from, if any: most texts have no such byte.
     """
     if text is not None and not any(first in text for first in _FIRST_BYTES):
         return False
@@ -34,7 +34,7 @@ def has_other_digits(frame: pl.DataFrame, text: bytes | None = None) -> bool:
 def with_our_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the frame with such values in our digits, and a warning for each that shows both.
 
-    A value whose digits are of several scripts is left as it is: nothing is guessed, and the checks refuse it.
+    A value with digits of several scripts is left unchanged: nothing is guessed, and the checks refuse it.
     """
     warnings = [as_defects(())]
     for name in _numbers_in(frame):
@@ -78,8 +78,8 @@ _SEEN = r"[^\p{C}\p{Z}]"
 class Table:
     """A file's rows below its header. `frame`: `row` (UInt32), then columns as `headings.names`, all String.
 
-    `worksheet` is the name of the one that was read, if the file has several that could have been meant.
-    `encoding` is the one that somebody had to name for it. Without `has_empty`, no text of the frame is empty.
+    `worksheet` is the name of the worksheet that was read, if several could have been meant. `encoding` is set if a
+    person had to name it. Without `has_empty`, no text of the frame is empty.
     """
 
     frame: pl.DataFrame
@@ -93,7 +93,7 @@ class Table:
 
 
 def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: int) -> Sheet:
-    """Return the table as a sheet: without blank rows (row numbers stay), blank texts as nulls.
+    """Return the table as a sheet: without blank rows (row numbers stay), and with nulls for blank texts.
 
     Raises `SheetError` for a sheet without a row or with more than `max_rows`.
     """
@@ -132,7 +132,7 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
 
 
 def headers_of(headings: Headings) -> dict[str, str]:
-    """Return the columns that are kept of a file, each with the sender's heading."""
+    """Return the columns of a file that are kept, each with the sender's heading."""
     return {name: headings.sender[name] for name in headings.names if name not in headings.ours}
 
 
@@ -146,7 +146,7 @@ def streamed_sheet(
     sha256: str,
     frame: Callable[[], pl.DataFrame],
 ) -> Sheet:
-    """Return a sheet that was read part by part, of which these columns hold something; `defects` by their part."""
+    """Return a sheet that was read part by part; only these columns are not empty; `defects` are by part."""
     hollow = {name for name in headings.nameless if name not in held}
     return Sheet(
         name=file,
@@ -174,17 +174,17 @@ def without_blank_rows(table: Table) -> pl.DataFrame:
     if table.has_empty:
         frame = frame.with_columns(_empty_as_null(frame, name) for name in frame.columns[1:])
     blank = _blank_rows(frame)
-    return rows_of(frame, ~blank) if blank.any() else frame  # a copy of every text, so only if it must be
+    return rows_of(frame, ~blank) if blank.any() else frame  # copies every text, so only if necessary
 
 
 def found_in(found: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the defects or warnings that were `found` in the rows of a frame, and those of the whole sheet (row 0)."""
+    """Return the defects or warnings that were `found` in a frame's rows, and those of the whole sheet (row 0)."""
     is_here = (pl.col("row") == 0) | pl.col("row").is_in(frame["row"].implode())
     return found.filter(is_here) if found.height else found
 
 
 def rows_of(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
-    """Return the rows that `mask` marks, in one piece.
+    """Return the rows selected by `mask`, in one chunk.
 
     polars 2.1 may leave an empty first chunk behind, upon which `pl.format` panics.
     """
@@ -224,7 +224,7 @@ def refuse_control_characters(table: Table, file: str) -> None:
 
 
 def _blank_rows(frame: pl.DataFrame) -> pl.Series:
-    """Return which rows hold nothing that can be seen. Only rows without a country are looked at closely."""
+    """Return which rows contain nothing visible. Only rows without a country are checked in detail."""
     country = frame["country"]
     if country.unique().str.contains(_SEEN).fill_null(value=False).all():
         return pl.Series([False]).new_from_index(0, frame.height)

@@ -1,6 +1,6 @@
 """Guesses the columns of a sheet: by the profiles, by words of headings, by the cells.
 
-A guess is for a person to look at: none of them decides what is paid.
+A person checks each guess; none decides what is paid.
 """
 
 import json
@@ -33,7 +33,7 @@ _NEVER = frozenset(
     """,
     )
 )
-"""Words of headings that make it a column of another kind than the word beside them says."""
+"""Words in a heading that change the meaning of the word beside them."""
 _WORDS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("country", "pays"), "country"),
@@ -50,7 +50,7 @@ _WORDS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""A word of a heading, without accents -> the column that it speaks of; of several, the first one here counts."""
+"""A heading's word, without accents -> the column it refers to; the first match here counts."""
 _MOSTLY_DIGITS = frozenset({"phone", "account_number"})
 """Columns of numbers: of these, "number" and "no." are part of the name."""
 _NUMBER_WORDS = frozenset({"number", "no", "numero", "n"})
@@ -60,8 +60,8 @@ _NUMBER_WORDS = frozenset({"number", "no", "numero", "n"})
 class GuessedHeading:
     """A heading of a sheet and the column that it may mean. `is_known` says that it is read so.
 
-    A `column` that is not known is a guess for a person to look at; `NOT_OURS`: there is none. `other` is the column
-    that would have been guessed, had another heading not taken it. `samples` are the first texts below the heading.
+    A `column` that is not known is a guess for a person to check; `NOT_OURS`: none. `other` is the column that would
+    have been guessed if another heading had not taken it. `samples` are the first texts below the heading.
     """
 
     heading: str
@@ -72,7 +72,7 @@ class GuessedHeading:
 
 
 def guessed(headings: Sequence[SeenHeading], columns: Sequence[str]) -> Sequence[GuessedHeading]:
-    """Return for each heading of a sheet the column that it is read as, or else a guess. No column is guessed twice."""
+    """Return, for each heading of a sheet, its column or a guess. No column is guessed twice."""
     certain = {one.column for one in headings if one.column is not None}
     taken = {NOT_OURS}
     found = []
@@ -88,8 +88,8 @@ def guessed(headings: Sequence[SeenHeading], columns: Sequence[str]) -> Sequence
 def suggested(heading: str, columns: Sequence[str], samples: Sequence[str] = ()) -> str | None:
     """Return the one of `columns` that a heading may mean.
 
-    A profile's heading is the best guess; then the cells, if all of them are of one kind; then a spelling that is
-    almost a known one, and last the words of the heading.
+    A profile's heading is the best guess; then the cells, if all are of one kind; then a similar spelling; and last the
+    words of the heading.
     """
     said = {column for known, column in _known_headings() if known == fold(heading)}
     if said:
@@ -145,7 +145,7 @@ def _kinds_of_cells() -> Mapping[str, Callable[[str], bool]]:
 
 
 def write_heading_map(path: Path, file: str, headings: Sequence[SeenHeading], columns: Sequence[str]) -> None:
-    """Write the headings of `file`, each with its column or a suggestion; one that means nothing to us has none.
+    """Write the headings of `file`, each with its column or a suggestion, if there is one.
 
     No column is suggested twice. Raises `OutputError`.
     """
@@ -173,7 +173,7 @@ def write_heading_map(path: Path, file: str, headings: Sequence[SeenHeading], co
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a basic string of TOML, which is written as in JSON."""
+    """Return a text as a TOML basic string, which has the syntax of JSON."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

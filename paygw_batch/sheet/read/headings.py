@@ -18,21 +18,21 @@ from paygw_batch.sheet.columns import (
 from paygw_batch.sheet.model import SHOWN_CHARACTERS
 
 NOT_OURS = ""
-"""The word for a heading that means nothing to us, though a profile or our own names would know it."""
+"""Marks a heading to be ignored although a profile or our own names know it."""
 HEADER_ROWS = 20
 """The number of first rows that may hold the header, with titles and notes above it."""
 SAMPLES = 3
 """The number of texts of a column shown beside its heading."""
 MAX_COLUMNS = 16_384
-"""As many as a spreadsheet has."""
+"""The maximum number of columns of a spreadsheet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """Translates headings in a sheet of `operation`. `aliases`: a sender's heading -> our column, or `NOT_OURS`.
 
-    `profiles` are all that there are, by name, as aliases: a sheet that is refused for its header is told which one
-    fits. None is taken unasked, because a heading decides what is paid.
+    `profiles` are all profiles, by name, as aliases: if a sheet is refused for its header, the error names the one that
+    fits. None is used without being asked for, because a heading decides what is paid.
     """
 
     operation: str
@@ -49,8 +49,8 @@ class Vocabulary:
 class Headings:
     """The columns of a file. `names` has our name for each, in the file's order.
 
-    `sender` maps each of them back to the heading in the file; `unknown` names those that mean nothing to us,
-    `nameless` those without a heading (dropped when they hold nothing), `ours` the columns of a rejects file (dropped).
+    `sender` maps each of them to the heading in the file; `unknown` has the columns that we do not know, `nameless`
+    those without a heading (dropped if empty), `ours` the columns of a rejects file (dropped).
     """
 
     names: tuple[str, ...]
@@ -70,9 +70,9 @@ class SeenHeading:
 
 
 class HeadingError(SheetError):
-    """A file has no header that names the columns that every sheet needs, or one that names a column twice.
+    """A file has no header with the columns that every sheet needs, or its header names a column twice.
 
-    `headings` are those of the row that comes nearest. `how_of` ends the hint with a command about a sheet.
+    `headings` are those of the most similar row. `how_of` ends the hint with a command about a sheet.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class HeadingError(SheetError):
         self.headings = headings
 
     def hint_about(self, sheet: str) -> str:
-        """Return the hint for a sheet that a person calls so in a command."""
+        """Return the hint for a sheet with this name in a command."""
         return self._hint if self._how_of is None else f"{self._hint} {self._how_of(sheet)}"
 
 
@@ -110,7 +110,7 @@ class MissingColumns(SheetError):
 
 
 class UnknownHeadings(HeadingError):
-    """No row of a file names the columns that every sheet needs: its headings are the sender's own."""
+    """No row of a file names the columns that every sheet needs: its headings are unknown."""
 
 
 @lru_cache(maxsize=4096)
@@ -121,12 +121,12 @@ def fold(heading: str) -> str:
 
 
 def known_names(cells: Sequence[str], vocabulary: Vocabulary) -> list[str | None]:
-    """Return for each heading the known column that it means, or None."""
+    """Return the known column of each heading, or None."""
     return _names(cells, vocabulary.columns, vocabulary.aliases)
 
 
 def _fitting_profiles(cells: Sequence[str], vocabulary: Vocabulary) -> list[str]:
-    """Return the profiles under which a row names the columns that every sheet needs."""
+    """Return the profiles by which a row names the columns that every sheet needs."""
     every = vocabulary.profiles.items()
     return [name for name, aliases in every if _has_needed(_names(cells, vocabulary.columns, aliases))]
 
@@ -138,7 +138,7 @@ def _has_needed(names: Sequence[str | None]) -> bool:
 def _names(cells: Sequence[str], columns: Sequence[str], aliases: Mapping[str, str]) -> list[str | None]:
     targets = ((heading, _alias_target(heading, column)) for heading, column in aliases.items())
     ours = {fold(name): name for name in columns}
-    # A heading can mean a column of another operation's sheets: here it then means nothing.
+    # A heading of another operation's column has no meaning here.
     ours |= {fold(heading): column for heading, column in targets if column in columns or column == NOT_OURS}
     return [ours.get(fold(cell)) or None for cell in cells]
 
@@ -197,7 +197,7 @@ def no_header(
 def _lacking(
     place: str, row: int, names: Sequence[str | None], headings: Sequence[SeenHeading], file: str
 ) -> UnknownHeadings:
-    """Return the error for a header that lacks a column which is always needed, with the heading that may be meant."""
+    """Return the error for a header without a column that is always needed, with the heading that may be meant."""
     missing = [name for name in ALWAYS_NEEDED if name not in names]
     unknown = [one.heading for one in headings if one.column is None]
     close = {name: get_close_matches(name, unknown, n=1) for name in missing}
@@ -221,7 +221,7 @@ def _lacking(
 
 
 def _of_profiles(place: str, row: int, fitting: Sequence[str], headings: Sequence[SeenHeading]) -> UnknownHeadings:
-    """Return the error for a header that profiles know, of which none was named."""
+    """Return the error for a header that some profiles know, if no profile was named."""
     return UnknownHeadings(
         say(
             "{place}, row {row}: these are headings of the profile {profiles}.",
@@ -245,19 +245,19 @@ def texts_at(place: int, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def header_likeness(rows: Sequence[Sequence[str]], vocabulary: Vocabulary) -> tuple[bool, int, int]:
-    """Return how much the row that comes nearest is like a header: of several worksheets, the greatest one is meant."""
+    """Return how much the best row resembles a header: the worksheet with the highest value is meant."""
     return max((_likeness(cells, vocabulary) for cells in rows), default=(False, 0, 0))
 
 
 def _likeness(cells: Sequence[str], vocabulary: Vocabulary) -> tuple[bool, int, int]:
-    """Return how much a row is like a header: by a profile, by the columns that it names, by texts without digits."""
+    """Return how much a row resembles a header: by a profile, by the columns that it names, by texts without digits."""
     known = sum(name is not None for name in known_names(cells, vocabulary))
     texts = {cell.strip() for cell in cells if cell.strip() and not any(c.isdigit() for c in cell)}
     return bool(_fitting_profiles(cells, vocabulary)), known, len(texts)
 
 
 def require_columns(cells: Sequence[str], file: str) -> None:
-    """Raise `SheetError` for a row of more cells than a spreadsheet has columns: it would take minutes to look at."""
+    """Raise `SheetError` for a row with more cells than a spreadsheet has columns: checking it would take minutes."""
     if len(cells) > MAX_COLUMNS:
         raise SheetError(
             say(

@@ -1,4 +1,4 @@
-"""Parquet as a frame of exact text, as a whole or part by part."""
+"""Reads Parquet as a frame of exact text, as a whole or part by part."""
 
 import hashlib
 import io
@@ -29,18 +29,18 @@ LARGE_BYTES = 2 * 1024 * 1024
 ROWS_AT_ONCE = 100_000
 _LOOKS = 8
 LOOK_ROWS = 100
-"""How many places of a file are looked at before it is gone through, and how many rows of each."""
+"""How many samples of a file are read before all of it, and how many rows each has."""
 
 _FIRST_ROW = 2
 _EXACT_BELOW = 2**53
-"""Each whole number below it has its exact float."""
+"""Every whole number below it has an exact float."""
 
 
 def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: int, max_bytes: int) -> Table:
     """Return the rows of a Parquet file; the first one is row 2, as if a header were above it.
 
-    Text is taken as it is, whole numbers and decimals exactly. A float is taken where it is a whole number below
-    2^53, and is a defect of a known column (`COLUMN.float`) otherwise. Raises `SheetError` for a damaged file, for one
+    Text is used unchanged, whole numbers and decimals exactly. A float is used if it is a whole number below 2^53;
+    otherwise it is a defect of a known column (`COLUMN.float`). Raises `SheetError` for a damaged file, for one
     that is larger inside than the limits allow, and for nested or binary columns.
     """
     _try(data, file=file, max_rows=max_rows, max_bytes=max_bytes)
@@ -175,7 +175,7 @@ def _as_text(column: pl.Series, file: str) -> pl.Series:
         return whole.zip_with(whole.is_not_null(), column.fill_nan(None).cast(pl.String))
     text = column.cast(pl.String)
     if dtype.is_decimal():
-        # A Decimal column has one scale for all rows; what every row is padded with says nothing.
+        # A Decimal column has one scale for all rows; zeros that pad every row mean nothing.
         return text.str.replace(r"\.0+$", "").str.replace(r"(\.[0-9]{2}[0-9]*?)0+$", "${1}")
     return text
 

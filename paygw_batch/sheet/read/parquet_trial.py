@@ -1,8 +1,8 @@
-"""A trial decoding of Parquet, in a separate process with a limit on its memory.
+"""Decodes Parquet on trial, in a separate process with limited memory.
 
 A damaged or malicious Parquet file can make the decoder ask for any amount of memory, and then the whole process is
 aborted: no exception can be caught. So a child decodes first, and only bytes that it has survived are decoded here.
-Beside polars, this module is all that the child imports.
+The child imports only this module and polars.
 """
 
 import io
@@ -71,7 +71,7 @@ def _verdict(data: bytes, max_rows: int, max_bytes: int) -> TrialResult:
     if pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item() > max_rows:
         return TrialResult.TOO_MANY_ROWS
     frame = pl.read_parquet(io.BytesIO(data))
-    # A text that many rows share is stored once, and counts for each of them: all of them will be looked at.
+    # A text that many rows share is stored once, but counts for each of them: all of them will be read.
     texts = [column.cast(pl.String) for column in frame.iter_columns() if column.dtype in _TEXTS]
     return (
         TrialResult.TOO_LARGE

@@ -14,7 +14,7 @@ from paygw_batch.sheet.read.headings import NOT_OURS, fold
 
 _MAX_PROFILE_BYTES = 1024 * 1024
 OWN_ENDING = ".toml"
-"""By this end a profile is the path of a file, and no name."""
+"""With this ending, a profile is the path of a file and not a name."""
 
 
 def profile_names(data: Path | None = None) -> list[str]:
@@ -25,7 +25,7 @@ def profile_names(data: Path | None = None) -> list[str]:
 def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
     """Return a profile: a sender's heading -> our column. A name that ends in .toml is the path of a file.
 
-    Raises `ConfigurationError` for a name that is none, telling the nearest, and for a file that cannot be used.
+    Raises `ConfigurationError` for an unknown name, with the nearest known one, and for a file that cannot be used.
     """
     known = profile_names(data)
     is_own = name.endswith(OWN_ENDING)
@@ -66,12 +66,12 @@ def read_profile(name: str, data: Path | None = None) -> Mapping[str, str]:
 
 
 def every_profile(own: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
-    """Return the headings of all profiles that come with the program, by name, the configuration's before them."""
+    """Return the headings of all profiles of the program, by name, overridden by those of the configuration."""
     return {name: known_headings(name, own) for name in profile_names()}
 
 
 def known_headings(profile: str | None, own: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a sender's headings -> our columns: the profile's, and the configuration's `own` before them.
+    """Return a sender's headings -> our columns: the profile's, overridden by the configuration's `own`.
 
     `own` may take a heading out of the profile (`NOT_OURS`). Headings are the same in any case, with blanks, hyphens
     and underscores. Raises `ConfigurationError` for an unknown profile, and if `own` gives one heading two meanings.

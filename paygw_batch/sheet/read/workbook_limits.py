@@ -1,6 +1,6 @@
 """Limits the size of an unpacked workbook, and refuses it before unpacking where its directory says enough.
 
-A few hundred KiB can hold hundreds of MiB of XML, and every part of it becomes objects here. All bounds follow from
+A few hundred KiB can contain hundreds of MiB of XML, and we turn all of it into objects. All limits follow from
 `limits.max_sheet_mib`. docs/decisions/0105 has the arithmetic.
 """
 
@@ -11,36 +11,36 @@ from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 
 MAX_CELL_CHARACTERS = 8 * 32_767
-"""A spreadsheet keeps 32,767 characters in a cell; each may be written as an escape of seven."""
+"""A cell has at most 32,767 characters; each may be written as an escape of seven."""
 MAX_DEPTH = 64
-"""The most levels of tags in each other. A spreadsheet writes ten."""
+"""The maximum depth of nested tags. A spreadsheet writes ten."""
 MAX_TAG_BYTES = 1 << 22
-"""How long one tag or comment may be."""
+"""The maximum length of one tag or comment."""
 MAX_WORKSHEETS = 1_000
 MAX_DOUBTS = 200_000
-"""The most cells whose text is doubtful. A workbook with more was never calculated, or is not a sheet of payees."""
+"""The maximum number of doubtful cells. A workbook with more was never calculated, or is not a sheet of payees."""
 _MAX_RATIO = 100
-"""The most that the parts may be longer than the file. Saved workbooks are 5 to 30 times as long."""
+"""The maximum ratio of the parts' size to the file's. That of saved workbooks is 5 to 30."""
 _RATIO_FROM_BYTES = 16 * 1024 * 1024
-"""Below it, the ratio says nothing that matters."""
+"""Below this size, the ratio does not matter."""
 _COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _CELL_BYTES = 16
 _INLINE_CHARACTERS = 12
-"""A text as long as this takes no more than its cell."""
+"""Up to this length, a text takes no more memory than its cell."""
 _STRING_BYTES = 57
 _DOUBT_BYTES = 200
 
 
 @dataclass(slots=True)
 class Budget:
-    """Counts the bytes of one workbook that are unpacked, and the memory of its cells. Raises `SheetError`."""
+    """Counts the unpacked bytes of one workbook, and the memory of its cells. Raises `SheetError`."""
 
     file: str
     max_bytes: int
     _unpacked: int = 0
     _texts: int = 0
     _held: int = 0
-    """Memory of the strings and of the doubts, in bytes."""
+    """The memory of strings and doubts, in bytes."""
     _doubts: int = 0
 
     def check_directory(self, archive: zipfile.ZipFile, packed_bytes: int) -> None:
@@ -77,13 +77,13 @@ class Budget:
         self._check(0)
 
     def hold_text(self, text: str) -> None:
-        """Count the text of a cell, which is kept once more for every cell that has it."""
+        """Count the text of a cell: each cell has its own copy."""
         if len(text) > _INLINE_CHARACTERS:
             self._texts += _width(text)
             self._check(0)
 
     def hold_doubts(self, doubts: int, hidden_rows: int) -> None:
-        """Count the doubts that were found: each becomes a defect, and each hidden row a warning."""
+        """Count the doubts found: each becomes a defect, and each hidden row a warning."""
         self._doubts += doubts
         if self._doubts > MAX_DOUBTS:
             raise SheetError(
@@ -109,7 +109,7 @@ class Budget:
         )
 
     def _check(self, cells_bytes: int) -> None:
-        """Refuse a workbook that takes too much memory. Cells are there twice while its pieces become one frame."""
+        """Refuse a workbook that takes too much memory. Cells exist twice while its pieces become one frame."""
         if self._held + 2 * (self._texts + cells_bytes) > self.max_bytes // 2:
             raise self.too_large()
 

@@ -1,7 +1,7 @@
-"""What lies over the cells of a worksheet: merged cells, and rules that change how values are shown.
+"""Finds what hides the cells of a worksheet: merged cells, and rules that change how values are shown.
 
-Of merged cells a spreadsheet shows the first; the others keep their values (ECMA-376 part 1, 18.3.1.55). Whether a rule
-(conditional formatting, 18.3.1.18) holds for a cell is not worked out here, only what it does where it holds.
+A spreadsheet shows the first of merged cells; the others keep their values (ECMA-376 part 1, 18.3.1.55). We do not
+compute whether a rule (conditional formatting, 18.3.1.18) applies to a cell, only what it does if it applies.
 """
 
 import re
@@ -52,7 +52,7 @@ def column_number(letters: str) -> int:
 
 @dataclass(slots=True)
 class Overlays:
-    """Collects the merged cells and the rules of one worksheet from its tags. `effects`: those that rules name."""
+    """Collects the merged cells and the rules of one worksheet from its tags. `effects`: the effects of rules."""
 
     effects: Sequence[RuleEffect]
     budget: Budget
@@ -61,7 +61,7 @@ class Overlays:
     _areas: list[Area] = field(default_factory=list)
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Take a start tag."""
+        """Handle a start tag."""
         match name:
             case "mergeCell":
                 self.merged.append(Area.of(attributes["ref"]))
@@ -81,17 +81,17 @@ class Overlays:
             self.budget.hold_doubts(0, len(self._areas))
 
     def covered(self, column: int, rows: Sequence[int]) -> list[int]:
-        """Return those of the sorted `rows` whose cell of a column lies under another of its merged cells."""
-        changes = [0] * (len(rows) + 1)  # in how many areas more, or less, a row lies than the one before it
+        """Return those of the sorted `rows` whose cell in a column is hidden by a merged cell."""
+        changes = [0] * (len(rows) + 1)  # at each row: the number of areas that begin, less those that ended before it
         for area in self.merged:
             if area.first_column <= column <= area.last_column:
-                first = area.first_row + (column == area.first_column)  # the first cell is the one that is shown
+                first = area.first_row + (column == area.first_column)  # the first cell is shown
                 changes[bisect_left(rows, first)] += 1
                 changes[bisect_right(rows, area.last_row)] -= 1
         return [row for row, areas in zip(rows, accumulate(changes), strict=False) if areas > 0]
 
     def ruled(self, columns: Collection[int], *, below: int) -> set[tuple[int, RuleEffect]]:
-        """Return each of `columns` that a rule is about in a row below another, with what the rule does."""
+        """Return each of `columns` with a rule that covers rows after `below`, and the rule's effect."""
         return {
             (column, effect)
             for area, effect in self.rules

@@ -1,7 +1,7 @@
-"""How a workbook shows its cells: dates, numbers that look like others, struck or invisible text.
+"""Tells how a workbook shows its cells: as dates, other numbers, struck-through or invisible text.
 
-What a person saw in the spreadsheet is what that person meant to pay. The styles say how a value was shown (ECMA-376
-part 1, 18.8); number formats are evaluated only as far as it takes to know which number they show (18.8.31).
+People mean to pay what they saw in the spreadsheet. The styles say how a value was shown (ECMA-376 part 1, 18.8);
+number formats are evaluated only to find the number that they show (18.8.31).
 """
 
 import re
@@ -30,7 +30,7 @@ _BUILT_IN: Mapping[int, str] = MappingProxyType(
         **dict.fromkeys((7, 8, 39, 40, 43, 44), "#,##0.00"),
     }
 )
-"""The formats that a workbook names by number alone; of money, without the currency's sign."""
+"""The formats that a workbook refers to by number; those of money without the currency sign."""
 _DATE_FORMATS = frozenset({*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)})
 _NOT_DATE_LETTERS = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
 _PIECE = re.compile(r'"(?P<quoted>[^"]*)"?|\\(?P<escaped>.?)|[_*].?|\[(?P<bracket>[^\]]*)\]?|(?P<plain>.)', re.DOTALL)
@@ -39,16 +39,16 @@ _PLACEHOLDERS = re.compile(r"[0#?]")
 _SCALE = re.compile(r"[0#?](,+)(?![,0#?])")
 _EXPONENT = re.compile(r"[eE][+-]")
 _WHITES = frozenset({"white", "color2"})
-"""How a format calls white; in other languages a spreadsheet writes the English words into the file."""
+"""The names of white in a format; spreadsheets in other languages also write the English words into the file."""
 _MIN_CONTRAST = 1.3
-"""Black on white has 21, the least that can be read about 1.5 (WCAG 2.2, contrast ratio)."""
+"""Black on white has 21; about 1.5 is the least that can be read (WCAG 2.2, contrast ratio)."""
 _MIN_POINTS = 3.0
 _MAX_DIGITS = 18
 _SAMPLE_AMOUNT = "1234567"
-"""A rule whose format shows this as another number shows some amounts as others."""
+"""A number to try a rule's format on: if it shows another number, the rule changes amounts."""
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 _THEME = (_WHITE, _BLACK)
-"""The first two colours of a theme: light and dark. The others are visible on both."""
+"""The first two colours of a theme, light and dark. The others are visible on both."""
 _INDEXED: Mapping[int, tuple[int, int, int]] = MappingProxyType(
     {0: _BLACK, 1: _WHITE, 8: _BLACK, 9: _WHITE, 64: _BLACK, 65: _WHITE}
 )
@@ -64,10 +64,10 @@ class CellStyle:
     is_struck: bool = False
     is_invisible: bool = False
     is_dark: bool = False
-    """Whether white can be read on the ground of the cell."""
+    """Whether white text can be read on the cell's background."""
 
     def shows(self, text: str, *, is_number: bool) -> str | None:
-        """Return the text that a person sees in place of `text` (empty: nothing), or None if they are the same."""
+        """Return the text that a person sees instead of `text` (empty: nothing), or None if it is the same."""
         if self.is_invisible:
             return ""
         if self.code == GENERAL or self.is_date:
@@ -87,7 +87,7 @@ PLAIN = CellStyle()
 
 @dataclass(frozen=True, slots=True)
 class RuleEffect:
-    """What a rule of the spreadsheet does to a cell: it strikes it through, or hides its value or shows another."""
+    """The effect of a spreadsheet's rule on a cell: it strikes it through, hides its value, or shows another one."""
 
     strikes: bool = False
     hides: bool = False
@@ -98,14 +98,14 @@ FONT_TAGS = frozenset({"strike", "color", "sz"})
 
 @dataclass(slots=True)
 class Font:
-    """How a text is written, as far as it matters."""
+    """The properties of a font that matter here."""
 
     is_struck: bool = False
     colour: _Colour | None = _BLACK
     points: float = 11.0
 
     def describe(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Take a tag about the font."""
+        """Handle a tag of the font."""
         if name == "strike":
             self.is_struck = is_true(attributes.get("val", "1"))
         elif name == "sz":
@@ -114,20 +114,20 @@ class Font:
             self.colour = _colour(attributes)
 
     def is_unseen(self, ground: _Colour | None = _WHITE) -> bool:
-        """Whether nobody can read a text in this font on that ground."""
+        """Whether text in this font is unreadable on that background."""
         return self.points < _MIN_POINTS or _is_lost_on(self.colour, ground)
 
 
 @dataclass(slots=True)
 class _Changed:
-    """Collects what one rule changes: the font, the ground, the number format."""
+    """Collects the changes of one rule: font, background, number format."""
 
     _font: Font = field(default_factory=Font)
     _ground: _Colour | None = _WHITE
     _code: str = GENERAL
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Take a start tag."""
+        """Handle a start tag."""
         match name:
             case _ if name in FONT_TAGS:
                 self._font.describe(name, attributes)
@@ -139,7 +139,7 @@ class _Changed:
                 pass
 
     def effect(self) -> RuleEffect:
-        """Return what the rule does."""
+        """Return the effect of the rule."""
         is_lost = self._font.is_unseen(self._ground)
         is_date = _is_date_format(-1, self._code)
         is_other = not is_date and (
@@ -155,7 +155,7 @@ class StyleReader:
 
     styles: list[CellStyle] = field(default_factory=list)
     effects: list[RuleEffect] = field(default_factory=list)
-    """What rules do, by the number by which they name it."""
+    """The effects of rules, by their numbers."""
     _formats: dict[int, str] = field(default_factory=dict)
     _fonts: list[Font] = field(default_factory=list)
     _fills: list[_Colour | None] = field(default_factory=list)
@@ -163,7 +163,7 @@ class StyleReader:
     _changed: _Changed = field(default_factory=_Changed)
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Take a start tag."""
+        """Handle a start tag."""
         self._inside.append(name)
         parents = self._inside
         if "dxfs" in parents:
@@ -186,7 +186,7 @@ class StyleReader:
                 self.styles.append(self._style(attributes))
 
     def end(self, name: str) -> None:
-        """Take an end tag."""
+        """Handle an end tag."""
         self._inside.pop()
         if name == "dxf":
             self.effects.append(self._changed.effect())
@@ -207,7 +207,7 @@ class StyleReader:
 
 
 def is_true(text: str | None) -> bool:
-    """Whether an attribute of a workbook says yes."""
+    """Whether an attribute of a workbook is true."""
     return text in {"1", "true", "on"}
 
 
@@ -228,7 +228,7 @@ def _colour(attributes: Mapping[str, str]) -> _Colour | None:
 
 @lru_cache(maxsize=1 << 10)
 def _is_lost_on(text: _Colour | None, ground: _Colour | None) -> bool:
-    """Whether nobody can read a text of this colour on that ground."""
+    """Whether text of this colour is unreadable on that background."""
     if text is None or ground is None:
         return False
     darker, lighter = sorted((_luminance(text), _luminance(ground)))
@@ -249,7 +249,7 @@ def _is_date_format(number: int, code: str) -> bool:
 
 
 def _hides_text(code: str, *, is_dark: bool) -> bool:
-    """Whether a format shows nothing of a text: its section has no place for it, or is white on white."""
+    """Whether a format hides a text: its section has no placeholder for it, or is white on white."""
     sections = _sections(code)
     if len(sections) > 3 and "@" not in sections[3].pattern:  # noqa: PLR2004 (the fourth section is for text)
         return True
@@ -267,10 +267,10 @@ def is_shown_white(code: str, number: str) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def shown_number(code: str, number: str) -> Decimal | None:
-    """Return the number that a format shows in place of `number`, or None if it shows none, or no decimal one."""
+    """Return the number that a format shows instead of `number`, or None if it shows none, or not a decimal one."""
     value = Decimal(number)
     if value.adjusted() > _MAX_DIGITS:
-        return value  # no amount; the digits of such a number are doubted anyway
+        return value  # not an amount; the digits of such a number are doubtful anyway
     section = _section_for(value, code)
     pattern = section.pattern
     if pattern.strip().lower() == GENERAL.lower() or "@" in pattern:
@@ -291,7 +291,7 @@ def shown_number(code: str, number: str) -> Decimal | None:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A section of a format: its placeholders and signs, its condition, whether it adds digits, whether it is white."""
+    """A section of a format: placeholders and signs, condition, whether it adds digits, and whether it is white."""
 
     pattern: str
     condition: tuple[str, Decimal] | None
@@ -314,7 +314,7 @@ class _Section:
 
 
 def _section_for(value: Decimal, code: str) -> _Section:
-    """Return the section of a format by which a number is shown."""
+    """Return the section of a format that applies to a number."""
     sections = _sections(code)[:3]
     if any(section.condition for section in sections):
         others = [section for section in sections if section.condition is None]
@@ -326,7 +326,7 @@ def _section_for(value: Decimal, code: str) -> _Section:
 
 @lru_cache(maxsize=1 << 10)
 def _sections(code: str) -> tuple[_Section, ...]:
-    """Return the sections of a number format; a literal text is left out of their patterns."""
+    """Return the sections of a number format, without literal texts in their patterns."""
     found: list[_Section] = []
     pattern, condition, has_digits, is_white = "", None, False, False
     for piece in _PIECE.finditer(code):

@@ -1,4 +1,4 @@
-"""Reads a workbook (.xlsx) as a frame of exact text: chooses the worksheet, finds its header, notes its doubts."""
+"""Reads a workbook (.xlsx) as a frame of exact text: chooses the worksheet, finds its header, notes doubtful cells."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPar
 _ROWS_AT_ONCE = 20_000
 _CELLS_AT_ONCE = 200_000
 _CHARACTERS_AT_ONCE = 1 << 23
-"""How much of a worksheet is held as objects before it goes into a frame."""
+"""The part of a worksheet that is kept as objects before it goes into a frame."""
 _SENTENCES = {
     Doubt.FORMULA: mark(
         "{value} is a formula without a value: paste it as a value, or save the workbook in a spreadsheet."
@@ -60,17 +60,17 @@ class _Content:
     doubts: list[tuple[int, int, Doubt, str]] = field(default_factory=list)
     struck: list[tuple[int, int]] = field(default_factory=list)
     shown: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """Row and column of a cell, its text, and the text that a person sees in its place."""
+    """Row and column of a cell, its text, and the text that a person sees instead."""
     overlays: Overlays | None = None
 
 
 def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, sheet_name: str | None) -> Table:
-    """Return the rows of the one worksheet that looks like a sheet of payees, or of the one that is named.
+    """Return the rows of the only worksheet that looks like a sheet of payees, or of the named one.
 
     A formula without a value and a number with more digits than a spreadsheet keeps are defects of known columns
-    (`COLUMN.formula`, `COLUMN.digits`). What a person saw otherwise is a warning: a hidden row or column (`row.hidden`,
-    `column.hidden`), a row struck through (`row.struck`), a value that the spreadsheet shows as another
-    one or not at all (`COLUMN.shown_otherwise`). Hidden worksheets become notes. Raises `SheetError`.
+    (`COLUMN.formula`, `COLUMN.digits`). Anything that a person could not see is a warning: a hidden row or column
+    (`row.hidden`, `column.hidden`), a row struck through (`row.struck`), a value that the spreadsheet shows differently
+    or not at all (`COLUMN.shown_otherwise`). Hidden worksheets become notes. Raises `SheetError`.
     """
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
     part, notes, is_one_of_several = _chosen(workbook, vocabulary, file=file, sheet_name=sheet_name)
@@ -96,7 +96,7 @@ def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: 
 
 
 def place_of(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, sheet_name: str | None) -> Place:
-    """Return where `read_workbook` finds the sheet, with the names of the columns that have headings."""
+    """Return the position of the sheet that `read_workbook` reads, and the names of its columns with headings."""
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
     part, _, _ = _chosen(workbook, vocabulary, file=file, sheet_name=sheet_name)
     content = _Content()
@@ -110,7 +110,7 @@ def place_of(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, 
 def _chosen(
     workbook: Workbook, vocabulary: Vocabulary, *, file: str, sheet_name: str | None
 ) -> tuple[WorksheetPart, list[str], bool]:
-    """Return the worksheet to read, notes about the others, and whether another one could have been meant."""
+    """Return the worksheet to read, notes about the others, and whether another could have been meant."""
     parts = workbook.worksheets()
     if not parts:
         raise SheetError(say("{file} has no worksheet.", file=file))
@@ -139,7 +139,7 @@ def _chosen(
 
 
 def _nearest(workbook: Workbook, parts: Sequence[WorksheetPart], vocabulary: Vocabulary) -> WorksheetPart:
-    """Return the worksheet that is most like a sheet of payees if none is one."""
+    """Return the worksheet closest to a sheet of payees, if none is one."""
     candidates = [part for part in parts if not part.hidden] or parts
 
     def likeness(part: WorksheetPart) -> tuple[bool, int, int]:
@@ -154,12 +154,12 @@ def _no_header(
 ) -> HeadingError:
     worksheet = part.name if len(workbook.worksheets()) > 1 else None
     above = {row.number: _cells(row) for row in content.above}
-    rows = [above.get(number, []) for number in range(1, max(above, default=0) + 1)]  # blank rows are in no file
+    rows = [above.get(number, []) for number in range(1, max(above, default=0) + 1)]  # blank rows are not in the file
     return no_header(file, rows, vocabulary, worksheet=worksheet)
 
 
 def _named(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPart:
-    """Return the worksheet of that name. As in a spreadsheet, case makes no difference, unless it has to."""
+    """Return the worksheet with that name, ignoring case as a spreadsheet does, unless names differ only in case."""
     alike = [part for part in parts if part.name.casefold() == name.casefold()]
     exact = [part for part in alike if part.name == name]
     found = exact or alike
@@ -243,7 +243,7 @@ def _some(rows: Iterator[Row]) -> list[Row]:
 
 
 def _warnings(content: _Content, headings: Headings, vocabulary: Vocabulary) -> pl.DataFrame:
-    """Return a warning for each thing that a person who looked through the workbook has not seen as it is paid."""
+    """Return a warning for everything that a person looking at the workbook saw differently from what is paid."""
     used = {at: name for at, name in enumerate(headings.names, start=1) if name in vocabulary.columns}
     hidden = say("The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it.")
     struck = say(
@@ -272,7 +272,7 @@ def _warnings(content: _Content, headings: Headings, vocabulary: Vocabulary) -> 
 
 
 def _covered(content: _Content, used: Mapping[int, str]) -> Iterator[tuple[int, int, str, str]]:
-    """Yield the values that lie under other merged cells, as `_Content.shown` has them: a person sees nothing."""
+    """Yield the values hidden by merged cells, in the form of `_Content.shown`: a person sees nothing there."""
     if content.overlays is None or not content.overlays.merged:
         return
     seen = {(row, at) for row, at, *_ in content.shown}

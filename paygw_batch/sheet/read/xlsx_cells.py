@@ -1,7 +1,7 @@
-"""The parts of a workbook (.xlsx: ECMA-376) that hold a sheet's cells, read as a stream, every cell as exact text.
+"""Reads the cells of a workbook (.xlsx: ECMA-376) as a stream, each cell as exact text.
 
-Why not a spreadsheet library: those at hand round numbers to nine decimals, or turn a number cell and a text cell into
-the same text, or hide a formula that has no value. Here a cell's text comes with what is doubtful about it.
+Why not a spreadsheet library: those we know round numbers to nine decimals, or make the same text of a number cell and
+a text cell, or hide a formula that has no value. Here a cell's text comes with the reason to doubt it.
 """
 
 import io
@@ -32,9 +32,9 @@ from paygw_batch.sheet.read.workbook_styles import FONT_TAGS, PLAIN, CellStyle, 
 _CHUNK_BYTES = 1 << 16
 _MAX_ROWS = 1_048_576
 _MIN_POINTS_HIGH, _MIN_CHARACTERS_WIDE = 3.0, 0.5
-"""A lower row or a narrower column is as good as hidden."""
+"""Below this height or width, a row or column is treated as hidden."""
 _SAFE_DIGITS = 15
-"""A spreadsheet keeps this number of digits; the others are zeros already."""
+"""A spreadsheet keeps this many digits; it has replaced the others by zeros."""
 _FIRST_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 (a cell has no zone)
 _FIRST_DAY_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 (as above)
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
@@ -42,10 +42,10 @@ _DAMAGED = (expat.ExpatError, zipfile.BadZipFile, zlib.error, EOFError, NotImple
 
 
 class Doubt(StrEnum):
-    """Names a reason to doubt a cell's text. The value is the last part of a defect's code."""
+    """A reason to doubt a cell's text. The value is the last part of a defect's code."""
 
     FORMULA = "formula"
-    """A formula without a value: nothing has calculated the workbook since it was written."""
+    """A formula without a value: the workbook was never calculated after it was written."""
     DIGITS = "digits"
     """A whole number of more than 15 digits."""
 
@@ -61,7 +61,7 @@ class WorksheetPart:
 
 @dataclass(slots=True)
 class Row:
-    """One row: its number, whether it is hidden, and text and doubt by column number (from 1)."""
+    """One row: its number, whether it is hidden, and text and doubt for each column number (from 1)."""
 
     number: int
     hidden: bool
@@ -70,11 +70,11 @@ class Row:
     struck: set[int] = field(default_factory=set)
     """The columns whose text is struck through."""
     shown: dict[int, str] = field(default_factory=dict)
-    """The text that a person sees in place of another, by column; empty: nothing."""
+    """The text that a person sees instead of the cell's, by column; empty: nothing."""
 
 
 class Workbook:
-    """A workbook in memory. Raises `SheetError` for one that is damaged, protected, or above `max_bytes` unpacked."""
+    """A workbook in memory. Raises `SheetError` if it is damaged, protected, or above `max_bytes` unpacked."""
 
     def __init__(self, data: bytes, *, file: str, max_bytes: int) -> None:
         self._file = file
@@ -96,13 +96,13 @@ class Workbook:
         self._unseen_strings: set[int] = set()
         self._styles = StyleReader()
         self.overlays = Overlays((), self.budget)
-        """What lies over the cells of the worksheet that `rows` reads."""
+        """The merged cells and rules of the worksheet that `rows` reads."""
         self.hidden_columns: list[tuple[int, int]] = []
-        """First and last number of its hidden columns."""
+        """The ranges of its hidden columns: first and last number."""
         self._first_day = _FIRST_DAY
 
     def worksheets(self) -> list[WorksheetPart]:
-        """Return the worksheets in the workbook's order. To be called before `rows`: it learns how days are counted."""
+        """Return the worksheets in the workbook's order. Call it before `rows`: it reads the workbook's date system."""
         targets: dict[str, str] = {}
         found: list[WorksheetPart] = []
 
@@ -127,7 +127,7 @@ class Workbook:
         return found
 
     def rows(self, part: WorksheetPart) -> Iterator[Row]:
-        """Yield the rows of a worksheet that hold anything, in order."""
+        """Yield the rows of a worksheet that are not empty, in order."""
         if self._strings is None:
             self._strings = self._shared_strings()
             self._styles = self._cell_styles()
@@ -156,7 +156,7 @@ class Workbook:
         return reader
 
     def _parse(self, path: str, handlers: "_Handlers") -> Iterator[None]:
-        """Feed a part to an XML parser, piece by piece, and yield after each piece."""
+        """Parse a part of the workbook as XML, and yield after each piece."""
         info = self._parts.get(path)
         if info is None:
             raise self._damaged()
@@ -165,7 +165,7 @@ class Workbook:
         parser = handlers.parser()
         fed = 0
         try:
-            # Reads no more than the stated size, and ends with an error unless size and checksum are the stated ones.
+            # zipfile reads at most the stated size, and raises unless size and checksum are as stated.
             with self._zip.open(info) as part:
                 while chunk := part.read(_CHUNK_BYTES):
                     parser.Parse(chunk, False)
@@ -193,7 +193,7 @@ class _Handlers:
     text: Callable[[str], object] | None = None
 
     def parser(self) -> expat.XMLParserType:
-        """Return an XML parser that calls the handlers, and that refuses document types (no workbook has one)."""
+        """Return an XML parser that calls the handlers and refuses document types, which no workbook has."""
         parser = expat.ParserCreate(namespace_separator=" ")
         parser.buffer_text = True
         parser.StartDoctypeDeclHandler = _refuse_doctype
@@ -225,27 +225,27 @@ def _refuse_doctype(*_: object) -> None:
 
 @dataclass(slots=True)
 class _Runs:
-    """Notes whether every visible run of a text is struck through, or in a font that nobody sees; each has its font."""
+    """Tells whether all visible runs of a text, each in its font, are struck through or invisible."""
 
     _font: Font = field(default_factory=Font)
     _struck: set[bool] = field(default_factory=set)
     _unseen: set[bool] = field(default_factory=set)
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Take a start tag."""
+        """Handle a start tag."""
         if name == "r":
             self._font = Font()
         elif name in FONT_TAGS:
             self._font.describe(name, attributes)
 
     def text(self, data: str) -> None:
-        """Take a part of the text."""
+        """Add a part of the text."""
         if data.strip():
             self._struck.add(self._font.is_struck)
             self._unseen.add(self._font.is_unseen())
 
     def take(self) -> tuple[bool, bool]:
-        """Return whether the text that is over was struck, and whether nobody sees it on white; begin another."""
+        """Return whether the finished text was struck through, and whether it is invisible on white; begin another."""
         found = self._struck == {True}, self._unseen == {True}
         self._font = Font()
         self._struck.clear()
@@ -255,7 +255,7 @@ class _Runs:
 
 @dataclass(slots=True)
 class _StringReader:
-    """Collects the table of shared strings, and the numbers of those that are struck through, or unseen on white."""
+    """Collects the table of shared strings, and the numbers of those struck through, or invisible on white."""
 
     _budget: Budget
     strings: list[str] = field(default_factory=list)
@@ -266,14 +266,14 @@ class _StringReader:
     _runs: _Runs = field(default_factory=_Runs)
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Take a start tag."""
+        """Handle a start tag."""
         self._inside.append(name)
         self._runs.start(name, attributes)
         if name == "si":
             self._pieces.clear()
 
     def end(self, name: str) -> None:
-        """Take an end tag."""
+        """Handle an end tag."""
         self._inside.pop()
         if name == "si":
             is_struck, is_unseen = self._runs.take()
@@ -285,8 +285,8 @@ class _StringReader:
             self._budget.hold_string(self.strings[-1])
 
     def text(self, data: str) -> None:
-        """Take text between tags."""
-        if self._inside[-1] == "t" and "rPh" not in self._inside:  # rPh: how to pronounce it, no part of the text
+        """Handle text between tags."""
+        if self._inside[-1] == "t" and "rPh" not in self._inside:  # rPh: the pronunciation, not part of the text
             self._pieces.append(data)
             self._runs.text(data)
             if sum(map(len, self._pieces)) > MAX_CELL_CHARACTERS:
@@ -324,7 +324,7 @@ class _CellReader:
         self._formula: list[str] | None = None
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Take a start tag."""
+        """Handle a start tag."""
         self._inside = name
         if name == "c":
             reference = attributes.get("r")
@@ -353,7 +353,7 @@ class _CellReader:
             self._overlays.start(name, attributes)
 
     def text(self, data: str) -> None:
-        """Take text between tags."""
+        """Handle text between tags."""
         if self._inside in {"v", "t"}:
             self._value.append(data)
             if self._inside == "t":
@@ -365,7 +365,7 @@ class _CellReader:
             raise self._budget.too_large()
 
     def end(self, name: str) -> None:
-        """Take an end tag."""
+        """Handle an end tag."""
         if name == "c":
             self._finish_cell()
         elif name == "row" and self._row.texts:
@@ -397,7 +397,7 @@ class _CellReader:
             row.shown[column] = shown
 
     def _text_of(self, value: str, style: CellStyle) -> tuple[str, bool, bool]:
-        """Return the text of a cell, whether it is struck through, and whether its own runs are unseen on white."""
+        """Return the text of a cell, whether it is struck through, and whether its own runs are invisible on white."""
         match self._cell.get("t", "n"):
             case "s" if value.isdigit():
                 at = int(value)
@@ -427,8 +427,8 @@ def _unescaped(text: str) -> str:
 def _number_text(raw: str) -> tuple[str, bool]:
     """Return a number cell's value as plain digits, and whether it has more digits than a spreadsheet keeps.
 
-    A cell is a binary float, written with up to 17 digits; the shortest digits that stand for the same float are what
-    was typed. Raises `ValueError` for a number that is not finite.
+    A cell is a binary float, written with up to 17 digits; the shortest digits of the same float are those that were
+    typed. Raises `ValueError` for a number that is not finite.
     """
     if raw.isascii() and raw.isdigit() and len(raw) <= _SAFE_DIGITS and not raw.startswith("0"):
         return raw, False
@@ -442,7 +442,7 @@ def _number_text(raw: str) -> tuple[str, bool]:
 
 
 def _date_text(raw: str, first_day: datetime) -> str:
-    """Return a date cell's value as ISO 8601, so that a person sees the date of the spreadsheet."""
+    """Return a date cell's value as ISO 8601, so that a person recognises the date."""
     days = float(raw)
     if not 0 <= days <= (datetime.max - first_day).days:  # noqa: DTZ901 (a cell has no zone)
         return raw

@@ -1,1 +1,1 @@
-"""Leases chains of facts, writes to them, and finds the fate of a commit that got no answer."""
+"""Leases chains of facts, writes to them, and determines the fate of a commit that got no answer."""

@@ -1,11 +1,11 @@
-"""Accepts that commits of a host are lost: the rows that left by them come in doubt.
+"""Accepts the loss of a host's commits: puts the rows sent under them in doubt.
 
-The witnesses of this host have the intents of its commits. Those of commits that are not in the database are written
-there again, as the same attempts under the same order ids, each with an interruption. Attempts of which the host knows
-that nothing left are written as not sent. Everything else is as the database says, and can be sent.
+The witnesses of this host have the intents of its commits. For commits that the database lacks, the intents are written
+again, as the same attempts under the same order ids, each with an interruption. If the host knows that nothing of an
+attempt left, it is written as not sent. Everything else is as the database says, and can be sent.
 
-A host that will not show its witness any more is retired. It could have taken any chunk meanwhile: so each row that is
-ready or in flight gets an intent and an interruption, as if it had been sent, and a person settles it.
+A host that will never show its witness again is retired. It could have taken any chunk in the meantime: so each row
+that is ready or in flight gets an intent and an interruption, as if it had been sent, and a person settles it.
 """
 
 import json
@@ -54,7 +54,7 @@ _UNDONE = """SELECT c.number, count(*) FROM chunk c JOIN instruction i ON i.numb
 _READY = f"""SELECT {LOADED} FROM progress p {CHUNK_OF_ROW} WHERE c.number = %s AND p.state = 'ready'
         AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = p.number)
     ORDER BY p.number LIMIT {_AT_ONCE}"""  # noqa: S608 - constants of ours
-"""A row that evidence holds is left out: nothing sends it before a person has settled it."""
+"""Rows that evidence holds are excluded: nothing sends them before a person has settled them."""
 
 Attempt = tuple[int, int]
 """An instruction and the number of its attempt."""
@@ -62,7 +62,7 @@ Attempt = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class LostIntent:
-    """An intent that only this host knows: when its commit was made, and a name that no other commit has."""
+    """An intent that only this host knows: the time of its commit, and a unique name for that commit."""
 
     order_id: str
     at: str
@@ -81,18 +81,18 @@ class Loss:
 
 @dataclass(slots=True)
 class AcceptedRows:
-    """The rows that an accepted loss was about. The last two are order ids for a person to look for at the gateway."""
+    """The rows of an accepted loss. The last two are order ids that a person must look for at the gateway."""
 
     in_doubt: int = 0
     not_sent: int = 0
     unknown_orders: list[str] = field(default_factory=list)
-    """Sent, and not in the database: their batch is lost too. The journal keeps them, and holds rows that go by one."""
+    """Sent, but not in the database: their batch is lost too. The journal keeps them, and holds rows that use them."""
     contradictions: list[str] = field(default_factory=list)
-    """Sent from here, and finished in the database by another attempt."""
+    """Sent from here, but completed in the database by another attempt."""
 
 
 def find_loss(connection: Connection[Row], directory: Path, journal_id: str, key: bytes) -> Loss:
-    """Return the commits that the witnesses of this host saw and that the database lacks."""
+    """Return the commits that this host's witnesses saw but the database lacks."""
     lost: list[NotedCommit] = []
     is_whole = True
     for path in witness_files(directory, journal_id):
@@ -117,7 +117,7 @@ def find_loss(connection: Connection[Row], directory: Path, journal_id: str, key
 
 
 def _lost_of(connection: Connection[Row], commits: Iterator[NotedCommit]) -> Iterator[NotedCommit]:
-    """Yield the commits, newest first, down to the first one that the database has: it has all before that one too.
+    """Yield the commits, newest first, until one that the database has: it then also has all earlier ones.
 
     Raises `LogBroken` after those that could be read.
     """
@@ -143,7 +143,7 @@ def _lost_of(connection: Connection[Row], commits: Iterator[NotedCommit]) -> Ite
 
 
 class LossWriter:
-    """Writes the lost attempts of this host to the database. It can be broken off and made again."""
+    """Writes the lost attempts of this host to the database. It can be interrupted and repeated."""
 
     def __init__(self, connection: Connection[Row], identity: Identity, writer: ChainWriter, loss: Loss) -> None:
         self._connection, self._identity, self._writer = connection, identity, writer
@@ -155,12 +155,12 @@ class LossWriter:
         self._rows = AcceptedRows()
 
     def write(self, by: str, at: str) -> AcceptedRows:
-        """Put the rows in doubt that may have left. Raises `JournalHeld` while another process has rows leased."""
+        """Put the rows in doubt that may have left. Raises `JournalHeld` while another process leases rows."""
         prepare_to_accept(self._connection)
         self._writer.known_unsent = self._loss.unsent
         first = {number: min(one.at for one in lost.values()) for number, lost in self._lost.items()}
         numbers = {number for number, _ in self._loss.unsent} | first.keys()
-        # In the order in which they left: the times of a chain never go back, and answers are compared with them.
+        # In the order in which they left: times in a chain never decrease, and answers are compared with them.
         in_order = sorted(numbers, key=lambda number: (first.get(number, ""), number))
         for start in range(0, len(in_order), _AT_ONCE):
             self._write_page(in_order[start : start + _AT_ONCE], by, at)
@@ -168,7 +168,7 @@ class LossWriter:
         return self._rows
 
     def write_guess(self, by: str, at: str) -> AcceptedRows:
-        """Put every row in doubt that may have left: the witness knows a part alone, which is kept as far as it goes.
+        """Put every row in doubt that may have left, because the witness knows only some of them; keep what it knows.
 
         Raises `JournalHeld` as `write` does.
         """
@@ -182,7 +182,7 @@ class LossWriter:
         return self._rows
 
     def _keep_unknown(self, by: str, at: str) -> None:
-        """Keep the orders that the database does not know: a sheet that names one again does not send it."""
+        """Keep the orders that the database does not know: a new sheet with one of them does not send it."""
         if self._rows.unknown_orders:
             with self._at_desk() as connection:
                 keep_lost_orders(tables_on(connection, self._identity), self._rows.unknown_orders, by=by, at=at)
@@ -231,7 +231,7 @@ class LossWriter:
         )
 
     def _set_apart(self, page: Sequence[int], waiting: dict[int, int]) -> None:
-        """Name the orders of rows that the database does not have, or that are other rows there, for a person."""
+        """Return, for a person, the orders of rows that the database lacks or has as other rows."""
         rows = self._read(page)
         for number in list(waiting):
             orders = {one.order_id for one in self._lost[number].values()}
@@ -241,7 +241,7 @@ class LossWriter:
             del waiting[number]
 
     def _attempt(self, one: Loaded, until: int) -> list[Entry]:
-        """Return an intent that the database does not know, and its end; `until` is the attempt that is in doubt."""
+        """Return an intent that the database does not know, and its outcome; attempt `until` is in doubt."""
         number, attempt = one.number, one.progress.standing.attempt + 1
         all_lost = self._lost[number]
         lost = all_lost.get(attempt) or all_lost[max(one for one in all_lost if one <= until)]
@@ -257,7 +257,7 @@ class LossWriter:
     def _clear(
         self, rows: Mapping[int, tuple[bool, str, Loaded]], deeds: Iterable[tuple[Loaded, str]], by: str, at: str
     ) -> None:
-        """Write the deeds of people again without which a later attempt could not have left: they are lost too."""
+        """Write the decisions again without which a later attempt could not have left: they are lost too."""
         settled, released = [], []
         for one, order_id in deeds:
             number, standing = one.number, one.progress.standing
@@ -295,7 +295,7 @@ class LossWriter:
         return {line[2]: (line[0], line[1], loaded_from(line[2:])) for line in found}
 
     def _written_before(self, page: Sequence[int]) -> set[Attempt]:
-        """Return the lost attempts that are written already: the command was broken off."""
+        """Return the lost attempts already written by an interrupted command."""
         found = fetch(self._connection, _INTENTS, (list(page),))
         return {
             (number, attempt)
@@ -306,12 +306,12 @@ class LossWriter:
 
 
 def _first(order_id: str, one: Loaded) -> str | None:
-    """Return an order id where it is one of a row's; None of another row's."""
+    """Return an order id if it belongs to the row; None if it belongs to another."""
     return order_id if one.client_orderid in {order_id, first_order_id(order_id)} else None
 
 
 class NoWitness:
-    """Is used instead of a witness: a command that accepts a loss sends nothing, and leaves the witness alone."""
+    """Replaces the witness of a command that accepts a loss: it sends nothing, and does not touch the witness."""
 
     def note(self, segment: int, end: Link, noted: Sequence[Noted] = ()) -> None:
         """Note nothing."""
@@ -321,7 +321,7 @@ class NoWitness:
 
 
 def put_undone_in_doubt(connection: Connection[Row], writer: ChainWriter, at: str) -> int:
-    """Put every ready row and every row in flight in doubt, and return their number. It can be run again after a crash.
+    """Put every row that is ready or in flight in doubt, and return their number. It can be repeated after a crash.
 
     Raises `JournalHeld` while another process has rows leased.
     """
@@ -342,18 +342,18 @@ def put_undone_in_doubt(connection: Connection[Row], writer: ChainWriter, at: st
 
 
 def prepare_to_accept(connection: Connection[Row]) -> None:
-    """Let this session write intents, though the roll-call is open and a breaker stopped every worker.
+    """Let this session write intents although the roll-call is open and a breaker stopped every worker.
 
-    Nothing of them is sent, and nobody else gets a lease before the roll-call is complete. The stop stays in force.
+    They are not sent, and no one else gets a lease before the roll-call is complete. The stop stays in force.
     """
     fetch(connection, "SET paygw.retires = 'on'")
 
 
 def write_retired(connection: Connection[Row], host_id: str, by: str) -> None:
-    """Write down who retired a host: the roll-call does not ask for it any more."""
+    """Record who retired a host: the roll-call no longer waits for it."""
     fetch(connection, "SELECT retire_host(%s, %s)", (host_id, by))
 
 
 def write_accepted(connection: Connection[Row], host_id: str, by: str) -> None:
-    """Write down who accepted the loss of a host: with that it has answered the roll-call."""
+    """Record who accepted the loss of a host: this counts as its answer to the roll-call."""
     fetch(connection, "SELECT accept_loss(%s, %s)", (host_id, by))

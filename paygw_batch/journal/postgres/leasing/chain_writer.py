@@ -1,7 +1,7 @@
-"""Writes facts to the chains that this process has leased, and finds the fate of a commit that got no answer.
+"""Writes facts to the chains that this process leases, and determines the fate of a commit that got no answer.
 
-The facts of a run go to the chains of its chunks, one call a group. People's deeds and evidence go to the chain of the
-desk, in whole transactions of several statements.
+The facts of a run go to the chains of its chunks, one call for each group. People's decisions and evidence go to the
+chain of the desk, in transactions of several statements.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ from paygw_batch.language import say
 
 T = TypeVar("T")
 CloseChunk = Callable[..., None]
-"""Closes a lease on a connection, in one transaction: `chunk`, `segment` and `worker` are given by name."""
+"""Closes a lease on a connection, in one transaction. Keyword arguments: `chunk`, `segment`, `worker`."""
 
 _MAX_TRIES = 5
 _MINE = "SELECT hold_segment(%s, %s, %s)"
@@ -58,17 +58,17 @@ class _Fate(Enum):
 
 
 class ChainWriter:
-    """The chains of one process: the desk, the chunks that it has leased, its own. Called from one thread at a time."""
+    """The chains of one process: the desk, its leased chunks, its own. Called from one thread at a time."""
 
     def __init__(self, guarded: GuardedSession, held: HeldLeases, heartbeat: Heartbeat) -> None:
         self._guarded, self._held, self._heartbeat = guarded, held, heartbeat
         self._known: dict[int, Loaded] = {}
         self.has_lost = False
-        """Whether another process took over any lease of this one."""
+        """Whether another process has taken over a lease of this one."""
         self.is_stopped = False
-        """Whether the run of this process is over: nothing of it may be sent any more."""
+        """Whether the run of this process is over: nothing more of it may be sent."""
         self.known_unsent: AbstractSet[tuple[int, int]] = frozenset()
-        """Attempts, by instruction and number, of which the witness of this host knows that nothing left."""
+        """The attempts (instruction, number) of which, by this host's witness, nothing left."""
 
     @property
     def worker(self) -> int:
@@ -81,16 +81,16 @@ class ChainWriter:
         return self._held.desk is not None
 
     def hurry(self) -> None:
-        """Wait no longer than a moment for a server that is away, from now on."""
+        """From now on, wait only briefly for a server that does not answer."""
         self._guarded.hurry()
 
     def ask(self, call: Callable[[Connection[Row]], T]) -> T:
-        """Make a call that may be made twice; on a new connection where the old one is lost."""
+        """Make a call that can be repeated; on a new connection if the old one is lost."""
         with self._guarded.failing():
             return self._guarded.again(lambda: call(self._guarded.connection))
 
     def ask_at_length(self, call: Callable[[Connection[Row]], T]) -> T:
-        """Make a call as `ask` does that may take as long as a batch is large."""
+        """Make a call as `ask` does, without its time limit: it may read a whole batch."""
         with self._guarded.failing():
             try:
                 return call(self._guarded.connection)
@@ -101,7 +101,7 @@ class ChainWriter:
                 return call(self._guarded.connection)
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        """Return up to `limit` rows of a batch above `after_row` that may be sent by the process that leases them."""
+        """Return up to `limit` rows of a batch after `after_row` that the process leasing them may send."""
         return self.ask(lambda connection: due_rows(connection, batch, after_row, limit))
 
     def chunks_of(self, numbers: Sequence[int]) -> Mapping[int, int]:
@@ -109,12 +109,12 @@ class ChainWriter:
         return self.ask(lambda connection: chunks_of(connection, numbers))
 
     def learn(self, numbers: Iterable[int]) -> None:
-        """Read instructions that are about to be sent, so that their intents need no further look."""
+        """Read instructions before they are sent, so that their intents need no other read."""
         wanted = list(numbers)
         self._known.update(self.ask(lambda connection: load_instructions(connection, wanted)))
 
     def lease_chunks(self, chunks: Iterable[int]) -> frozenset[int]:
-        """Take the leases of chunks, as far as no other process has them; return all that this one has."""
+        """Take the leases of chunks that no other process has; return all that this one has now."""
         self._guarded.require_writable()
         with self._guarded.failing():
             for chunk in sorted(set(chunks) - self._held.chunks.keys()):
@@ -123,9 +123,9 @@ class ChainWriter:
         return frozenset(self._held.chunks)
 
     def conclude(self, at: str) -> int:
-        """Put in doubt the rows that dead processes and this one left in flight; count them. All leases are given up.
+        """Put in doubt the rows that this process and dead ones left in flight; count them, and give up all leases.
 
-        The rows of a process that lives are its own.
+        The rows of a living process are not touched.
         """
         self._guarded.require_writable()
         self._held.chunks.clear()
@@ -140,7 +140,7 @@ class ChainWriter:
         return interrupted
 
     def finish(self, chunk: int, numbers: Iterable[int], close: CloseChunk) -> None:
-        """Give a chunk back by `close`, unless something is in flight there; its rows get no other fact from here."""
+        """Return a chunk by `close`, unless a row of it is in flight; this process writes no more facts of its rows."""
         lease = self._held.chunks[chunk]
         self._forget(numbers)
         if self.ask(lambda _: self._clear([lease])):
@@ -148,10 +148,10 @@ class ChainWriter:
             self.ask(partial(close, chunk=chunk, segment=lease.segment, worker=self._held.worker))
 
     def give_back(self) -> bool:
-        """Give the chunks back in which nothing is in flight, and forget all; return whether those were all.
+        """Return the chunks without rows in flight, and forget all; return whether that was every chunk.
 
-        If this process may not send any more, a row can be in flight that no answer will come for. The next process
-        that takes its chunk puts it in doubt, once this one has said its end.
+        If this process may no longer send, a row can stay in flight without an answer. The next process that takes its
+        chunk puts it in doubt, once this one has signed off.
         """
         held = list(self._held.chunks.values())
         clear = self.ask(lambda _: self._clear(held))
@@ -162,16 +162,16 @@ class ChainWriter:
         return len(clear) == len(held)
 
     def close(self) -> None:
-        """Give all leases back. Rows in flight are left to the next process that takes their chunk."""
+        """Return all leases. Rows in flight are left to the next process that takes their chunk."""
         try:
             self._heartbeat.close()
-            if self._guarded.connection.closed:  # the leases would end by themselves, but later
+            if self._guarded.connection.closed:  # otherwise the leases would still expire, but later
                 self._guarded.session.reconnect()
             with limited(self._guarded.connection, self._guarded.session.server.commit_limit_s):
                 clear = [] if self._guarded.has_failed else self._clear(self._held.all())
                 leases.give_back(self._guarded.connection, clear, self._held.worker)
         except (psycopg.Error, JournalError):
-            return  # nothing is lost: the leases end by themselves
+            return  # nothing is lost: the leases expire
         finally:
             self._guarded.close()
 
@@ -183,14 +183,14 @@ class ChainWriter:
             raise leases.held_by(self._guarded.connection, DESK)
 
     def leave_desk(self) -> None:
-        """Let another process have the desk; nothing can be written there until it is taken again."""
+        """Release the desk to other processes; nothing can be written there until it is taken again."""
         if (desk := self._held.desk) is not None:
             self._held.desk = None
             self.ask(partial(leases.seal, segment=desk.segment))
 
     @contextmanager
     def at_desk(self) -> Iterator[Connection[Row]]:
-        """One transaction at the desk: durable, and known to the witness, when the block is left; or nothing of it."""
+        """Run one transaction at the desk: at the end it is durable and known to the witness, or has no effect."""
         self._guarded.require_writable()
         desk, connection = self._desk(), self._guarded.connection
         before = desk.end
@@ -212,16 +212,16 @@ class ChainWriter:
             self._guarded.tell_witness({desk.segment: desk.end})
 
     def not_before(self, at: str) -> None:
-        """Let no fact of the desk be earlier than `at`."""
+        """Give no fact of the desk a time before `at`."""
         desk = self._desk()
         desk.end = desk.end._replace(at=max(desk.end.at, at))
 
     def record(
         self, entries: Sequence[Entry], loaded: Mapping[int, Loaded] | None = None
     ) -> Sequence[tuple[int, str, bool]]:
-        """Add facts to the chain of the desk, inside `at_desk`; return of each number, time, and whether it moved.
+        """Add facts to the chain of the desk, inside `at_desk`; return number, time and whether it moved its row.
 
-        `loaded` has the rows that they are about, if they are not to be read.
+        `loaded` has their rows, so that these are not read again.
         """
         if not entries:
             return []
@@ -246,8 +246,8 @@ class ChainWriter:
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one call, and move their instructions; return the effect of each.
 
-        An intent is HELD as well if this process may no longer send: a lease was taken over, or is too old, or the
-        run is over, or a worker stopped all of them.
+        An intent is also HELD if this process may no longer send: a lease was taken over or is too old, the run is
+        over, or a worker stopped all workers.
         """
         if not entries:
             return []
@@ -275,23 +275,23 @@ class ChainWriter:
                 if entries[at].instruction in held and isinstance(entries[at].fact, Intended)
             }
         else:
-            raise self._guarded.give_up("rows were moved by another process again and again")
-        # Between the commit and here this process was frozen or cut off, or its lease was taken over.
+            raise self._guarded.give_up(say("another process keeps moving the rows"))
+        # Since the commit this process was frozen or cut off, or its lease was taken over.
         if self.has_lost or not self._heartbeat.is_good():
             results |= {at: MoveResult.HELD for at, one in enumerate(entries) if isinstance(one.fact, Intended)}
             self._note_unsent([one for one in entries if isinstance(one.fact, Intended)])
         return [results[at] for at in range(len(entries))]
 
     def may_leave(self, age_s: float) -> bool:
-        """Whether no other process can have taken the row of an intent that was handed in `age_s` seconds ago.
+        """Whether no other process can have the row of an intent that was submitted `age_s` seconds ago.
 
-        Its commit showed the database that this process lives: nobody takes the lease within its length from then on.
+        Its commit was a sign of life to the database: for the length of the lease from then on nobody takes it over.
         """
         is_ours = not self.has_lost and not self._guarded.has_failed and self._heartbeat.is_good()
         return is_ours and age_s < self._heartbeat.margin_s
 
     def _try(self, entries: Sequence[Entry]) -> StagedFacts | frozenset[int]:
-        """Commit facts; return them as committed, or the instructions that evidence holds. None held: try again."""
+        """Commit facts; return them as committed, or the instructions that evidence holds. Empty: try again."""
         numbers = {entry.instruction for entry in entries}
         unknown = numbers - self._known.keys()
         self._known.update(self._guarded.again(lambda: load_instructions(self._guarded.connection, unknown)))
@@ -328,7 +328,7 @@ class ChainWriter:
         return frozenset(entry.instruction for entry in entries if isinstance(entry.fact, Intended))
 
     def _called(self, staged: StagedFacts) -> _Fate:
-        """Make the call that commits. If no answer comes, find its fate."""
+        """Make the call that commits. If no answer comes, determine its fate."""
         guarded = self._guarded
         with guarded.confirmed():
             try:
@@ -337,14 +337,14 @@ class ChainWriter:
             except psycopg.Error as error:
                 if not guarded.is_lost(error):
                     raise
-                # The commit may have been made although its answer was lost. To repeat it could write intents twice;
-                # to assume that it failed would leave rows in flight: the ends of the chains say which it was.
+                # The commit may have succeeded although its answer was lost. Repeating it could write intents twice;
+                # assuming that it failed would leave rows in flight. The ends of the chains show which it was.
                 guarded.reconnect()
                 return self._fate_of(staged.before, staged.ends)
         return _Fate.COMMITTED
 
     def _commit_desk(self, desk: Lease, before: Link) -> None:
-        """Commit the transaction at the desk. If no answer comes, find its fate."""
+        """Commit the transaction at the desk. If no answer comes, determine its fate."""
         guarded = self._guarded
         with guarded.confirmed():
             try:
@@ -353,18 +353,18 @@ class ChainWriter:
                 if not guarded.is_lost(error):
                     raise
                 guarded.reconnect()
-                # A transaction without a fact leaves no trace in the chain: nobody knows whether it was made.
+                # A transaction without a fact leaves no trace in the chain: nobody knows whether it was committed.
                 if desk.end.seq == before.seq:
                     raise
                 if self._fate_of({desk.segment: before}, {desk.segment: desk.end}) is not _Fate.COMMITTED:
                     raise
 
     def _call(self, staged: StagedFacts) -> None:
-        """Give facts to the database: a commit by itself, or a part of the open transaction."""
+        """Send facts to the database: as a commit of their own, or as part of the open transaction."""
         fetch(self._guarded.connection, CALL, (self._held.worker, *staged.values))
 
     def _fate_of(self, before: Mapping[int, Link], after: Mapping[int, Link]) -> _Fate:
-        """Find the fate of a commit by the ends of the chains. Raises `JournalWentBack` when they were never there."""
+        """Determine a commit's fate by the ends of the chains. Raises `JournalWentBack` if they were never there."""
         query = "SELECT number, head_seq, head_hash, sealed_at IS NOT NULL FROM segment WHERE number = ANY (%s)"
         found = {line[0]: line[1:] for line in fetch(self._guarded.connection, query, (list(after),))}
         self._guarded.flush()
@@ -374,20 +374,20 @@ class ChainWriter:
         if all(found.get(one, ())[:2] == (end.seq, end.hash) for one, end in after.items()):
             return _Fate.COMMITTED
         if not all(found.get(one, ())[:2] == (end.seq, end.hash) for one, end in before.items()):
-            self._guarded.give_up("the database is an older copy")
+            self._guarded.give_up(say("the database is an older copy"))
             raise JournalWentBack(
-                "The database no longer has what this process wrote to it: it is an older copy.",
-                hint="Nothing more was sent. Bring the newest data of the database back before anything else.",
+                say("The database is an older copy: it lacks commits of this process."),
+                hint=say("Nothing more was sent. First of all, restore the newest data of the database."),
             )
         return _Fate.FENCED if lost else _Fate.NOT_COMMITTED
 
     def _done(self, staged: StagedFacts, entries: Sequence[Entry], since_s: float) -> None:
-        """Apply a commit to our state: the ends of the chains, the rows, the witness."""
+        """Apply a commit to our state: the chains' ends, the rows, the witness."""
         for lease in self._held.all():
             lease.end = staged.ends.get(lease.segment, lease.end)
         self._known.update(staged.loaded)
         self._heartbeat.seen(since_s)
-        # Before anything of it leaves: after a failover these attempts, and no others, may have left from this host.
+        # Before any of it leaves: after a failover these attempts, and no others, may have left from this host.
         noted = [
             Noted(one.instruction, one.attempt, one.fact.order_id if isinstance(one.fact, Intended) else None)
             for one, line in zip(entries, staged.lines, strict=True)
@@ -396,9 +396,9 @@ class ChainWriter:
         self._guarded.tell_witness(staged.ends, noted)
 
     def _note_unsent(self, entries: Sequence[Entry]) -> None:
-        """Note in the witness the attempts of which nothing left, though the database may never learn of that."""
+        """Note in the witness the attempts of which nothing left, because the database may never learn it."""
         if entries:
-            with suppress(JournalError):  # they are in doubt, as they would be without it
+            with suppress(JournalError):  # then they are in doubt, as without the note
                 self._guarded.tell_unsent([Noted(one.instruction, one.attempt, None) for one in entries])
 
     def _forget(self, numbers: Iterable[int]) -> None:
@@ -414,7 +414,7 @@ class ChainWriter:
         return self._held.desk or self._own_lease()
 
     def _own_lease(self) -> Lease:
-        """Return the chain for late answers, after the leases of this process were taken over."""
+        """Return the chain for late answers, used after the leases of this process were taken over."""
         if self._held.own is None:
             self._held.own = self._taken(-self._held.worker)
         if self._held.own is None:
@@ -427,7 +427,7 @@ class ChainWriter:
         return self._held.desk
 
     def _taken(self, chain: int, at: str = "") -> Lease | None:
-        """Take a lease, and put in doubt the rows that the one before left in flight in its chunk: one transaction."""
+        """Take a lease, and put in doubt the rows that its predecessor left in flight there, in one transaction."""
         return self._guarded.again(lambda: self._taken_once(chain, at))
 
     def _taken_once(self, chain: int, at: str) -> Lease | None:
@@ -451,7 +451,7 @@ class ChainWriter:
         return lease
 
     def _ending(self, one: Loaded, at: str) -> Entry:
-        """Return the fact that ends an attempt which a dead process left in flight."""
+        """Return the fact that closes an attempt that a dead process left in flight."""
         attempt = one.progress.standing.attempt
         if (one.number, attempt) in self.known_unsent:
             return Entry(one.number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT, "run.stopped")), at)
@@ -471,7 +471,7 @@ class ChainWriter:
         return self._guarded.give_up(reason_of_failure(error))
 
     def _roll_back(self) -> None:
-        """Forget the open transaction. If the connection is gone, the server does so."""
+        """Roll back the open transaction. If the connection is gone, the server does."""
         connection = self._guarded.connection
         if connection.info.transaction_status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}:
             try:

@@ -1,4 +1,4 @@
-"""Gives an engine the journal in PostgreSQL: rows of leased chunks, one call at a time, none in the event loop.
+"""Gives an engine the rows of leased chunks of a journal in PostgreSQL, one call at a time, outside the event loop.
 
 A run by itself leases the chunks of its batch (`ChunkJournal`). A worker takes the chunks that a shared run offers, one
 after the other, and finishes each when its rows have ended (`TakenChunks`).
@@ -29,7 +29,7 @@ class LeasingJournal(Protocol):
         ...
 
     def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Take in the notifications that wait in the inbox."""
+        """Record the notifications that wait in the inbox."""
         ...
 
 
@@ -44,7 +44,7 @@ class ChunkJournal:
         self._last_row: dict[int, int] = {}
 
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
-        """Return the next rows of a batch that may be sent, `limit` at most, of chunks that are leased for it."""
+        """Return at most `limit` next rows of a batch that may be sent, from chunks that it leases."""
         async with self._turn:
             return await self._thread.call(partial(self._leased, batch, limit))
 
@@ -54,14 +54,14 @@ class ChunkJournal:
             return await self._thread.call(partial(self._journal.append, entries))
 
     async def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Take in the notifications that wait in the inbox; none once another process has taken over."""
+        """Record the notifications that wait in the inbox; none once another process has taken over."""
         async with self._turn:
             if self._writer.has_lost:
                 return Counter()
             return await self._thread.call(partial(self._journal.drain_inbox, words, at=at))
 
     def may_leave(self, age_s: float) -> bool:
-        """Whether no other process can have taken the row of an intent that is so old."""
+        """Whether no other process can have taken the row of an intent of this age."""
         return self._writer.may_leave(age_s)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class ChunkJournal:
         self._thread.close()
 
     def _leased(self, batch: int, limit: int) -> Sequence[Due]:
-        """Return the next rows whose chunks this process has, or gets now; those of other processes are passed over.
+        """Return the next rows whose chunks this process leases now; skip those of other processes.
 
         Rows are read again once their chunks are leased: before that, another process could still send them.
         """
@@ -92,15 +92,15 @@ class ChunkJournal:
 class TakenChunks(ChunkJournal):
     """Implements `EngineJournal` for one run that workers share.
 
-    A chunk is finished, and its offer taken back, when each of its rows has ended: answered, in doubt, or held. A row
-    that did not leave can be tried again, so its chunk stays open; it is given back with the last ones.
+    A chunk is finished, and its offer withdrawn, when each of its rows is answered, in doubt, or held. A row that did
+    not leave can be tried again, so its chunk stays open; it is returned with the last ones.
     """
 
     def __init__(self, journal: LeasingJournal, writer: ChainWriter, run: SharedRun, rows: int) -> None:
         super().__init__(journal, writer)
         self._run = run
         self.rows = rows
-        """The number of rows that this worker has sent, of chunks that are finished."""
+        """The number of rows that this worker has sent, in finished chunks."""
         self._waiting: deque[Due] = deque()
         self._chunk_of: dict[int, int] = {}
         self._open: dict[int, set[int]] = {}
@@ -148,7 +148,7 @@ class TakenChunks(ChunkJournal):
 
     def _appended(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         results = [
-            # A person settled the row after it was read as due: nothing of it leaves.
+            # A person settled the row after it was read as due: it is not sent.
             MoveResult.HELD if isinstance(entry.fact, Intended) and result is MoveResult.NOT_MOVED else result
             for entry, result in zip(entries, self._journal.append(entries), strict=True)
         ]
@@ -170,7 +170,7 @@ class TakenChunks(ChunkJournal):
 
 
 def _has_ended(entry: Entry, result: MoveResult) -> bool:
-    """Whether nothing more is to come of a row in this run."""
+    """Whether this run is done with a row."""
     match entry.fact:
         case Concluded(outcome):
             return outcome.kind is not OutcomeKind.NOT_SENT

@@ -1,4 +1,4 @@
-"""Turns facts into one call of the database, which moves the rows and counts them by itself."""
+"""Turns facts into one call of the database, which itself moves the rows and counts them."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,14 +13,14 @@ from paygw_batch.journal.salts import new_salt
 from paygw_batch.journal.values import Entry
 
 CALL = "SELECT commit_facts(%s, %s::json, %s::json, %s::json)"
-"""Takes a worker, ends of chains, facts and raw replies: objects by the names of columns, in a list each."""
+"""Takes a worker, ends of chains, facts and raw replies: each a list of objects with the names of columns."""
 _json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 FENCED, MOVED, HELD, RUN_OVER, STOPPED = "PW001", "PW002", "PW004", "PW005", "PW006"
-"""Why the call can be refused: a lease was taken over; a row moved since it was read; evidence holds a row; the run
-that this worker is at is over; no worker may send."""
+"""The reasons to refuse the call: a lease was taken over; a row moved since it was read; evidence holds a row; the run
+of this worker is over; no worker may send."""
 NOT_OVER = "PW013"
-"""Why people of a batch are not forgotten: it is not over, or goes on since it was looked at."""
+"""The reason not to forget people of a batch: it is not over, or it continued after it was read."""
 DEADLOCK = "40P01"
 """Two processes waited for each other's rows, and the server undid this call."""
 
@@ -36,7 +36,7 @@ class StagedFacts:
     ends: Mapping[int, Link]
     """The new end of each chain, by segment."""
     before: Mapping[int, Link]
-    """The end that each of them goes on from."""
+    """The end that each of them continues from."""
     loaded: Mapping[int, Loaded]
     """The instructions as they are after it."""
 
@@ -48,7 +48,7 @@ def stage_facts(
 ) -> StagedFacts:
     """Return facts ready to be committed. `loaded` has every instruction that the entries name.
 
-    A fact that does not fit moves nothing.
+    A fact that does not fit changes no state.
     """
     progress: dict[int, RowProgress] = {number: one.progress for number, one in loaded.items()}
     batches = {number: one.batch for number, one in loaded.items()}
@@ -110,7 +110,7 @@ def _end(segment: int, before: Link, after: Link) -> Mapping[str, Any]:
 
 
 def _fact(segment: int, nth: int | None, line: Line) -> Mapping[str, Any]:
-    """Return a line as the table has it: its columns have the names of a `Line`."""
+    """Return a line for the table, whose columns are named like the fields of `Line`."""
     return {"segment": segment, "nth": nth, **line._asdict(), "hash": _hex(line.hash)}
 
 
@@ -120,5 +120,5 @@ def _values(*groups: Iterable[Mapping[str, Any]]) -> tuple[str, str, str]:
 
 
 def _hex(content: bytes) -> str:
-    """Return bytes as the database reads them in a text."""
+    """Return bytes in the database's text notation."""
     return f"\\x{content.hex()}"

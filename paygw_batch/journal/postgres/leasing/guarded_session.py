@@ -1,4 +1,4 @@
-"""Guards the session of a writer: a lost connection is replaced, a failure is final, the witness learns of commits."""
+"""Guards a writer's session: replaces a lost connection, makes a failure final, notes commits in the witness."""
 
 import math
 import os
@@ -24,17 +24,17 @@ T = TypeVar("T")
 _MAX_TRIES = 5
 _RECONNECT_LIMIT_S = 60.0
 _HURRIED_LIMIT_S = 10.0
-"""How long a process that was asked to end waits for the server, so that its rows in flight are known."""
+"""How long a process that is ending waits for the server to record its rows in flight."""
 _RECONNECT_EVERY_S = 0.25
 _WAIT_CANCELLED = "01000"
-"""A commit whose wait for a standby was cancelled returns as if all were well, with this warning."""
+"""A commit whose wait for a standby was cancelled returns normally, with this warning."""
 _HINT = mark("Fix the database, then run again.")
 _ENDINGS = ("08", "57P", "25P03")
-"""How the codes of errors begin with which a server ends a connection."""
+"""The first digits of the error codes with which a server ends a connection."""
 
 
 class GuardedSession:
-    """The session of one process that writes. After a write that failed for good it never writes again."""
+    """The session of one process that writes. After a final failure it never writes again."""
 
     def __init__(
         self, session: Session, identity: Identity, witness: CommitWitness, roll: RollCall | None = None
@@ -52,12 +52,12 @@ class GuardedSession:
 
     @property
     def connection(self) -> Connection[Row]:
-        """The connection that is open now."""
+        """The open connection."""
         return self.session.connection
 
     @property
     def has_failed(self) -> bool:
-        """Whether a write failed for good."""
+        """Whether a write has failed finally."""
         return self._failure is not None
 
     def is_lost(self, error: psycopg.Error) -> bool:
@@ -65,11 +65,11 @@ class GuardedSession:
         return self.connection.closed or (error.sqlstate or "").startswith(_ENDINGS)
 
     def hurry(self) -> None:
-        """Give up soon where the server does not come back. Called from any thread, once or more often."""
+        """From now on, give up soon if the server does not come back. May be called repeatedly, from any thread."""
         self._hurried_until_s = min(self._hurried_until_s, time.monotonic() + _HURRIED_LIMIT_S)
 
     def reconnect(self) -> None:
-        """Open a new connection, for as long as a server may take to come back. Raises `JournalUnwritable`."""
+        """Open a new connection, waiting as long as a server may take to restart. Raises `JournalUnwritable`."""
         give_up_s = time.monotonic() + _RECONNECT_LIMIT_S
         while True:
             try:
@@ -81,12 +81,12 @@ class GuardedSession:
                 time.sleep(_RECONNECT_EVERY_S)
         self._watch_warnings()
         if identity_in(self.connection, self.session.server) != self._identity:
-            raise self.give_up("another journal is in its place")
+            raise self.give_up(say("another journal is in its place"))
         if self._roll is not None:
             self._answer(self._roll, give_up_s)
 
     def _answer(self, roll: RollCall, give_up_s: float) -> None:
-        """Show the witness to a database that may be another one; wait for the hosts that do the same just now."""
+        """Show the witness to a database that may be another one; wait for hosts that are doing the same."""
         while True:
             try:
                 with limited(self.connection, self.session.server.commit_limit_s):
@@ -96,13 +96,13 @@ class GuardedSession:
                     raise self.give_up(error.message.removesuffix(".")) from None
                 time.sleep(_RECONNECT_EVERY_S)
             except JournalError:
-                self.give_up("the database is an older copy")
+                self.give_up(say("the database is an older copy"))
                 raise
             else:
                 return
 
     def again(self, call: Callable[[], T]) -> T:
-        """Make a call that may be made twice: where the connection is lost or silent, it is made on a new one."""
+        """Make a call that can be repeated: on a new connection if the old one is lost or silent."""
         try:
             with limited(self.connection, self.session.server.commit_limit_s):
                 return call()
@@ -115,37 +115,37 @@ class GuardedSession:
 
     @contextmanager
     def confirmed(self) -> Iterator[None]:
-        """Make sure that a commit in the block is durable: a server can return from it although no standby has it."""
+        """Make sure that a commit in the block is durable: a server can return from it before a standby has it."""
         self._has_warned = False
         yield
         if self._has_warned:
             self.flush()
 
     def flush(self) -> None:
-        """Make one more durable write: everything read before it cannot be lost either once it is there."""
+        """Make one more durable write: once it is durable, so is everything read before it."""
         for _ in range(_MAX_TRIES):
             self._has_warned = False
             with limited(self.connection, self.session.server.commit_limit_s):
                 fetch(self.connection, "SELECT pg_logical_emit_message(true, 'paygw', '')")
             if not self._has_warned:
                 return
-        raise self.give_up("no standby confirms what is written")
+        raise self.give_up(say("no standby confirms the writes"))
 
     def tell_witness(self, ends: Mapping[int, Link], noted: Sequence[Noted] = ()) -> None:
-        """Note one end of a commit, by segment, and its attempts: its chains were written together."""
+        """Note one end of a commit (one proves all: they were written together), and its attempts."""
         self._told = segment, end = next(iter(ends.items()))
         try:
             self._witness.note(segment, end, noted)
         except OSError as error:
-            raise self.give_up(f"its witness: {error.strerror}") from None
+            raise self.give_up(say("its witness: {reason}", reason=say(error.strerror or ""))) from None
 
     def tell_unsent(self, noted: Sequence[Noted]) -> None:
-        """Note attempts of which nothing left. The newest commit stays the one that it is."""
+        """Note attempts of which nothing left. The newest commit stays the same."""
         if self._told is not None:
             self.tell_witness(dict([self._told]), noted)
 
     def give_up(self, reason: str) -> JournalUnwritable:
-        """Stop this process from writing the journal ever again, and return the error that says so."""
+        """Bar this process from writing the journal again, and return the error for it."""
         if self._failure is None:
             self._failure = say(
                 "The journal {path} can no longer be written ({reason}); nothing more was sent.",
@@ -155,7 +155,7 @@ class GuardedSession:
         return JournalUnwritable(self._failure, hint=say(_HINT))
 
     def require_writable(self) -> None:
-        """Raise `JournalUnwritable` after a write that failed for good."""
+        """Raise `JournalUnwritable` after a final failure."""
         if self._failure is not None:
             raise JournalUnwritable(self._failure, hint=say(_HINT))
         if os.getpid() != self._process:
@@ -163,7 +163,7 @@ class GuardedSession:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Give up where the database fails in the block."""
+        """Give up if the database fails in the block."""
         try:
             yield
         except psycopg.Error as error:

@@ -1,10 +1,10 @@
-"""The witness of this host: the newest commit that its processes saw, in small files outside of the database.
+"""The witness of this host: the newest commit that its processes saw, in small files outside the database.
 
-Behind it are the intents of the commits before (`intent_log`): if the newest commit is lost, they say which rows left.
+Behind it are the intents of earlier commits (`intent_log`): if commits are lost, they tell which rows left.
 
-A database that was restored, or that a lagging standby took over from, is sound in itself, and would have rows paid
-again. It is found because a host has seen more. Each process that writes has its own file; everything that they saw
-is compared with the database before anything is sent.
+A database that was restored, or a lagging standby that was promoted, is consistent, and would pay rows again. A host
+detects it, because it has seen newer commits. Each writing process has its own file; before anything is sent, they are
+all compared with the database.
 """
 
 import fcntl
@@ -39,10 +39,10 @@ _LOST = mark(
 
 
 class CommitWitness(Protocol):
-    """The interface of a witness that each commit is noted by."""
+    """The interface of a witness, which notes each commit."""
 
     def note(self, segment: int, end: Link, noted: Sequence[Noted] = ()) -> None:
-        """Make durable that the commit with this end was seen, and its attempts. Raises `OSError`."""
+        """Durably note the commit with this end, and its attempts. Raises `OSError`."""
         ...
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class CommitWitness(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NewestCommit:
-    """The content of a slot of a witness: one end of the newest commit, and where the intents before it are."""
+    """The content of a witness's slot: one end of the newest commit, and the position of the earlier intents."""
 
     segment: int
     seq: int
@@ -60,7 +60,7 @@ class NewestCommit:
     log: LogEnd
 
     def as_text(self) -> str:
-        """Return it as a slot keeps it."""
+        """Return the text for a slot."""
         return f"{self.segment}.{self.seq}.{self.hash.hex()}.{self.log.as_text()}"
 
 
@@ -83,7 +83,7 @@ def witness_files(directory: Path, journal_id: str) -> list[Path]:
 
 
 class HostWitness:
-    """The witness of one process: the first free file of its journal in `directory`, held until `close`."""
+    """The witness of one process: holds the first free file of its journal in `directory` until `close`."""
 
     def __init__(self, directory: Path, journal_id: str, *, now: str, command: str) -> None:
         self._journal_id = journal_id
@@ -104,9 +104,9 @@ class HostWitness:
             raise
 
     def note(self, segment: int, end: Link, noted: Sequence[Noted] = ()) -> None:
-        """Make durable that the commit with this end was seen, and its attempts: one flush. Raises `OSError`."""
+        """Durably note the commit with this end, and its attempts, with one flush. Raises `OSError`."""
         # One flush makes the record and the slot durable, in either order. The slot names the record by digest, so a
-        # slot without its record is seen as damage; nothing has left before the flush returns.
+        # slot without its record is detected as damage; nothing leaves before the flush returns.
         if noted:
             self._log.add(segment, end, noted)
         self._count += 1
@@ -114,7 +114,7 @@ class HostWitness:
         self._file.note(WitnessedHead(self._journal_id, self._count, newest.as_text()))
 
     def close(self) -> None:
-        """Let another process have the file."""
+        """Release the file to other processes."""
         self._file.close()
         self._lock.close()
 
@@ -125,14 +125,14 @@ def hold_witness(path: Path, *, now: str, command: str) -> RunLock:
 
 
 def host_id_in(directory: Path, journal_id: str) -> str:
-    """Return the id of this host for a journal, kept beside its witness; made if there is none. It is a secret.
+    """Return this host's secret id for a journal, from a file beside its witness; create it if there is none.
 
     Raises `JournalError`. It is durable before anything is sent: a host without its files is another host.
     """
     path = directory / f"{journal_id}.pg-host"
     held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)  # two processes at the same moment: one makes it
+        fcntl.flock(held, fcntl.LOCK_EX)  # of two processes at the same moment, one creates it
         if not check_file(path):
             with replacing(path) as file:
                 file.write(secrets.token_hex(16).encode())
@@ -154,19 +154,19 @@ def host_id_in(directory: Path, journal_id: str) -> str:
 
 
 def public_id(host_id: str) -> str:
-    """Return the name of a host in the database: a digest, by which nobody can answer for the host."""
+    """Return the name of a host in the database: a digest, so that nobody can impersonate the host by it."""
     return hashlib.sha256(f"paygw host {host_id}".encode()).hexdigest()[:32]
 
 
 def set_aside(directory: Path, journal_id: str) -> None:
-    """Keep the witnesses of this host under other names: the database knows their rows now."""
+    """Rename the witnesses of this host: the database has their rows now."""
     for path in witness_files(directory, journal_id):
         path.rename(path.with_name(f"{path.name}.accepted-{secrets.token_hex(4)}"))
     sync_directory(directory)
 
 
 def counts_in(directory: Path, journal_id: str) -> list[int]:
-    """Return the number of commits that each witness of this host has noted, in the order of their files."""
+    """Return the number of commits that each witness of this host has noted, by file."""
     counts: dict[int, int] = {}
     for path in witness_files(directory, journal_id):
         number = path.name.removeprefix(f"{journal_id}-").removesuffix(".pg-witness")

@@ -1,8 +1,8 @@
-"""Keeps the intents of this host's commits behind the slots of its witness: if they are lost, these may have left.
+"""Keeps the intents of this host's commits behind its witness's slots: if the commits are lost, these may have left.
 
-A record is one commit. It names the record before it by place and digest, and the witness's slot names the newest one:
-so the log is read backwards, and what was overwritten, torn or copied from another host is seen and never taken for a
-commit. No clock is asked: the file grows to `MAX_BYTES`, and from then on the oldest records are overwritten.
+A record is one commit. It refers to the record before it by position and digest, and the witness's slot to the newest
+one. So the log is read backwards, and a record that was overwritten, torn or copied from another host is never mistaken
+for a commit. It depends on no clock: the file grows to `MAX_BYTES`, and then the oldest records are overwritten.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from paygw_batch.journal.facts.chain import Link
 
 MAX_BYTES = 64 << 20
-"""About 1.5 million intents of a process: an hour at 400 rows a second. A standby seldom lags for minutes."""
+"""About 1.5 million intents of a process: an hour at 400 rows a second. A standby seldom lags by minutes."""
 _FIRST = 8192
 """The slots of the witness come before it."""
 _STEP = 256 << 10
@@ -28,7 +28,7 @@ _DID_NOT_LEAVE = 0xFFFF
 
 
 class Noted(NamedTuple):
-    """An attempt that may leave now, under an order id; or, without one, an attempt of which nothing left."""
+    """An attempt that may leave now, with its order id; without an order id, an attempt of which nothing left."""
 
     instruction: int
     attempt: int
@@ -36,14 +36,14 @@ class Noted(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Where the next record goes, and where the newest one is, with its digest."""
+    """The position of the next record, and the position and digest of the newest one."""
 
     free: int = _FIRST
     newest: int = 0
     digest: bytes = bytes(_DIGEST_BYTES)
 
     def as_text(self) -> str:
-        """Return it as the slot of a witness keeps it."""
+        """Return the text for a slot of the witness."""
         return f"{self.free}.{self.newest}.{self.digest.hex()}"
 
 
@@ -57,14 +57,14 @@ class NotedCommit:
 
 
 class LogBroken(Exception):
-    """A record that has to be there is not: it was overwritten, damaged, or written on another host."""
+    """A record is missing: it was overwritten, damaged, or written on another host."""
 
 
 class LogFile(Protocol):
-    """The file of a witness, as far as its log writes to it."""
+    """The part of a witness's file that its log uses."""
 
     def put(self, content: bytes, offset: int) -> None:
-        """Write beside the slots. It is durable with the next `note`."""
+        """Write outside of the slots; the next `note` makes it durable."""
         ...
 
     def size(self) -> int:
@@ -73,20 +73,20 @@ class LogFile(Protocol):
 
 
 class IntentLog:
-    """Adds records to the file of a witness. `key` is that of the journal and the host."""
+    """Adds records to a witness's file. `key` identifies the journal and the host."""
 
     def __init__(self, file: LogFile, key: bytes, end: LogEnd) -> None:
         self._file, self._key, self.end = file, key, end
 
     def add(self, segment: int, link: Link, noted: Sequence[Noted]) -> None:
-        """Write a record after the newest one. It counts once the slot that names it is written. Raises `OSError`."""
+        """Write a record after the newest one. It is valid once a slot refers to it. Raises `OSError`."""
         record = _record(self._key, self.end, segment, link, noted)
         at = self._room_for(len(record))
         self._file.put(record, at)
         self.end = LogEnd(at + len(record), at, record[-_DIGEST_BYTES:])
 
     def _room_for(self, length: int) -> int:
-        """Return where a record of this length goes. The file is written full first: then its size never changes."""
+        """Return the position for a record of this length. The file is first filled to its final size."""
         size = max(self._file.size(), _FIRST)
         at = self.end.free
         while at + length > size:
@@ -105,7 +105,7 @@ def end_in(text: str) -> LogEnd:
 
 
 def log_key(journal_id: str, host_id: str) -> bytes:
-    """Return the key by which the records of one host in one journal are known."""
+    """Return the key that marks the records of one host in one journal."""
     return hashlib.sha256(f"paygw intents {journal_id} {host_id}".encode()).digest()
 
 

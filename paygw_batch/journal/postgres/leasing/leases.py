@@ -1,7 +1,7 @@
 """Takes leases: the right of one process to write one chain of facts, until another process takes it over.
 
-A lease ends by the database's clock, never by one of ours: the process that takes one closes the chain of the
-lease before it, and no fact can follow there. The clock only decides how soon that may happen.
+A lease ends by the database's clock, never by ours. The process that takes one closes the chain of the previous lease,
+and no fact can follow there: the clock only decides how soon that may happen.
 """
 
 import os
@@ -25,13 +25,13 @@ from paygw_batch.journal.shared_run import RowBeingSent
 from paygw_batch.language import say
 
 DESK = 0
-"""The chain of people's deeds and of evidence."""
+"""The chain of people's decisions and of evidence."""
 _BEATS_A_LEASE = 6
 
 
 @dataclass(slots=True)
 class Lease:
-    """A chain that this process may write, and its end. `is_clear`: nothing of an earlier lease is in flight there."""
+    """A chain that this process may write, and its end. `is_clear`: no row of an earlier lease is in flight there."""
 
     segment: int
     chain: int
@@ -41,7 +41,7 @@ class Lease:
 
 @dataclass(slots=True)
 class HeldLeases:
-    """The leases that a process has: the desk, chunks by number, and a chain for late answers after it lost any."""
+    """The leases of a process: the desk, chunks by number, and, after it lost any, a chain for late answers."""
 
     worker: int
     desk: Lease | None
@@ -69,7 +69,7 @@ def machine() -> str:
 
 
 def enrol(connection: Connection[Row], *, command: str, kind: HolderKind, lease_s: float) -> int:
-    """Write down that this process is about to write, and return its number as a worker."""
+    """Register this process as a worker, and return its number."""
     line = (socket.gethostname(), machine(), os.getpid(), command, kind.value, lease_s, newest_version())
     ((number,),) = fetch(connection, "SELECT enrol(%s, %s, %s, %s, %s, %s, %s)", line)
     return int(number)
@@ -86,7 +86,7 @@ def take(connection: Connection[Row], chain: int, worker: int) -> Lease | None:
 
 
 def dead_workers(connection: Connection[Row]) -> list[int]:
-    """Return the workers of this machine whose process has ended without saying so."""
+    """Return the workers of this machine whose process ended without signing off."""
     query = "SELECT number, pid FROM worker WHERE ended_at IS NULL AND boot = %s AND host = %s"
     found = fetch(connection, query, (machine(), socket.gethostname()))
     return [number for number, pid in found if not _is_running(pid)]
@@ -107,7 +107,7 @@ def _is_running(pid: int) -> bool:
 
 
 def holder_of(connection: Connection[Row], chain: int, *, living: bool = False) -> LockHolder | None:
-    """Return the process that has the lease of a chain; None if no process has it, or, if `living`, a dead one."""
+    """Return the process that has the lease of a chain, or None; with `living`, also None for a dead process."""
     found = fetch(
         connection,
         """SELECT w.number, w.pid, w.host, to_char(w.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), w.command,
@@ -122,7 +122,7 @@ def holder_of(connection: Connection[Row], chain: int, *, living: bool = False) 
 
 
 def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSent]:
-    """Return the rows of a batch that processes which live have in flight, in the order of the sheet."""
+    """Return the rows of a batch that living processes have in flight, in the sheet's order."""
     query = """SELECT i.number, v.row, i.country, i.currency, i.minor
         FROM segment g JOIN chunk c ON c.number = g.chain
             JOIN standing s ON s.instruction BETWEEN c.first AND c.last AND s.state = 'in_flight'
@@ -133,7 +133,7 @@ def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSen
 
 
 def sender_now(connection: Connection[Row]) -> LockHolder | None:
-    """Return a living process that has the lease of a chunk; None if none has."""
+    """Return a living process that leases a chunk, or None."""
     found = fetch(connection, "SELECT chain FROM segment WHERE sealed_at IS NULL AND chain > 0 ORDER BY chain")
     holders = (holder_of(connection, chain, living=True) for (chain,) in found)
     return next((holder for holder in holders if holder is not None), None)
@@ -163,7 +163,7 @@ def seal(connection: Connection[Row], segment: int) -> None:
 
 
 def give_back(connection: Connection[Row], segments: Sequence[int], worker: int) -> None:
-    """Close leases, and write down that the process has ended, in one transaction."""
+    """Close leases, and record that the process has ended, in one transaction."""
     with connection.transaction():
         for segment in sorted(segments):
             seal(connection, segment)
@@ -171,18 +171,18 @@ def give_back(connection: Connection[Row], segments: Sequence[int], worker: int)
 
 
 class Heartbeat:
-    """Notes in the database again and again that this process lives, on a second connection and in a thread.
+    """Reports regularly to the database that this process is alive, on a second connection and in a thread.
 
-    `is_good` answers by the clock of this machine: a process that was frozen, or cut off, knows that its leases may
-    have been taken over before it asks the database.
+    `is_good` uses this machine's clock: a process that was frozen or cut off knows, without asking the database, that
+    its leases may have been taken over.
     """
 
     def __init__(self, server: Server, worker: int, lease_s: float, now_s: ElapsedS = elapsed_s) -> None:
         self._server, self._worker, self._lease_s = server, worker, lease_s
         self.now_s = now_s
-        """The clock by which this machine counts its leases: it goes on while the machine sleeps."""
+        """The clock by which this machine counts its leases: it also runs while the machine sleeps."""
         self.margin_s = lease_s / 2
-        """For this long after a sign of life nothing can be taken over: the other half of a lease is a margin."""
+        """For this long after a sign of life we count on our leases; the other half of a lease is a margin."""
         self._seen_s = now_s()
         self._stop = threading.Event()
         self._connection: Connection[Row] | None = None
@@ -190,14 +190,14 @@ class Heartbeat:
         self._thread.start()
 
     def is_good(self) -> bool:
-        """Whether no other process can have found this one dead yet: half of the lease is kept as a margin."""
+        """Whether no other process can consider this one dead yet, with half of the lease as a margin."""
         # Our own clock, not the database's: a process that slept through its lease wakes up with an open connection and
         # signed requests. It must stop by itself, before it hears that another worker has its rows.
         return self.now_s() < self._seen_s + self.margin_s
 
     def seen(self, since_s: float) -> None:
         """Record a commit that began at `since_s`: it showed the database that this process is alive."""
-        # From the begin of the commit, not its end: the database may have noted it at any time in between.
+        # Count from the start of the commit: the database may have noted it at any time from then on.
         self._seen_s = max(self._seen_s, since_s)
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class Heartbeat:
             try:
                 if self._connection is None or self._connection.closed:
                     self._connection = connect(self._server, write=True)
-                    self._connection.execute("SET synchronous_commit = off")  # a beat that is lost is only late
+                    self._connection.execute("SET synchronous_commit = off")  # a lost beat is only late
                 with limited(self._connection, self._server.commit_limit_s):
                     fetch(self._connection, "SELECT show_life(%s)", (self._worker,))
             except (psycopg.Error, JournalError):

@@ -1,7 +1,7 @@
-"""Starts, stops and ends the runs that workers share, and offers them the chunks in which rows are due.
+"""Starts, stops and ends shared runs, and offers workers the chunks in which rows are due.
 
-A run says what has to be sent. An offer only says where to look: a worker that finds none makes the offers again from
-the tables of the journal, and if none can be made, the run is over.
+A run defines the rows to send. An offer is only a hint where to look: a worker that finds none makes the offers again
+from the journal's tables, and if there is nothing to offer, the run is over.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,9 +40,9 @@ _AT_WORK = """SELECT FROM worker w JOIN segment g ON g.worker = w.number AND g.s
 
 
 def start_run(connection: Connection[Row], batch: int, worker: int, *, is_urgent: bool = False) -> SharedRun:
-    """Start a run of a batch and offer its chunks, or join the one that is on. Raises `JournalHeld` for one that stops.
+    """Start a run of a batch and offer its chunks, or join the current one. Raises `JournalHeld` if that is stopping.
 
-    A run that was stopped is over when its workers have ended what was in flight. To be called with the desk.
+    A stopped run is over when its workers have no row in flight. Requires the desk.
     """
     with connection.transaction():
         found = fetch(connection, "SELECT number FROM run WHERE batch = %s AND ended_at IS NULL", (batch,))
@@ -62,7 +62,7 @@ def start_run(connection: Connection[Row], batch: int, worker: int, *, is_urgent
 
 
 def withdraw_run(connection: Connection[Row], batch: int) -> None:
-    """End the run of a batch, if one is on: no worker starts another row of it."""
+    """End the current run of a batch, if any: no worker starts another row of it."""
     found = fetch(connection, "SELECT number FROM run WHERE batch = %s AND ended_at IS NULL", (batch,))
     for (number,) in found:
         with connection.transaction():
@@ -70,21 +70,23 @@ def withdraw_run(connection: Connection[Row], batch: int) -> None:
 
 
 def run_now(connection: Connection[Row], number: int) -> SharedRun:
-    """Return a run as it is now."""
+    """Return the current state of a run."""
     query = "SELECT number, batch, stop_reason, ended_at IS NOT NULL, is_urgent FROM run WHERE number = %s"
     (line,) = fetch(connection, query, (number,))
     return SharedRun(*line)
 
 
 def stop_run(connection: Connection[Row], number: int, reason: str) -> None:
-    """Let no worker start another row of a run. The first reason counts."""
+    """Stop a run: no worker starts another row of it. The first reason is kept."""
     query = "UPDATE run SET stop_reason = %s WHERE number = %s AND stop_reason IS NULL AND ended_at IS NULL"
     fetch(connection, query, (reason, number))
 
 
 def tend_run(connection: Connection[Row], number: int) -> None:
-    """Make the offers of a run again, or end it: nothing is due and no worker is at it. To be called without offers."""
-    if _is_at_work(connection, number):  # workers look often: none locks a run that is sent, and may then be frozen
+    """Make a run's offers again, or end it if nothing is due and no worker is at it. Call it if no offer is left."""
+    if _is_at_work(
+        connection, number
+    ):  # workers look often: none may lock a run in progress, because it could then freeze
         return
     with connection.transaction():
         fetch(connection, "SELECT FROM run WHERE number = %s FOR UPDATE", (number,))
@@ -96,7 +98,7 @@ def tend_run(connection: Connection[Row], number: int) -> None:
 
 
 def offers(connection: Connection[Row], run: SharedRun) -> bool:
-    """Whether a run that was not stopped offers a chunk that is free. Where none is, its offers are made again first.
+    """Whether a run, unless stopped, offers a free chunk; if not, its offers are made again first.
 
     A run with nothing left is ended.
     """
@@ -119,7 +121,7 @@ def unfinished_runs(connection: Connection[Row]) -> list[SharedRun]:
 
 
 def is_overtaken(connection: Connection[Row], run: SharedRun) -> bool:
-    """Whether another run is urgent, this one is not, and a chunk of the other one is free."""
+    """Whether this run is not urgent while another one is and has a free chunk."""
     others = () if run.is_urgent else unfinished_runs(connection)
     return any(
         other.is_urgent and other.stop_reason is None and free_chunks(connection, other.number) for other in others
@@ -127,7 +129,7 @@ def is_overtaken(connection: Connection[Row], run: SharedRun) -> bool:
 
 
 def free_chunks(connection: Connection[Row], run: int, after: int = 0) -> Sequence[int]:
-    """Return the next chunks offered by a run, after chunk `after`, that no living process has."""
+    """Return the next chunks that a run offers after chunk `after` and no living process has."""
     query = f"""SELECT o.chunk FROM offer o JOIN chunk c ON c.number = o.chunk
         LEFT JOIN segment g ON g.number = c.segment AND g.sealed_at IS NULL
         WHERE o.run = %s AND o.chunk > %s
@@ -137,7 +139,7 @@ def free_chunks(connection: Connection[Row], run: int, after: int = 0) -> Sequen
 
 
 def finish_chunk(connection: Connection[Row], run: int, chunk: int, segment: int, worker: int, rows: int) -> None:
-    """Close the lease of a chunk that is done, and take its offer back; so far its worker has sent `rows`."""
+    """Close the lease of a finished chunk, and withdraw its offer; its worker has sent `rows` so far."""
     with connection.transaction():
         fetch(connection, "SELECT seal_segment(%s)", (segment,))
         fetch(connection, "DELETE FROM offer WHERE run = %s AND chunk = %s", (run, chunk))
@@ -145,12 +147,12 @@ def finish_chunk(connection: Connection[Row], run: int, chunk: int, segment: int
 
 
 def note_place(connection: Connection[Row], worker: int, run: int | None, chunk: int | None) -> None:
-    """Write down where a worker is. Its intents are only taken while its run is on."""
+    """Record a worker's run and chunk. Its intents are accepted only during that run."""
     fetch(connection, "SELECT note_place(%s, true, %s, %s, NULL)", (worker, run, chunk))
 
 
 def workers_in(connection: Connection[Row]) -> list[WorkerLife]:
-    """Return the workers that live, and those that died and whose chunk nobody has taken over yet, the newest first."""
+    """Return living workers, and dead ones whose chunk nobody has taken over yet, newest first."""
     query = f"""SELECT w.number, w.host, w.pid, {_TIME.format("w.since")}, {_TIME.format("w.seen_at")},
             is_alive(w.number), b.batch, w.chunk, w.rows,
             EXISTS (SELECT FROM segment g WHERE g.worker = w.number AND g.chain > 0 AND g.sealed_at IS NULL)
@@ -167,7 +169,7 @@ def workers_in(connection: Connection[Row]) -> list[WorkerLife]:
 
 
 def died_since(connection: Connection[Row], since: str) -> list[WorkerLife]:
-    """Return the workers last seen after `since` that died without closing down, the oldest first."""
+    """Return the workers last seen after `since` that died without signing off, oldest first."""
     query = f"""SELECT w.host, w.pid, {_TIME.format("w.since")}, {_TIME.format("w.seen_at")},
             false, b.batch, w.chunk, w.rows
         FROM worker w LEFT JOIN run r ON r.number = w.run LEFT JOIN batch b ON b.number = r.batch
@@ -182,13 +184,13 @@ class _Ask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OfferedRun:
-    """A run that was handed over to workers, for the one who handed it over (see `RunOfWorkers`)."""
+    """A run that was handed over to workers, as the command that did so sees it (see `RunOfWorkers`)."""
 
     number: int
     ask: _Ask
 
     def look(self) -> SharedRun:
-        """Return the run as it is now. One that was stopped is ended here, if no worker is at it."""
+        """Return the current state of the run. If it was stopped and no worker is at it, end it here."""
 
         def looked(connection: Connection[Row]) -> SharedRun:
             run = run_now(connection, self.number)
@@ -204,7 +206,7 @@ class OfferedRun:
         return self.ask(lambda connection: any(one.is_alive for one in workers_in(connection)))
 
     def stop(self, reason: str) -> None:
-        """Let no worker start another row of it. The first reason counts."""
+        """Stop the run: no worker starts another row of it. The first reason is kept."""
         self.ask(lambda connection: stop_run(connection, self.number, reason))
 
 
@@ -214,7 +216,7 @@ def _is_at_work(connection: Connection[Row], run: int) -> bool:
 
 
 def _offer(connection: Connection[Row], run: int) -> bool:
-    """Offer the chunks of a run in which rows are due, or were left in flight; return whether any is offered."""
+    """Offer the chunks of a run with rows that are due or were left in flight; return whether any is offered."""
     fetch(connection, _OFFER, (run, run))
     return bool(fetch(connection, "SELECT FROM offer WHERE run = %s LIMIT 1", (run,)))
 

@@ -1,4 +1,4 @@
-"""Keeps the limits of the endpoint over all workers: in one line of the database, by the database's clock."""
+"""Keeps the endpoint's limits over all workers, in one line of the database, by the database's clock."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -33,9 +33,9 @@ _WORKERS = """SELECT w.number, w.host, w.pid, w.command, p.places, p.in_use
 
 
 class PostgresGate:
-    """The gate of the endpoint, as one worker uses it, on a second connection.
+    """The gate of the endpoint for one worker, on a second connection.
 
-    Its writes need not be durable: after a crash of the server the workers ask again.
+    Its writes need not be durable: after a crash of the server, workers call again.
     """
 
     def __init__(self, server: Server, worker: int) -> None:
@@ -43,7 +43,7 @@ class PostgresGate:
         self._connection: Connection[Row] | None = None
 
     def open(self) -> None:
-        """Begin a run that a person started, and lift the stop of the one before."""
+        """Begin a run that a person started; this lifts the previous run's stop."""
         self._called(lambda connection: fetch(connection, "SELECT open_gate(%s)", (self._worker,)))
 
     def ask(self, report: GateReport) -> GateGrant:
@@ -60,7 +60,7 @@ class PostgresGate:
         return GateGrant(places, is_growing, starts, first_s, every_s, rest_s, _stop_of(*stop))
 
     def close(self) -> None:
-        """Give all places back. If the database does not answer, they end with this worker's life."""
+        """Return all slots. If the database does not answer, they expire with this worker."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -73,7 +73,7 @@ class PostgresGate:
             connection.close()
 
     def _called(self, call: Callable[[Connection[Row]], T]) -> T:
-        """Make a call, on a new connection where the old one is gone."""
+        """Make a call, on a new connection if the old one is gone."""
         with translating_errors(self._server):
             if self._connection is None or self._connection.closed:
                 self._connection = connect(self._server, write=True)
@@ -83,7 +83,7 @@ class PostgresGate:
 
 
 def read_gate(connection: Connection[Row]) -> GateState:
-    """Return the gate as it is now."""
+    """Return the current state of the gate."""
     ((rate, concurrency, places, in_doubt, rejected, kind, count, text, stopped_at, rest_until),) = fetch(
         connection, _STATE
     )
@@ -104,13 +104,13 @@ def read_gate(connection: Connection[Row]) -> GateState:
 
 
 def set_limits(connection: Connection[Row], change: LimitChange) -> None:
-    """Set limits over all workers. Who did it, and when, is kept."""
+    """Set limits over all workers, and record who set them and when."""
     values = (change.by, change.rate_per_s, change.concurrency, change.is_as_configured)
     fetch(connection, "SELECT set_limits(%s, %s, %s, %s)", values)
 
 
 def _storable(text: str) -> str:
-    """Return a text of the gateway as the database can hold it."""
+    """Return a text of the gateway in a form that the database can store."""
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 

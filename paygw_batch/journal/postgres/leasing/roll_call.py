@@ -1,7 +1,7 @@
-"""Answers the roll-call: shows the witness of this host wherever the database is another one than before.
+"""Answers the roll-call: shows this host's witness if the database is not the one it saw before.
 
-A standby that took over, or a copy that was restored, can lack what a host has sent on. The host itself finds that. A
-host that has sent nothing cannot: so no host gets a lease before all have looked.
+A promoted standby, or a restored copy, can lack commits that a host has sent on. Only that host can detect it: so no
+host gets a lease before all hosts have looked.
 """
 
 import socket
@@ -22,13 +22,13 @@ _RETIRED, _OLDER = "PW007", "PW012"
 
 @dataclass(frozen=True, slots=True)
 class MissingHost:
-    """A host that has not shown its witness: its id, its name, and when the database saw it last."""
+    """A host that has not shown its witness: its id, its name, and when it was last seen."""
 
     host_id: str
     name: str
     seen_at: str
     lives: bool = False
-    """Whether it gave a sign of life since the roll was called: it accepts its loss itself."""
+    """Whether it was seen since the roll-call began: then it must accept its loss itself."""
 
 
 class RollCall:
@@ -102,7 +102,7 @@ class RollCall:
         )
 
     def is_older(self, connection: Connection[Row]) -> bool:
-        """Whether the witnesses of this host have seen less than when they were last shown."""
+        """Whether this host's witnesses have noted fewer commits than when they were last shown."""
         counts = counts_in(self._directory, self._journal_id)
         return fetch(connection, "SELECT witness_is_older(%s, %s)", (self.host_id, counts)) == [(True,)]
 
@@ -113,7 +113,7 @@ class RollCall:
 
 
 def missing_hosts(connection: Connection[Row]) -> Sequence[MissingHost]:
-    """Return the hosts that have not shown their witness, as a person is to see them."""
+    """Return the hosts that have not shown their witness, described for a person."""
     query = """SELECT host_id, name, to_char(seen_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI "UTC"'), lives(host_id)
         FROM missing_host ORDER BY 2, 1"""
     return [MissingHost(*line) for line in fetch(connection, query)]
