@@ -601,7 +601,8 @@ def _mail_server(text: str) -> str:
     full = text if "://" in text else f"smtp://{text}"
     address = urlsplit(full)
     is_whole = address.scheme in {"smtp", "smtps"} and bool(address.hostname) and not address.path.strip("/")
-    if not is_whole or not _has_port(address) or address.query or address.fragment or not full.isascii():
+    is_plain = re.fullmatch(r"[!-~]+", full) is not None  # `urlsplit` leaves out ends of lines, and says nothing
+    if not is_whole or not _has_port(address) or address.query or address.fragment or not is_plain:
         raise ValueError('this is no mail server; write "smtp://mail.example.com:587" or "smtps://mail.example.com"')
     if address.username is not None:
         raise ValueError("a name and a password have no place in the address; set smtp_user and smtp_password_file")
@@ -615,12 +616,15 @@ def _has_port(address: SplitResult) -> bool:
         return False
 
 
-_MAILBOX = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63}", re.ASCII)
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_MAILBOX = re.compile(rf"(?=[^@]{{1,64}}@.{{1,255}}$){_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*", re.ASCII)
+_SHOWN, _MAX_NAME = 100, 200
 
 
 def _mailbox(text: str) -> str:
     if not _MAILBOX.fullmatch(text):
-        raise ValueError(f'{text!r} is no e-mail address; write it as "treasury@example.com"')
+        raise ValueError(f'{text[:_SHOWN]!r} is no e-mail address; write it as "treasury@example.com"')
     return text
 
 
@@ -637,6 +641,8 @@ def _sender(text: str) -> str:
     name, address = name_and_address(text)
     if name and not name.isprintable():
         raise ValueError("the name of the sender holds a character that cannot be printed")
+    if len(name) > _MAX_NAME or "=?" in name:
+        raise ValueError(f"the name of the sender is longer than {_MAX_NAME} characters, or holds =?")
     _mailbox(address)
     return text
 

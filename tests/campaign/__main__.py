@@ -132,8 +132,8 @@ def _notices(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: 
         tally = kill_with_notices(directory / "notices", spawner, at, kills=kills, seed=seed, stop=stop)
     return (
         f"{tally.kills:,} kills of runs and of what sends notices over {tally.batches:,} batches, "
-        f"{tally.runs_that_sent:,} runs that sent rows, {tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an intent, each run told, no "
-        "notice sent twice unless a kill hid the answer, no exit code changed"
+        f"{tally.runs_that_sent:,} runs that sent rows, {tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an "
+        "intent, each run told, no notice sent twice unless a kill hid the answer, no exit code changed"
     )
 
 
