@@ -154,7 +154,8 @@ def notices_noted_at_the_end() -> None:
 def end_written_at_the_end() -> None:
     """Write the notice of a run when it has ended: of one that is killed nobody is told."""
     posts_name_their_process()
-    expect_end, real_send, late = actions.send.expect_end, send_batch.send, list[Callable[[], None]]()
+    expect_end = actions.send.expect_end  # type: ignore[attr-defined]
+    real_send, late = send_batch.send, list[Callable[[], None]]()  # type: ignore[attr-defined]
 
     def sent(*arguments: Any, **named: Any) -> Any:
         end = real_send(*arguments, **named)
