@@ -12,6 +12,7 @@ from email.message import EmailMessage
 from email.policy import SMTP
 
 from paygw_batch.core.delivery import Trouble, TroubleKind
+from paygw_batch.core.text import fit_for_terminal
 
 _FAILURES: tuple[tuple[type[Exception], TroubleKind], ...] = (
     (ssl.SSLCertVerificationError, TroubleKind.UNTRUSTED),
@@ -119,7 +120,8 @@ def mail_of(
     name, address = sender
     mail["From"] = Address(name, addr_spec=address)
     mail["To"] = Address(addr_spec=recipient)
-    mail["Subject"] = " ".join(subject.split())
+    # The library decodes what looks like an encoded word: a sheet's name could hide line ends and directions in one.
+    mail["Subject"] = " ".join(subject.split()).replace("=?", "= ?")
     mail["Date"] = at
     mail["Message-ID"] = f"<{notice}@{address.rpartition('@')[2]}>"
     mail["Auto-Submitted"] = "auto-generated"
@@ -127,7 +129,10 @@ def mail_of(
     mail.add_alternative(html, subtype="html")
     if attachment is not None:
         mail.add_attachment(
-            attachment.content, maintype="application", subtype="octet-stream", filename=attachment.name
+            attachment.content,
+            maintype="application",
+            subtype="octet-stream",
+            filename=fit_for_terminal(attachment.name),
         )
     return mail
 

@@ -604,7 +604,8 @@ def _mail_server(text: str) -> str:
     full = text if "://" in text else f"smtp://{text}"
     address = urlsplit(full)
     is_whole = address.scheme in {"smtp", "smtps"} and bool(address.hostname) and not address.path.strip("/")
-    if not is_whole or not _has_port(address) or address.query or address.fragment or not full.isascii():
+    is_plain = re.fullmatch(r"[!-~]+", full) is not None  # `urlsplit` leaves out ends of lines, and says nothing
+    if not is_whole or not _has_port(address) or address.query or address.fragment or not is_plain:
         raise ValueError(
             say('this is not a mail server; write "smtp://mail.example.com:587" or "smtps://mail.example.com"')
         )
@@ -620,12 +621,17 @@ def _has_port(address: SplitResult) -> bool:
         return False
 
 
-_MAILBOX = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63}", re.ASCII)
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_MAILBOX = re.compile(rf"(?=[^@]{{1,64}}@.{{1,255}}$){_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*", re.ASCII)
+_SHOWN, _MAX_NAME = 100, 200
 
 
 def _mailbox(text: str) -> str:
     if not _MAILBOX.fullmatch(text):
-        raise ValueError(say('{text!r} is not an e-mail address; write it as "treasury@example.com"', text=text))
+        raise ValueError(
+            say('{text!r} is not an e-mail address; write it as "treasury@example.com"', text=text[:_SHOWN])
+        )
     return text
 
 
@@ -642,6 +648,10 @@ def _sender(text: str) -> str:
     name, address = name_and_address(text)
     if name and not name.isprintable():
         raise ValueError(say("the name of the sender contains a character that cannot be printed"))
+    if len(name) > _MAX_NAME or "=?" in name:
+        raise ValueError(
+            say("the name of the sender is longer than {most} characters, or contains =?", most=_MAX_NAME)
+        )
     _mailbox(address)
     return text
 

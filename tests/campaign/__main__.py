@@ -13,18 +13,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from threading import Event
 
+from tests.campaign.forgetting import forget_until_done
 from tests.campaign.judge import Broken, judge_end, judge_orders
 from tests.campaign.kills import FAST, SLOW, Killed, kill
 from tests.campaign.listening import NOTIFYING, kill_with_listener, proving
 from tests.campaign.machine import Machine, Spawner, gateway
 from tests.campaign.ordinals import EVERYTHING, strike
 from tests.campaign.power import play, record
+from tests.campaign.telling import kill_with_notices
 from tests.campaign.tracing import why_not
 from tests.campaign.watching import kill_with_console
 from tests.long_runs import stop_at_sigterm
 
-RELEASE = {"kills": 10_000, "listening": 1_000, "console": 1_000, "starts": 1_000, "ordinals": 1, "power": 1}
-PARTS = ("power", "starts", "ordinals", "kills", "listening", "console")
+RELEASE = {
+    "kills": 10_000,
+    "listening": 1_000,
+    "console": 1_000,
+    "notices": 1_000,
+    "starts": 1_000,
+    "ordinals": 1,
+    "power": 1,
+}
+PARTS = ("power", "starts", "ordinals", "kills", "listening", "console", "notices")
 """In the order in which they are run."""
 START_ROWS = 8
 
@@ -38,6 +48,7 @@ def main() -> int:
     parser.add_argument(
         "--console", type=int, default=0, help="kills with the console on, looked at, and killed as well"
     )
+    parser.add_argument("--notices", type=int, default=0, help="kills with notices on, and what sends them killed")
     parser.add_argument("--starts", type=int, default=0, help="double starts")
     parser.add_argument(
         "--ordinals", type=int, default=0, metavar="N", help="each N-th ordinal of every call and fault"
@@ -59,6 +70,7 @@ def main() -> int:
         ("kills", partial(_kills, kills=sizes["kills"], seed=arguments.seed, lanes=arguments.lanes, stop=stop)),
         ("listening", partial(_listening, kills=sizes["listening"], seed=arguments.seed, stop=stop)),
         ("console", partial(_console, kills=sizes["console"], seed=arguments.seed, stop=stop)),
+        ("notices", partial(_notices, kills=sizes["notices"], seed=arguments.seed, stop=stop)),
     ]
     code = 0
     for (name, part), size in zip(parts, map(sizes.__getitem__, PARTS), strict=True):
@@ -115,6 +127,16 @@ def _console(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: 
     )
 
 
+def _notices(directory: Path, spawner: Spawner, *, kills: int, seed: int, stop: Event) -> str:
+    with gateway(directory / "gateway", SLOW) as at:
+        tally = kill_with_notices(directory / "notices", spawner, at, kills=kills, seed=seed, stop=stop)
+    return (
+        f"{tally.kills:,} kills of runs and of what sends notices over {tally.batches:,} batches, "
+        f"{tally.runs_that_sent:,} runs that sent rows, {tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an "
+        "intent, each run told, no notice sent twice unless a kill hid the answer, no exit code changed"
+    )
+
+
 def _kills(directory: Path, _: Spawner, *, kills: int, seed: int, lanes: int, stop: Event) -> str:
     """Kill in several lanes side by side, each with a gateway of its own, every second of them a slow one."""
 
@@ -123,7 +145,8 @@ def _kills(directory: Path, _: Spawner, *, kills: int, seed: int, lanes: int, st
         try:
             with gateway(home, SLOW if lane % 2 else FAST) as at, Spawner() as spawner:
                 share = -(-kills // lanes)
-                return kill(home / "kills", spawner, at, kills=share, seed=f"{seed}/{lane}", stop=stop)
+                seeded = f"{seed}/{lane}"
+                return kill(home / "kills", spawner, at, kills=share, seed=seeded, stop=stop, then=forget_until_done)
         except AssertionError:
             stop.set()  # no other lane goes on for hours before this is told
             raise
@@ -132,7 +155,8 @@ def _kills(directory: Path, _: Spawner, *, kills: int, seed: int, lanes: int, st
         tally = sum(pool.map(in_lane, range(lanes)), start=Killed())
     return (
         f"{tally.kills:,} kills ({tally.kills_while_sending:,} while orders were leaving) over {tally.batches:,} "
-        f"batches ({tally.collected:,} collected), {tally.orders:,} orders: 0 sent twice, 0 lost, 0 without an intent"
+        f"batches ({tally.collected:,} collected), {tally.orders:,} orders, the people of {tally.forgotten:,} batches "
+        "forgotten: 0 sent twice, 0 lost, 0 without an intent, 0 bytes left of who was forgotten"
     )
 
 

@@ -54,3 +54,10 @@ def judge_end(machine: Machine, at: GatewayProcess, rows: int, *, name: str = "p
     moved = sum(Decimal(line.amount) for line in orders if line.committed == "yes")
     if moved > sum(Decimal(line["amount"]) for line in lines):
         raise Broken("more money moved than the sheet asks for")
+
+
+def judge_code(machine: Machine, code: int) -> None:
+    """Hold that a run ended with the exit code of its rows, whatever else it did."""
+    states = {line["state"] for line in machine.reconciliation()}
+    if code != (5 if "in_doubt" in states else 4 if "rejected" in states else 0):
+        raise Broken(f"rows are {sorted(states)}, and the run ended with {code}")

@@ -3,12 +3,13 @@
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from random import Random
 from threading import Event
 
-from tests.campaign.judge import Broken, judge_end, judge_orders
+from tests.campaign.judge import Broken, judge_code, judge_end, judge_orders
 from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner
 
 FAST = '[default]\nstatus = "approved"\n'
@@ -38,10 +39,13 @@ class Killed:
 
     kills: int = 0
     kills_while_sending: int = 0
+    runs_that_sent: int = 0
     batches: int = 0
     collected: int = 0
     """How many of the batches were collections."""
     orders: int = 0
+    forgotten: int = 0
+    """The people of how many batches were forgotten."""
 
     def __add__(self, other: "Killed") -> "Killed":
         return Killed(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
@@ -70,17 +74,18 @@ def kill_until_done(
     """Submit a sheet and kill the program at random instants until it ends by itself; judge after each kill."""
     rows = rng.randrange(2, 50)
     sheet = machine.sheet(rows)
-    has_batch = False
+    before = 0
     for _ in range(MAX_STARTS):
-        command = ("resume",) if has_batch and rng.random() < 0.8 else (machine.command, sheet)
+        command = ("resume",) if before and rng.random() < 0.8 else (machine.command, sheet)
         run = machine.start(*command, planted=planted)
-        if not _is_let_end(run, at.of(machine.operation), rng, pace):
+        if not is_let_end(run, at.of(machine.operation).record_bytes, rng, pace):
             run.send(signal.SIGKILL)
-        if (code := run.done()) == -signal.SIGKILL:
+        code, arrived = run.done(), len(judge_orders(machine, at))
+        tally.runs_that_sent += arrived > before
+        if code == -signal.SIGKILL:
             tally.kills += 1
-            arrived = len(judge_orders(machine, at))
             tally.kills_while_sending += 0 < arrived < rows
-            has_batch = has_batch or arrived > 0
+            before = arrived
         elif code in ENDS:
             break
         else:
@@ -88,6 +93,7 @@ def kill_until_done(
     else:
         raise Broken("the batch is never done")
     judge_end(machine, at, rows)
+    judge_code(machine, code)
     if machine.run("verify") not in {0, 5}:
         raise Broken(f"the journal is not sound: {machine.said()}")
     tally.batches += 1
@@ -95,19 +101,19 @@ def kill_until_done(
     tally.orders += len(judge_orders(machine, at))
 
 
-def _is_let_end(run: Run, at: GatewayProcess, rng: Random, pace: Pace) -> bool:
-    """Wait for some instant of a run: any, or (narrow and wide) soon after an order arrived. Now and then, its end."""
+def is_let_end(run: Run, moved: Callable[[], int], rng: Random, pace: Pace) -> bool:
+    """Wait for some instant of a run: any, or (narrow and wide) soon after something `moved`. Now and then, its end."""
     began_s, choice = time.monotonic(), rng.random()
     if choice < 0.2:
         return run.wait(rng.uniform(0.02, pace.run_s * 1.1)) is not None
-    arrived = at.record_bytes()
-    while at.record_bytes() == arrived:
+    before = moved()
+    while moved() == before:
         if run.wait(0.001) is not None:
             return True
     if choice > 0.95:
-        arrived_s = time.monotonic()
+        moved_s = time.monotonic()
         run.done()
-        pace.learn(time.monotonic() - began_s, time.monotonic() - arrived_s)
+        pace.learn(time.monotonic() - began_s, time.monotonic() - moved_s)
     return run.wait(rng.uniform(0.0, rng.choice((0.003, 0.02, pace.sending_s)))) is not None
 
 
@@ -116,13 +122,21 @@ def _slug(seed: int | str) -> str:
 
 
 def kill(
-    directory: Path, spawner: Spawner, at: GatewayProcess, *, kills: int, seed: int | str, stop: Event | None = None
+    directory: Path,
+    spawner: Spawner,
+    at: GatewayProcess,
+    *,
+    kills: int,
+    seed: int | str,
+    stop: Event | None = None,
+    then: Callable[[Machine, GatewayProcess, Random, Pace, Killed], None] | None = None,
 ) -> Killed:
     """Kill until there were `kills`, or until told to `stop`.
 
-    Every third batch is collected, and not paid out; every fifth is signed in processes, as large ones are.
+    Every third batch is collected, and not paid out; every fifth is signed in processes, as large ones are; and with
+    every fifth something more is done `then`, when it is done.
     """
-    tally, pace = Killed(), Pace()
+    tally, pace, pace_then = Killed(), Pace(), Pace()
     life = 0
     while tally.kills < kills and not (stop is not None and stop.is_set()):
         rng = Random(f"{seed}/{life}")  # noqa: S311 (dice)
@@ -132,6 +146,8 @@ def kill(
         planted = SIGNED_IN_PROCESSES if life % 5 == 4 else SIGNED_IN_THREADS
         try:
             kill_until_done(machine, at, rng, pace, tally, planted)
+            if then is not None and life % 5 == 2:
+                then(machine, at, rng, pace_then, tally)
         except Broken as broken:
             raise Broken(f"seed {seed}, life {life} in {machine.home}: {broken}") from None
         shutil.rmtree(machine.home)

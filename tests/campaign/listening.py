@@ -20,7 +20,7 @@ from threading import Event
 from typing import Protocol, Self
 
 from tests.campaign.judge import Broken, judge_end
-from tests.campaign.kills import SLOW, Killed, Pace, kill_until_done
+from tests.campaign.kills import SIGNED_IN_THREADS, SLOW, Killed, Pace, kill_until_done
 from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner
 from tests.patience import until
 from tests.ports import free_port
@@ -121,8 +121,9 @@ class Listening:
             run.done()
             self.kills += 1
 
-    def judge(self, rows: int) -> None:
+    def judge(self, rows: int, runs: int) -> None:
         """Hold the end: every notification that was answered with 200 is in the journal, and the books tie."""
+        del runs
         run = self._start()
         try:
             until(self._is_all_taken_in, lambda: f"heard {self._heard()}, kept {self._kept()}: {self._machine.said()}")
@@ -178,8 +179,8 @@ class Beside(Protocol):
     def rest(self) -> None:
         """Kill and start it no more."""
 
-    def judge(self, rows: int) -> None:
-        """Hold what it must have done or shown by the end of a batch."""
+    def judge(self, rows: int, runs: int) -> None:
+        """Hold what it must have done or shown by the end of a batch, of which so many `runs` sent rows."""
 
 
 def kill_with(
@@ -192,6 +193,7 @@ def kill_with(
     kills: int,
     seed: int,
     stop: Event | None = None,
+    planted: str = SIGNED_IN_THREADS,
 ) -> Killed:
     """Kill runs until there were `kills`, and what is `beside` them all the while; judge each batch at its end."""
     tally, pace = Killed(), Pace()
@@ -202,9 +204,11 @@ def kill_with(
         machine = Machine.made(directory / name, spawner, at, prefix=name)
         with beside(machine, at, Random(f"beside {letter}/{seed}/{life}")) as other:  # noqa: S311 (dice)
             try:
-                kill_until_done(machine, at, rng, pace, tally)
+                sent_before = tally.runs_that_sent
+                kill_until_done(machine, at, rng, pace, tally, planted)
                 other.rest()
-                other.judge(rows=len((machine.home / "payroll.csv").read_text().splitlines()) - 1)
+                rows = len((machine.home / "payroll.csv").read_text().splitlines()) - 1
+                other.judge(rows, tally.runs_that_sent - sent_before)
             except AssertionError as broken:
                 raise Broken(f"seed {seed}, life {life} in {machine.home}: {broken}") from None
         tally.kills += other.kills

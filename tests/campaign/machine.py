@@ -244,6 +244,8 @@ class Machine:
     environ: dict[str, str] = field(default_factory=dict)
     """What its environment holds beside the usual."""
     operation: str = "payout"
+    started: list[Run] = field(default_factory=list, repr=False)
+    """Every start of the program on it."""
 
     @classmethod
     def made(
@@ -310,7 +312,8 @@ class Machine:
                 **start,
             },
         )
-        return Run(self.spawner, pid)
+        self.started.append(Run(self.spawner, pid))
+        return self.started[-1]
 
     def run(self, *arguments: str | Path, **start: Any) -> int:
         """Run the program to its end; return its exit code."""

@@ -8,6 +8,7 @@ from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +16,10 @@ from typing import IO, Any
 import polars as pl
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from paygw_batch import actions
+from paygw_batch.actions import forget_people, notices
+from paygw_batch.cli import send_batch
+from paygw_batch.cli.commands import forget
 from paygw_batch.core.batch import Instruction
 from paygw_batch.core.lifecycle import Concluded
 from paygw_batch.core.outcome import Outcome, OutcomeKind
@@ -25,11 +30,15 @@ from paygw_batch.gateway.http.transport import PayoutTransport
 from paygw_batch.gateway.message import Attempt, MayLeave, PreparedRequest, RawReply, TransportFault
 from paygw_batch.gateway.sign import Draft, Signer
 from paygw_batch.gateway.signing import key, signers
+from paygw_batch.journal import Forgettable, OldPages, outbox
 from paygw_batch.journal.guards import witness
 from paygw_batch.journal.opening import file_place
 from paygw_batch.journal.sqlite import backup, connect, inbox
+from paygw_batch.notices import webhook
 from paygw_batch.run import signed_document
+from paygw_batch.run.forget_order import was_carried_out
 from paygw_batch.sheet.write import table
+from paygw_batch.wiring.journal import place_of
 
 
 def _put(owner: object, name: str, value: object) -> None:
@@ -107,6 +116,72 @@ def _say_of_each_request(what: Callable[[PreparedRequest], str]) -> None:
 def key_known_to_be_sound() -> None:
     """No bug: the campaign's own key is not looked through for weak primes again, a third of what a start costs."""
     _put(key, "load_pem_private_key", partial(load_pem_private_key, unsafe_skip_rsa_key_validation=True))
+
+
+def posts_name_their_process() -> None:
+    """No bug: each process posts its notices to a path of its own."""
+    key_known_to_be_sound()
+    post = webhook.Webhook.post
+
+    def named(hook: webhook.Webhook, notice: str, body: bytes, at_s: int) -> Any:
+        return post(replace(hook, url=f"{hook.url}/{os.getpid()}"), notice, body, at_s)
+
+    _put(webhook.Webhook, "post", named)
+
+
+def posts_name_their_process_and_wait_for_nothing() -> None:
+    """No bug: besides, a notice is tried again at once, where no other process can be sending it."""
+    posts_name_their_process()
+    _put(outbox, "FIRST_PAUSE", timedelta(0))
+
+
+def notices_noted_at_the_end() -> None:
+    """Note what was sent when all of it was: a kill hides more answers than one."""
+    posts_name_their_process()
+    late: list[tuple[Any, str]] = []
+    run, note_sent = notices._Delivery.run, outbox.Outbox.note_sent
+
+    def run_and_note(delivery: Any, *, again: bool) -> None:
+        run(delivery, again=again)
+        with place_of(delivery.settings).outbox(write=True) as opened:
+            for notice, at in late:
+                note_sent(opened, notice, at)
+
+    _put(outbox.Outbox, "note_sent", lambda _outbox, notice, at: late.append((notice, at)))
+    _put(notices._Delivery, "run", run_and_note)
+
+
+def end_written_at_the_end() -> None:
+    """Write the notice of a run when it has ended: of one that is killed nobody is told."""
+    posts_name_their_process()
+    expect_end = actions.send.expect_end  # type: ignore[attr-defined]
+    real_send, late = send_batch.send, list[Callable[[], None]]()  # type: ignore[attr-defined]
+
+    def sent(*arguments: Any, **named: Any) -> Any:
+        end = real_send(*arguments, **named)
+        for write in late:
+            write()
+        return end
+
+    _put(actions.send, "expect_end", lambda *what: late.append(partial(expect_end, *what)))
+    _put(send_batch, "send", sent)
+
+
+def forgotten_up_to_a_time() -> None:
+    """No bug: people are forgotten from before a time, and not a day, which no campaign lasts."""
+    _put(forget_people, "cut_off", lambda _settings, typed: typed)
+
+
+def order_carried_out_does_nothing() -> None:
+    """Call an order done that was carried out, and leave what a kill left in the log of the journal."""
+
+    def careless(settings: Any, journal: Any, order: Any, by: str) -> Any:
+        if was_carried_out(order, journal):
+            return forget_people.Forgotten(Forgettable(order.content.before, {}, ()), OldPages.NOWHERE)
+        return forget_by_order(settings, journal, order, by)
+
+    forget_by_order = forget_people.forget_by_order
+    _put(forget, "forget_by_order", careless)
 
 
 def signed_in_processes() -> None:

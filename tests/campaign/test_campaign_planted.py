@@ -1,11 +1,18 @@
 """Planted bugs that only the whole program shows: each is switched on in one start, and found by what it did."""
 
+from functools import partial
+from pathlib import Path
+from random import Random
+
 import pytest
 
+from tests.campaign.forgetting import forget_until_done
 from tests.campaign.judge import Broken, judge_end, orders_of
-from tests.campaign.kills import ENDS
-from tests.campaign.machine import GatewayProcess, Machine
+from tests.campaign.kills import ENDS, Killed, Pace
+from tests.campaign.listening import kill_with
+from tests.campaign.machine import GatewayProcess, Machine, Spawner
 from tests.campaign.ordinals import KILL, PART
+from tests.campaign.telling import Telling
 from tests.campaign.test_campaign_disk import can_trace
 from tests.campaign.tracing import traced
 
@@ -64,6 +71,40 @@ def test_the_digits_of_the_sheet_arrive(machine: Machine, slow_gateway: GatewayP
     sheet.write_text(sheet.read_text().replace("100.25", "1500.50").replace("101.25", "1500"))
     machine.run("submit", sheet)
     assert not digits_differ(machine, slow_gateway)
+
+
+@pytest.mark.long
+def test_an_order_to_forget_that_is_called_done_after_a_kill_is_found(
+    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess
+) -> None:
+    """A kill between the commit and the new file leaves pages with names in them, unless the order is run again."""
+
+    def forget_many() -> None:
+        for seed in range(40):
+            rng = Random(seed)  # noqa: S311 (dice)
+            machine = Machine.made(tmp_path / str(seed), spawner, slow_gateway, prefix=f"G{seed}")
+            assert machine.run("submit", machine.sheet(40)) in ENDS
+            planted = "plants:order_carried_out_does_nothing"
+            forget_until_done(machine, slow_gateway, rng, Pace(), Killed(), planted=planted)
+
+    with pytest.raises(Broken, match="still in the journal's files"):
+        forget_many()
+
+
+@pytest.mark.parametrize(
+    ("planted", "found"),
+    [
+        pytest.param("end_written_at_the_end", "runs and .* told", marks=pytest.mark.long),
+        pytest.param("notices_noted_at_the_end", "sent twice", marks=pytest.mark.long),
+    ],
+)
+def test_a_notice_that_is_written_late_or_noted_late_is_found(
+    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, planted: str, found: str
+) -> None:
+    plant = f"plants:{planted}"
+    told = partial(Telling, planted=plant)
+    with pytest.raises(Broken, match=found):
+        kill_with(told, "P", tmp_path, spawner, slow_gateway, kills=200, seed=1, planted=plant)
 
 
 def digits_differ(machine: Machine, at: GatewayProcess) -> bool:

@@ -3,13 +3,16 @@
 import shutil
 import signal
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from tests.campaign.forgetting import forget_until_done
 from tests.campaign.judge import judge_end, judge_orders
-from tests.campaign.kills import ENDS, FAST, SLOW, kill
+from tests.campaign.kills import ENDS, FAST, SLOW, Killed, Pace, kill, kill_until_done
 from tests.campaign.listening import kill_with_listener
 from tests.campaign.machine import GatewayProcess, Machine, Spawner, gateway
+from tests.campaign.telling import kill_with_notices
 from tests.campaign.tracing import traced, why_not
 from tests.campaign.watching import kill_with_console
 from tests.long_part import long, share
@@ -44,6 +47,24 @@ def test_no_row_is_paid_twice_or_lost_with_the_console_on_looked_at_and_killed_a
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, kills: int
 ) -> None:
     tally = kill_with_console(tmp_path, spawner, slow_gateway, kills=kills, seed=1)
+    assert tally.kills >= kills
+
+
+@pytest.mark.parametrize("seed", [4, long(1), long(2)])
+def test_people_are_forgotten_for_good_by_an_order_whose_process_is_killed(
+    machine: Machine, slow_gateway: GatewayProcess, seed: int
+) -> None:
+    rng, tally = Random(seed), Killed()  # noqa: S311 (dice)
+    kill_until_done(machine, slow_gateway, rng, Pace(), tally)
+    forget_until_done(machine, slow_gateway, rng, Pace(), tally)
+    assert tally.forgotten == 1
+
+
+@pytest.mark.parametrize("kills", [2, long(40)])
+def test_no_notice_is_lost_or_sent_twice_but_by_a_kill(
+    tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, kills: int
+) -> None:
+    tally = kill_with_notices(tmp_path, spawner, slow_gateway, kills=kills, seed=1)
     assert tally.kills >= kills
 
 

@@ -69,8 +69,9 @@ class Watching:
         self._over.set()
         self._thread.join()
 
-    def judge(self, rows: int) -> None:
+    def judge(self, rows: int, runs: int) -> None:
         """Hold that every look was answered, and that the page shows at the end what the reconciliation says."""
+        del runs
         if self._broken:
             raise Broken(f"the pages: {self._broken[0]}")
         run = self._started()

@@ -91,7 +91,7 @@ def mail_server(tls: ssl.SSLContext | None, *, from_the_start: bool = False) -> 
 
 @dataclass
 class Posts:
-    """What a webhook got: headers by their small names, and bodies; the status and headers that it answers with."""
+    """What a webhook got: headers by their small names (and `:path`), and bodies; the status and headers it answers."""
 
     status: int = 204
     answer: dict[str, str] = field(default_factory=dict)
@@ -111,8 +111,11 @@ def webhook(tls: ssl.SSLContext | None = None) -> Iterator[Posts]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            posts.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            length = int(self.headers["Content-Length"])
+            if len(body := self.rfile.read(length)) < length:
+                return  # whoever was writing it has died
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            posts.got.append((headers | {":path": self.path}, body))
             if posts.on_post is not None:
                 posts.on_post()
             self.send_response(posts.status)
@@ -123,7 +126,11 @@ def webhook(tls: ssl.SSLContext | None = None) -> Iterator[Posts]:
         def log_message(self, *_: object) -> None:
             """Write nothing."""
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(HTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """Write nothing of a client that has gone."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         if tls is not None:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         posts.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}/paygw"

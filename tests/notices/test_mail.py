@@ -1,16 +1,22 @@
 """Mail servers: the good ones get the mail encrypted, and each bad one is told apart."""
 
+import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from email import message_from_bytes
 from email.message import EmailMessage
+from email.policy import default
 
 import pytest
 
 from paygw_batch.core.delivery import Trouble, TroubleKind
+from paygw_batch.core.text import fit_for_terminal
 from paygw_batch.gateway.http.tls import client_context
+from paygw_batch.journal import KeptNotice, Occasion
 from paygw_batch.notices.mail import Attachment, MailServer, mail_of
+from paygw_batch.report.notice import mail_page, mail_text, notice_words, webhook_body
 from tests.notices.receivers import PASSWORD, USER, Mails, Trust, mail_server, peer, silent
 from tests.patience import PATIENCE_S
 
@@ -177,3 +183,40 @@ def test_a_trouble_is_kept_as_a_code_and_read_back(code: str) -> None:
 @pytest.mark.parametrize("code", ["", "a word of a later version", "refused x"])
 def test_a_code_that_is_not_known_reads_as_a_trouble(code: str) -> None:
     assert Trouble.of_code(code).kind in {TroubleKind.BROKEN, TroubleKind.REFUSED}
+
+
+HOSTILE = (
+    "a\r\nBcc: x@y.example",
+    "a,b\"'<b>;\\",
+    "\u202elsx.exe",
+    "x" * 10_000,
+    "é" * 10_000,
+    "a\x00\x1b[31m\x85\u2028",
+    "=?utf-8?q?x=0D=0ABcc:_x@y.example?=",
+    "=?utf-8?b?DQpCY2M6IHhAeS56?=",
+    "{{ 7 * 7 }} <!channel>",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("occasion", [Occasion.RUN_ENDED, Occasion.SHEET_REFUSED, Occasion.PLAN_WAITS])
+def test_a_hostile_name_adds_no_header_no_recipient_and_breaks_no_json(name: str, occasion: Occasion) -> None:
+    content = {
+        "sheet": name, "defects": 1, "answer": name, "rows": 1, "totals": {"KES": "1"}, "maker": name, "needed": 1,
+        "code": "1", "link": "", "states": {}, "at": "2026-11-24T08:00",
+    }  # fmt: skip
+    at = "2026-11-24T08:00:00.000Z"
+    notice = KeptNotice(1, "notice_1", occasion, "s", "b", "webhook", at, content, 0, None, None, None, "")
+    words = notice_words(notice, content)
+    sender, attachment = ("Payouts", "payouts@example.com"), Attachment(name, b"x")
+    told = (words.title, mail_text(words), mail_page(words))
+    sent = mail_of("notice_1", sender, "ada@example.com", AT, *told, attachment).as_bytes()
+    found = message_from_bytes(sent, policy=default)
+    assert sorted(found.keys()) == [
+        "Auto-Submitted", "Content-Type", "Date", "From", "MIME-Version", "Message-ID", "Subject", "To"
+    ]  # fmt: skip
+    assert [one.addr_spec for one in found["To"].addresses] == ["ada@example.com"]
+    assert fit_for_terminal(str(found["Subject"])) == str(found["Subject"])
+    assert max(map(len, sent.split(b"\r\n"))) <= 998
+    for style in ("standard", "slack", "teams"):
+        assert json.loads(webhook_body(notice, content, style))
