@@ -15,7 +15,7 @@ from paygw_batch.sheet.columns import (
     known_columns,
     reserved_names,
 )
-from paygw_batch.sheet.model import SHOWN_CHARACTERS
+from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 
 NOT_OURS = ""
 """The word for a heading that means nothing to us, though a profile or our own names would know it."""
