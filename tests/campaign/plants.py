@@ -27,7 +27,7 @@ from paygw_batch.gateway.sign import Draft, Signer
 from paygw_batch.gateway.signing import key, signers
 from paygw_batch.journal.guards import witness
 from paygw_batch.journal.opening import file_place
-from paygw_batch.journal.sqlite import backup, connect, inbox
+from paygw_batch.journal.sqlite import connect, inbox, reader
 from paygw_batch.run import signed_document
 from paygw_batch.sheet.write import table
 
@@ -79,8 +79,8 @@ def plan_in_place() -> None:
 
 def backup_not_synced() -> None:
     """Say that a backup is made when it is written."""
-    _put(backup, "os", _WithoutSync())
-    _put(backup, "sync_directory", lambda _directory: None)
+    _put(reader, "os", _WithoutSync())
+    _put(reader, "sync_directory", lambda _directory: None)
     _put(file_place, "write_whole", lambda path, data: path.write_bytes(data))  # the note of the copy, beside it
 
 

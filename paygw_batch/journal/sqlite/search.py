@@ -14,9 +14,6 @@ from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.rows import ADD_WORDS
 from paygw_batch.journal.values import PaymentSearch
 
-TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
-"""The tables in which SQLite keeps the index: how they look is its own business."""
-
 _INDEX = "payment_words"
 
 
