@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.figures import Sample
 from benchmarks.null_gateway import NullGateway
-from paygw_batch.countries.load import config_dir
+from paygw_batch.countries.data import config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKPLACE = ROOT / "sandbox-state"

@@ -11,7 +11,7 @@ from pathlib import Path
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.countries.load import config_dir
+from paygw_batch.countries.data import config_dir
 from paygw_batch.journal.values import Due, Entry
 from paygw_batch.run.submit import open_planned_batch, plan_submission
 from paygw_batch.settings.configuration import load_settings

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.commands import ROOT, Ended, Office, memory_mib
-from paygw_batch.countries.load import config_dir
+from paygw_batch.countries.data import config_dir
 
 _LONGEST_S = 3_600.0
 

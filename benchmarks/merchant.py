@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.batch import Instruction
-from paygw_batch.countries.load import config_dir, load_operation, load_rules
+from paygw_batch.countries.data import config_dir
+from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import Operation, Rules
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.encode import Supplies

@@ -23,7 +23,7 @@ from benchmarks.commands import ROOT, WORKPLACE, Office, office, own_peak_mib
 from benchmarks.figures import readable
 from benchmarks.merchant import Merchant
 from benchmarks.null_gateway import NullGateway
-from paygw_batch.countries.load import config_dir
+from paygw_batch.countries.data import config_dir
 
 NOBODY = NullGateway("nobody", "http://127.0.0.1:9", "http://localhost:9", "https://127.0.0.1:9", Path(os.devnull))
 STEPS = (

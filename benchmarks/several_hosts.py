@@ -20,7 +20,7 @@ import psycopg
 
 from benchmarks.commands import ROOT, Ended, Office, timed, watched
 from benchmarks.figures import Sample
-from paygw_batch.countries.load import config_dir
+from paygw_batch.countries.data import config_dir
 from tests.journal.postgres_server import PostgresServer, make_server
 
 _PATIENCE_S = 60.0

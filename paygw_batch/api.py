@@ -56,7 +56,8 @@ from paygw_batch.run.submit import Plan
 from paygw_batch.run.token_approval_key import MODULE, approval_key_at
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.sheet.check.validate import warnings_as_defects
-from paygw_batch.sheet.model import Validated, no_defects
+from paygw_batch.sheet.findings import no_defects
+from paygw_batch.sheet.model import Validated
 from paygw_batch.wiring.approvals import default_plan, known_maker, person, required_line, required_policy
 from paygw_batch.wiring.gateway import gateway_of
 from paygw_batch.wiring.journal import find_batch, journal_for_document, journal_to_read, run_journal

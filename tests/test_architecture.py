@@ -102,7 +102,7 @@ FLOORS = {
     ),
     "gateway": ("signing", "*", "http"),
     "journal": (
-        "journal_thread values shared_run batch_part gate_port port named_sql outbox",
+        "journal_thread values shared_run batch_part gate_port port outbox",
         *(
             "facts",
             "guards",

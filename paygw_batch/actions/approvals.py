@@ -113,7 +113,8 @@ def require_approval(
             require_not_withdrawn(named_plan(settings, file), withdrawn)
         return NOT_ASKED_FOR
     content = content_of(
-        planned,
+        planned.validated,
+        amended=len(planned.amendments),
         endpoint=settings.endpoint(),
         journal_id=journal.head().journal_id,
         operation=planned.validated.sheet.operation,

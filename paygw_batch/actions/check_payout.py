@@ -32,8 +32,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import Asked, PaygwError, SheetError, SheetQuestion
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import say
-from paygw_batch.report.plan_page import MEANT, MENDED
-from paygw_batch.run.approval import PlanFinding
+from paygw_batch.run.approval import MEANT, MENDED, PlanFinding
 from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.compare_sheet import ComparisonMemory
 from paygw_batch.run.submit import Plan
@@ -41,7 +40,8 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
 from paygw_batch.sheet.check.mending import LEFT_OUT, Mending, write_mending
 from paygw_batch.sheet.columns import ALWAYS_NEEDED, columns_of_operation, label_of
-from paygw_batch.sheet.model import SHOWN_CHARACTERS, Validated
+from paygw_batch.sheet.findings import SHOWN_CHARACTERS
+from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.guesses import GuessedHeading, guessed
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,

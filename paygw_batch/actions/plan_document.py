@@ -18,9 +18,13 @@ from paygw_batch.errors import ApprovalError, SheetRepeatsBatch, UsageError
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import language, languages, say, speaking
 from paygw_batch.report.changes import Change, Comparison, compare_with_past
-from paygw_batch.report.plan_page import COMPARED, FIRST_RUN, KNOWN_SINCE, READ_AS, ranges_of
+from paygw_batch.report.plan_page import ranges_of
 from paygw_batch.report.reconcile import reconciled
 from paygw_batch.run.approval import (
+    COMPARED,
+    FIRST_RUN,
+    KNOWN_SINCE,
+    READ_AS,
     Content,
     PlanDocument,
     PlanFinding,
@@ -262,7 +266,8 @@ def draft_plan(
 def planned_content(plan: Plan, settings: Settings, rules: Rules, journal: JournalReader) -> tuple[Content, str]:
     """Return the payments of a planned sheet, from the configured endpoint and journal, and the list of its people."""
     return content_and_people(
-        plan,
+        plan.validated,
+        amended=len(plan.amendments),
         endpoint=settings.endpoint(),
         journal_id=journal.head().journal_id,
         operation=plan.validated.sheet.operation,

@@ -166,7 +166,7 @@ def complete_batches(ctx: click.Context, _parameter: click.Parameter, incomplete
 
 def complete_countries(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Return the codes of the countries that begin so."""
-    from paygw_batch.countries.load import config_dir  # noqa: PLC0415 (not before a shell asks)
+    from paygw_batch.countries.data import config_dir  # noqa: PLC0415 (not before a shell asks)
 
     codes = sorted(file.stem for file in (config_dir() / "countries").glob("*.toml"))
     return [CompletionItem(code) for code in codes if code.startswith(incomplete.upper())]

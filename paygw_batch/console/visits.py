@@ -4,11 +4,13 @@ import importlib.util
 import logging
 import tempfile
 import traceback
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from pathlib import Path
+from threading import RLock
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
@@ -582,3 +584,15 @@ def file_to_take_away(visit: Visit, ending: str, write: Callable[[Path], str]) -
 def has_workbooks() -> bool:
     """Whether workbooks can be written: that needs another extra."""
     return importlib.util.find_spec("xlsxwriter") is not None
+
+
+_locks: defaultdict[str, RLock] = defaultdict(RLock)
+
+RUNS = "runs"
+
+
+@contextmanager
+def made_once(number: str) -> Iterator[None]:
+    """Let one visit at a time make the thing `number`: a second click waits for the first."""
+    with _locks[number]:
+        yield

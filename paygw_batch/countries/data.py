@@ -20,6 +20,14 @@ from paygw_batch.countries.rules import AmountForm, FieldKind
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.language import ENGLISH, language, mark, say
 
+
+def config_dir() -> Path:
+    """Return the folder of the data files: inside the package when installed, the top folder in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "config"
+    return installed if installed.is_dir() else package.parent / "config"
+
+
 SuppliedName = Literal["purpose", "ipaddress", "order_desc", "address1", "city", "zip_code", "merchant_data"]
 """A field of a form that an operator's terms can hold a value for."""
 SUPPLIED_NAMES: tuple[SuppliedName, ...] = get_args(SuppliedName)

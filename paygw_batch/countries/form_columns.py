@@ -7,7 +7,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paygw_batch.countries import data as files
-from paygw_batch.countries import load
 from paygw_batch.countries.kinds import KINDS, Cleaning
 from paygw_batch.countries.rules import FieldKind
 from paygw_batch.errors import ConfigurationError
@@ -44,7 +43,7 @@ class SheetColumns:
 
 def sheet_columns(*, data: Path | None = None) -> SheetColumns:
     """Return the columns of the data files in `data` (None: the program's own). Raises `ConfigurationError`."""
-    return _read(data or load.config_dir())
+    return _read(data or files.config_dir())
 
 
 @cache

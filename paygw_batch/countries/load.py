@@ -44,19 +44,12 @@ _NEVER_OPTIONAL = frozenset(
 """Fields that name the payee, the amount and the order id."""
 
 
-def config_dir() -> Path:
-    """Return the folder of the data files: inside the package when installed, the top folder in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "config"
-    return installed if installed.is_dir() else package.parent / "config"
-
-
 def load_operation(operation: str, *, data: Path | None = None) -> Operation:
     """Return the operation of that name from the data files in `data` (None: the program's own).
 
     Raises `ConfigurationError` for an unknown name and for a file that cannot be used.
     """
-    read = files.read_operation(data or config_dir(), operation)
+    read = files.read_operation(data or files.config_dir(), operation)
     return Operation(
         name=operation,
         command=read.command,
@@ -78,17 +71,17 @@ def load_operation(operation: str, *, data: Path | None = None) -> Operation:
 
 def load_enquiry(profile: str, operation: Operation, *, data: Path | None = None) -> Operation:
     """Return how to ask about orders of `operation`: at another path, with replies read like the operation's."""
-    return replace(operation, name="enquiry", path=files.read_enquiry(data or config_dir(), profile).path)
+    return replace(operation, name="enquiry", path=files.read_enquiry(data or files.config_dir(), profile).path)
 
 
 def operation_names(*, data: Path | None = None) -> tuple[str, ...]:
     """Return the names of all operations, the one that sends money first."""
-    return tuple(sorted(files.operations(data or config_dir()), reverse=True))
+    return tuple(sorted(files.operations(data or files.config_dir()), reverse=True))
 
 
 def minor_units_by_currency(*, data: Path | None = None) -> Mapping[str, int]:
     """Return the number of decimals of each currency: nothing that an operator could change."""
-    countries = files.read_countries(data or config_dir())
+    countries = files.read_countries(data or files.config_dir())
     return {country.currency: country.minor_units for country in countries.values()}
 
 
@@ -100,7 +93,7 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
     meant (an unknown country or form, a smallest amount above the largest, a value for a field that is never sent),
     telling all of them at once, and for data files that cannot be used.
     """
-    root = data or config_dir()
+    root = data or files.config_dir()
     read = files.read_operation(root, operation)
     forms, countries, numbers = files.read_forms(root), files.read_countries(root), files.read_numbers(root)
     operators = files.read_operators(root)

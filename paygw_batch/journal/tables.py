@@ -1,6 +1,8 @@
 """Declares how the parts of the journal that every store shares ask its tables: by the names of statements."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
 from typing import Any, Protocol
 
 from paygw_batch.journal.facts.chain import Identity
@@ -43,3 +45,29 @@ class Tables(Protocol):
     def write_evidence_in_turn(self) -> None:
         """Let no other transaction write evidence until the open one ends."""
         ...
+
+
+_HEAD = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
+_COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
+VALUE = re.compile(r"(?<!:):([a-z][a-z0-9_]*)")
+"""The place of a value in a statement."""
+
+
+def named_sql(package: str, file: str, parts: Mapping[str, str], *, is_psycopg: bool = False) -> dict[str, str]:
+    """Return the statements and parts of a file by name; for psycopg, values are written as it takes them."""
+    _, *texts = _HEAD.split(resources.files(package).joinpath(file).read_text(encoding="utf-8"))
+    found: dict[str, str] = {}
+    known = dict(parts)
+    for kind, name, commented in zip(texts[::3], texts[1::3], texts[2::3], strict=True):
+        text = _COMMENT.sub("", commented).strip()
+        for part, inner in known.items():
+            text = text.replace(f"{{{part}}}", inner)
+        found[name] = text
+        known |= {name: text} if kind == "part" else {}
+    if not is_psycopg:
+        return found
+    return {name: _as_psycopg_takes_it(text) for name, text in found.items()}
+
+
+def _as_psycopg_takes_it(text: str) -> str:
+    return VALUE.sub(r"%(\1)s", text.replace("%", "%%")) if VALUE.search(text) else text

@@ -577,3 +577,11 @@ class KeptNotice:
     def is_given_up(self) -> bool:
         """Whether it was not sent, and is never tried again by itself."""
         return self.sent_at is None and self.next_at is None
+
+
+class Link(NamedTuple):
+    """The end of a chain, to which the next line is linked. `at` is the newest time of the chain."""
+
+    seq: int
+    hash: bytes
+    at: str = ""

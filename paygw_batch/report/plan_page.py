@@ -22,22 +22,12 @@ from paygw_batch.core.money import parse_amount, with_separators
 from paygw_batch.language import mark_all, number, say, say_count
 from paygw_batch.report.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, GONE, NEW_PAYEE
 from paygw_batch.report.page import page
-from paygw_batch.run.approval import PlanDocument, PlanFinding
+from paygw_batch.run.approval import COMPARED, FIRST_RUN, KNOWN_SINCE, MEANT, MENDED, READ_AS, PlanDocument, PlanFinding
 from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
 from paygw_batch.sheet.check.mending import LEFT_OUT
 
 EXAMPLES_OF_KIND = 3
 """The maximum number of warnings of a kind on the page; the plan has all of them."""
-FIRST_RUN = "payee.first_run"
-COMPARED = "payee.compared"
-KNOWN_SINCE = "payee.known_since"
-"""The code of the rows whose accounts were first paid on one day."""
-MENDED = "cell.mended"
-"""The code of a mended cell."""
-MEANT = "column.meant"
-"""The code of a heading that a person gave another meaning than its own."""
-READ_AS = "sheet.encoding"
-"""The code of the encoding that somebody had to name for a sheet."""
 _NO_WARNINGS = frozenset({*DANGER, FIRST_RUN, COMPARED, KNOWN_SINCE, LEFT_OUT, MENDED, MEANT, READ_AS})
 _SHOWN_ENDS = 3
 """The number of last digits of an account, and of differing digits, shown to those who may not see it whole."""

@@ -6,8 +6,7 @@ from decimal import Decimal
 
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.money import with_separators
-from paygw_batch.countries.data import read_forms
-from paygw_batch.countries.load import config_dir
+from paygw_batch.countries.data import config_dir, read_forms
 from paygw_batch.journal import FoundPayment
 from paygw_batch.language import say, say_count
 from paygw_batch.report.page import page

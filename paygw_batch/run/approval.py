@@ -31,9 +31,18 @@ from paygw_batch.run.signed_document import (
     read_document,
     require_signatures,
 )
-from paygw_batch.run.submit import Plan
 from paygw_batch.sheet.model import Validated
 
+FIRST_RUN = "payee.first_run"
+COMPARED = "payee.compared"
+KNOWN_SINCE = "payee.known_since"
+"""The code of the rows whose accounts were first paid on one day."""
+MENDED = "cell.mended"
+"""The code of a mended cell."""
+MEANT = "column.meant"
+"""The code of a heading that a person gave another meaning than its own."""
+READ_AS = "sheet.encoding"
+"""The code of the encoding that somebody had to name for a sheet."""
 _ROWS_AT_ONCE = 100_000
 
 
@@ -154,19 +163,35 @@ NOT_ASKED_FOR = Approved("", ())
 
 
 def content_of(
-    plan: Plan, *, endpoint: str, journal_id: str, operation: str, minor_units: Mapping[str, int]
+    validated: Validated,
+    *,
+    amended: int,
+    endpoint: str,
+    journal_id: str,
+    operation: str,
+    minor_units: Mapping[str, int],
 ) -> Content:
     """Return the payments of a planned sheet, submitted to `endpoint` from one journal."""
     return content_and_people(
-        plan, endpoint=endpoint, journal_id=journal_id, operation=operation, minor_units=minor_units
+        validated,
+        amended=amended,
+        endpoint=endpoint,
+        journal_id=journal_id,
+        operation=operation,
+        minor_units=minor_units,
     )[0]
 
 
 def content_and_people(
-    plan: Plan, *, endpoint: str, journal_id: str, operation: str, minor_units: Mapping[str, int]
+    validated: Validated,
+    *,
+    amended: int,
+    endpoint: str,
+    journal_id: str,
+    operation: str,
+    minor_units: Mapping[str, int],
 ) -> tuple[Content, str]:
     """Return the payments of a planned sheet, and the list of its people."""
-    validated = plan.validated
     digest, totals, people = _digest_and_totals(validated, minor_units)
     content = Content(
         endpoint=endpoint,
@@ -176,7 +201,7 @@ def content_and_people(
         sheet=validated.sheet.name,
         rows=validated.height,
         invalid=validated.height - validated.payable,
-        amended=len(plan.amendments),
+        amended=amended,
         instructions_sha256=digest,
         people_sha256=hashlib.sha256(people.encode()).hexdigest(),
         totals=totals,

@@ -14,7 +14,8 @@ from paygw_batch.errors import SheetRepeatsBatch
 from paygw_batch.journal import Clash, JournalReader, Known, LookAlike, RepeatedBatch, UsedSpelling
 from paygw_batch.language import say
 from paygw_batch.sheet.check.repeats import in_one_spelling
-from paygw_batch.sheet.model import Validated, as_defects
+from paygw_batch.sheet.findings import as_defects
+from paygw_batch.sheet.model import Validated
 
 
 @dataclass(slots=True)

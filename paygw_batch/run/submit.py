@@ -42,9 +42,9 @@ from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 from paygw_batch.sheet.check.contract import ContractGate, good_rows, rules_for_sheet
 from paygw_batch.sheet.check.repeats import LOOK_ALIKE
 from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
-from paygw_batch.sheet.findings import Findings
+from paygw_batch.sheet.findings import Findings, as_defects, no_defects
 from paygw_batch.sheet.instructions import InstructionColumns, Pager
-from paygw_batch.sheet.model import Validated, as_defects, no_defects
+from paygw_batch.sheet.model import Validated
 
 
 @dataclass(frozen=True, slots=True)

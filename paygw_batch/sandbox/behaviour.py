@@ -9,8 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from paygw_batch.countries.data import nearest, reason_of
-from paygw_batch.countries.load import config_dir
+from paygw_batch.countries.data import config_dir, nearest, reason_of
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.files import read_regular
 from paygw_batch.language import say

@@ -4,7 +4,7 @@ import polars as pl
 
 from paygw_batch.core.money import WHOLE_PATTERN
 from paygw_batch.language import say
-from paygw_batch.sheet.model import worded
+from paygw_batch.sheet.findings import worded
 
 PLAIN = rf"^{WHOLE_PATTERN}(?:\.[0-9]+)?$"
 """An amount with any number of decimals (`core.money`)."""

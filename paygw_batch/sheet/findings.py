@@ -1,13 +1,91 @@
 """Holds the defects, or the warnings, of a sheet: counted, the first of them made, and all of them when asked for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from string import Formatter
 from typing import Any
 
 import polars as pl
 
+from paygw_batch.language import say
 from paygw_batch.sheet.columns import known_columns
+
+DEFECT_SCHEMA: Mapping[str, pl.DataType] = {
+    "row": pl.UInt32(),
+    "column": pl.String(),
+    "value": pl.String(),
+    "code": pl.String(),
+    "message": pl.String(),
+    "correction": pl.String(),
+}
+"""The columns of every frame of defects or warnings.
+
+`message` is for people, and nothing reads it. `correction` is the one text that would be right: "" empties the cell,
+null says that there is none.
+"""
+
+_SHARED = pl.QueryOptFlags.none().update(comm_subexpr_elim=True)
+
+NO_CORRECTION = pl.lit(None, dtype=pl.String)
+
+SHOWN_CHARACTERS = 60
+"""Values are cut to this length where they are shown."""
+
+
+def no_defects() -> pl.DataFrame:
+    """Return a frame of defects without a row."""
+    return pl.DataFrame(schema=DEFECT_SCHEMA)
+
+
+def as_defects(lines: Iterable[tuple[int, str, str | None, str, str]]) -> pl.DataFrame:
+    """Return a frame of defects or warnings without a correction, from lines in the order of `DEFECT_SCHEMA`."""
+    schema = {name: dtype for name, dtype in DEFECT_SCHEMA.items() if name != "correction"}
+    return pl.DataFrame(list(lines), schema=schema, orient="row").with_columns(correction=NO_CORRECTION)
+
+
+def defects_of(
+    rows: pl.DataFrame,
+    column: str,
+    code: str,
+    message: pl.Expr,
+    value: pl.Expr | None = None,
+    correction: pl.Expr = NO_CORRECTION,
+) -> pl.DataFrame:
+    """Return one defect or warning for each of `rows`; its value is that of the column, unless `value` is another."""
+    if not rows.height:
+        return no_defects()
+    text = shown(column) if value is None else value
+    # Some sentences ask the same of a value many times: lazily, what they share is done once.
+    found = rows.lazy().select(
+        "row", column=pl.lit(column), value=text, code=pl.lit(code), message=message, correction=correction
+    )
+    return found.collect(optimizations=_SHARED).match_to_schema(DEFECT_SCHEMA)
+
+
+def worded(template: str, /, **parts: pl.Expr | str | int) -> pl.Expr:
+    """Return a sentence in the chosen language whose `{name}` are filled row by row; text and numbers are constants.
+
+    The template is translated here, once for all rows.
+    """
+    pieces: list[pl.Expr] = []
+    for text, name, _, _ in Formatter().parse(say(template)):
+        if text:
+            pieces.append(pl.lit(text))
+        if name is not None:
+            part = parts[name]
+            pieces.append(part if isinstance(part, pl.Expr) else pl.lit(str(part)))
+    return pl.concat_str(pieces)
+
+
+def shown(column: str) -> pl.Expr:
+    """Return a column's values as a sentence may show them."""
+    text = pl.col(column)
+    return (
+        pl.when(text.str.len_chars() > SHOWN_CHARACTERS)
+        .then(pl.concat_str(text.str.slice(0, SHOWN_CHARACTERS), pl.lit("...")))
+        .otherwise(text)
+    )
 
 
 class BuiltOnUse:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paygw_batch.errors import ApprovalError, ConfigurationError, UsageError
 from paygw_batch.language import say
-from paygw_batch.run.approval_keys import People, Person, PublicKey, people_of
+from paygw_batch.run.approval_keys import ApprovalKey, People, Person, PublicKey, load_approval_key, people_of
 from paygw_batch.run.passkey import RelyingParty
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
@@ -102,3 +102,14 @@ def required_line(text: str, what: str) -> str:
             say("{what} must be one line of text, of at most {max_words:,} characters.", what=what, max_words=MAX_WORDS)
         )
     return words
+
+
+def sandbox_key(settings: Settings, name: str) -> ApprovalKey | None:
+    """Return the private key of a person in the sandbox; None with a real gateway, if nobody else has one."""
+    folder = settings.console.sandbox_keys
+    if folder is None or not settings.uses_sandbox:
+        return None
+    path = folder / f"{name}.pem"
+    if path.parent != folder or not path.exists():
+        return None
+    return load_approval_key(path, None)

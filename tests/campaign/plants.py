@@ -33,7 +33,7 @@ from paygw_batch.gateway.signing import key, signers
 from paygw_batch.journal import Forgettable, OldPages, outbox
 from paygw_batch.journal.guards import witness
 from paygw_batch.journal.opening import file_place
-from paygw_batch.journal.sqlite import backup, connect, inbox
+from paygw_batch.journal.sqlite import connect, inbox, reader
 from paygw_batch.notices import webhook
 from paygw_batch.run import signed_document
 from paygw_batch.run.forget_order import was_carried_out
@@ -88,8 +88,8 @@ def plan_in_place() -> None:
 
 def backup_not_synced() -> None:
     """Say that a backup is made when it is written."""
-    _put(backup, "os", _WithoutSync())
-    _put(backup, "sync_directory", lambda _directory: None)
+    _put(reader, "os", _WithoutSync())
+    _put(reader, "sync_directory", lambda _directory: None)
     _put(file_place, "write_whole", lambda path, data: path.write_bytes(data))  # the note of the copy, beside it
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from paygw_batch.countries import load
+from paygw_batch.countries import data as data_files
 from paygw_batch.countries.form_columns import OF_EVERY_SHEET, sheet_columns
 from paygw_batch.countries.rules import FieldKind
 from paygw_batch.errors import ConfigurationError
@@ -61,7 +61,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the data files that the program reads instead of its own."""
     copy = tmp_path / "data"
     shutil.copytree(ROOT / "config", copy)
-    monkeypatch.setattr(load, "config_dir", lambda: copy)
+    monkeypatch.setattr(data_files, "config_dir", lambda: copy)
     return copy
 
 

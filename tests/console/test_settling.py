@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from paygw_batch.actions.start_run import started_run
-from paygw_batch.console.pages.preparing import RUNS
 from paygw_batch.console.pages.settling import statement_folder
 from paygw_batch.console.pages.settling.orders import OrderAgreement, OrderFolder, order_folder_of
 from paygw_batch.console.pages.settling.statement_folder import (
@@ -22,7 +21,7 @@ from paygw_batch.console.pages.settling.statement_folder import (
     read_statement_of,
     statement_folders,
 )
-from paygw_batch.console.visits import Visit
+from paygw_batch.console.visits import RUNS, Visit
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal import Entry
 from paygw_batch.journal.guards.lock import RunLock, lock_path

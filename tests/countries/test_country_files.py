@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.countries import load
-from paygw_batch.countries.load import config_dir, load_operation, load_rules
+from paygw_batch.countries import data as data_files
+from paygw_batch.countries.data import config_dir
+from paygw_batch.countries.load import load_operation, load_rules
 from paygw_batch.countries.rules import OperatorTerms
 from paygw_batch.errors import ConfigurationError
 
@@ -171,7 +172,7 @@ def test_the_data_inside_an_installed_package_comes_before_a_folder_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = tmp_path / "site-packages/paygw_batch/countries/load.py"
-    monkeypatch.setattr(load, "__file__", str(module))
+    monkeypatch.setattr(data_files, "__file__", str(module))
     beside, inside = tmp_path / "site-packages/config", tmp_path / "site-packages/paygw_batch/config"
     beside.mkdir(parents=True)
     assert config_dir() == beside

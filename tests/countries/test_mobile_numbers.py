@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paygw_batch.countries.load import config_dir, load_rules
+from paygw_batch.countries.data import config_dir
+from paygw_batch.countries.load import load_rules
 from tests.long_part import share_of
 
 NUMBERS = {code: rule.numbers for code, rule in load_rules("payout", {}).items()}

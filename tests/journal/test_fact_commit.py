@@ -8,13 +8,13 @@ from typing import Any
 
 from paygw_batch.core.lifecycle import Intended, Interrupted, Resolution, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.facts.chain import Link, follow
+from paygw_batch.journal.facts.chain import follow
 from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.postgres import migrations
 from paygw_batch.journal.postgres.leasing.fact_commit import CALL, StagedFacts, stage_facts, stage_of_batch
 from paygw_batch.journal.postgres.leasing.leases import Lease
 from paygw_batch.journal.postgres.standing_lines import Loaded
-from paygw_batch.journal.values import Entry, KeptReply
+from paygw_batch.journal.values import Entry, KeptReply, Link
 from tests.journal.journal_rows import at, outcome_of, resolved
 
 START = b"s" * 32

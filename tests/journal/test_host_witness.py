@@ -9,7 +9,6 @@ import pytest
 from psycopg import Connection
 
 from paygw_batch.errors import JournalError, JournalWentBack
-from paygw_batch.journal.facts.chain import Link
 from paygw_batch.journal.guards.witness import WitnessedHead, read_witness
 from paygw_batch.journal.postgres.leasing.host_witness import (
     HostWitness,
@@ -20,6 +19,7 @@ from paygw_batch.journal.postgres.leasing.host_witness import (
 )
 from paygw_batch.journal.postgres.leasing.intent_log import LogEnd
 from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.values import Link
 from tests.journal.journal_rows import AT
 
 JOURNAL, OTHER = "a" * 32, "b" * 32

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paygw_batch.errors import WitnessDamaged
-from paygw_batch.journal.facts.chain import Link
 from paygw_batch.journal.guards import witness
 from paygw_batch.journal.guards.witness import read_witness
 from paygw_batch.journal.postgres.leasing import intent_log
 from paygw_batch.journal.postgres.leasing.host_witness import HostWitness, host_id_in, newest_commit
 from paygw_batch.journal.postgres.leasing.intent_log import LogBroken, Noted, NotedCommit, commits_noted, log_key
+from paygw_batch.journal.values import Link
 from tests.journal.journal_rows import AT
 from tests.long_part import share_of
 

@@ -12,7 +12,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalWentBack, OutputError
 from paygw_batch.journal.guards.location import outbox_path
-from paygw_batch.journal.sqlite import backup
+from paygw_batch.journal.sqlite import reader
 from paygw_batch.journal.sqlite.inbox import Inbox, InboxReader, inbox_path
 from paygw_batch.journal.values import InboxEnd, MoveResult, NewNotice, Occasion
 from tests.journal.journal_disk import failing_disk
@@ -82,14 +82,14 @@ def test_a_copy_of_the_inbox_never_replaces_a_file(place: Path) -> None:
 
 @pytest.mark.parametrize("failing", ["journal", "inbox"])
 def test_a_copy_without_its_inbox_is_not_made(place: Path, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = backup._copy
+    whole = reader._copy
 
     def copied(source: apsw.Connection, path: Path) -> None:
         if ("inbox" in Path(source.filename).name) is (failing == "inbox"):
             raise apsw.FullError("database or disk is full")
         whole(source, path)
 
-    monkeypatch.setattr(backup, "_copy", copied)
+    monkeypatch.setattr(reader, "_copy", copied)
     with closing(open_at(place)) as journal, closing(inbox_at(place)) as inbox:
         inbox.append(["a"])
         with pytest.raises(OutputError, match="cannot be written"):

@@ -24,7 +24,7 @@ from paygw_batch.core.lifecycle import (
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.facts.chain import Line, Link, follow, linked
+from paygw_batch.journal.facts.chain import Line, follow, linked
 from paygw_batch.journal.facts.codec import (
     BatchOpened,
     _plainly_read,
@@ -36,6 +36,7 @@ from paygw_batch.journal.facts.codec import (
     encode_batch,
 )
 from paygw_batch.journal.facts.progress import RowProgress, advance, row_standing
+from paygw_batch.journal.values import Link
 from tests.long_part import share_of
 
 WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)

@@ -14,9 +14,9 @@ import pytest
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal.facts.chain import Line, Link, linked
+from paygw_batch.journal.facts.chain import Line, linked
 from paygw_batch.journal.sqlite.verify import check_tail, verify
-from paygw_batch.journal.values import Amendment, KeptReply, Known, reply_sha256
+from paygw_batch.journal.values import Amendment, KeptReply, Known, Link, reply_sha256
 from tests.journal.journal_rows import (
     AT,
     all_due,

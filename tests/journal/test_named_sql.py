@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.journal.named_sql import named_sql
 from paygw_batch.journal.postgres import tables as postgres_tables
 from paygw_batch.journal.sqlite import tables as sqlite_tables
+from paygw_batch.journal.tables import named_sql
 from tests.checkout import ROOT
 from tests.journal.journal_rows import memory
 

@@ -23,7 +23,7 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.facts.chain import Line, Link, fold
+from paygw_batch.journal.facts.chain import Line, fold
 from paygw_batch.journal.facts.progress import COLUMNS, RowProgress, columns_of
 from paygw_batch.journal.port import unwatched
 from paygw_batch.journal.replay import RowReplay
@@ -31,7 +31,7 @@ from paygw_batch.journal.salts import new_salt
 from paygw_batch.journal.sqlite.schema import migrate
 from paygw_batch.journal.sqlite.tables import SqliteTables
 from paygw_batch.journal.sqlite.verify import plain_rows
-from paygw_batch.journal.values import Entry
+from paygw_batch.journal.values import Entry, Link
 from tests.journal.journal_rows import AT, OPERATION, at
 from tests.long_part import share_of
 

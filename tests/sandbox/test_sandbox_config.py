@@ -3,7 +3,8 @@
 import pytest
 
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.countries.load import config_dir, load_rules
+from paygw_batch.countries.data import config_dir
+from paygw_batch.countries.load import load_rules
 from paygw_batch.sandbox.verifier import VerifiedProfile
 from paygw_batch.settings.configuration import Settings, load_settings
 

@@ -15,9 +15,9 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError, UsageError
 from paygw_batch.sheet.check.repeats import ids_spelled_alike, in_one_spelling, repeated_ids
 from paygw_batch.sheet.check.validate import validate, with_defects, with_warnings
-from paygw_batch.sheet.findings import BuiltOnUse
+from paygw_batch.sheet.findings import DEFECT_SCHEMA, BuiltOnUse
 from paygw_batch.sheet.instructions import ROWS_A_PAGE, from_pages, to_pages
-from paygw_batch.sheet.model import DEFECT_SCHEMA, Sheet
+from paygw_batch.sheet.model import Sheet
 from tests.long_part import share_of
 from tests.sheet.sheet_values import GOOD, HEADER, KENYAN, TANZANIAN, MakeSheet, codes, lines, of_rows
 

@@ -15,7 +15,8 @@ from paygw_batch.sheet.check import judge
 from paygw_batch.sheet.check.judge_again import JudgeMemory
 from paygw_batch.sheet.check.mending import CellEdit, Mending, RowLeftOut, mended_sheet
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.model import Sheet, Validated, as_defects
+from paygw_batch.sheet.findings import as_defects
+from paygw_batch.sheet.model import Sheet, Validated
 from tests.long_part import share_of
 from tests.sheet.sheet_values import KENYAN, TANZANIAN, of_rows
 

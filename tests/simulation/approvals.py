@@ -116,7 +116,8 @@ class Approvals:
 
     def _content(self, plan: Plan, journal: JournalReader) -> tuple[Content, str]:
         return content_and_people(
-            plan,
+            plan.validated,
+            amended=len(plan.amendments),
             endpoint=ENDPOINT.name,
             journal_id=journal.head().journal_id,
             operation=self._world.operation,

@@ -15,7 +15,8 @@ from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import complete_countries, force_option
 from paygw_batch.cli.screen.screen import Screen, prompted
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.countries.load import config_dir, country_named, load_operation, load_rules
+from paygw_batch.countries.data import config_dir
+from paygw_batch.countries.load import country_named, load_operation, load_rules
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ConfigurationError, OutputError, PaygwError, UsageError
 from paygw_batch.files import create_once, write_whole

@@ -13,8 +13,8 @@ from paygw_batch.core.batch import PAYIN
 from paygw_batch.core.money import with_separators
 from paygw_batch.files import write_whole
 from paygw_batch.language import mark_all, say, say_count
-from paygw_batch.report.plan_page import KNOWN_SINCE, payees, people_lines, plan_lines, plan_page, sentence_of
-from paygw_batch.run.approval import PlanDocument
+from paygw_batch.report.plan_page import payees, people_lines, plan_lines, plan_page, sentence_of
+from paygw_batch.run.approval import KNOWN_SINCE, PlanDocument
 from paygw_batch.run.approval_keys import ApprovalKey
 from paygw_batch.run.forget_order import ForgetOrder
 from paygw_batch.run.match_statement import Matched

@@ -19,16 +19,15 @@ from paygw_batch.actions.follow_payout import running_now
 from paygw_batch.actions.payout_folder import NamedFolder
 from paygw_batch.actions.start_run import StartedRun, last_summary, run_shown, started_run
 from paygw_batch.clock import utc_now
-from paygw_batch.console.pages.preparing import RUNS, made_once, required_key
 from paygw_batch.console.passkey_access import signature_in
-from paygw_batch.console.permissions import Act
-from paygw_batch.console.visits import PageOutdated, Visit
+from paygw_batch.console.permissions import Act, Member
+from paygw_batch.console.visits import RUNS, Console, PageOutdated, Visit, made_once
 from paygw_batch.console.web_sessions import SignedInKey
-from paygw_batch.errors import ApprovalError, DocumentWithdrawn
+from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode
-from paygw_batch.run.approval_keys import PublicKey
+from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.kept_documents import withdrawn_at_a_page, withdrawn_with
 from paygw_batch.run.passkey import challenge_of
 from paygw_batch.run.signed_document import (
@@ -45,7 +44,7 @@ from paygw_batch.run.signed_document import (
     signed,
     write_document,
 )
-from paygw_batch.wiring.approvals import required_line, required_policy
+from paygw_batch.wiring.approvals import required_line, required_policy, sandbox_key
 from paygw_batch.wiring.journal import journal_for_planning
 
 _REFUSED = frozenset({ExitCode.UNEXPECTED, ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.JOURNAL, ExitCode.APPROVAL})
@@ -506,3 +505,15 @@ def _passkey_form(visit: Visit, document: SignedDocument, *, is_maker: bool) -> 
 def _by_passkey(draft: Document, passkey: SignedInKey) -> Document:
     """Return a draft as the owner of this passkey makes it. A maker may have several keys."""
     return draft.model_copy(update={"maker": passkey.key.text})
+
+
+def required_key(console: Console, member: Member) -> ApprovalKey:
+    """Return the key that signs for a person. Raises `ConfigurationError` if there is none."""
+    key = sandbox_key(console.settings, member.name)
+    if key is None:
+        raise ConfigurationError(
+            say("There is no key to sign with for {name}.", name=member.name),
+            hint=say("In the sandbox the administrator makes one; with a real gateway people sign with a passkey."),
+            for_terminal=False,
+        )
+    return key

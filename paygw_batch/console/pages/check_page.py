@@ -27,6 +27,7 @@ from paygw_batch.console.pages.preparing import (
     folder,
     opened_batch,
     readable,
+    reading_page,
     require_version,
 )
 from paygw_batch.console.permissions import Act
@@ -40,7 +41,6 @@ ROWS_A_PAGE = 20
 SHOWN_HEADINGS = 200
 """The number of headings of a sheet that can be given a meaning on the page: the first ones."""
 _FEW_ROWS = 10
-_BLOCK_BYTES = 1024 * 1024
 _TO_MEND = "to-mend"
 _MENDED = "mended"
 
@@ -66,17 +66,6 @@ class ShownRow:
     of_row: Sequence[str]
     is_out: bool
     digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReadingPage(Page):
-    """A large sheet while it is read."""
-
-    template: ClassVar[str] = "reading.html"
-
-    uploaded: UploadedSheet
-    rows: int
-    kib: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,15 +209,6 @@ def check_sheet(visit: Visit) -> Response:
             focus=focus,
         )
     )
-
-
-def reading_page(visit: Visit, found: PayoutFolder) -> Response:
-    """Return the page while the sheet is read. A line of a text is a row, more or less."""
-    size, rows = found.sheet.stat().st_size, 0
-    if not found.sheet.name.lower().endswith((".xlsx", ".parquet")):
-        with found.sheet.open("rb") as file:
-            rows = sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK_BYTES), b""))
-    return visit.page(ReadingPage(uploaded=found.uploaded, rows=rows, kib=size // 1024))
 
 
 def _is_of_kind(result: CheckedSheet, kind: str) -> bool:

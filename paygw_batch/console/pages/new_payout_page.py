@@ -30,13 +30,20 @@ from paygw_batch.console.pages.preparing import (
     checked,
     checked_or_reading,
     folder,
-    made_once,
     readable,
     require_version,
 )
 from paygw_batch.console.rendering import Page
 from paygw_batch.console.sheet_process import mark_in_process
-from paygw_batch.console.visits import FieldRefused, PageNotFound, PageOutdated, Visit, file_to_take_away, has_workbooks
+from paygw_batch.console.visits import (
+    FieldRefused,
+    PageNotFound,
+    PageOutdated,
+    Visit,
+    file_to_take_away,
+    has_workbooks,
+    made_once,
+)
 from paygw_batch.core.money import parse_amount
 from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.errors import Asked, UsageError

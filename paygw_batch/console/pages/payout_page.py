@@ -23,17 +23,18 @@ from paygw_batch.actions.results import write_results
 from paygw_batch.actions.settle_rows import settle_choices
 from paygw_batch.actions.start_run import pause_run, run_shown, start_run, started_run
 from paygw_batch.console.pages.agreement import ListedAgreement
-from paygw_batch.console.pages.preparing import RUNS, made_once
 from paygw_batch.console.pages.settling.orders import open_orders
 from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, pages_after
 from paygw_batch.console.visits import (
     FILE_TYPES,
+    RUNS,
     PageNotFound,
     PageOutdated,
     Visit,
     account_filter,
     file_to_take_away,
     has_workbooks,
+    made_once,
     payout_record,
 )
 from paygw_batch.core.recorded_words import code_of, recorded

@@ -20,11 +20,25 @@ from paygw_batch.console.pages.agreement import (
     progress_of,
     shown_document,
 )
-from paygw_batch.console.pages.check_page import reading_page
-from paygw_batch.console.pages.preparing import NO_SUCH_SHEET, ONLY_MAKER, RUNS, STARTED, checked_or_reading, folder
+from paygw_batch.console.pages.preparing import (
+    NO_SUCH_SHEET,
+    ONLY_MAKER,
+    STARTED,
+    checked_or_reading,
+    folder,
+    reading_page,
+)
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, PageLink, day, masked, page_links, when
-from paygw_batch.console.visits import PageNotFound, PageOutdated, Visit, account_filter, called_in, file_to_take_away
+from paygw_batch.console.visits import (
+    RUNS,
+    PageNotFound,
+    PageOutdated,
+    Visit,
+    account_filter,
+    called_in,
+    file_to_take_away,
+)
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import with_separators
 from paygw_batch.errors import SheetRepeatsBatch
@@ -32,9 +46,6 @@ from paygw_batch.journal import JournalReader
 from paygw_batch.language import mark, say
 from paygw_batch.report.changes import CHANGED_ACCOUNT
 from paygw_batch.report.plan_page import (
-    MEANT,
-    MENDED,
-    READ_AS,
     KindOfDifference,
     KindOfWarning,
     ListedPayee,
@@ -55,7 +66,7 @@ from paygw_batch.report.plan_page import (
     shared_with,
     warning_line,
 )
-from paygw_batch.run.approval import Content, PlanDocument, PlanFinding, needs_approval
+from paygw_batch.run.approval import MEANT, MENDED, READ_AS, Content, PlanDocument, PlanFinding, needs_approval
 from paygw_batch.run.approval_keys import plain_name
 from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
 from paygw_batch.sheet.columns import columns_of_operation, label_of

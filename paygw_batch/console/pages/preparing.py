@@ -1,30 +1,32 @@
 """Finds, locks and checks a payout in preparation, for all of its screens."""
 
 import contextvars
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from threading import Lock, RLock, Thread
+from threading import Lock, Thread
+from typing import ClassVar
+
+from starlette.responses import Response
 
 from paygw_batch.actions.check_payout import check_again, check_payout, is_kept, remember, unreadable
-from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder, UnreadableSheet
+from paygw_batch.actions.payout_folder import CheckedSheet, PayoutFolder, UnreadableSheet, UploadedSheet
 from paygw_batch.actions.start_run import started_run
-from paygw_batch.console.permissions import Act, Member
+from paygw_batch.console.permissions import Act
+from paygw_batch.console.rendering import Page
 from paygw_batch.console.sheet_process import IN_PROCESS_BYTES, check_in_process
-from paygw_batch.console.visits import ActRefused, Console, PageNotFound, PageOutdated, Visit
-from paygw_batch.errors import ConfigurationError, SheetError
+from paygw_batch.console.visits import RUNS, ActRefused, Console, PageNotFound, PageOutdated, Visit, made_once
+from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
-from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, load_approval_key, plain_name
-from paygw_batch.wiring.approvals import listed_people
+from paygw_batch.run.approval_keys import PublicKey, plain_name
+from paygw_batch.wiring.approvals import listed_people, sandbox_key
 from paygw_batch.wiring.journal import journal_for_planning
 
-_locks: defaultdict[str, RLock] = defaultdict(RLock)
 Check = CheckedSheet | UnreadableSheet
 _checks: dict[str, Thread] = {}
 """The checks of large sheets that go on, by the number of the payout."""
 _starting = Lock()
-RUNS = "runs"
 NO_SUCH_SHEET = mark("There is no such sheet. It may have been removed.")
 ONLY_MAKER = mark("Only {name}, who uploaded the sheet, can change it.")
 STARTED = mark("This payout has already started, so its sheet can no longer be changed.")
@@ -36,13 +38,6 @@ def folder(visit: Visit) -> PayoutFolder:
     if found is None:
         raise visit.gone(say(NO_SUCH_SHEET))
     return found
-
-
-@contextmanager
-def made_once(number: str) -> Iterator[None]:
-    """Let one visit at a time make the thing `number`: a second click waits for the first."""
-    with _locks[number]:
-        yield
 
 
 @contextmanager
@@ -143,7 +138,7 @@ def is_started(visit: Visit, found: Check) -> bool:
 
 def own_key(console: Console, name: str) -> PublicKey:
     """Return the key with which a maker signs on these pages: the one in the sandbox's folder, or a passkey."""
-    if (key := sandbox_key(console, name)) is not None:
+    if (key := sandbox_key(console.settings, name)) is not None:
         return key.public
     people = listed_people(console.settings).listed
     keys = next((one.maker_keys for one in people if plain_name(one.name) == plain_name(name)), ())
@@ -153,24 +148,24 @@ def own_key(console: Console, name: str) -> PublicKey:
     return (passkeys or list(keys))[0]
 
 
-def sandbox_key(console: Console, name: str) -> ApprovalKey | None:
-    """Return the private key of a person in the sandbox; None with a real gateway, if nobody else has one."""
-    folder = console.settings.console.sandbox_keys
-    if folder is None or not console.settings.uses_sandbox:
-        return None
-    path = folder / f"{name}.pem"
-    if path.parent != folder or not path.exists():
-        return None
-    return load_approval_key(path, None)
+_BLOCK_BYTES = 1024 * 1024
 
 
-def required_key(console: Console, member: Member) -> ApprovalKey:
-    """Return the key that signs for a person. Raises `ConfigurationError` if there is none."""
-    key = sandbox_key(console, member.name)
-    if key is None:
-        raise ConfigurationError(
-            say("There is no key to sign with for {name}.", name=member.name),
-            hint=say("In the sandbox the administrator makes one; with a real gateway people sign with a passkey."),
-            for_terminal=False,
-        )
-    return key
+@dataclass(frozen=True, slots=True)
+class ReadingPage(Page):
+    """A large sheet while it is read."""
+
+    template: ClassVar[str] = "reading.html"
+
+    uploaded: UploadedSheet
+    rows: int
+    kib: int
+
+
+def reading_page(visit: Visit, found: PayoutFolder) -> Response:
+    """Return the page while the sheet is read. A line of a text is a row, more or less."""
+    size, rows = found.sheet.stat().st_size, 0
+    if not found.sheet.name.lower().endswith((".xlsx", ".parquet")):
+        with found.sheet.open("rb") as file:
+            rows = sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK_BYTES), b""))
+    return visit.page(ReadingPage(uploaded=found.uploaded, rows=rows, kib=size // 1024))

@@ -22,30 +22,8 @@ from paygw_batch.journal.facts.codec import (
     encode_salted,
 )
 from paygw_batch.journal.facts.progress import RowProgress, advance
-from paygw_batch.journal.values import Entry
+from paygw_batch.journal.values import Entry, Link
 from paygw_batch.language import say
-
-
-class Line(NamedTuple):
-    """One line of the chain, as stored. `contradicts` is the state that the fact did not fit; None if it did."""
-
-    seq: int
-    at: str
-    kind: str
-    batch: int
-    instruction: int | None
-    attempt: int | None
-    contradicts: str | None
-    details: str
-    hash: bytes
-
-
-class Link(NamedTuple):
-    """The end of a chain, to which the next line is linked. `at` is the newest time of the chain."""
-
-    seq: int
-    hash: bytes
-    at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +40,20 @@ class Identity:
         """The link before the first line: it binds the chain to one journal and one endpoint."""
         text = canonical(["paygw journal", self.journal_id, self.endpoint, self.created_at])
         return Link(0, hashlib.sha256(text.encode()).digest())
+
+
+class Line(NamedTuple):
+    """One line of the chain, as it is stored. `contradicts` is the state that the fact did not fit, None if it did."""
+
+    seq: int
+    at: str
+    kind: str
+    batch: int
+    instruction: int | None
+    attempt: int | None
+    contradicts: str | None
+    details: str
+    hash: bytes
 
 
 def linked(

@@ -71,7 +71,7 @@ try:
     )
     from paygw_batch.journal.postgres.moved_copy import check_moved
     from paygw_batch.journal.postgres.outbox import PostgresOutbox
-    from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
+    from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, WorkerJournal
     from paygw_batch.journal.postgres.postgres_reader import PostgresReader
     from paygw_batch.journal.postgres.roles import JournalRole, give_rights, has_rights, role_of
     from paygw_batch.journal.postgres.session import (
@@ -86,7 +86,6 @@ try:
         translating_errors,
     )
     from paygw_batch.journal.postgres.tables import evidence_in
-    from paygw_batch.journal.postgres.worker_journal import WorkerJournal
 except ModuleNotFoundError as error:
     if error.name not in {"psycopg", "procrastinate"}:
         raise

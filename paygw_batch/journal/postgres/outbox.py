@@ -6,9 +6,9 @@ from typing import Any
 
 from psycopg import Connection
 
-from paygw_batch.journal.named_sql import named_sql
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
 from paygw_batch.journal.postgres.session import Row, fetch
+from paygw_batch.journal.tables import named_sql
 from paygw_batch.journal.values import NewNotice
 
 _QUERIES = named_sql(__package__, "outbox.sql", OUTBOX_PARTS, is_psycopg=True)

@@ -14,9 +14,9 @@ import apsw
 from paygw_batch.errors import HolderKind, OutboxBroken
 from paygw_batch.journal.guards.location import check_file, outbox_path
 from paygw_batch.journal.guards.lock import journal_holder
-from paygw_batch.journal.named_sql import named_sql
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
 from paygw_batch.journal.sqlite.connect import SideDatabase, configure, fetch
+from paygw_batch.journal.tables import named_sql
 from paygw_batch.journal.values import NewNotice
 from paygw_batch.language import mark
 

@@ -1,6 +1,7 @@
 """Reads the journal in a file, or in memory."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -10,7 +11,8 @@ import apsw
 
 from paygw_batch.core.batch import Instruction
 from paygw_batch.core.lifecycle import LEADS_TO, FactKind, Standing, State
-from paygw_batch.errors import HolderKind, JournalCorrupt, JournalError
+from paygw_batch.errors import HolderKind, JournalCorrupt, JournalError, OutputError
+from paygw_batch.files import sync_directory, unfinished
 from paygw_batch.journal.guards.fingerprint_key import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.location import audit_path, check_file, outbox_path
 from paygw_batch.journal.guards.lock import LockHolder, journal_holder
@@ -19,7 +21,6 @@ from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.shared_run import RowBeingSent
 from paygw_batch.journal.sqlite import search as payee_search
 from paygw_batch.journal.sqlite import states
-from paygw_batch.journal.sqlite.backup import write_backup
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.schema import end_of
@@ -156,3 +157,46 @@ def _due(line: Sequence[Any]) -> Due:
         )
     instruction = Instruction(client_orderid, country, currency, amount, form, json.loads(fields))
     return Due(number, row, instruction, Standing(State.READY, *standing), order_id)
+
+
+def write_backup(sources: Mapping[Path, apsw.Connection]) -> None:
+    """Copy databases to new files: each in one snapshot, for its owner alone, all of them or none.
+
+    They are copied in order, and get their names in the opposite order: where the first is, the others are. SQLite's
+    own backup is used: copying the file of a database in use would miss the rows in its log.
+    """
+    (journal, *_) = sources
+    for path in sources:
+        if os.path.lexists(path):
+            raise OutputError(
+                say("{path} already exists.", path=path), hint=say("Name a file that does not exist yet.")
+            )
+    made: dict[Path, Path] = {}
+    try:
+        for path, source in sources.items():
+            temporary = unfinished(path)
+            made[temporary] = path
+            _copy(source, temporary)
+        for temporary, path in reversed(made.items()):
+            os.link(temporary, path)  # unlike a rename, this never replaces a file
+            sync_directory(path.parent)
+    except (OSError, apsw.FullError, apsw.CantOpenError, apsw.ReadOnlyError) as error:
+        raise OutputError(say("The copy {journal} cannot be written: {error}.", journal=journal, error=error)) from None
+    finally:
+        for temporary in made:
+            temporary.unlink(missing_ok=True)
+
+
+def _copy(source: apsw.Connection, path: Path) -> None:
+    target = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
+    try:
+        with target.backup("main", source, "main") as backup:
+            while not backup.done:
+                backup.step()
+    finally:
+        target.close()
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

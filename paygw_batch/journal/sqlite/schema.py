@@ -8,10 +8,14 @@ from pathlib import Path
 import apsw
 
 from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal.facts.chain import Identity, Link
-from paygw_batch.journal.sqlite import search
+from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.sqlite.connect import fetch
+from paygw_batch.journal.values import Link
 from paygw_batch.language import say
+
+TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
+"""The tables in which SQLite keeps the index: how they look is its own business."""
+
 
 APPLICATION_ID = 0x70617967
 """`payg`: marks the file as a journal (SQLite's application_id)."""
@@ -120,7 +124,7 @@ def hash_at(connection: apsw.Connection, seq: int) -> bytes:
 
 def _tables(connection: apsw.Connection) -> frozenset[tuple[str, str]]:
     query = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite~_%' ESCAPE '~'"
-    return frozenset((name, sql) for name, sql in fetch(connection, query) if name not in search.TABLES_OF_SQLITE)
+    return frozenset((name, sql) for name, sql in fetch(connection, query) if name not in TABLES_OF_SQLITE)
 
 
 @cache

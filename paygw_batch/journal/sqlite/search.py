@@ -15,9 +15,6 @@ from paygw_batch.journal.sqlite.rows import ADD_WORDS
 from paygw_batch.journal.values import PaymentSearch
 from paygw_batch.language import say
 
-TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
-"""The tables in which SQLite keeps the index: how they look is its own business."""
-
 _INDEX = "payment_words"
 
 

@@ -20,7 +20,7 @@ import apsw
 from paygw_batch.core.batch import BILLION
 from paygw_batch.core.lifecycle import LEADS_TO
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts.chain import Line, Link, follow, followed
+from paygw_batch.journal.facts.chain import Line, follow, followed
 from paygw_batch.journal.facts.codec import (
     BATCH_FORGOTTEN,
     BATCH_OPENED,
@@ -37,6 +37,7 @@ from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.forget import is_forgotten
 from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, versions
 from paygw_batch.journal.sqlite.tables import SqliteTables, evidence_in
+from paygw_batch.journal.values import Link
 from paygw_batch.language import say
 from paygw_batch.processes import child_environment, forbid_core_dumps, python_command
 

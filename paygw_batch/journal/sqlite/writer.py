@@ -16,7 +16,7 @@ from paygw_batch.core.lifecycle import Intended, Interrupted, Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.journal.batch_part import BatchPart
-from paygw_batch.journal.facts.chain import Line, Link, fold, forgetting_line, opening_line
+from paygw_batch.journal.facts.chain import Line, fold, forgetting_line, opening_line
 from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress
@@ -39,7 +39,7 @@ from paygw_batch.journal.sqlite.rows import (
     totals_written,
     write_lines,
 )
-from paygw_batch.journal.values import BatchRecord, Entry, Known, MoveResult, NewNotice, OldPages
+from paygw_batch.journal.values import BatchRecord, Entry, Known, Link, MoveResult, NewNotice, OldPages
 from paygw_batch.language import say
 
 _INSERT_FACTS = "INSERT INTO fact {lines}"

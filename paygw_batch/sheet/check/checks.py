@@ -19,7 +19,7 @@ from paygw_batch.language import mark, say
 from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
 from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_correction, amount_value, with_decimals
 from paygw_batch.sheet.clean import EXPONENT, PhoneColumn, bare, folded_purpose
-from paygw_batch.sheet.model import NO_CORRECTION, shown, worded
+from paygw_batch.sheet.findings import NO_CORRECTION, shown, worded
 
 _ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTING_DATA)$"
 _NOT_PRINTABLE = r"[\p{C}\p{Zl}\p{Zp}]|[\p{Zs}--[ ]]"

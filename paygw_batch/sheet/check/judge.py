@@ -12,7 +12,18 @@ from paygw_batch.sheet.check.checks import ColumnCheck, warnings_of
 from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
 from paygw_batch.sheet.clean import chosen_purpose, cleaned, cleaned_codes
 from paygw_batch.sheet.columns import columns_of_operation
-from paygw_batch.sheet.findings import EXAMPLES, KIND_SCHEMA, LISTED, BuiltOnUse, Findings, few_of, in_order, summed
+from paygw_batch.sheet.findings import (
+    EXAMPLES,
+    KIND_SCHEMA,
+    LISTED,
+    BuiltOnUse,
+    Findings,
+    defects_of,
+    few_of,
+    in_order,
+    no_defects,
+    summed,
+)
 from paygw_batch.sheet.instructions import (
     WIRE_COLUMNS,
     ShownColumn,
@@ -21,7 +32,7 @@ from paygw_batch.sheet.instructions import (
     shown_columns,
     wire_columns,
 )
-from paygw_batch.sheet.model import LINE_COLUMNS, defects_of, no_defects
+from paygw_batch.sheet.model import LINE_COLUMNS
 from paygw_batch.sheet.read.frame import copied, rows_of
 
 MAX_KEPT = 250_000

@@ -16,8 +16,8 @@ from paygw_batch.errors import SheetError
 from paygw_batch.files import read_regular, write_whole
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import CONTROL
-from paygw_batch.sheet.findings import BuiltOnUse
-from paygw_batch.sheet.model import DEFECT_SCHEMA, Sheet, as_defects
+from paygw_batch.sheet.findings import DEFECT_SCHEMA, BuiltOnUse, as_defects
+from paygw_batch.sheet.model import Sheet
 
 LEFT_OUT = "row.left_out"
 """The code of a row that a person left out: it is not paid, and repeats no other row."""

@@ -4,7 +4,7 @@ import polars as pl
 
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.sheet.amounts import readable_amount
-from paygw_batch.sheet.model import defects_of, no_defects, shown, worded
+from paygw_batch.sheet.findings import defects_of, no_defects, shown, worded
 
 _ROWS_NAMED = 6
 

@@ -15,9 +15,9 @@ from paygw_batch.sheet.check.contract import NO_COUNTRY
 from paygw_batch.sheet.check.judge import Failed, FailedTally, Judged, explained, rows_failed
 from paygw_batch.sheet.check.repeats import in_one_spelling, occurring_twice, payee_hashes, worth_comparing
 from paygw_batch.sheet.columns import known_columns
-from paygw_batch.sheet.findings import Findings
+from paygw_batch.sheet.findings import Findings, defects_of
 from paygw_batch.sheet.instructions import BatchDigest
-from paygw_batch.sheet.model import COUNT_KEYS, defects_of
+from paygw_batch.sheet.model import COUNT_KEYS
 from paygw_batch.sheet.pieces import Piece, SheetSource, each, held_in
 
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"

@@ -25,9 +25,9 @@ from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.check.repeats import doubtful_payees, ids_spelled_alike, repeated_ids
 from paygw_batch.sheet.check.tally import SheetTally, counted, defects_of_piece, tallied
 from paygw_batch.sheet.columns import reconciled_columns
-from paygw_batch.sheet.findings import BuiltOnUse, Findings, in_order
+from paygw_batch.sheet.findings import DEFECT_SCHEMA, BuiltOnUse, Findings, in_order, no_defects
 from paygw_batch.sheet.instructions import BatchDigest, content_digests, derived_ids
-from paygw_batch.sheet.model import COUNT_KEYS, DEFECT_SCHEMA, LINE_COLUMNS, Sheet, Validated, ValidatedPart, no_defects
+from paygw_batch.sheet.model import COUNT_KEYS, LINE_COLUMNS, Sheet, Validated, ValidatedPart
 from paygw_batch.sheet.pieces import InMemory, NeedsWholeFile, Piece, SheetSource, changed_since_read, each
 from paygw_batch.sheet.read.frame import copied, rows_of
 from paygw_batch.sheet.read.headings import MissingColumns, fold

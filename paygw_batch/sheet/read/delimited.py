@@ -16,7 +16,7 @@ import polars as pl
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.clean import unguarded, unguarded_names
-from paygw_batch.sheet.model import SHOWN_CHARACTERS, defects_of, worded
+from paygw_batch.sheet.findings import SHOWN_CHARACTERS, defects_of, worded
 from paygw_batch.sheet.read.frame import Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,

@@ -10,8 +10,8 @@ from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
-from paygw_batch.sheet.findings import BuiltOnUse
-from paygw_batch.sheet.model import Sheet, as_defects, no_defects
+from paygw_batch.sheet.findings import BuiltOnUse, as_defects, no_defects
+from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.headings import Headings
 
 _SCRIPTS = ("٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹")

@@ -14,9 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paygw_batch.core import generator_marks
-from paygw_batch.countries.data import read_countries, read_numbers
+from paygw_batch.countries.data import config_dir, read_countries, read_numbers
 from paygw_batch.countries.form_columns import COUNTRY_COLUMN
-from paygw_batch.countries.load import config_dir
 from paygw_batch.files import write_whole
 from paygw_batch.language import say
 from paygw_batch.sheet.read.headings import NOT_OURS, SAMPLES, SeenHeading, fold

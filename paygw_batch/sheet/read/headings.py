@@ -15,7 +15,7 @@ from paygw_batch.sheet.columns import (
     known_columns,
     reserved_names,
 )
-from paygw_batch.sheet.model import SHOWN_CHARACTERS
+from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 
 NOT_OURS = ""
 """Marks a heading to be ignored although a profile or our own names know it."""

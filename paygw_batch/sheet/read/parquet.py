@@ -9,7 +9,8 @@ import polars as pl
 
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
-from paygw_batch.sheet.model import Sheet, defects_of, no_defects, worded
+from paygw_batch.sheet.findings import defects_of, no_defects, worded
+from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.pieces import NeedsWholeFile, Piece, frame_read_again, held_in
 from paygw_batch.sheet.read.frame import (
     Table,

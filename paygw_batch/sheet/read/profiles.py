@@ -4,8 +4,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from paygw_batch.countries.data import nearest
-from paygw_batch.countries.load import config_dir
+from paygw_batch.countries.data import config_dir, nearest
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.files import read_regular
 from paygw_batch.language import say

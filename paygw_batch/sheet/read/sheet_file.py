@@ -15,7 +15,8 @@ import polars as pl
 from paygw_batch.errors import Asked, SheetError, SheetQuestion
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import columns_by_operation, columns_of_operation
-from paygw_batch.sheet.model import SHOWN_CHARACTERS, Headed, Sheet
+from paygw_batch.sheet.findings import SHOWN_CHARACTERS
+from paygw_batch.sheet.model import Headed, Sheet
 from paygw_batch.sheet.pieces import InMemory, NeedsWholeFile, SheetSource, changed_since_read
 from paygw_batch.sheet.read import parquet, text_stream
 from paygw_batch.sheet.read.delimited import read_delimited

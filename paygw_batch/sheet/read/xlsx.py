@@ -10,7 +10,7 @@ import polars as pl
 from paygw_batch.core.generator_marks import OUR_WORKSHEETS
 from paygw_batch.errors import Asked, SheetError, SheetQuestion
 from paygw_batch.language import mark, say
-from paygw_batch.sheet.model import SHOWN_CHARACTERS, as_defects
+from paygw_batch.sheet.findings import SHOWN_CHARACTERS, as_defects
 from paygw_batch.sheet.read.frame import Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,

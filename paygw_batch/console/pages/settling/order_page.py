@@ -9,8 +9,7 @@ from starlette.responses import Response
 
 from paygw_batch.clock import utc_now
 from paygw_batch.console.pages.agreement import AgreementCard, Stage, agreement_card, progress_of, shown_document
-from paygw_batch.console.pages.settling.orders import AnyOrder, OrderAgreement
-from paygw_batch.console.pages.settling.settle_page import choice_name
+from paygw_batch.console.pages.settling.orders import AnyOrder, OrderAgreement, choice_name
 from paygw_batch.console.rendering import Page, PageLink, pages_after, when
 from paygw_batch.console.visits import Visit, payout_record
 from paygw_batch.core.lifecycle import State

@@ -25,20 +25,40 @@ from paygw_batch.console.pages.agreement import (
     listed,
     progress_of,
 )
-from paygw_batch.console.pages.preparing import RUNS
 from paygw_batch.console.pages.settling.statement_folder import statement_folders
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.visits import PageOutdated, Visit
+from paygw_batch.console.visits import RUNS, PageOutdated, Visit
+from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.errors import ApprovalError, JournalHeld
 from paygw_batch.files import write_whole
 from paygw_batch.journal import JournalReader, make_directory
-from paygw_batch.language import mark, say, say_count
+from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.run.kept_documents import is_kept
 from paygw_batch.run.release import ReleaseOrder
 from paygw_batch.run.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import read_document, write_document
 from paygw_batch.wiring.approvals import person
 from paygw_batch.wiring.journal import journal_for_planning, run_journal
+
+FIRST_PERSON = mark("Ask someone who prepares payouts to start this. A second person then approves it.")
+CHOICES: Mapping[Resolution, tuple[str, ...]] = {
+    Resolution.PAID: mark_all("It was paid", "It is never sent again."),
+    Resolution.REJECTED: mark_all(
+        "It was rejected",
+        "No payment was made. You can retry it after {again}; it stays marked as a possible duplicate.",
+    ),
+    Resolution.NOT_RECEIVED: mark_all(
+        "The gateway never received it",
+        "You can send it again from {again} on; it is marked as a possible duplicate.",
+    ),
+}
+"""Word -> its name on the pages, and the consequence."""
+
+
+def choice_name(resolution: Resolution) -> str:
+    """Return the name of a word on the pages."""
+    return say(CHOICES[resolution][0])
+
 
 AnyOrder = SettlementOrder | ReleaseOrder
 _KINDS: tuple[type[AnyOrder], ...] = (SettlementOrder, ReleaseOrder)

@@ -4,7 +4,7 @@ That it was paid is one person's word: nothing is sent any more. Every other wor
 an order, which a second person agrees to.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,31 +13,17 @@ from starlette.responses import Response
 from paygw_batch.actions.follow_payout import BEING_SENT, FollowedRow, followed_row, running_now
 from paygw_batch.actions.settle_rows import SettleChoice, draft_order, settle_by_word, settle_choices
 from paygw_batch.console.pages.agreement import ListedAgreement, signing_key
-from paygw_batch.console.pages.settling.orders import drafted_order, open_orders
+from paygw_batch.console.pages.settling.orders import CHOICES, FIRST_PERSON, choice_name, drafted_order, open_orders
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, state_word, when
 from paygw_batch.console.visits import ActRefused, PageNotFound, PageOutdated, Visit, payout_record
 from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowState
-from paygw_batch.language import mark, mark_all, say
+from paygw_batch.language import say
 from paygw_batch.run.resolve import Settlement, standings_of
 from paygw_batch.wiring.approvals import person, required_line
 from paygw_batch.wiring.journal import journal_for_planning, run_journal
-
-FIRST_PERSON = mark("Ask someone who prepares payouts to start this. A second person then approves it.")
-_CHOICES: Mapping[Resolution, tuple[str, ...]] = {
-    Resolution.PAID: mark_all("It was paid", "It is never sent again."),
-    Resolution.REJECTED: mark_all(
-        "It was rejected",
-        "No payment was made. You can retry it after {again}; it stays marked as a possible duplicate.",
-    ),
-    Resolution.NOT_RECEIVED: mark_all(
-        "The gateway never received it",
-        "You can send it again from {again} on; it is marked as a possible duplicate.",
-    ),
-}
-"""Word -> its name on the pages, and the consequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +34,6 @@ class ShownChoice:
     name: str
     meaning: str
     shut: str
-
-
-def choice_name(resolution: Resolution) -> str:
-    """Return the name of a word on the pages."""
-    return say(_CHOICES[resolution][0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +105,7 @@ def settle_row(visit: Visit) -> Response:
 def _meaning(choice: SettleChoice) -> str:
     """Return the consequence of a word: when the row can be tried again, and who has to agree."""
     again = when(choice.again_from) if choice.again_from else say("now")
-    told = say(_CHOICES[choice.resolution][1], again=again)
+    told = say(CHOICES[choice.resolution][1], again=again)
     return f"{told} {say('A second person then approves it.')}" if choice.needs_two else told
 
 

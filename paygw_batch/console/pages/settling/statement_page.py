@@ -22,14 +22,14 @@ from paygw_batch.actions.settle_rows import (
 )
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.console.pages.agreement import ListedAgreement, signing_key
-from paygw_batch.console.pages.preparing import made_once
 from paygw_batch.console.pages.settling.orders import (
+    FIRST_PERSON,
+    choice_name,
     drafted_order,
     open_orders,
     order_folder_of,
     orders_directory,
 )
-from paygw_batch.console.pages.settling.settle_page import FIRST_PERSON, choice_name
 from paygw_batch.console.pages.settling.statement_folder import (
     StatementFolder,
     UploadedStatement,
@@ -47,6 +47,7 @@ from paygw_batch.console.visits import (
     Visit,
     file_to_take_away,
     has_workbooks,
+    made_once,
     payout_record,
 )
 from paygw_batch.core.lifecycle import Resolution

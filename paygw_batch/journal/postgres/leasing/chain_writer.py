@@ -19,7 +19,7 @@ from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.lifecycle import Concluded, Intended, Interrupted
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalWentBack, RowsMoved
-from paygw_batch.journal.facts.chain import Line, Link
+from paygw_batch.journal.facts.chain import Line
 from paygw_batch.journal.postgres.batch_rows import chunks_of, due_rows
 from paygw_batch.journal.postgres.leasing import leases
 from paygw_batch.journal.postgres.leasing.fact_commit import (
@@ -40,7 +40,7 @@ from paygw_batch.journal.postgres.leasing.intent_log import Noted
 from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases, Lease
 from paygw_batch.journal.postgres.session import Row, fetch, limited, reason_of_failure
 from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW, LOADED, Loaded, load_instructions, loaded_from
-from paygw_batch.journal.values import Due, Entry, MoveResult
+from paygw_batch.journal.values import Due, Entry, Link, MoveResult
 from paygw_batch.language import say
 
 T = TypeVar("T")

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paygw_batch.journal.facts.chain import Line, Link, fold
+from paygw_batch.journal.facts.chain import Line, fold
 from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.postgres.leasing.leases import Lease
 from paygw_batch.journal.postgres.standing_lines import Loaded
 from paygw_batch.journal.salts import new_salt
-from paygw_batch.journal.values import Entry
+from paygw_batch.journal.values import Entry, Link
 
 CALL = "SELECT commit_facts(%s, %s::json, %s::json, %s::json)"
 """Takes a worker, ends of chains, facts and raw replies: each a list of objects with the names of columns."""

@@ -23,12 +23,12 @@ from psycopg import Connection
 
 from paygw_batch.errors import JournalError, JournalHeld, JournalWentBack, WitnessDamaged
 from paygw_batch.files import replacing, sync_directory
-from paygw_batch.journal.facts.chain import Link
 from paygw_batch.journal.guards.location import check_file
 from paygw_batch.journal.guards.lock import LockWait, RunLock
 from paygw_batch.journal.guards.witness import Witness, WitnessedHead, read_witness
 from paygw_batch.journal.postgres.leasing.intent_log import IntentLog, LogEnd, Noted, end_in, log_key
 from paygw_batch.journal.postgres.session import Row, Server, fetch
+from paygw_batch.journal.values import Link
 from paygw_batch.language import mark, say
 
 _LOST = mark(

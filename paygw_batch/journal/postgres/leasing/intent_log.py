@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from paygw_batch.journal.facts.chain import Link
+from paygw_batch.journal.values import Link
 
 MAX_BYTES = 64 << 20
 """About 1.5 million intents of a process: an hour at 400 rows a second. A standby seldom lags by minutes."""
