@@ -169,6 +169,7 @@ def test_a_program_that_finds_the_package_by_its_own_path_pays_a_long_run(tmp_pa
     assert paid_by_a_program(tmp_path, "", by=by) == ["done", str(LONG_RUN_PAYOUTS)]
 
 
+@pytest.mark.long
 def test_where_signing_processes_cannot_start_a_long_run_signs_in_threads_and_says_so_once(tmp_path: Path) -> None:
     before = "signers.python_command = lambda program: [sys.executable, '-I', '-c', 'import no_such_module']"
     conclusion, sent, *notes = paid_by_a_program(tmp_path, before)

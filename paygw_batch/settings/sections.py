@@ -650,7 +650,7 @@ def _sender(text: str) -> str:
         raise ValueError(say("the name of the sender contains a character that cannot be printed"))
     if len(name) > _MAX_NAME or "=?" in name:
         raise ValueError(
-            say("the name of the sender is longer than {most} characters, or contains =?", most=_MAX_NAME)
+            say("the name of the sender is longer than {count} characters, or contains =?", count=_MAX_NAME)
         )
     _mailbox(address)
     return text

@@ -58,6 +58,7 @@ def test_a_worker_that_puts_rows_in_flight_back_is_found(
         work_through(*(tmp_path, spawner, slow_gateway, server), seed=0, size=size, stop=Event(), planted=PUT_BACK)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("seed", "is_lagging"), [(LAGGING, True), long(WHOLE, False)])
 def test_after_a_failover_every_row_is_known_or_nobody_sends(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess, seed: int, is_lagging: bool

@@ -45,6 +45,7 @@ def at(new_desk: NewDesk, address: str, name: str) -> Desk:
     return desk
 
 
+@pytest.mark.long
 def test_an_approver_sees_the_account_the_amount_the_stranger_and_everybody_and_it_is_paid(
     month: tuple[House, Path], new_desk: NewDesk, address: str
 ) -> None:

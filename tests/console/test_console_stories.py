@@ -257,6 +257,7 @@ def test_story_7_an_approval_for_another_endpoint_sends_nothing(waiting: Signed)
 # 9
 
 
+@pytest.mark.long
 def test_story_9_two_payouts_started_in_the_same_second_run_one_after_the_other(
     house: House, ada: Person, ben: Person
 ) -> None:

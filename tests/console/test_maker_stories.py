@@ -134,6 +134,7 @@ def test_story_2_a_workbook_with_a_letterhead_comes_back_mended(ada: Desk, tmp_p
     expect(page.get_by_role("row", name="KES 3 4\u202f506.00")).to_be_visible()
 
 
+@pytest.mark.long
 def test_story_3_octobers_sheet_again_would_send_nothing(house: House, ada: Desk, tmp_path: Path) -> None:
     program = house.program
     path = tmp_path / "october.csv"

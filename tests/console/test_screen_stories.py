@@ -127,6 +127,7 @@ def paying(house: House) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.long
 def test_story_18_no_screen_of_preparing_and_approving_has_a_violation(
     house: House, address: str, new_desk: NewDesk
 ) -> None:

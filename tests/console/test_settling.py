@@ -589,6 +589,7 @@ def test_hostile_texts_are_only_texts_on_these_pages(house: House, monkeypatch: 
         assert "&lt;img src=x onerror=alert(1)&gt;" in ada.get(place).text, place
 
 
+@pytest.mark.long
 def test_the_pages_are_french_where_a_person_chose_it(house: House, doubtful: str) -> None:
     ada = house.person(MAKER)
     choose(ada, "fr")

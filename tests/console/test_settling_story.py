@@ -162,6 +162,7 @@ def test_story_12_a_statement_with_one_contrary_line_settles_the_others(company:
     assert company.program.json("verify")["checked"]["signed_orders"] == 1
 
 
+@pytest.mark.long
 def test_story_13_and_14_three_of_four_rejected_are_tried_again_and_the_books_tie_during_and_after(
     company: Company,
 ) -> None:

@@ -112,6 +112,7 @@ def bits_of(there: TokenPlace) -> int:
     return load_token_key(there).bits
 
 
+@pytest.mark.long
 def test_processes_that_open_a_token_at_the_same_moment_all_find_it(token: Token) -> None:
     there = place(token)
     make_token_key(there)

@@ -78,6 +78,7 @@ def check_kept(place: Path, promised: Acknowledged) -> None:
     assert all(states[number] is State.PAID for number in promised.paid)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("failure", "stays"), [(apsw.FullError, True), (apsw.IOError, False)], ids=["full for good", "input/output once"]
 )

@@ -185,6 +185,7 @@ def long_texts(rows: int) -> Parts:
     return workbook(first=worksheet(ROWS, *cells))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("bomb", "within", "beyond"), [(wide, 16_000, 20_000), long(long_texts, 8_800, 17_000)], ids=["wide", "long texts"]
 )

@@ -144,6 +144,7 @@ def test_validation_and_panderas_validate_find_the_same_in_rows_of_anything(
     find_the_same()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("operation", "codes_at_least"), [("payout", 35), ("payin", 25)])
 def test_every_listed_cell_is_found_by_both_in_every_country(rules: Rules, operation: str, codes_at_least: int) -> None:
     found: set[str] = set()

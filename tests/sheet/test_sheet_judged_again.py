@@ -91,6 +91,7 @@ def results(found: Validated) -> tuple[object, ...]:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=share_of(60))
 @given(st.lists(ROW, min_size=1, max_size=8), st.lists(STEP, min_size=1, max_size=5), st.booleans())
 def test_each_correction_has_the_results_of_a_whole_check(
