@@ -142,8 +142,11 @@ def actor_here() -> Actor:
     return actor
 
 
-def connect_unpaced(server: session.Server, *, write: bool) -> Any:
-    """Open a connection without a stop: nothing is at stake before it is there."""
+def connect_unpaced(server: session.Server, *, write: bool, **_limits: str) -> Any:
+    """Open a connection without a stop: nothing is at stake before it is there.
+
+    An actor may stand still for as long as it has to: no limit ends its transaction.
+    """
     actor: Actor | None = getattr(_local, "actor", None)
     if actor is None:
         return _connect(server, write=write)

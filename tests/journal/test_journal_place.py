@@ -87,8 +87,8 @@ def directory_instead(path: Path) -> None:
             "can be read or written",
             "chmod 600 {path}-wal",
         ),
-        (lambda path: path.write_text("client_orderid;amount\n" * 500), "is not a journal", ""),
-        (lambda path: path.write_bytes(b"SQLite format 3\0" + b"\xff" * 8000), "is not a journal", ""),
+        (lambda path: path.write_text("client_orderid;amount\n" * 500), "not the expected kind of file", ""),
+        (lambda path: path.write_bytes(b"SQLite format 3\0" + b"\xff" * 8000), "not the expected kind of file", ""),
     ],
 )
 def test_a_journal_that_others_could_touch_or_that_is_none_is_refused(

@@ -139,7 +139,7 @@ def test_verify_finds_that_a_carried_out_statement_was_changed(place: Path) -> N
         connection.execute("UPDATE evidence SET content = replace(content, 'answers', 'another')")
         connection.execute(str(trigger))
     changed = open_at(place)
-    with pytest.raises(JournalCorrupt, match="Evidence 1 was changed"):
+    with pytest.raises(JournalCorrupt, match="Evidence 1 or the one before it"):
         changed.verify()
     changed.close()
 

@@ -150,7 +150,7 @@ def test_spellings_and_references_that_were_changed_are_found(place: Path, chang
         other.execute(change)
         for _, sql in kept:
             other.execute(str(sql))
-    with closing(open_at(place)) as journal, pytest.raises(JournalCorrupt, match="are not those"):
+    with closing(open_at(place)) as journal, pytest.raises(JournalCorrupt, match="do not match"):
         journal.verify()
 
 
