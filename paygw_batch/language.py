@@ -61,7 +61,7 @@ def speaking(name: str) -> Iterator[None]:
 
 @contextmanager
 def thousands_apart_by(sign: str) -> Iterator[None]:
-    """Write this sign between thousands in this context, whatever the language: a page has one rule."""
+    """Separate thousands by this sign in this context. It overrides the language's: a page has one rule."""
     token = _thousands_sign.set(sign)
     try:
         yield

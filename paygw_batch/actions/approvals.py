@@ -19,7 +19,7 @@ from paygw_batch.run.approval import (
     Content,
     PlanDocument,
     check_plan,
-    content_of,
+    content_and_people,
     needs_approval,
     payments_sha256,
     payout_code,
@@ -112,7 +112,7 @@ def require_approval(
         if is_named:
             require_not_withdrawn(named_plan(settings, file), withdrawn)
         return NOT_ASKED_FOR
-    content = content_of(
+    content, _ = content_and_people(
         planned.validated,
         amended=len(planned.amendments),
         endpoint=settings.endpoint(),

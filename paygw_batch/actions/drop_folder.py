@@ -379,7 +379,7 @@ def _state_in(path: Path) -> str | None:
 
 
 def _is_configuration(head: bytes) -> bool:
-    """Whether a file is a configuration of this program, whatever its name."""
+    """Whether a file is a configuration of this program, under any name."""
     try:
         return isinstance(tomllib.loads(head.decode()).get("gateway"), dict)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):

@@ -68,7 +68,7 @@ ROUTES = (
     WebRoute("/sheets/{sheet}/totals", new_payout_page.state_totals, Act.MEND, "state totals", "POST"),
     WebRoute("/sheets/{sheet}/marked", new_payout_page.download_marked, Act.DOWNLOAD, "download marked workbook"),
     WebRoute("/sheets/{sheet}/mend", check_page.mend, Act.MEND, "correct cell", "POST"),
-    WebRoute("/sheets/{sheet}/mend-kind", check_page.mend_kind, Act.MEND, "correct a kind", "POST"),
+    WebRoute("/sheets/{sheet}/mend-kind", check_page.mend_kind, Act.MEND, "correct cells of one kind", "POST"),
     WebRoute("/sheets/{sheet}/leave-out", check_page.leave_out, Act.MEND, "leave out", "POST"),
     WebRoute("/sheets/{sheet}/repeats-meant", check_page.repeats_meant, Act.MEND, "confirm repeat", "POST"),
     WebRoute("/sheets/{sheet}/remove", check_page.remove_sheet, Act.MEND, "remove sheet", "POST"),

@@ -102,7 +102,7 @@ def _of_fault(fault: TransportFault) -> Verdict:
 
 
 def _cause_by_http(http_status: int) -> str | None:
-    """Return why a reply with this HTTP status cannot decide a payout, whatever its body; None if it can."""
+    """Return why this HTTP status alone leaves a payout undecided; None if the body can decide it."""
     if http_status >= _SERVER_ERRORS:
         return "reply.server_error"
     if http_status in _REDIRECTS:

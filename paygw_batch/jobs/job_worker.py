@@ -1,4 +1,4 @@
-"""Runs procrastinate's worker beside the thread that sends: it hands shares over, and does what the timetable says.
+"""Runs procrastinate's worker beside the sending thread: it hands over shares and carries out the timetable.
 
 Sending stays in the main thread: there a signal drains it. What the timetable says is done by commands of the program,
 as processes of their own: none of them takes time from the rows in flight, and each may be killed and done again.
@@ -106,7 +106,7 @@ class JobWorker:
         self._thread.start()
 
     def next(self) -> AskedShare | Trouble | None:
-        """Wait for the next share, or for trouble; None if `wake` was called, and now and then."""
+        """Wait up to a second for the next share or trouble. Return None after that, or if `wake` was called."""
         # The system may give a signal to any thread, as it does once a frozen process goes on. The handler is called
         # when the main thread does something next: waiting without an end, it never did.
         with suppress(Empty):
@@ -227,7 +227,7 @@ class JobWorker:
         self._scheduled.periodic_registry.periodic_tasks[name, ""] = times_of(entry, task(self._do))
 
     async def _do(self, context: JobContext, *, timestamp: int = 0) -> None:  # noqa: ARG002 (when it was due)
-        """Do what the configuration of this host says for the queue of a job; what the job itself says is not asked."""
+        """Run the command that this host's configuration has for the queue of a job, never one that the job names."""
         entry, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
         if self._ending.is_set():
             raise CommandFailed

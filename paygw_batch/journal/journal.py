@@ -251,7 +251,7 @@ class JournalReader(ABC):
         with self._translating_errors():
             while lines := self._tables.run("standing_lines", batch=batch, after=row, limit=_AT_ONCE):
                 for word in {line[1] for line in lines}:
-                    STATES[word]  # raises if there is no such batch
+                    STATES[word]  # raises if there is no such state
                 row = lines[-1][0]
                 yield lines
 

@@ -31,7 +31,7 @@ OUTBOX_PARTS: Mapping[str, str] = {
 
 
 def next_try(tries: int, written_at: str, now: datetime) -> str | None:
-    """Return when a notice that was tried so many times is tried again; None: never."""
+    """Return when to try a notice again after this number of tries; None: never."""
     later = now + min(FIRST_PAUSE * 2 ** min(tries - 1, 16), LONGEST_PAUSE)
     return timestamp(later) if later < datetime.fromisoformat(written_at) + GIVEN_UP_AFTER else None
 

@@ -162,26 +162,6 @@ NOT_ASKED_FOR = Approved("", ())
 """The note if no approval is required."""
 
 
-def content_of(
-    validated: Validated,
-    *,
-    amended: int,
-    endpoint: str,
-    journal_id: str,
-    operation: str,
-    minor_units: Mapping[str, int],
-) -> Content:
-    """Return the payments of a planned sheet, submitted to `endpoint` from one journal."""
-    return content_and_people(
-        validated,
-        amended=amended,
-        endpoint=endpoint,
-        journal_id=journal_id,
-        operation=operation,
-        minor_units=minor_units,
-    )[0]
-
-
 def content_and_people(
     validated: Validated,
     *,

@@ -69,8 +69,8 @@ def quarantine_sentence(standing: RowState, quarantine: Quarantine, now: datetim
     if opens is None or now >= opens:
         return None
     return say(
-        "Row {row} was sent at {intended_at} and could still be paid: it may be called not received from "
-        "{opens} ({quarantine}).",
+        "Row {row} was sent at {intended_at} and could still be paid: settle it as not received from {opens} "
+        "on ({quarantine}).",
         row=standing.row,
         intended_at=standing.intended_at,
         opens=timestamp(opens),

@@ -243,7 +243,7 @@ def test_the_quarantine_is_looked_at_when_an_order_is_made_and_when_it_is_carrie
     text = doubtful.config.read_text()
     doubtful.config.write_text(text.replace("quarantine_h = 0", "quarantine_h = 24"))
     refused = carry_out(doubtful)
-    assert (refused["exit_code"], "may be called not received from" in str(refused["message"])) == (2, True)
+    assert (refused["exit_code"], "settle it as not received from" in str(refused["message"])) == (2, True)
     settlement = ("3", "--as", "not-received", "--evidence", EVIDENCE)
     new = resolve(doubtful, "row", *settlement, "--out", doubtful.home / "new.json", "--key", pem(doubtful, "ada"))
     assert new["exit_code"] == 2

@@ -125,7 +125,7 @@ def test_the_quarantine_is_counted_from_the_latest_attempt(program: Program, set
     program.json("retry", batch)
     set_clock(4 * MINUTE)
     refused = program.run("resolve", "row", batch, "2", "--as", "not-received", *TICKET)
-    assert (refused.exit_code, "may be called not received from" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "settle it as not received from" in refused.stderr) == (2, True)
     program.json("resolve", "row", batch, "2", "--as", "rejected", *TICKET)
     assert program.json("retry", batch)["released"] == 0
     assert times_committed(program) == 1

@@ -16,7 +16,7 @@ from paygw_batch.run.approval import (
     Content,
     PlanDocument,
     check_plan,
-    content_of,
+    content_and_people,
     needs_approval,
     payments_sha256,
     payout_code,
@@ -157,14 +157,14 @@ ROWS = ("A 1000.50 001", "B 2000 002", "C 2.25 003", "C 2.25 003")
 def content(place: Path, *rows: str) -> Content:
     place.mkdir(exist_ok=True)
     made = planned(sheet(place, *rows), in_memory_journal())
-    return content_of(
+    return content_and_people(
         made.validated,
         amended=len(made.amendments),
         endpoint=PLACE,
         journal_id="a" * 32,
         operation="payout",
         minor_units=MINOR_UNITS,
-    )
+    )[0]
 
 
 def test_a_plan_names_the_payments_of_its_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_what_takes_the_place_of_a_rejected_payment_is_counted(tmp_path: Path) -
     declined = ScriptedGateway(lambda _order_id, _times: reply("declined"))
     submit(planned(sheet(tmp_path, "A 1000 001"), journal), journal, declined)
     made = planned(sheet(tmp_path, "A 900 001", "B 5 002"), journal, amend=True)
-    found = content_of(
+    found, _ = content_and_people(
         made.validated,
         amended=len(made.amendments),
         endpoint=PLACE,

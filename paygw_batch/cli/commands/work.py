@@ -159,7 +159,7 @@ class BatchServer:
                         )
 
     def _serve_job(self, journal: "WorkerJournal", jobs: "JobWorker", number: int) -> None:
-        """Send a share of a run, or of one that is more urgent, and call workers to what is left."""
+        """Send a share of this run or of a more urgent one, and call workers to the remaining rows."""
         joined = journal.join_run([run for run in journal.runs() if run.is_urgent or run.number == number])
         if joined is None:
             return

@@ -45,7 +45,7 @@ ACTS_NOTED = mark_all(
     "download marked workbook",
     "download people",
     "correct cell",
-    "correct a kind",
+    "correct cells of one kind",
     "leave out",
     "confirm repeat",
     "remove sheet",

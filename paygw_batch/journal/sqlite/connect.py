@@ -103,7 +103,7 @@ class SideDatabase:
                     "Cannot create {path} ({what}): {reason}.",
                     path=path,
                     what=say(self.what),
-                    reason=say(error.strerror or ""),
+                    reason=say(str(error.strerror)),
                 )
             ) from None
 

@@ -261,7 +261,7 @@ class SqliteJournal(SqliteReader, Journal):
         try:
             self._witness.note(WitnessedHead(self._journal_id, self._end.seq, self._end.hash.hex()))
         except OSError as error:
-            raise self._give_up(say("its witness: {reason}", reason=say(error.strerror or ""))) from None
+            raise self._give_up(say("its witness: {reason}", reason=say(str(error.strerror)))) from None
         self._seen = self._end.seq
 
     def _roll_back(self) -> None:

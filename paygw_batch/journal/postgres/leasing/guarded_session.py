@@ -138,7 +138,7 @@ class GuardedSession:
         try:
             self._witness.note(segment, end, noted)
         except OSError as error:
-            raise self.give_up(say("its witness: {reason}", reason=say(error.strerror or ""))) from None
+            raise self.give_up(say("its witness: {reason}", reason=say(str(error.strerror)))) from None
 
     def tell_unsent(self, noted: Sequence[Noted]) -> None:
         """Note attempts of which nothing left. The newest commit stays the same."""

@@ -84,9 +84,8 @@ def stop_run(connection: Connection[Row], number: int, reason: str) -> None:
 
 def tend_run(connection: Connection[Row], number: int) -> None:
     """Make a run's offers again, or end it if nothing is due and no worker is at it. Call it if no offer is left."""
-    if _is_at_work(
-        connection, number
-    ):  # workers look often: none may lock a run in progress, because it could then freeze
+    # Workers look often: none may lock a run in progress, because it could then freeze.
+    if _is_at_work(connection, number):
         return
     with connection.transaction():
         fetch(connection, "SELECT FROM run WHERE number = %s FOR UPDATE", (number,))
