@@ -107,7 +107,7 @@ def test_not_received_is_refused_within_the_quarantine_with_the_time_from_which_
         "resolve", "row", doubtful.home / "payroll.csv", "5", "--as", "not-received", "--evidence", EVIDENCE
     )
     assert result.exit_code == 2
-    assert "may be called not received from 20" in result.stderr
+    assert "settle it as not received from 20" in result.stderr
     assert "a quarantine of 24 h" in result.stderr
     assert states(doubtful)["in_doubt"] == 3
 
@@ -326,7 +326,7 @@ def test_not_received_in_an_answer_list_waits_for_the_quarantine_too(doubtful: P
     file = statement(doubtful, "LOST-1,9008,KES,not-received", heading="order_id,amount,currency,answer")
     differences = resolve(doubtful, "statement", file, "--yes")["differences"]
     assert isinstance(differences, list)
-    assert "may be called not received from 20" in differences[0]["message"]
+    assert "settle it as not received from 20" in differences[0]["message"]
 
 
 def test_the_gateways_own_headings_are_named_in_the_configuration(doubtful: Program) -> None:

@@ -128,7 +128,7 @@ def test_a_week_of_a_finance_office_ends_with_every_row_in_one_state_and_books_t
 
     # Thursday: support says that the last one never came. It is too early to believe it; the day after it is not.
     by_hand = ["resolve", "row", batch, "501", "--as", "not-received", "--evidence", "Ticket 4711", "--by", "ada"]
-    assert "may be called not received from" in office.do(*by_hand, expect=2)["message"]
+    assert "settle it as not received from" in office.do(*by_hand, expect=2)["message"]
     office.configure(quarantine_h=0, people=people)
     assert "two people must agree" in office.do(*by_hand, expect=8)["message"]
     order = program.home / "order.json"

@@ -196,7 +196,7 @@ def test_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(house
     page = ada.get(f"/payouts/{batch}/rows/2/settle").text
     assert re.search(r'value="not-received" required disabled>.*?Not before \d+ \w+ \d{4}, \d\d:\d\d UTC', page)
     status, said = settle(ada, batch, 2, "not-received")
-    assert (status, "may be called not received from" in said) == ("409", True)
+    assert (status, "settle it as not received from" in said) == ("409", True)
     set_clock(DAY)
     assert "disabled" not in ada.get(f"/payouts/{batch}/rows/2/settle").text
     assert settle(ben, batch, 2, "not-received")[0] == "403"  # he prepares nothing: he cannot be the first of two

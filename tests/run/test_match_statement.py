@@ -205,7 +205,7 @@ def test_not_received_waits_for_the_quarantine() -> None:
     journal, answer = sent(OutcomeKind.UNKNOWN), statement(line(answer="not-received"))
     opens = datetime(2026, 11, 22, 8, 1, tzinfo=UTC)
     early = reader(journal, now=opens.replace(minute=0)).match(answer)
-    assert "may be called not received from 2026-11-22T08:01:00.000Z (" in early.differences[0].sentence
+    assert "settle it as not received from 2026-11-22T08:01:00.000Z on" in early.differences[0].sentence
     assert not early.settlements
     assert len(reader(journal, now=opens).match(answer).settlements) == 1
 

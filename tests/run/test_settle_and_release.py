@@ -109,8 +109,8 @@ def test_not_received_may_be_said_from_the_end_of_the_quarantine_on() -> None:
     lost = word(2, Resolution.NOT_RECEIVED)
     early = refused(journal, lost, now=OPENS - timedelta(milliseconds=1))
     assert early == (
-        "Row 2 was sent at 2026-11-21T08:01:00.000Z and could still be paid: it may be called not received from "
-        "2026-11-22T08:01:00.000Z (a quarantine of 24 h)."
+        "Row 2 was sent at 2026-11-21T08:01:00.000Z and could still be paid: settle it as not received from "
+        "2026-11-22T08:01:00.000Z on (a quarantine of 24 h)."
     )
     check(journal, lost, now=OPENS)
     check(journal, word(2), word(2, Resolution.PAID), now=LEFT + timedelta(hours=1))
@@ -136,7 +136,7 @@ def test_a_quarantine_is_longer_where_the_clock_was_behind() -> None:
     journal = journal_of(OutcomeKind.UNKNOWN)
     journal.settle([], note=ClockSeen(at(2), "2026-11-21T09:02:00.000Z", -3600))
     lost = word(2, Resolution.NOT_RECEIVED)
-    assert "from 2026-11-22T09:01:00.000Z (" in refused(journal, lost, now=OPENS)
+    assert "from 2026-11-22T09:01:00.000Z on (" in refused(journal, lost, now=OPENS)
     check(journal, lost, now=OPENS + timedelta(hours=1))
 
 
