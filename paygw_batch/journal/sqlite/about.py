@@ -1,4 +1,4 @@
-"""Keeps the names of the journal's endpoint, and people's statements that it is the newest copy.
+"""Keeps the endpoint's names, and people's statements that this copy of the journal is the newest.
 
 Each is a separate chain, like the facts: the hash of a line is SHA-256 over the hash before it and all its columns.
 """
@@ -23,14 +23,14 @@ _ADOPTIONS = "adoption"
 
 
 def names_of(connection: apsw.Connection, identity: Identity) -> tuple[EndpointIdentity, ...]:
-    """Return every name under which a journal knows its endpoint, the first one first."""
+    """Return every name by which a journal knows its endpoint, oldest first."""
     first = EndpointIdentity.from_name(identity.endpoint)
     noted = fetch(connection, "SELECT host, consumer_key_sha256 FROM endpoint_name ORDER BY number")
     return (first, *(EndpointIdentity(host, first.endpoint_id, key) for host, key in noted))
 
 
 def note_name(connection: apsw.Connection, endpoint: EndpointIdentity, *, at: str, by: str) -> None:
-    """Keep a name of the endpoint, inside the transaction that the caller holds; nothing for one that is kept."""
+    """Record a name of the endpoint in the caller's transaction, unless it is already there."""
     name = (endpoint.host, endpoint.consumer_key_sha256)
     kept = fetch(connection, "SELECT 1 FROM endpoint_name WHERE (host, consumer_key_sha256) = (?, ?)", name)
     if not kept:
@@ -38,12 +38,12 @@ def note_name(connection: apsw.Connection, endpoint: EndpointIdentity, *, at: st
 
 
 def note_adoption(connection: apsw.Connection, end: Link, *, at: str, by: str, path: str) -> None:
-    """Note an adoption, in the caller's transaction. `end` is the end of the chain that the person calls the newest."""
+    """Record an adoption in the caller's transaction; `end` is the end of the chain that the person calls newest."""
     _add(connection, _ADOPTIONS, (at, by, path, end.seq, end.hash.hex()))
 
 
 def check_about(connection: apsw.Connection) -> None:
-    """Raise `JournalCorrupt` unless names and adoptions are as they were written."""
+    """Raise `JournalCorrupt` if a name or an adoption was altered."""
     for table in (_NAMES, _ADOPTIONS):
         before = identity_of(connection).start.hash
         lines = fetch(connection, f"SELECT * FROM {table} ORDER BY number")  # noqa: S608 - one of two names of ours

@@ -1,9 +1,9 @@
-"""Gives an engine the journal without holding up its event loop.
+"""Gives an engine the journal without blocking its event loop.
 
-One call at a time, in the order asked. Only the wait for a slow disk happens in a thread: the rest of an append is made
-in the event loop, because two threads that both compute hand the interpreter to and fro at every statement, and that
-costs more than it spares (docs/decisions/0051). A quick disk is waited for in the event loop as well: the thread would
-take longer to get the interpreter than the disk takes (the same decision).
+Calls run one at a time, in order. Only the wait for a slow disk moves to a thread; the rest of an append stays in the
+event loop, because two threads that both compute pass the interpreter back and forth at every statement, which costs
+more than it saves (docs/decisions/0051). A fast disk is awaited in the event loop too: getting the interpreter back
+would take the thread longer than the disk takes.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from paygw_batch.journal.values import Due, Entry, MoveResult
 T = TypeVar("T")
 
 QUICK_S = 0.001
-"""A disk is quick where a commit takes less than this, on an average over the last ones."""
+"""A disk is fast if its recent commits take less than this on average."""
 _COMMITS_AVERAGED = 16
 _FIRST_AVERAGE_S = 2 * QUICK_S
-"""A run begins with commits in the thread; some twelve quick ones take the average below `QUICK_S`."""
+"""A run starts with commits in the thread; about twelve fast ones bring the average below `QUICK_S`."""
 
 
 class CommittingJournal(Protocol):
-    """The calls of a `SqliteJournal` that an engine's journal makes."""
+    """The part of `SqliteJournal` that `SqliteEngineJournal` calls."""
 
     def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
         """Return up to `limit` rows above `after_row` that may be sent."""
@@ -39,20 +39,20 @@ class CommittingJournal(Protocol):
         ...
 
     def can_write(self) -> bool:
-        """Whether no write has failed, and the journal is this process's."""
+        """Whether this process opened the journal and no write has failed."""
         ...
 
     def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
-        """Make an append but for its commit, and return the call that commits."""
+        """Do everything for an append except the commit; return the call that commits."""
         ...
 
     def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Take in the notifications that wait in the inbox."""
+        """Record the notifications that wait in the inbox."""
         ...
 
 
 class SqliteEngineJournal:
-    """Implements `EngineJournal` on a journal in a file, for one run."""
+    """Implements `EngineJournal` for one run, on a journal in a file."""
 
     def __init__(self, journal: CommittingJournal, clock: Callable[[], float] = time.perf_counter) -> None:
         self._journal = journal
@@ -63,7 +63,7 @@ class SqliteEngineJournal:
         self._last_row: dict[int, int] = {}
 
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
-        """Return the next rows of a batch that may be sent, `limit` at most."""
+        """Return the next rows of a batch that may be sent, at most `limit`."""
         after = self._last_row.get(batch, 0)
         async with self._turn:
             page = await self._thread.call(partial(self._journal.due, batch, after_row=after, limit=limit))
@@ -71,17 +71,17 @@ class SqliteEngineJournal:
         return page
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Stage facts here and now, and commit them: here where the disk is quick, and otherwise in the thread."""
+        """Stage facts now; commit them here if the disk is fast, otherwise in the thread."""
         async with self._turn:
             commit = partial(self._timed, self._journal.stage(entries))
             return commit() if self._commit_s < QUICK_S else await self._thread.call(commit)
 
     def may_leave(self, age_s: float) -> bool:  # noqa: ARG002 (the port's)
-        """Whether no write has failed. The lock is this process's for as long as it lives, frozen or not."""
+        """Whether no write has failed. This process keeps the lock as long as it lives, even while it is frozen."""
         return self._journal.can_write()
 
     async def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Take in the notifications that wait in the inbox."""
+        """Record the notifications that wait in the inbox."""
         async with self._turn:
             return await self._thread.call(partial(self._journal.drain_inbox, words, at=at))
 
@@ -90,7 +90,7 @@ class SqliteEngineJournal:
         self._thread.close()
 
     def _timed(self, commit: Callable[[], T]) -> T:
-        """Make a commit, and note how long it took. One is made at a time."""
+        """Run a commit and note how long it took. Only one runs at a time."""
         began_s = self._clock()
         try:
             return commit()

@@ -1,4 +1,4 @@
-"""Makes the tables of the journal, and migrates them from each version to the next."""
+"""Creates the tables of the journal, and migrates them from each version to the next."""
 
 from contextlib import closing
 from functools import cache
@@ -14,18 +14,18 @@ from paygw_batch.journal.values import Link
 from paygw_batch.language import say
 
 TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
-"""The tables in which SQLite keeps the index: how they look is its own business."""
+"""The tables in which SQLite keeps the full-text index; their layout is SQLite's business."""
 
 
 APPLICATION_ID = 0x70617967
 """`payg`: marks the file as a journal (SQLite's application_id)."""
 MOVED = 1_000_000
-"""The version of a journal that was moved to a database. Every version of this program refuses to use it."""
+"""The version given to a journal that moved to a database; every version of this program refuses it."""
 
 
 @cache
 def migrations() -> tuple[str, ...]:
-    """Return the scripts that lead from each version to the next; the first leads from an empty file to version 1."""
+    """Return the scripts that migrate each version to the next; the first creates version 1 in an empty file."""
     return (resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8"),)
 
 
@@ -35,10 +35,10 @@ def versions() -> list[int]:
 
 
 def version_of(connection: apsw.Connection, path: Path) -> int:
-    """Return the version of the tables, 0 for an empty file.
+    """Return the version of the tables; 0 for an empty file.
 
-    Raises `JournalError` for a file that is not a journal, for one of a newer version of this program, and for one that
-    was moved to a database.
+    Raises `JournalError` if the file is not a journal, is from a newer version of this program, or was moved to a
+    database.
     """
     application_id, version = connection.pragma("application_id"), connection.pragma("user_version")
     if application_id == 0 and version == 0 and not _tables(connection):
@@ -63,7 +63,7 @@ def version_of(connection: apsw.Connection, path: Path) -> int:
 
 
 def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
-    """Lead the tables from `version` to the newest, inside the transaction that the caller holds."""
+    """Migrate the tables from `version` to the newest, in the caller's transaction."""
     if version == len(migrations()):
         return
     for number, script in enumerate(migrations()[version:], start=version + 1):
@@ -74,12 +74,12 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
 
 
 def moved_to(connection: apsw.Connection) -> str:
-    """Return the place that the journal was moved to; empty if it is still the one to use."""
+    """Return the location that the journal was moved to; empty if this is still the one to use."""
     return identity_of(connection).home if connection.pragma("user_version") == MOVED else ""
 
 
 def mark_moved(connection: apsw.Connection, place: str) -> None:
-    """Make durable that the journal was moved to `place`: no run can use it from now on."""
+    """Record durably that the journal was moved to `place`: no run can use it from now on."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("UPDATE identity SET home = ?", (place,))
     connection.pragma("user_version", MOVED)
@@ -98,7 +98,7 @@ def check_tables(connection: apsw.Connection, path: Path) -> None:
 
 
 def identity_of(connection: apsw.Connection) -> Identity:
-    """Return which journal this is."""
+    """Return the journal's identity."""
     found = fetch(connection, "SELECT journal_id, endpoint, created_at, home FROM identity")
     if not found:
         raise JournalCorrupt(say("The journal does not have an id."))
@@ -112,7 +112,7 @@ def end_of(connection: apsw.Connection) -> Link:
 
 
 def hash_at(connection: apsw.Connection, seq: int) -> bytes:
-    """Return the hash of fact `seq`; for 0, the hash that the first fact is linked to."""
+    """Return the hash of fact `seq`; for 0, the hash that the first fact links to."""
     if seq == 0:
         return identity_of(connection).start.hash
     found = fetch(connection, "SELECT hash FROM fact WHERE seq = ?", (seq,))

@@ -1,7 +1,7 @@
-"""Payments by the payee's name and numbers: SQLite's own full-text index, written with each batch.
+"""Finds payments by the payee's name and numbers, with SQLite's full-text index, which is written with each batch.
 
-The index holds words alone. It is derived from the instructions, and `check` holds it to them: a payment that it
-misses would look as if it had never been made.
+The index holds only words. It is derived from the instructions, and `check` compares the two: a payment missing from
+the index would look as if it had never been made.
 """
 
 from contextlib import closing
@@ -19,7 +19,7 @@ _INDEX = "payment_words"
 
 
 def check(connection: apsw.Connection) -> None:
-    """Raise `JournalCorrupt` unless the index is that of the instructions."""
+    """Raise `JournalCorrupt` unless the index matches the instructions."""
     words = "SELECT term, group_concat(doc || ' ' || offset) FROM payment_word GROUP BY term"
     with closing(apsw.Connection(":memory:")) as again:
         for (statement,) in fetch(
@@ -34,7 +34,7 @@ def check(connection: apsw.Connection) -> None:
 
 
 def expression(search: PaymentSearch) -> str:
-    """Return a search as SQLite's full-text index is asked: every word quoted, so that none is an operator."""
+    """Return a search as a full-text expression, with every word quoted so that none acts as an operator."""
     groups = (" OR ".join(_quoted(word) for word in alternatives) for alternatives in search.words)
     return " AND ".join(f"({group})" for group in groups)
 

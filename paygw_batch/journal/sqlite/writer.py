@@ -1,7 +1,7 @@
 """Writes the journal.
 
-Every write is one transaction, made durable before its call returns, and noted in the witness before anything may
-be sent on it. The chain is a second guard beside the lock: each number of a fact can be used by one writer.
+Every write is one transaction. It is durable before its call returns, and the witness notes it before anything may be
+sent on it. The chain is a second guard beside the lock: only one writer can use each fact number.
 """
 
 import os
@@ -50,9 +50,9 @@ def _result(line: Line) -> MoveResult:
 
 
 class SqliteJournal(SqliteReader, Journal):
-    """A journal on disk, held by a run (see `FilePlace`). After the first failed write it only reads.
+    """A journal on disk, held by a run (see `FilePlace`). After the first failed write it is read-only.
 
-    Called from one thread at a time, and only from the process that opened it.
+    Call it from one thread at a time, and only in the process that opened it.
     """
 
     def __init__(
@@ -78,17 +78,17 @@ class SqliteJournal(SqliteReader, Journal):
         self._in_flight = IntendedRows()
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one transaction, and move their instructions, as `EngineJournal.append` does.
+        """Make facts durable in one transaction and move their instructions, as `EngineJournal.append` does.
 
-        Raises `InternalError` for a release or a replacement: those claim order ids, and come through `release` and
+        Raises `InternalError` for a release or a replacement: those claim order ids, and go through `release` and
         `open_batch`.
         """
         return self.stage(entries)()
 
     def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
-        """Do all of `append` but the commit, and return the call that commits, maybe from another thread.
+        """Do all of `append` except the commit; return the call that commits, which may run in another thread.
 
-        Nothing of it holds before that call has returned; until then no other call may be made.
+        Nothing counts until that call has returned, and no other call may be made before then.
         """
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
@@ -98,7 +98,7 @@ class SqliteJournal(SqliteReader, Journal):
         before = self._end
         with self._whole(before):
             self._begin()
-            # What was held before was never due, and has no intent: only what came in since is looked for.
+            # Rows held earlier were never due and have no intent, so only evidence recorded since then matters.
             refused = self._refused(entries) if self._took_in else [False] * len(entries)
             kept = [entry for entry, is_held in zip(entries, refused, strict=True) if not is_held]
             lines = iter(self._append_facts(kept))
@@ -112,7 +112,7 @@ class SqliteJournal(SqliteReader, Journal):
         return commit
 
     def mark_interrupted(self, at: str) -> int:
-        """Put every instruction that is in flight in doubt, and return their number."""
+        """Put every in-flight instruction in doubt, and return their number."""
         found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight' ORDER BY instruction")
         self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in found])
         return len(found)
@@ -124,12 +124,12 @@ class SqliteJournal(SqliteReader, Journal):
             yield given
 
     def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
-        """Make the notices of this run durable, beside the journal; there is no place beside one in memory."""
+        """Make this run's notices durable beside the journal. A journal in memory keeps none."""
         if self.path.is_file():
             add_for_run(self.path, notices, at)
 
     def scrub(self) -> OldPages:
-        """Remove every byte of the forgotten people from the file, its log and the inbox, as every journal does."""
+        """Remove every byte of forgotten people from the file, its log and its inbox."""
         if not self.path.is_file():
             return OldPages.NOWHERE
         with self._translating_errors():
@@ -138,13 +138,13 @@ class SqliteJournal(SqliteReader, Journal):
         return OldPages.NOWHERE if is_clean else OldPages.IN_LOG
 
     def mark_moved(self, place: str) -> None:
-        """End the use of this journal for good: it was moved to `place`."""
+        """Retire this journal for good: it was moved to `place`."""
         schema.mark_moved(self._connection, place)
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
-        """Keep evidence in order, as every journal does; from now on, intents are compared with it."""
+        """Record evidence in order, as every journal does; from now on, check intents against it."""
         self._took_in = True
         return super().record_evidence(evidence, words, at=at)
 
@@ -225,7 +225,7 @@ class SqliteJournal(SqliteReader, Journal):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """One transaction: durable, and known to the witness, when the block is left; or nothing of it."""
+        """Run the block in one transaction: it becomes durable and known to the witness, or nothing happened."""
         self._require_writable()
         with self._whole(self._end):
             self._begin()
@@ -265,7 +265,7 @@ class SqliteJournal(SqliteReader, Journal):
         self._seen = self._end.seq
 
     def _roll_back(self) -> None:
-        """Forget the open transaction, if SQLite has not done so itself; this writes nothing."""
+        """Discard the open transaction, unless SQLite already has. This writes nothing."""
         self._in_flight.forget()
         try:
             if self._connection.in_transaction:
@@ -274,14 +274,14 @@ class SqliteJournal(SqliteReader, Journal):
             self._give_up(reason_of(error))
 
     def _give_up(self, reason: str) -> JournalUnwritable:
-        """Bar this process from writing the journal again, and return the error for it."""
+        """Bar this process from further writes to the journal, and return the error for it."""
         if self._failure is None:
             self._failure = unwritable(self.path, reason)
             leave_untouched(self._connection)
         return JournalUnwritable(self._failure)
 
     def can_write(self) -> bool:
-        """Whether no write has failed, and the journal is this process's."""
+        """Whether this process opened the journal and no write has failed."""
         return self._failure is None and os.getpid() == self._process
 
     def _require_writable(self) -> None:
