@@ -1,4 +1,4 @@
-"""Reads the address of a key that is not a file: `pkcs11:` (RFC 7512) or `awskms:`."""
+"""Reads the address of a key that is not in a file: `pkcs11:` (RFC 7512) or `awskms:`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ AWSKMS = "awskms:"
 
 @dataclass(frozen=True, slots=True)
 class TokenAddress:
-    """A private key in a token, by RFC 7512. A part that is None may be anything."""
+    """The address of a private key in a token, by RFC 7512. A part that is None matches anything."""
 
     uri: str
     token: str | None = None

@@ -1,4 +1,4 @@
-"""The troubles of a key that is not a file: one sentence each, with the remedy."""
+"""Errors of a key that is not in a file: one sentence each, with the remedy."""
 
 import json
 from enum import StrEnum
@@ -12,7 +12,7 @@ class KeyTrouble(StrEnum):
     """Why a key cannot be used."""
 
     MODULE = "module"
-    TOKEN_GONE = "token_gone"  # noqa: S105 (no password)
+    TOKEN_GONE = "token_gone"  # noqa: S105 (not a password)
     SEVERAL_TOKENS = "several_tokens"
     PIN_MISSING = "pin_missing"
     PIN_WRONG = "pin_wrong"
@@ -131,15 +131,15 @@ class KeyUnusable(ConfigurationError):
         super().__init__(say(message, key=key, detail=shown, needed=MIN_KEY_BITS), hint=say(hint))
 
     def as_line(self) -> bytes:
-        """Return it for the process that asked for signatures: one line of ASCII."""
+        """Return the error as one line of ASCII, for the process that asked for signatures."""
         return json.dumps([self.key, self.trouble, self.detail]).encode("ascii")
 
     def for_run(self) -> SigningFailed:
-        """Return it for a run that was under way."""
+        """Return the error as one that ends a run."""
         return SigningFailed(self.message, hint=self.hint)
 
 
 def trouble_of_line(line: bytes) -> KeyUnusable:
-    """Return the trouble of a line that `KeyUnusable.as_line` wrote."""
+    """Return the error from a line written by `KeyUnusable.as_line`."""
     key, trouble, detail = json.loads(line)
     return KeyUnusable(key, KeyTrouble(trouble), detail)
