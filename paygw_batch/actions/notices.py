@@ -160,9 +160,7 @@ class _Delivery:
             if again:
                 outbox.hurry(utc_now())
             due = outbox.due(utc_now(), limit=_AT_ONCE)
-            with journal_to_read(
-                self.settings
-            ) as journal:  # read once the runs that the notices are about are over
+            with journal_to_read(self.settings) as journal:  # read once the runs that the notices are about are over
                 for notice in due:
                     if time.monotonic() >= self.until_s:
                         return

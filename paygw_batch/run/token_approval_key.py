@@ -1,4 +1,4 @@
-"""Reads the key of a person who prepares or approves from a token (RFC 7512): Ed25519 or P-256."""
+"""Reads, from a token (RFC 7512), the key of a person who prepares or approves: Ed25519 or P-256."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from paygw_batch.language import mark, say
 from paygw_batch.run.approval_keys import ApprovalKey, load_approval_key, read_public_key_der
 
 MODULE = "PAYGW_APPROVAL_MODULE"
-"""The variable that names the module of the token's vendor."""
+"""The variable for the PKCS#11 module of the token's vendor."""
 PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
-"""The variable that holds the PIN, or the passphrase of a key in a file."""
+"""The variable for the PIN, or for the passphrase of a key in a file."""
 _HINTS = {
     KeyTrouble.MODULE: mark("Set PAYGW_APPROVAL_MODULE to the module of the token's vendor, a file that ends in .so."),
     KeyTrouble.TOKEN_GONE: mark("Plug it in, or correct the token's name in --key."),
@@ -20,13 +20,13 @@ _HINTS = {
     KeyTrouble.KEY_MISSING: mark("Correct --key. The vendor's tool makes a key in the token."),
     KeyTrouble.SEVERAL_KEYS: mark("Add the id of the right one to --key: `id=%01`."),
 }
-"""What to do about troubles for which the gateway's key has settings, and a person's has not."""
+"""Remedies for errors that have settings for the gateway's key, but not for a person's."""
 
 
 def approval_key_at(key: Path, passphrase: bytes | None, module: str | None) -> ApprovalKey:
-    """Return the key of a person: in a file, or in a token that the module at `module` reaches.
+    """Return a person's key, in a file or in a token that the module at `module` reaches.
 
-    Raises `ConfigurationError` where it cannot be used, with one sentence.
+    Raises `ConfigurationError`, with one sentence, if it cannot be used.
     """
     if not str(key).startswith(PKCS11):
         return load_approval_key(key, passphrase)
