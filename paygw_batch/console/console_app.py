@@ -1,4 +1,4 @@
-"""Builds the application: every path with its handler and who may ask for it."""
+"""Builds the application: every path, its handler, and who may request it."""
 
 import sys
 import time
@@ -122,23 +122,23 @@ ROUTES = (
     WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Act.START, "continue payout", "POST"),
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK, "open row"),
 )
-"""Every page and every act. No other path exists."""
+"""Every page and every action. No other path exists."""
 _UPLOADS = ("/new", "/again", "/statement")
-"""How the paths end to which files are sent."""
+"""The endings of the paths that accept file uploads."""
 
 
 def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str, str], port: int) -> Console:
-    """Return the parts that the pages work with. `port` is where browsers reach them, if no proxy is in front.
+    """Return the parts that the pages work with. `port` is where browsers reach them, unless there is a proxy.
 
-    Raises `ConfigurationError` when the configuration names nobody who prepares or approves.
+    Raises `ConfigurationError` if the configuration names nobody who prepares or approves.
     """
     section, public, members = settings.console, settings.console.origin, members_of(settings)
     if config is None:
         raise ConfigurationError(say("The pages need a configuration file."), hint=say("Name it with --config."))
     given = ["--config", str(config.absolute())]
-    if settings.journal.url is None:  # a journal in a database is named by the configuration alone
+    if settings.journal.url is None:  # only the configuration names a journal in a database
         given += ["--journal", str(settings.journal_path())]
-    trail = open_trail(settings)  # it makes the sandbox's journal
+    trail = open_trail(settings)  # creates the sandbox's journal
     kept = KeptSessions(settings.journal_path())
     access = passkey_access(settings, members, kept)
     is_secure = public is not None and public.startswith("https:")

@@ -112,7 +112,7 @@ def plan_submission(
 
     A row whose order id was used for other content is a defect, unless `amend` lets it replace a payment that was never
     made (after `quarantine_h` if only a person says so). So is a row whose id was used in another spelling. A row that
-    resembles one of the last `look_alike_days` gets a warning, shared by rows that resemble the same batch; a repeat of a
+    resembles one of the last `look_alike_days` gets a warning, shared by rows that resemble one batch; a repeat of a
     batch of the last `repeat_days` is a separate finding. 0 turns either off, and days count back from `as_of` or now.
     With `strict`, rows with a warning are left out as defects. `memory` saves queries about unchanged rows.
 
