@@ -1,4 +1,4 @@
-"""The examples at the end of each command's help: every option is in one of them (tests/cli/test_help.py)."""
+"""The examples at the end of each command's help, which cover every option (tests/cli/test_help.py)."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -247,4 +247,4 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = MappingProxyType(
         for name, examples in _EXAMPLES.items()
     }
 )
-"""The examples by the words of their command (`help_texts.name_of`)."""
+"""The examples by command words (`help_texts.name_of`)."""

@@ -45,7 +45,7 @@ def answered(
 
 
 def as_typed(sheet: Path, answers: SheetAnswers, column_profile: str | None) -> str:
-    """Return a sheet as a person types it in another command, with the options that say how it is read."""
+    """Return a sheet as typed in another command, with the options that say how to read it."""
     options = [(asks.value, getattr(answers, asks.value)) for asks in Asked] + [("column-profile", column_profile)]
     words = [word for name, answer in options if answer is not None for word in (f"--{name}", answer)]
     return shlex.join([str(sheet), *words])

@@ -1,4 +1,4 @@
-"""`paygw-batch backup`: a safe copy of the journal, also while a run is on."""
+"""`paygw-batch backup`: make a safe copy of the journal, even during a run."""
 
 import os
 import shutil
@@ -23,9 +23,9 @@ SCHEMA = "paygw"
 
 
 def dump_database(url: str, file: Path) -> None:
-    """Copy the journal at `url` to a new file, 0600: one snapshot, as pg_restore reads it. Raises `JournalError`.
+    """Copy the journal at `url` to a new file, 0600: one snapshot in the format of pg_restore. Raises `JournalError`.
 
-    The jobs of workers are left out: they are made again.
+    The workers' jobs are left out, because they are created again.
     """
     program = shutil.which("pg_dump")
     if program is None:

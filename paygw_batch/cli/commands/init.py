@@ -36,7 +36,7 @@ from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
 from paygw_batch.wiring.signing import key_place, made_in_token, passphrase, signer_key
 
 EXAMPLE_SHEET = Path("sandbox-payroll.csv")
-"""The example sheet that `init --sandbox` writes into the current directory, to have something to pay."""
+"""The example sheet that `init --sandbox` writes into the current directory, so that there is something to pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class SetupPlaces:
 
 @dataclass(frozen=True, slots=True)
 class FirstSetup:
-    """The result of the setup. `journal` is None, and `has_new_key` False, for one that existed before."""
+    """The result of the setup. `journal` is None, and `has_new_key` False, for what existed before."""
 
     settings: Settings
     places: SetupPlaces
@@ -62,7 +62,7 @@ class FirstSetup:
 
     @property
     def missing(self) -> list[str]:
-        """The configuration keys that are still needed before anything can be sent, but for unused countries."""
+        """The configuration keys still needed before anything can be sent, except those of unused countries."""
         used = [rule for code, rule in rules_of(self.settings, PAYOUT).items() if code in self.settings.countries]
         return [*self.settings.missing_to_send(), *(key for rule in used for key in rule.missing_terms)]
 
@@ -70,9 +70,9 @@ class FirstSetup:
 def set_up_endpoint(
     endpoint: NewEndpoint, places: SetupPlaces, *, environ: Mapping[str, str], force: bool
 ) -> FirstSetup:
-    """Make configuration, key and journal of a real endpoint, and the letter to its operator.
+    """Create the configuration, key and journal of a real endpoint, and the letter to its operator.
 
-    An existing key or journal is used, and never replaced. The configuration is written last: if it exists, so do the
+    An existing key or journal is used, never replaced. The configuration is written last: if it exists, so do the
     others.
     """
     text = endpoint_text(endpoint)
@@ -98,7 +98,7 @@ def set_up_endpoint(
 
 
 def set_up_sandbox(places: SetupPlaces, *, journal: str | None, force: bool) -> FirstSetup:
-    """Make configuration and journal of the built-in gateway, with its throw-away key, and an example sheet."""
+    """Create the configuration and journal of the built-in gateway, with its throw-away key, and an example sheet."""
     shipped = (config_dir() / "sandbox.toml").read_text(encoding="utf-8")
     text = sandbox_text(shipped, journal)
     settings = settings_of_text(text, places.configuration)
@@ -114,7 +114,7 @@ def set_up_sandbox(places: SetupPlaces, *, journal: str | None, force: bool) -> 
 
 
 def require_no_configuration(path: Path, *, force: bool) -> None:
-    """Raise `OutputError` if there is a configuration at `path` that is not to be replaced (`force`)."""
+    """Raise `OutputError` if there is a configuration at `path` that may not be replaced (`force`)."""
     if path.is_file() and path.stat().st_size and not force:
         raise OutputError(
             say("There is already a configuration at {path}. Nothing was created.", path=path),
@@ -125,7 +125,7 @@ def require_no_configuration(path: Path, *, force: bool) -> None:
 
 
 def _check_outputs(settings: Settings, places: SetupPlaces, *, force: bool) -> None:
-    """Raise `OutputError` unless all can be written. An existing configuration is replaced only with `force`."""
+    """Raise `OutputError` unless every file can be written. Only `force` replaces an existing configuration."""
     configuration = places.configuration
     require_no_configuration(configuration, force=force)
     try:
@@ -169,14 +169,14 @@ def _make_key(path: Path, secret: bytes | None) -> None:
 
 
 _PRIVATE_KEY = "keys/merchant.pem"
-"""Where a new key goes, from the configuration's own directory."""
+"""The path of a new key, relative to the configuration's directory."""
 _NEEDED = {
     "base_url": mark("The gateway's base address (https://...)"),
     "endpoint_id": mark("Our endpoint id there"),
     "consumer_key": mark("Our consumer key (the login) there"),
     "server_callback_url": mark("Our address for the gateway's notifications (https://...)"),
 }
-"""The required options, each with its question. A missing one is asked for at a terminal, and is an error elsewhere."""
+"""The required options, each with its question: asked at a terminal if missing, and an error elsewhere."""
 _COUNTRIES = mark("Countries that you pay in, by their codes (KE TZ ...; Enter: later)")
 _PROFILE = mark("The signature covers json-params or raw-body (Enter: not known yet, the letter asks for it)")
 _PASSPHRASE = mark("A file with a passphrase for the new key (Enter: none)")
@@ -184,15 +184,15 @@ _PASSPHRASE = mark("A file with a passphrase for the new key (Enter: none)")
 
 _PROFILES = ("json-params", "raw-body")
 _OPTION_NAMES: Mapping[str, str] = MappingProxyType({"countries": "--country", "outcomes": "--outcome"})
-"""The options whose parameter has another name."""
+"""The options with a different parameter name."""
 _NOTHING = mark("Nothing was created.")
 
 
 class _KeyPlace(NamedFile):
-    """A file that a person names, or the address of a key that is not a file."""
+    """A named file, or the address of a key that is not in a file."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return an address as it is, and anything else as a path."""
+        """Return an address unchanged, and anything else as a path."""
         is_address = isinstance(value, str) and value.startswith(KEY_SCHEMES)
         return value if is_address else super().convert(value, param, ctx)
 
@@ -252,14 +252,14 @@ def command(invocation: Invocation, /, *, sandbox: bool, letter: Path | None, fo
         sheet = None if EXAMPLE_SHEET.exists() else EXAMPLE_SHEET
         done = set_up_sandbox(SetupPlaces(configuration, letter, sheet), journal=journal, force=force)
     else:
-        if screen.asks():  # before anything is asked, so that nothing is typed for nothing
+        if screen.asks():  # before any question, so that nobody types answers for nothing
             require_no_configuration(configuration, force=force)
         completed = _completed(answers, screen)
         try:
             endpoint = _endpoint(completed, journal)
             done = set_up_endpoint(endpoint, SetupPlaces(configuration, letter), environ=os.environ, force=force)
         except PaygwError as error:
-            if error.hint == say(ConfigurationError.default_hint):  # doctor has nothing to look at yet
+            if error.hint == say(ConfigurationError.default_hint):  # doctor has nothing to check yet
                 error.hint = say(_NOTHING)
             _keep_answers(screen, completed, answers, invocation)
             raise
@@ -298,7 +298,7 @@ def _completed(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
 
 
 def _keep_answers(screen: Screen, completed: Mapping[str, Any], given: Mapping[str, Any], asked: Invocation) -> None:
-    """Print the command that has the answers of a person as options, so that nothing is typed twice."""
+    """Print a command with a person's answers as options, so that nothing has to be typed twice."""
     if completed == given:
         return
     words = ["paygw-batch", *(["--config", str(asked.config)] if asked.config is not None else []), "init"]
@@ -311,7 +311,7 @@ def _keep_answers(screen: Screen, completed: Mapping[str, Any], given: Mapping[s
 
 
 def _typed_base_url(text: str) -> str:
-    """Return a typed address, or have it asked for again; earlier answers are kept."""
+    """Return a typed address, or ask again if it is wrong; earlier answers are kept."""
     try:
         operation_url(text.strip(), load_operation(PAYOUT), "1")
     except PaygwError as error:
@@ -332,7 +332,7 @@ def _typed_profile(text: str) -> str:
 
 
 def _typed_file(text: str) -> str:
-    """Return the absolute path of a file that is typed, or nothing."""
+    """Return the absolute path of a typed file name, or nothing."""
     path = Path(text.strip()).expanduser().absolute()
     if text.strip() and not path.is_file():
         raise click.UsageError(say("There is no file {path}.", path=path))
@@ -360,7 +360,7 @@ def _words_of_countries(text: str) -> list[str]:
 _CHECKED: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {"base_url": _typed_base_url, "endpoint_id": _typed_endpoint, "server_callback_url": _typed_callback}
 )
-"""The checks of an answer at a prompt, by the option; a wrong answer is asked for again, with its fault."""
+"""The checks for answers at a prompt, by option; after a wrong answer, its error is shown and it is asked again."""
 
 
 def _is_address(text: str) -> bool:
@@ -414,12 +414,12 @@ def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
 
 
 def _path(given: Path | str | None) -> str | None:
-    """Return the absolute path for the configuration: a person types a path from the current directory."""
+    """Return the absolute path for the configuration: people type paths from the current directory."""
     return str(given.absolute()) if isinstance(given, Path) else given
 
 
 def _show(screen: Screen, done: FirstSetup) -> None:
-    """Print the paths of the setup, the key's public half and the letter. The JSON has them as members."""
+    """Print the created paths, the key's public half and the letter, which the JSON has as members."""
     if screen.as_json:
         return
     is_old = not done.has_new_key and not done.settings.uses_sandbox

@@ -1,4 +1,4 @@
-"""Shows the findings and the totals of a sheet. It loads no journal: `validate` needs none."""
+"""Shows a sheet's findings and totals, without loading a journal: `validate` needs none."""
 
 from collections.abc import Mapping
 
