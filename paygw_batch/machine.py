@@ -1,4 +1,4 @@
-"""Says what this program runs on: how its Python was built, and which processor it has."""
+"""Describes the machine: how this Python was built, and the processor."""
 
 import platform
 import sys
@@ -11,7 +11,7 @@ _CPUS = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True, slots=True)
 class PythonBuild:
-    """What was done to make this Python fast; None where it does not say: distributions have ways of their own."""
+    """The optimisations of this Python build; None if unknown, because distributions record them differently."""
 
     has_profiles: bool | None
     has_lto: bool | None

@@ -20,7 +20,7 @@ T = TypeVar("T")
 def answered(
     screen: Screen, read: Callable[[SheetAnswers], T], answers: SheetAnswers, operation: str, sheet: Path
 ) -> tuple[T, SheetAnswers]:
-    """Read a sheet, asking what it leaves open; return the result of `read`, and the answers.
+    """Read a sheet, asking its open questions; return the result of `read`, and the answers.
 
     Commands in hints name `sheet`. Raises `SheetQuestion` if nobody can be asked, or the answer was no.
     """

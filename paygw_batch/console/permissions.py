@@ -1,4 +1,4 @@
-"""Knows who may use the pages and what each person may do: one table, and a refusal for everything else."""
+"""Knows who may use the pages, and for which actions: one table, and a refusal for everything else."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

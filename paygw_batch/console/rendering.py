@@ -197,7 +197,7 @@ LANGUAGE_COOKIE = "language"
 
 
 _OWN_NAME = mark("English")
-"""Each catalogue translates it to the name of its own language."""
+"""Each catalogue translates this to the name of its language."""
 
 
 def language_of(cookies: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class CountedKind(StrEnum):
-    """What an outcome means for the limits."""
+    """The meaning of an outcome for the limits."""
 
     ANSWERED = "answered"
     """The gateway took the order."""

@@ -142,7 +142,7 @@ def _behind_s(clock: ClockSeen) -> int:
 
 
 def _following(seen: ClockSeen, before: ClockSeen | None) -> ClockSeen:
-    """Return a record that keeps what the record `before` it knew about a slow clock.
+    """Return a record that keeps the knowledge of the record `before` it about a slow clock.
 
     `was_behind_s` is the most that any record found it behind. Attempts from `behind_from` (our clock's last correct
     time) to `behind_until` (the gateway's next) may be recorded too early by that much.

@@ -86,7 +86,7 @@ class SignedDocument(SignedPart):
     nothing_done: ClassVar[str]
     """The first sentence of a refusal."""
     make_another: ClassVar[str]
-    """The hint that tells the maker how to make another one."""
+    """The hint for the maker about making another one."""
 
     document: str
     content: Any

@@ -547,7 +547,7 @@ def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[H
 
 
 def _speed(key: SigningKey | None) -> HealthCheck:
-    """Report what limits a run: processor, build, and signing speed. Signatures that cost money are not timed."""
+    """Report the limits on a run's speed: processor, build, signing. Signatures that cost money are not timed."""
     named = say("Python {version}, {processor}", version=platform.python_version(), processor=processor())
     if key is not None and key.custody.kind is KeyKind.FILE:
         named += "; " + say("a signature takes {ms:.2f} ms", ms=_signature_ms(key))

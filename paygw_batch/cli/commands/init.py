@@ -50,7 +50,7 @@ class SetupPlaces:
 
 @dataclass(frozen=True, slots=True)
 class FirstSetup:
-    """The result of the setup. `journal` is None, and `has_new_key` False, for what existed before."""
+    """The result of the setup. `journal` is None, and `has_new_key` False, if it existed before."""
 
     settings: Settings
     places: SetupPlaces

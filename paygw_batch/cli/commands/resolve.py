@@ -280,7 +280,7 @@ def _by_statement(
 def _previewed(
     settings: Settings, screen: Screen, batch: str, asked: AskedStatement, to_order: _OrderFile | None
 ) -> Summary:
-    """Show what a statement would change; with `--out`, write it as an order. Nothing else changes."""
+    """Show the effect of a statement; with `--out`, write it as an order. Nothing else changes."""
     with journal_to_read(settings) as journal:
         return _preview(settings, screen, journal, find_batch(journal, batch), asked, to_order)
 

@@ -101,7 +101,7 @@ class Agreement(ABC, Generic[Document]):
     only_maker: ClassVar[str]
     other_person: ClassVar[str]
     next_steps: ClassVar[Mapping[Stage, str]]
-    """The next step in a list, and the request to the person whose turn it is: from {by}, for {what}."""
+    """The next step in a list, and the request (with `by` and `what`) to the person whose turn it is."""
     asks: ClassVar[Mapping[Stage, str]]
 
     visit: Visit
@@ -263,7 +263,7 @@ def _failure(it: Agreement[Any], document: SignedDocument, run: StartedRun) -> s
 
 
 def asked_of_person(it: Agreement[Any], progress: AgreementProgress) -> str:
-    """Return what a document asks of the person at the page; empty if nothing."""
+    """Return a document's request to the person at the page; empty if there is none."""
     stage = progress.stage
     match stage:
         case Stage.TO_APPROVE:
@@ -281,7 +281,7 @@ def asked_of_person(it: Agreement[Any], progress: AgreementProgress) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListedAgreement:
-    """A document in a list. `needs` is what it asks of the viewer; empty if nothing."""
+    """A document in a list. `needs` is its request to the viewer; empty if there is none."""
 
     path: str
     number: str

@@ -55,7 +55,7 @@ _TROUBLES: dict[KeyTrouble, tuple[type[pkcs11.PKCS11Error], ...]] = {
 }
 _ONE_AT_A_TIME = threading.RLock()
 _TRIES, _PAUSE_S = 250, 0.02
-"""How often, and at what interval, to try again while another process opens a token."""
+"""The number of retries while another process opens a token, and the pause between them."""
 _ED25519 = bytes.fromhex("302a300506032b6570032100")
 """The bytes before the 32 bytes of an Ed25519 public key in its SubjectPublicKeyInfo (RFC 8410)."""
 _ED25519_BYTES = 32

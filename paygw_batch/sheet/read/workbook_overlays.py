@@ -1,4 +1,4 @@
-"""Finds what hides the cells of a worksheet: merged cells, and rules that change how values are shown.
+"""Finds the merged cells and formatting rules that hide the cells of a worksheet.
 
 A spreadsheet shows the first of merged cells; the others keep their values (ECMA-376 part 1, 18.3.1.55). We do not
 compute whether a rule (conditional formatting, 18.3.1.18) applies to a cell, only what it does if it applies.
