@@ -162,7 +162,7 @@ class Finished(_Result):
 
 @dataclass(frozen=True, slots=True)
 class Checked(_Result):
-    """A sheet that was read and validated. Nothing was sent, and no journal was looked at.
+    """A sheet that was read and validated. Nothing was sent, and no journal was read.
 
     - `payable`: the rows without a defect, of all `rows`; `totals`: currency -> sum of every readable amount.
     - `defects` and `warnings`: as in `Refused`.
@@ -410,7 +410,7 @@ class Payouts:
             return self._state(task.journal, task.batch)
 
     def status(self, batch: str) -> BatchState:
-        """Return the state of a batch, also while a run is on. Sends and writes nothing."""
+        """Return the state of a batch, even during a run. Sends and writes nothing."""
         with journal_to_read(self._settings) as journal:
             return self._state(journal, self._found(journal, batch))
 
@@ -471,7 +471,7 @@ class Payouts:
         return _planned(approved, file, policy)
 
     def reconcile(self, batch: str) -> Finished:
-        """Return the state of every row of a batch, also while a run is on. Sends and writes nothing."""
+        """Return the state of every row of a batch, even during a run. Sends and writes nothing."""
         with journal_to_read(self._settings) as journal:
             end = RunEnd(0, None, interrupted=False)
             found = standings(journal, self._found(journal, batch), self._rules, end)

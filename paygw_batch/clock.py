@@ -13,7 +13,7 @@ The system chooses the thread: once a frozen process goes on, it is often anothe
 Now = Callable[[], datetime]
 """The wall clock, in UTC."""
 ElapsedS = Callable[[], float]
-"""Seconds that nobody can set back, and that go on while the machine sleeps."""
+"""Seconds that nobody can set back, and that continue while the machine sleeps."""
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 

@@ -119,7 +119,7 @@ def check_writable(path: Path) -> None:
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Return the first bytes of a regular file. Raises `OSError`, also for anything else that has a name there."""
+    """Return the first bytes of a regular file. Raises `OSError`, including for anything else with that name."""
     with open(path, "rb", opener=open_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file")

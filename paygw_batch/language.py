@@ -92,7 +92,7 @@ def say_all(*templates: str) -> tuple[str, ...]:
 
 
 def mark(template: str) -> str:
-    """Return a template as it is, for the catalogue: it is a constant, and `say` translates it where it is shown."""
+    """Return a template unchanged, for the catalogue: it is a constant, and `say` translates it when it is shown."""
     return template
 
 

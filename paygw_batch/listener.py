@@ -93,7 +93,7 @@ class ListenerApp:
         self._counted_at_s = monotonic_s()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. A body that did not arrive whole is not looked at."""
+        """Serve one request. A body that did not arrive whole is ignored."""
         try:
             status = await self._serve(scope, receive)
         except Exception as error:  # noqa: BLE001 (after any error it was not kept: the sender must hear that)

@@ -72,7 +72,7 @@ YOUNG_OBJECTS = 50_000
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Have the collector look only after `YOUNG_OBJECTS` new objects, for as long as the block lasts."""
+    """Run the collector only after every `YOUNG_OBJECTS` new objects, inside the block."""
     before = gc.get_threshold()
     gc.set_threshold(max(YOUNG_OBJECTS, before[0]), *before[1:])
     try:

@@ -100,7 +100,7 @@ class LocalServer(uvicorn.Server):
 
 
 def bounded(limit_s: float, *, heads_alone: bool = False) -> type[asyncio.Protocol]:
-    """Return a protocol that cuts a connection after `limit_s`, also while bytes still arrive.
+    """Return a protocol that cuts a connection after `limit_s`, even while bytes still arrive.
 
     With `heads_alone` the time runs only while a request's head is awaited: a client that never finishes one does not
     keep its place. Bodies and answers have separate limits.

@@ -40,7 +40,7 @@ class InstructionTotals(NamedTuple):
         return self.billions * BILLION + self.rest
 
     def numbered_from(self, number: int) -> "InstructionTotals":
-        """Return the same totals for numbers that go on from `number` where places began at 0."""
+        """Return the same totals for numbers that start at `number` instead of 0."""
         return self._replace(first=number + self.first, last=number + self.last)
 
     def and_later(self, later: "InstructionTotals") -> "InstructionTotals":

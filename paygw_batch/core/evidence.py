@@ -90,7 +90,7 @@ HOLDING = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
 GATEWAY_HAS_ORDER = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
 """The meanings of words by which the gateway has an order. Sending the order again could pay it twice."""
 FOR_A_PERSON = (Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED, Finding.NOT_FOUND)
-"""The findings that wait for a person as long as the instruction has not moved since."""
+"""The findings that wait for a person until the instruction moves."""
 
 
 @dataclass(frozen=True, slots=True)

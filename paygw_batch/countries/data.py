@@ -196,7 +196,7 @@ class OperatorsData(RootModel[dict[str, list[_Digits]]]):
 
 
 def pattern_problem(pattern: str) -> str:
-    """Return the mistake in a regular expression that Python and polars must read alike, or the empty text."""
+    """Return the error in a regular expression that Python and polars must read alike; empty if there is none."""
     if found := _NOT_PORTABLE.search(pattern):
         return f"{found[0]!r} cannot be used in a pattern here (no look-around, no back-reference, digits as [0-9])"
     try:

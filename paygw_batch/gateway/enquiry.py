@@ -51,7 +51,7 @@ class Enquirer:
 
 @dataclass(frozen=True, slots=True)
 class EnquiryAnswer:
-    """The result of an enquiry: a claim, or None and the reason; and whether to go on with the other rows."""
+    """The result of an enquiry: a claim, or None and the reason; and whether to continue with the other rows."""
 
     claim: Claim | None
     cause: str

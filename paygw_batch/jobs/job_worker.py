@@ -47,7 +47,7 @@ class Tend(Protocol):
 TEND_EVERY_S = 2.0
 """How soon a run is found that lost its jobs, or whose worker died. Jobs may be lost: this look does without them."""
 AGAIN_AFTER_S = 1.0
-"""How soon the jobs are looked at again after a failure."""
+"""The delay before checking the jobs again after a failure."""
 LASTING_S = 60.0
 _HEALTHY_S = 10.0
 _LEAVE_S = 3.0
@@ -107,7 +107,7 @@ class JobWorker:
 
     def next(self) -> AskedShare | Trouble | None:
         """Wait up to a second for the next share or trouble. Return None after that, or if `wake` was called."""
-        # The system may give a signal to any thread, as it does once a frozen process goes on. The handler is called
+        # The system may give a signal to any thread, as it does once a frozen process continues. The handler is called
         # when the main thread does something next: waiting without an end, it never did.
         with suppress(Empty):
             return self._asked.get(timeout=HEED_EVERY_S)

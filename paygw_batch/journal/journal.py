@@ -110,7 +110,7 @@ class WaitingInbox(Protocol):
 
 
 class JournalReader(ABC):
-    """The journal of one endpoint, opened for reading: one snapshot of it, also while a run writes it.
+    """The journal of one endpoint, opened for reading: one snapshot of it, even while a run writes it.
 
     Every method raises `JournalCorrupt` for damage, and `JournalError` for a read that fails.
     """

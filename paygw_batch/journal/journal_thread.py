@@ -15,7 +15,7 @@ class JournalThread:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     async def call(self, call: Callable[[], T]) -> T:
-        """Make a call. Its turn is over when the call is, also if nobody waits for it any more."""
+        """Make a call. Its turn ends with the call, even if nobody waits for it any more."""
         calling = asyncio.get_running_loop().run_in_executor(self._thread, call)
         try:
             return await asyncio.shield(calling)

@@ -1,6 +1,6 @@
-"""Encodes a notification as it is kept: byte for byte as it came, and the claim that was read from it.
+"""Encodes a notification for the inbox: the exact bytes received, and the claim read from them.
 
-The answer to an enquiry that a notification led to is kept in the same way, with a separate source.
+The answer to an enquiry caused by a notification is stored in the same way, with a separate source.
 """
 
 import base64
@@ -18,10 +18,10 @@ from paygw_batch.language import say
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A notification that was kept. `received_at` is UTC, ISO 8601 with `Z`.
+    """A stored notification. `received_at` is UTC, ISO 8601 with `Z`.
 
-    `problem` is the cause why it could not be read, and empty otherwise; of one that could not be read `body` may be
-    only the beginning, `length` bytes long in all. Nothing of it is shown: it may name a payee.
+    `problem` is why it could not be read; empty if it could. The `body` of an unreadable one may be only its beginning,
+    `length` bytes long in all. None of it is shown, because it may name a payee.
     """
 
     received_at: str
@@ -33,7 +33,7 @@ class Notification:
     problem: str
     claim: Claim = field(repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Those that matter, names in lower case."""
+    """The relevant headers, with names in lower case."""
     source: EvidenceSource = EvidenceSource.NOTIFICATION
 
 
@@ -49,7 +49,7 @@ def encode_notification(notification: Notification) -> str:
 
 
 def decode_notification(text: str) -> Notification:
-    """Return the notification that `text` encodes. Raises `InboxDamaged` when `text` encodes none."""
+    """Return the notification encoded in `text`. Raises `InboxDamaged` if there is none."""
     try:
         fields = json.loads(text)
         said = fields.pop("said")
@@ -66,7 +66,7 @@ def decode_notification(text: str) -> Notification:
 
 
 def evidence_of(entry: InboxEntry) -> Evidence:
-    """Return a notification of the inbox as evidence. Raises `InboxDamaged` when it does not read as one."""
+    """Return a notification of the inbox as evidence. Raises `InboxDamaged` if it is unreadable."""
     kept = decode_notification(entry.content)
     return Evidence(kept.source, kept.claim, entry.content, entry.number, entry.hash)
 

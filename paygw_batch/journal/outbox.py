@@ -53,7 +53,7 @@ class Outbox(ABC):
                 self._run("add_notice", **about, recipient=one.recipient, at=one.written_at, content=content, run=None)
 
     def due(self, now: datetime, *, limit: int) -> Sequence[KeptNotice]:
-        """Return up to `limit` notices that may be sent now, the oldest first."""
+        """Return up to `limit` notices that may be sent now, oldest first."""
         return [_kept(line) for line in self._run("due", now=timestamp(now), limit=limit)]
 
     def claim(self, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:

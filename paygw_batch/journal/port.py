@@ -17,7 +17,7 @@ def unwatched(done: int, rows: int) -> None:
 
 
 class EngineJournal(Protocol):
-    """The journal as an engine uses it to send batches. No call holds up the event loop; calls are made in turn."""
+    """The journal as an engine uses it to send batches. No call blocks the event loop; calls are made one at a time."""
 
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
         """Return the next READY instructions of a batch, `limit` at most, in the sheet's order; none at its end.

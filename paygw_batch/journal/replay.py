@@ -1,7 +1,7 @@
-"""Replays the journal and compares the tables with its facts: once for every store.
+"""Replays the journal and compares the tables with its facts, for every store.
 
-Lines are read side by side in the order of instructions (what they are, their facts, their order ids), so that memory
-does not grow with the journal. What only one store has, its own `verify` checks.
+Lines are read side by side in the order of instructions (the instruction, its facts, its order ids), so memory does not
+grow with the journal. Anything that only one store has is checked by its own `verify`.
 """
 
 from collections import Counter
@@ -32,9 +32,9 @@ class Opening(NamedTuple):
 
 
 def check_batches(tables: Tables, openings: Mapping[int, Opening], forgotten: Collection[int] = ()) -> None:
-    """Hold every batch, with its pages, instructions and known rows, against the fact that opened it.
+    """Check every batch, with its pages, instructions and known rows, against the fact that opened it.
 
-    Of `forgotten` ones the sheet is gone.
+    The sheets of `forgotten` batches are gone.
     """
     if [number for number, *_ in tables.run("batch_ids")] != sorted(openings):
         raise JournalCorrupt(say("The batches of the journal do not match the facts that opened them."))
@@ -48,7 +48,7 @@ def check_batches(tables: Tables, openings: Mapping[int, Opening], forgotten: Co
                     part="opened_at",
                 )
             )
-        # Who opened and approved it is in the fact alone.
+        # Only the fact says who opened and approved it.
         batch = replace(NewBatch(*about), by=opened.by, approvals=opened.approvals, plan_sha256=opened.plan_sha256)
         found = _digested(tables, number, OpeningDigests(batch, opened.first_instruction))
         if number in forgotten and found.pages == 0:
@@ -75,15 +75,15 @@ def _digested(tables: Tables, number: int, digests: OpeningDigests) -> BatchOpen
 
 
 def no_counts() -> Counter[str]:
-    """Return the counts of a journal before anything of it is counted."""
+    """Return the counts of a journal before anything is counted."""
     return Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
 
 
 @dataclass(frozen=True, slots=True)
 class PlainRows:
-    """The rows that a store has found right by itself, counted by states, and the numbers of the others, in order.
+    """The rows that a store has found right by itself, counted by state, and the numbers of the others, in order.
 
-    Each of the first has two facts and one order id.
+    Each row that was found right has two facts and one order id.
     """
 
     states: Mapping[str, int]

@@ -13,7 +13,7 @@ from paygw_batch.core.lifecycle import Fact, Standing, State
 
 @dataclass(frozen=True, slots=True)
 class ClockSeen:
-    """Our clock beside the `Date` of a reply: `ahead_s` is below zero where ours was behind. The rest: notes before."""
+    """Our clock compared with a reply's `Date`; `ahead_s` is negative if ours was behind. The rest: earlier notes."""
 
     our_time: str
     gateway_date: str
@@ -24,7 +24,7 @@ class ClockSeen:
 
 
 class InboxEnd(NamedTuple):
-    """A place in the inbox: the number of the last notification up to there (0: none), and the hash of its group."""
+    """A position in the inbox: the number of the last notification up to it (0: none), and the hash of its group."""
 
     number: int = 0
     hash: str = ""
@@ -32,25 +32,26 @@ class InboxEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The journal and how far it has come: number of its last fact (0: none) and its hash, in hex."""
+    """The journal and its head: the number of its last fact (0: none) and the fact's hash, in hex."""
 
     journal_id: str
-    """32 hex digits, given to the journal when it was made."""
+    """32 hex digits, assigned when the journal was created."""
     seq: int
     hash: str
     newest_time: str
     """No fact and no evidence is later."""
     inbox: InboxEnd
-    """How far the notifications of the inbox were taken in."""
+    """How far the inbox's notifications have been recorded."""
     clock: ClockSeen | None
-    """How far our clock was from the gateway's when that was last noted; None: no reply had a `Date`."""
+    """The last recorded difference between our clock and the gateway's; None: no reply had a `Date`."""
 
 
 class NewInstruction(NamedTuple):
-    """A row that is to become an instruction of a batch; a tuple, because a batch has a million of them.
+    """A row about to become an instruction of a batch; a tuple, because a batch can have a million.
 
-    `content` is the canonical text of everything a person decided (payee, amount, currency, country), by which the same
-    order is recognised; `minor` the amount in whole minor units; `payee` the account or phone number money goes to.
+    `content` is the canonical text of everything a person decided (payee, amount, currency, country), by which a
+    repeated order is recognised; `minor` is the amount in whole minor units; `payee` is the account or phone number to
+    pay.
     """
 
     row: int
@@ -68,9 +69,9 @@ class NewInstruction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """A row that replaces a payment which was rejected or never sent: the old instruction's number.
+    """A row that replaces a rejected or never sent payment: the old instruction's number.
 
-    One that is rejected on a person's word alone is only replaced if its attempt left no later than `cutoff`.
+    A payment rejected only on a person's word is replaced only if its attempt left no later than `cutoff`.
     """
 
     row: int
@@ -80,7 +81,7 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch about to be opened. `sheet_sha256` is the digest of the file's bytes, by which a path finds its batch."""
+    """A batch about to be opened. `sheet_sha256` is the digest of the file's bytes, which finds the batch of a path."""
 
     batch: str
     operation: str
@@ -89,13 +90,13 @@ class NewBatch:
     rows: int
     defects: int
     sheet_path: str = ""
-    """The path of the sheet when its batch was opened; its reconciliation is beside it."""
+    """The path of the sheet when its batch was opened; the reconciliation goes beside it."""
     by: str = ""
-    """Who opened it."""
+    """The person who opened it."""
     approvals: tuple[str, ...] = ()
-    """Each person who prepared or approved it, if that was asked for, as `core/recorded_words` keeps it."""
+    """Each person who prepared or approved it, if that was required, as recorded by `core/recorded_words`."""
     plan_sha256: str = ""
-    """The digest of the plan that was approved."""
+    """The digest of the approved plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class BatchRecord:
     """The reference that its order ids were derived from; empty if they were in the sheet."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return the values under their names, for JSON."""
+        """Return the values by name, for JSON."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
@@ -130,9 +131,9 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """A row whose order id was used for other content. `amendable`: rejected, or never sent, and not replaced since.
+    """A row whose order id was used for other content. `amendable`: rejected or never sent, and not replaced since.
 
-    `quarantined_since` is when the attempt left of one that is rejected on a person's word alone; None of all others.
+    `quarantined_since` is when the attempt of a row rejected only on a person's word left; None for all others.
     """
 
     row: int
@@ -148,11 +149,11 @@ class Clash:
 
 @dataclass(frozen=True, slots=True)
 class LookAlike:
-    """A row that pays the same payee the same amount as an instruction with another order id did lately."""
+    """A row that pays a payee the same amount as a recent instruction with another order id."""
 
     row: int
     client_orderid: str
-    """The other instruction's; `batch` and `opened_at` are those of its batch."""
+    """The order id of the other instruction; `batch` and `opened_at` are those of its batch."""
     batch: str
     opened_at: str
 
@@ -175,14 +176,14 @@ def reply_sha256(head: str, body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeptReply:
-    """A raw reply of the gateway: status line and headers that matter, a line each, and the body."""
+    """A raw reply of the gateway: the status line and relevant headers, one a line, and the body."""
 
     head: str = field(repr=False)
     body: bytes = field(repr=False)
 
     @property
     def sha256(self) -> str:
-        """The digest of the reply, in hex, as the fact that it led to names it."""
+        """The digest of the reply, in hex, as named by the fact that it led to."""
         return reply_sha256(self.head, self.body)
 
 
@@ -212,17 +213,17 @@ class MoveResult(Enum):
 
     MOVED = "moved"
     NOT_MOVED = "not_moved"
-    """The instruction is elsewhere; the fact is kept as a contradiction."""
+    """The instruction is in another state; the fact is kept as a contradiction."""
     HELD = "held"
-    """It was an intent for a row that evidence holds; nothing is kept of it."""
+    """It was an intent for a row that evidence holds; nothing of it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """One row of a batch with its state and its latest attempt, as people read them. None: there is nothing to say.
+    """One row of a batch with its state and latest attempt, as people read them. None: not applicable.
 
-    `instruction` and `attempt` are the numbers that facts about the row name. `attempt` counts those of the rows that
-    it replaced as well; `attempts` are its own.
+    `instruction` and `attempt` are the numbers used by facts about the row. `attempt` also counts the attempts of rows
+    that it replaced; `attempts` counts only its own.
     """
 
     row: int
@@ -241,7 +242,7 @@ class RowState:
     http_status: int | None
     error_code: str | None
     message: str | None
-    """As `core/recorded_words` keeps it."""
+    """As recorded by `core/recorded_words`."""
     possible_duplicate_of: int | None
     first_sent_at: str | None
     updated_at: str | None
@@ -266,14 +267,14 @@ LINE_COLUMNS = (
     "updated_at",
     "minor",
 )
-"""The fields of `RowState` in each line of `JournalReader.standing_lines`, in this order; states as words."""
+"""The fields of `RowState` in each line of `JournalReader.standing_lines`, in order; states as words."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """An act of a person on a batch or on one of its rows: opened, approved, resolved, released, returned.
+    """A person's action on a batch or one of its rows: opened, approved, resolved, released, returned.
 
-    `row` and `attempt` are None for an entry about the whole batch; `by` is empty if nobody was noted.
+    `row` and `attempt` are None for an entry about the whole batch; `by` is empty if nobody was recorded.
     """
 
     seq: int
@@ -289,10 +290,10 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Forgettable:
-    """The payments whose payees may be forgotten now: by batch (its number), the numbers of its instructions.
+    """The payments whose payees may be forgotten now: the numbers of instructions, by batch number.
 
-    Of a batch that has none the sheet alone is forgotten. `waiting` are batches that are not over: nobody in them is
-    forgotten. `before` is the date up to which payments are meant; empty if one person is.
+    A batch without any loses only its sheet. `waiting` are unfinished batches, in which nobody is forgotten. `before`
+    is the date before which people are forgotten; empty for one person.
     """
 
     before: str
@@ -312,13 +313,13 @@ class Forgettable:
 
 
 class OldPages(Enum):
-    """Where bytes of people who were forgotten can still be, in the files of the journal."""
+    """Where data of forgotten people may remain in the journal's files."""
 
     NOWHERE = "nowhere"
     IN_LOG = "in_log"
-    """Another program reads the file, and its log cannot be emptied: forget once more when it is closed."""
+    """Another program is reading the file, so its log cannot be emptied: forget again once it has stopped."""
     IN_DATABASE = "in_database"
-    """The server keeps old lines until its tables are written again, which is for their owner to do."""
+    """The server keeps old lines until its tables are rewritten, which only their owner can do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +335,7 @@ class WantedRows:
 
 @dataclass(frozen=True, slots=True)
 class StateTally:
-    """The count and sum of the instructions of a batch in `state`, of one country and currency."""
+    """The count and sum of a batch's instructions in `state`, for one country and currency."""
 
     country: str
     currency: str
@@ -344,20 +345,20 @@ class StateTally:
 
 
 class TallyKind(Enum):
-    """The rows of a batch that are counted."""
+    """Which rows of a batch are counted."""
 
     ALL = "all"
     KNOWN = "known"
-    """Those that an earlier batch brought."""
+    """The rows that an earlier batch brought."""
     DUE = "due"
-    """Those that may be sent: ready, and not held."""
+    """The rows that may be sent: ready, and not held."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsedSpelling:
-    """A row whose order id was never used, but one that differs only in its spelling was.
+    """A row whose order id was never used, although another spelling of it was.
 
-    `order_id` is the one that was used, as it was written then; `batch` and `opened_at` are those of its batch.
+    `order_id` is the used one, as it was spelled; `batch` and `opened_at` are those of its batch.
     """
 
     row: int
@@ -368,7 +369,7 @@ class UsedSpelling:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedBatch:
-    """A batch whose payments some given rows repeat under other order ids, and the number of those rows."""
+    """A batch whose payments are repeated by some rows under other order ids, and the number of those rows."""
 
     batch: str
     sheet_name: str
@@ -378,7 +379,7 @@ class RepeatedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A fact that did not fit the state of its instruction: it was kept, and changed nothing."""
+    """A fact that did not match its instruction's state: it was kept, and changed nothing."""
 
     seq: int
     batch: str
@@ -392,9 +393,9 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvidence:
-    """Evidence about a row that a person has to look at. `said` is the meaning of its word, None if it is not listed.
+    """Evidence about a row that a person must check. `said` is the meaning of its word, None if that is not listed.
 
-    The row has not moved since the evidence was taken in, at `taken_at`.
+    The row has not moved since the evidence was recorded, at `taken_at`.
     """
 
     number: int
@@ -410,9 +411,9 @@ class WaitingEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The reason why no run sends a ready row: evidence number `number`, taken in at `taken_at`, speaks against it.
+    """Why no run sends a ready row: evidence number `number`, recorded at `taken_at`, speaks against it.
 
-    `said` is what the evidence's word means: paid or accepted.
+    `said` is the meaning of the evidence's word: paid or accepted.
     """
 
     number: int
@@ -423,9 +424,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class CarriedOut:
-    """A statement that was carried out for a batch: its file's name and SHA-256, by whom, and when (empty: not yet).
+    """A statement carried out for a batch: its file's name and SHA-256, by whom, and when (empty: not yet).
 
-    `attempts` are pairs of an instruction that it names and the number of its attempts: it speaks of no later one.
+    `attempts` pairs each instruction that it names with its number of attempts: the statement covers no later one.
     """
 
     batch: str
@@ -438,7 +439,7 @@ class CarriedOut:
 
 @dataclass(frozen=True, slots=True)
 class FirstReading:
-    """When a statement's file was first read: the time, and the number of attempts of instructions that it names."""
+    """When a statement's file was first read: the time, and each named instruction's number of attempts."""
 
     at: str = ""
     attempts: Mapping[int, int] = field(default_factory=dict)
@@ -446,7 +447,7 @@ class FirstReading:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """A signed plan or order that counts no more: its digest, who withdrew it, and the document that says so."""
+    """A signed plan or order that is no longer valid: its digest, who withdrew it, and the document that says so."""
 
     sha256: str
     by: str
@@ -456,25 +457,25 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The messages of the gateway about the rows of one batch, or of all."""
+    """The gateway's messages about the rows of one batch, or of all."""
 
     contradictions: Sequence[Contradiction]
-    """The facts that changed nothing, except those that a person has answered since."""
+    """The facts that changed nothing, except those that a person has since answered."""
     waiting: Sequence[WaitingEvidence]
     """The evidence that waits for a person."""
     counts: Mapping[str, int]
-    """The number of messages of each finding."""
+    """The number of messages for each finding."""
     carried_out: Sequence[CarriedOut]
-    """Of one batch, the statements that were carried out for it, oldest first."""
+    """For one batch: the statements carried out for it, oldest first."""
     orders: Sequence[str] = ()
-    """Of one batch, the documents of the signed orders that were carried out for it, oldest first."""
+    """For one batch: the documents of the signed orders carried out for it, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaymentSearch:
     """The criteria of a search for payments: words of the payee, or the order id.
 
-    A payment fits if each of `words` has an alternative among the payee's words: one that ends with `*` is a beginning.
+    A payment matches if each of `words` has an alternative among the payee's words; one that ends with `*` is a prefix.
     """
 
     words: tuple[tuple[str, ...], ...]
@@ -483,7 +484,7 @@ class PaymentSearch:
 
 @dataclass(frozen=True, slots=True)
 class FoundPayment:
-    """One payment (or collection) of any batch, once: by the batch that brought it, with its state and latest attempt.
+    """One payment (or collection), listed once, under the batch that brought it, with its state and latest attempt.
 
     `fields` are those of its form. `payee` is the account or phone number.
     """
@@ -512,13 +513,13 @@ class FoundPayment:
     updated_at: str | None
 
     def to_dict(self) -> dict[str, object]:
-        """Return the values under their names, for JSON: the payee's as well."""
+        """Return the values by name, for JSON, including the payee's."""
         return {one.name: getattr(self, one.name) for one in fields(self)} | {"fields": dict(self.fields)}
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPlan:
-    """A plan as it was kept last: the whole document as text, signed. Each approval is a version more."""
+    """The newest version of a plan: the whole signed document as text. Each approval adds a version."""
 
     number: int
     version: int
@@ -527,7 +528,7 @@ class KeptPlan:
 
 
 class Occasion(StrEnum):
-    """The occasions on which people get a notice."""
+    """The events about which people get a notice."""
 
     RUN_ENDED = "run_ended"
     SHEET_REFUSED = "sheet_refused"
@@ -540,9 +541,9 @@ class Occasion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewNotice:
-    """A notice before it is kept. Each recipient gets one of a `subject`.
+    """A notice before it is stored. Each recipient gets one for each `subject`.
 
-    Without `content`, it is made when the notice is first sent. No payee's data is in it.
+    Without `content`, its content is made when the notice is first sent. It contains no payee's data.
     """
 
     occasion: Occasion
@@ -554,9 +555,9 @@ class NewNotice:
 
 @dataclass(frozen=True, slots=True)
 class KeptNotice:
-    """A notice to one recipient as the outbox has it. `id` is the same for every try.
+    """A notice to one recipient as the outbox stores it. `id` is the same for every try.
 
-    `next_at` is when it is tried next (None: never again), and `problem` why the last try failed, as a code.
+    `next_at` is the time of the next try (None: never again), and `problem` a code for why the last one failed.
     """
 
     number: int
@@ -575,12 +576,12 @@ class KeptNotice:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it was not sent, and is never tried again by itself."""
+        """Whether it was not sent, and will not be retried automatically."""
         return self.sent_at is None and self.next_at is None
 
 
 class Link(NamedTuple):
-    """The end of a chain, to which the next line is linked. `at` is the newest time of the chain."""
+    """The end of a chain, which the next line links to. `at` is the newest time in the chain."""
 
     seq: int
     hash: bytes

@@ -1,4 +1,4 @@
-"""Posts notices to a webhook, signed as Standard Webhooks has it (https://www.standardwebhooks.com)."""
+"""Posts notices to a webhook, signed according to Standard Webhooks (https://www.standardwebhooks.com)."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ _MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
 
 
 def secret_bytes(text: str) -> bytes:
-    """Return the key that a secret spells: `whsec_` and base64. Raises `ValueError`, which does not quote it."""
+    """Return the key in a secret (`whsec_` and base64). Raises `ValueError`, which does not quote it."""
     try:
         key = base64.b64decode(text.strip().removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):

@@ -141,7 +141,7 @@ class Settings(Section):
         }
 
     def missing_for(self, operation: str) -> list[str]:
-        """Return the keys that an operation needs beside those of the gateway and of its countries."""
+        """Return the keys that an operation needs in addition to those of the gateway and its countries."""
         return self.payin.missing() if operation == "payin" else []
 
     def endpoint(self) -> str:

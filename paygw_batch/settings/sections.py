@@ -70,7 +70,7 @@ TimeZone = Annotated[str, AfterValidator(_time_zone)]
 FilePath = Annotated[Path, BeforeValidator(_path)]
 """A path; relative ones are taken from the directory of the configuration file."""
 KeyPlace = Annotated[Path | str, BeforeValidator(_key_place)]
-"""The path of a private key, or its address where it is not a file."""
+"""The path of a private key, or its address if it is not a file."""
 AmountText = Annotated[Decimal, BeforeValidator(_decimal)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Address = Annotated[str, Field(pattern=r"^https?://[!-~]+$")]

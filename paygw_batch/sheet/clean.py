@@ -197,7 +197,7 @@ def kept_by_spreadsheets(text: pl.Series) -> pl.Series:
 
 
 def guarded_columns(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame with `guarded` texts. All columns are looked at together, and most of them are as they are."""
+    """Return the frame with `guarded` texts. All columns are checked together, and most stay unchanged."""
     texts = pl.selectors.string()
     at_risk = frame.select(texts.str.contains(_RISKY).any()).row(0, named=True)
     return frame.with_columns(guarded(frame[name]) for name, is_at_risk in at_risk.items() if is_at_risk)

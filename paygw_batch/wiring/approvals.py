@@ -46,7 +46,7 @@ def required_policy(settings: Settings) -> ApprovalPolicy:
 
 
 def listed_people(settings: Settings) -> People:
-    """Return everyone who prepares or approves by the configuration, also where nothing could be approved yet.
+    """Return everyone who is configured to prepare or approve, even if nothing could be approved yet.
 
     Raises `ConfigurationError` if it names nobody, or does not tell people apart.
     """

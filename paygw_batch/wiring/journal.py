@@ -109,7 +109,7 @@ def open_to_write(settings: Settings, command: str, kind: HolderKind = HolderKin
 def journal_to_read(
     settings: Settings, tell: Tell | None = None, *, must_be_known: bool = False
 ) -> Iterator[JournalReader]:
-    """Open the journal for reading, also while a run holds it; `tell` takes its notes for a person.
+    """Open the journal for reading, even while a run holds it; `tell` gets its notes for a person.
 
     One that this machine knows nothing of is looked into all the same, unless it `must_be_known`.
     """

@@ -81,7 +81,7 @@ def field_names(settings: Settings, operation: Operation) -> NotificationFields:
 
 
 def authenticity(settings: Settings, names: NotificationFields, environ: Mapping[str, str]) -> AuthenticityCheck | None:
-    """Return the configured check, None if none is. Raises `ConfigurationError` naming every key it still needs."""
+    """Return the configured check, or None. Raises `ConfigurationError` naming every key it still needs."""
     match settings.notifications.authenticity:
         case None:
             return None

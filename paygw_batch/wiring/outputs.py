@@ -50,7 +50,7 @@ class OutputKind(StrEnum):
 
 NOTHING_READ: Mapping[str, Path | None] = MappingProxyType({})
 _NOT_NEEDED = frozenset({OutputKind.LOG, OutputKind.METRICS})
-"""The outputs that a run goes on without: docs/decisions/0044."""
+"""The outputs that a run can do without: docs/decisions/0044."""
 _COLUMNS: Mapping[OutputKind, Sequence[str]] = MappingProxyType(
     {
         OutputKind.RECONCILIATION: RECONCILIATION_COLUMNS,
@@ -190,7 +190,7 @@ def _is_ours(kind: OutputKind, path: Path) -> bool:
 
 
 def _has_heading(path: Path, names: Sequence[str]) -> bool:
-    """Return whether a table of text starts with these columns, also after a spreadsheet has saved it again."""
+    """Return whether a table of text starts with these columns, even after a spreadsheet has saved it again."""
     line = head_of(path, _HEAD_BYTES).decode("utf-8-sig", "replace").partition("\n")[0].rstrip("\r")
     tables = ([cell.strip().strip('"') for cell in line.split(delimiter)] for delimiter in ",;\t")
     return any(cells[: len(names)] == [*names] for cells in tables)

@@ -126,7 +126,7 @@ def signer_key(settings: Settings, environ: Mapping[str, str]) -> SigningKey:
 
 
 def require_good_signature(key: SigningKey, text: str) -> None:
-    """Have the key sign a text that pays nobody. Raises `ConfigurationError` if the signature is not good."""
+    """Have the key sign a text that pays nobody. Raises `ConfigurationError` if the signature is invalid."""
     if not key.public.has_signed(text, base64.b64decode(key.sign(text))):
         raise KeyUnusable(key.custody.place, KeyTrouble.WRONG_SIGNATURE)
 

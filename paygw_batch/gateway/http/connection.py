@@ -87,7 +87,7 @@ class _Stage(Enum):
 class Connection(asyncio.Protocol):
     """One connection: opened (proxy, TLS), used for one exchange after another, closed.
 
-    Its user limits the time to open it; it limits an exchange itself, by the longest silence and a deadline.
+    The caller limits the time to open it; it limits each exchange itself, by a maximum silence and a deadline.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, living: set["Connection"]) -> None:

@@ -1,7 +1,7 @@
 """Runs one side of a TLS connection in memory, and chooses the trusted certificates. Uses no socket.
 
 Why not asyncio's own TLS: it cannot say how much of a request its transport still holds, nor whether a stream was ended
-by its sender (close_notify) or cut off, and it cannot resume a session, which a connection per payout asks for.
+by its sender (close_notify) or cut off, and it cannot resume a session, which one connection per payout needs.
 """
 
 import contextlib

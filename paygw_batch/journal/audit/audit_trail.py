@@ -1,7 +1,7 @@
-"""Keeps the audit trail of the console, durable, in a separate database beside the journal.
+"""Keeps the console's audit trail durable, in a separate database beside the journal.
 
-The journal has one writer, and a run holds it for as long as it lasts. The console notes meanwhile who did what. The
-trail is not part of the journal: nothing that pays reads it. Nothing in it is ever changed or removed.
+The journal has one writer, and a run holds it from start to finish. Meanwhile the console records who did what. The
+trail is not part of the journal, and nothing that pays reads it. Entries are never changed or removed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,9 +51,9 @@ _END = "SELECT number, hash FROM entry ORDER BY number DESC LIMIT 1"
 
 
 class AuditTrail:
-    """The trail of one journal, open for noting until `close`. It may be called from several threads.
+    """The trail of one journal, open for writing until `close`. Safe to call from several threads.
 
-    Several processes may note at a time. Raises `AuditDamaged`, and `JournalError` for a file that is not private.
+    Several processes may write at a time. Raises `AuditDamaged`, and `JournalError` if the file is not private.
     """
 
     def __init__(self, journal: Path, journal_id: str) -> None:
@@ -64,7 +64,7 @@ class AuditTrail:
         self._connection = _TRAIL.open(self._path, write=True)
 
     def note(self, note: AuditNote, at: str) -> AuditEnd:
-        """Make a note durable. Raises `AuditUnwritable`: then the act that it is about must not be done."""
+        """Record a note durably. Raises `AuditUnwritable`, and then the action it is about must not be done."""
         with self._lock, _TRAIL.writing(self._connection, self._path):
             entry = next_audit_entry(_end_of(self._connection, self._start), note, at)
             fetch(self._connection, _ADD, entry)

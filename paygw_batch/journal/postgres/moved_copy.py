@@ -159,7 +159,7 @@ def _stored(table: str, lines: Iterable[Sequence[Any]], segment: int) -> Iterato
 
 
 def _complete(connection: Connection[Row], segment: int, chunk_rows: int) -> None:
-    """Write all that the file does not have: seal, chunks, counts of facts; and go on with the numbers."""
+    """Write everything that the file lacks (seal, chunks, counts of facts), and continue its numbering."""
     fetch(connection, "SELECT seal_segment(%s)", (segment,))
     fetch(connection, "SELECT setval('fact_number_seq', greatest(1, (SELECT max(seq) FROM fact)))")
     query = "SELECT batch, min(number), max(number) + 1 FROM instruction GROUP BY batch ORDER BY 2"

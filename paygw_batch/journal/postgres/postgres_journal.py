@@ -164,7 +164,7 @@ class PostgresJournal(PostgresReader, Journal):
         self.writer.record_of_batch(lambda end: opening_line(end, at, number, opened))
 
     def _key_to_forget(self) -> bytes:
-        """Return the key of all hosts: once people were forgotten, the one by which they are known again."""
+        """Return the key of all hosts; once people were forgotten, the one that still recognises them."""
         if self._key.read() is None and self._run("any_forgotten"):
             raise key_is_elsewhere(self._key)
         return self._key.make()
@@ -270,7 +270,7 @@ class WorkerJournal(PostgresJournal):
         return Counter()
 
     def hurry(self) -> None:
-        """Wait no longer than a moment for a server that does not answer: this process was asked to end."""
+        """Stop waiting for an unresponsive server after a moment, because this process was asked to end."""
         self.writer.hurry()
 
     def may_decide(self) -> bool:

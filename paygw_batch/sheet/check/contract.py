@@ -46,7 +46,7 @@ def contract(country: str, rules: Rules) -> pa.DataFrameSchema:
 
 
 def checks_in(schema: pa.DataFrameSchema) -> tuple[ColumnCheck, ...]:
-    """Return the checks that the columns of a schema carry."""
+    """Return the checks of a schema's columns."""
     return tuple(check.statistics["check"] for column in schema.columns.values() for check in column.checks)
 
 

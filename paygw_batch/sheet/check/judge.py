@@ -209,7 +209,7 @@ class Judged:
 
 
 class Judge:
-    """The rules of `operation` made ready. With `derive`, order ids are not looked at.
+    """The rules of `operation`, prepared for use. With `derive`, order ids are not checked.
 
     With `checked`, no check and no warning is asked again: the rows that are not `refused` were found right before.
     """

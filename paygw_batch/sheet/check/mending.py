@@ -191,7 +191,7 @@ def with_edits(mending: Mending, cells: Iterable[tuple[int, str, str | None, str
 
 
 def with_row_out(mending: Mending, row: int, *, is_out: bool, by: str, at: str) -> Mending:
-    """Return the corrections with a row left out, or (without `is_out`) taken back."""
+    """Return the corrections with a row left out or (without `is_out`) put back."""
     others = tuple(one for one in mending.left_out if one.row != row)
     return replace(mending, left_out=(*others, RowLeftOut(row, by, at)) if is_out else others)
 

@@ -245,7 +245,7 @@ def _parts(
 def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
     """Return `validated` with further `defects` (columns as `DEFECT_SCHEMA`): their rows are no longer valid.
 
-    The batch is another one then, because fewer rows are to be paid; the rows themselves are shown as before.
+    This makes it a different batch, because fewer rows are paid; the rows themselves are shown as before.
     """
     sheet = validated.sheet
     every = validated.defects_found.joined(defects.match_to_schema(DEFECT_SCHEMA))

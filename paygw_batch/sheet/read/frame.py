@@ -1,4 +1,4 @@
-"""Holds the rows of a file as text, and makes a `Sheet` of them: the steps that all formats share."""
+"""Holds the rows of a file as text and turns them into a `Sheet`: the steps that all formats share."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field

@@ -139,7 +139,7 @@ def _parquet_stream(path: Path, options: ReadOptions, whole: Callable[[], Sheet]
 
 
 def headings_in(path: Path, options: ReadOptions) -> Sequence[SeenHeading]:
-    """Return the headings of a file with the column that each means, also where no row is a known header.
+    """Return the headings of a file with each one's column, even if no row is a known header.
 
     Raises `SheetError` for a file that cannot be read for another reason.
     """
@@ -219,7 +219,7 @@ def _which_encoding(data: bytes, error: NotUtf8) -> SheetError:
 def _bytes_of(path: Path, max_bytes: int) -> bytes:
     """Return the file's bytes, read once.
 
-    Raises `SheetError` unless it is a regular file, not empty, not too large, and left alone while it is read.
+    Raises `SheetError` unless it is a regular file, not empty, not too large, and unchanged while it is read.
     """
     try:
         # Non-blocking: opening a FIFO must not wait for someone to write to it.

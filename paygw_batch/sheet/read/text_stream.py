@@ -33,12 +33,12 @@ from paygw_batch.sheet.read.headings import Vocabulary
 from paygw_batch.sheet.read.text import UTF8_MARK, Marks, is_plain_utf8
 
 BLOCK_BYTES = 8 * 1024 * 1024
-"""How much of a file is looked at at a time. A file of one block is read as a whole."""
+"""The size of a block. A file of one block is read as a whole."""
 _HEAD_BYTES = 256 * 1024
-"""How much of a file is looked at for its header."""
+"""How much of a file is searched for its header."""
 _LOOKS = 32
 LOOK_BYTES = 16 * 1024
-"""How many places of a file are looked at before it is read, and how much of each."""
+"""The number of samples taken from a file before it is read, and the size of each."""
 
 
 class TextStream:

@@ -110,7 +110,7 @@ def log_key(journal_id: str, host_id: str) -> bytes:
 
 
 def commits_noted(path: Path, key: bytes, end: LogEnd) -> Iterator[NotedCommit]:
-    """Yield the commits of a log, the newest first, back to the first one of the file. Raises `LogBroken`."""
+    """Yield the commits of a log, newest first, back to the first in the file. Raises `LogBroken`."""
     with path.open("rb") as file:
         while end.newest:
             content = os.pread(file.fileno(), _HEAD.size, end.newest)
