@@ -2,8 +2,6 @@
 
 from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.facts.audit_chain import AuditEnd, AuditEntry, AuditNote, AuditResult
-from paygw_batch.journal.facts.chain import Identity
-from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.gate_port import (
     CountedKind,
     CountedOutcomes,
@@ -47,6 +45,7 @@ from paygw_batch.journal.values import (
     FoundPayment,
     HistoryEntry,
     Hold,
+    Identity,
     InboxEnd,
     KeptNotice,
     KeptPlan,
@@ -68,6 +67,7 @@ from paygw_batch.journal.values import (
     UsedSpelling,
     WaitingEvidence,
     Withdrawal,
+    canonical,
 )
 
 __all__ = [

@@ -28,6 +28,7 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.values import canonical
 from paygw_batch.language import say
 
 BATCH_OPENED = "batch_opened"
@@ -40,9 +41,6 @@ NewSalt = Callable[[], str]
 """Returns a salt, in hex."""
 
 _quoted = json.encoder.encode_basestring_ascii
-
-canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
-"""Writes canonical JSON: sorted keys, no blanks, ASCII only."""
 
 
 @dataclass(frozen=True, slots=True)

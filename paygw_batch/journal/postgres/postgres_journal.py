@@ -18,7 +18,7 @@ from paygw_batch.core.lifecycle import Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import BatchPart
-from paygw_batch.journal.facts.chain import Identity, forgetting_line, opening_line
+from paygw_batch.journal.facts.chain import forgetting_line, opening_line
 from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress
@@ -44,7 +44,17 @@ from paygw_batch.journal.postgres.postgres_reader import PostgresReader
 from paygw_batch.journal.postgres.session import Session, conflicting_lines, fetch
 from paygw_batch.journal.postgres.standing_lines import load_instructions
 from paygw_batch.journal.shared_run import SharedRun
-from paygw_batch.journal.values import Amendment, BatchRecord, Entry, Known, MoveResult, NewBatch, NewNotice, OldPages
+from paygw_batch.journal.values import (
+    Amendment,
+    BatchRecord,
+    Entry,
+    Identity,
+    Known,
+    MoveResult,
+    NewBatch,
+    NewNotice,
+    OldPages,
+)
 
 _AT_ONCE = 10_000
 _NOTIFICATIONS_AT_ONCE = 200

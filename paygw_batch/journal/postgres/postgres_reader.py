@@ -8,7 +8,6 @@ from typing import assert_never
 from psycopg import Connection, IsolationLevel
 from psycopg.pq import TransactionStatus
 
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.fingerprint_key import FingerprintKey
 from paygw_batch.journal.journal import JournalReader, WaitingInbox
 from paygw_batch.journal.port import VerifyProgress
@@ -20,7 +19,16 @@ from paygw_batch.journal.postgres.standing_lines import words_of
 from paygw_batch.journal.postgres.tables import PostgresTables
 from paygw_batch.journal.postgres.verify import verify_journal
 from paygw_batch.journal.shared_run import RowBeingSent, RunNow, SharedRun, WorkerLife
-from paygw_batch.journal.values import BatchRecord, Due, PaymentSearch, RowState, StateTally, TallyKind, WantedRows
+from paygw_batch.journal.values import (
+    BatchRecord,
+    Due,
+    Identity,
+    PaymentSearch,
+    RowState,
+    StateTally,
+    TallyKind,
+    WantedRows,
+)
 
 
 class PostgresReader(JournalReader):

@@ -11,11 +11,9 @@ import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.facts.chain import Identity
-from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.sqlite.schema import identity_of
-from paygw_batch.journal.values import Link
+from paygw_batch.journal.values import Identity, Link, canonical
 from paygw_batch.language import say
 
 _NAMES = "endpoint_name"

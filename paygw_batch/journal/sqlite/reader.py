@@ -19,10 +19,10 @@ from paygw_batch.journal.guards.lock import LockHolder, journal_holder
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.shared_run import RowBeingSent
-from paygw_batch.journal.sqlite import search as payee_search
 from paygw_batch.journal.sqlite import states
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
+from paygw_batch.journal.sqlite.lookups import search_expression
 from paygw_batch.journal.sqlite.schema import end_of
 from paygw_batch.journal.sqlite.tables import SqliteTables
 from paygw_batch.journal.sqlite.verify import verify
@@ -112,7 +112,7 @@ class SqliteReader(JournalReader):
                 assert_never(kind)
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        return payee_search.expression(search)
+        return search_expression(search)
 
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
         return verify(self._connection, self.path, in_parallel=True, progress=progress)

@@ -8,9 +8,8 @@ from pathlib import Path
 import apsw
 
 from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.values import Link
+from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})

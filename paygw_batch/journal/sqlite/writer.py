@@ -24,10 +24,11 @@ from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, WitnessedHead
 from paygw_batch.journal.journal import Journal
 from paygw_batch.journal.salts import new_salt
-from paygw_batch.journal.sqlite import schema, spellings
+from paygw_batch.journal.sqlite import schema
 from paygw_batch.journal.sqlite.connect import conflicting, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.forget import index_again, scrub, unguarded
+from paygw_batch.journal.sqlite.lookups import add_spellings
 from paygw_batch.journal.sqlite.outbox import add_for_run
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import (
@@ -173,7 +174,7 @@ class SqliteJournal(SqliteReader, Journal):
         with conflicting(f"batch {record.batch} is already open, or a row or an order id of it is taken"):
             are_ascii = store_batch(self._connection, record, digests, parts, known, replaced)
             first = digests.first_instruction
-            spellings.add_batch(self._connection, record.operation, record.number, first, are_ascii)
+            add_spellings(self._tables, record.operation, record.number, first, are_ascii)
         return record
 
     def _record_opening(self, number: int, at: str, opened: BatchOpened, digests: OpeningDigests) -> None:
