@@ -208,7 +208,7 @@ def batch_status(
         summary_of(record, tallies, messages, minor_units_by_currency(), being_sent),
         needing,
         [about(row) for row in rows],
-        dict(messages.counts),
+        journal.message_counts(batch),
         messages.waiting,
         messages.contradictions,
     )
@@ -314,7 +314,7 @@ def journal_status(journal: JournalReader) -> JournalStatus:
         batches,
         {state: counts[state] for state in STATES if counts[state]},
         totals_of(once, minor_units_by_currency(), being_sent),
-        dict(journal.messages().counts),
+        journal.message_counts(),
     )
 
 

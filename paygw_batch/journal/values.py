@@ -460,18 +460,12 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The messages of the gateway about the rows of one batch, or of all."""
+    """The messages of the gateway about the rows of one batch, or of all, that a person must look at."""
 
     contradictions: Sequence[Contradiction]
     """The facts that changed nothing, except those that a person has answered since."""
     waiting: Sequence[WaitingEvidence]
     """The evidence that waits for a person."""
-    counts: Mapping[str, int]
-    """The number of messages of each finding."""
-    carried_out: Sequence[CarriedOut]
-    """Of one batch, the statements that were carried out for it, oldest first."""
-    orders: Sequence[str] = ()
-    """Of one batch, the documents of the signed orders that were carried out for it, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
