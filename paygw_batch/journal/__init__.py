@@ -2,9 +2,16 @@
 
 from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.facts.audit_chain import AuditEnd, AuditEntry, AuditNote, AuditResult
-from paygw_batch.journal.gate_port import (
+from paygw_batch.journal.guards.location import make_directory
+from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.journal import Journal, JournalReader
+from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
+from paygw_batch.journal.outbox import Outbox
+from paygw_batch.journal.port import (
+    JOBS_SCHEMA,
     CountedKind,
     CountedOutcomes,
+    EngineJournal,
     Gate,
     GateGrant,
     GateReport,
@@ -12,15 +19,6 @@ from paygw_batch.journal.gate_port import (
     GateStop,
     GateStopKind,
     LimitChange,
-)
-from paygw_batch.journal.guards.location import make_directory
-from paygw_batch.journal.guards.lock import LockHolder
-from paygw_batch.journal.journal import Journal, JournalReader
-from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
-from paygw_batch.journal.outbox import Outbox
-from paygw_batch.journal.port import EngineJournal
-from paygw_batch.journal.shared_run import (
-    JOBS_SCHEMA,
     RowBeingSent,
     RunNow,
     RunOfWorkers,

@@ -21,10 +21,9 @@ from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.journal.batch_part import BatchPart, record_of
 from paygw_batch.journal.evidence_log import EvidenceLog
-from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
+from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened, history_of
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.forgetting import fingerprint, key_id
-from paygw_batch.journal.facts.history import history_of
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.facts.progress import (
     STATES,
@@ -36,12 +35,9 @@ from paygw_batch.journal.facts.progress import (
     succeed,
     waits_for_quarantine,
 )
-from paygw_batch.journal.forget import Forgetting, forgettable, remains
-from paygw_batch.journal.gate_port import Gate
-from paygw_batch.journal.guards.fingerprint_key import FingerprintKey
+from paygw_batch.journal.forget import FingerprintKey, Forgetting, forgettable, remains
 from paygw_batch.journal.kept_notification import evidence_of
-from paygw_batch.journal.port import EngineJournal, VerifyProgress, unwatched
-from paygw_batch.journal.shared_run import RowBeingSent, RunOfWorkers
+from paygw_batch.journal.port import EngineJournal, Gate, RowBeingSent, RunOfWorkers, VerifyProgress, unwatched
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import (
     Amendment,

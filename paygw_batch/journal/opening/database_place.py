@@ -22,13 +22,12 @@ from paygw_batch.errors import (
     WitnessDamaged,
 )
 from paygw_batch.files import create_once
-from paygw_batch.journal.gate_port import GateState, LimitChange
-from paygw_batch.journal.guards.fingerprint_key import FingerprintKey, fingerprint_key_path
+from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.location import check_directory, make_directory
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside
-from paygw_batch.journal.shared_run import SharedRun, SharedWork, TimetableJob, WorkerLife
+from paygw_batch.journal.port import GateState, LimitChange, SharedRun, SharedWork, TimetableJob, WorkerLife
 from paygw_batch.journal.sqlite.inbox import InboxReader
 from paygw_batch.journal.values import Identity, KeptPlan, NewNotice, Withdrawal
 from paygw_batch.language import say

@@ -21,7 +21,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalMissing
 from paygw_batch.journal.facts.codec import BATCH_FORGOTTEN
 from paygw_batch.journal.facts.progress import COLUMNS
-from paygw_batch.journal.guards.fingerprint_key import FingerprintKey, fingerprint_key_path
+from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.journal.guards.witness import read_witness, retire
 from paygw_batch.journal.opening.database_place import DatabasePlace

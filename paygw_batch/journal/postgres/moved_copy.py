@@ -11,7 +11,7 @@ from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.facts.evidence_chain import EvidenceLine
 from paygw_batch.journal.facts.progress import COLUMNS
-from paygw_batch.journal.postgres.batch_copy import divide, payee_words_of
+from paygw_batch.journal.postgres.batch_rows import divide, payee_words_of
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.migrations import fill_tables, version_in
 from paygw_batch.journal.postgres.session import SCHEMA, Row, fetch

@@ -22,9 +22,10 @@ from paygw_batch.journal.facts.chain import forgetting_line, opening_line
 from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress
-from paygw_batch.journal.guards.fingerprint_key import FingerprintKey
+from paygw_batch.journal.forget import FingerprintKey
 from paygw_batch.journal.journal import Journal, WaitingInbox, key_is_elsewhere
-from paygw_batch.journal.postgres.batch_copy import copy_batch
+from paygw_batch.journal.port import SharedRun
+from paygw_batch.journal.postgres.batch_rows import copy_batch
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal, TakenChunks
 from paygw_batch.journal.postgres.leasing.offered_chunks import (
@@ -43,7 +44,6 @@ from paygw_batch.journal.postgres.outbox import PostgresOutbox
 from paygw_batch.journal.postgres.postgres_reader import PostgresReader
 from paygw_batch.journal.postgres.session import Session, conflicting_lines, fetch
 from paygw_batch.journal.postgres.standing_lines import load_instructions
-from paygw_batch.journal.shared_run import SharedRun
 from paygw_batch.journal.values import (
     Amendment,
     BatchRecord,

@@ -14,7 +14,7 @@ from paygw_batch.journal.facts.chain import Line, follow
 from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchForgotten, decode_batch, decode_forgotten
 from paygw_batch.journal.forget import check_forgotten
 from paygw_batch.journal.port import VerifyProgress
-from paygw_batch.journal.postgres.batch_copy import payee_words_of
+from paygw_batch.journal.postgres.batch_rows import payee_words_of
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
 from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW
