@@ -120,7 +120,7 @@ FLOORS = {
         "console_app",
     ),
     "cli": (
-        "invocation options signals help_texts help_examples",
+        "invocation options signals help_texts",
         "screen",
         "send_batch sheet_questions",
         "commands",
