@@ -1,4 +1,4 @@
-"""Forbids core dumps, builds the environment of child processes, and says what the program runs on.
+"""Forbids core dumps, builds the environment of child processes, and describes the machine.
 
 Secrets are in memory and in the environment. Neither a crash nor a child may carry them out.
 """

@@ -1,6 +1,6 @@
-"""Shows a person at a terminal a sheet's findings and totals, asks what it leaves open, and reads it with the answers.
+"""Shows a sheet's findings and totals at a terminal, asks its open questions, and reads it with the answers.
 
-It loads no journal: `validate` needs none.
+It loads no journal, because `validate` needs none.
 """
 
 import shlex

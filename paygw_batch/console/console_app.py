@@ -1,4 +1,4 @@
-"""Builds the application, every path with its handler and who may ask for it, and serves it until a signal."""
+"""Builds the application (every path, its handler, and who may request it), and serves it until a signal."""
 
 import asyncio
 import socket

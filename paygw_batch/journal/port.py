@@ -1,4 +1,4 @@
-"""Declares what a run needs to send a batch: the journal, the shared run, and the limits of all workers."""
+"""Declares the interfaces that a run sends with: the journal, the shared run, and the limits of all workers."""
 
 import asyncio
 from collections import Counter
@@ -13,7 +13,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.values import Due, Entry, MoveResult
 
 VerifyProgress = Callable[[int, int], None]
-"""Takes the number of rows replayed so far, and the number of all."""
+"""Receives the number of rows replayed so far, and the total."""
 
 
 def unwatched(done: int, rows: int) -> None:
@@ -24,7 +24,7 @@ class EngineJournal(Protocol):
     """The journal as an engine uses it to send batches. No call blocks the event loop; calls are made one at a time."""
 
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
-        """Return the next READY instructions of a batch, `limit` at most, in the sheet's order; none at its end.
+        """Return the next READY instructions of a batch, at most `limit`, in the sheet's order; none at its end.
 
         Each is given once. One that evidence contradicts is held, and left out, until a person settles it: a row that
         was released, and that the gateway or a statement then says is paid.
@@ -47,7 +47,7 @@ class EngineJournal(Protocol):
         ...
 
     async def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Take in the notifications that wait, as `Journal.drain_inbox` does."""
+        """Record the notifications that wait, as `Journal.drain_inbox` does."""
         ...
 
 
@@ -193,7 +193,7 @@ JOBS_SCHEMA = "paygw_jobs"
 
 @dataclass(frozen=True, slots=True)
 class SharedRun:
-    """A run of a batch (`batch` is its number in the journal) that workers send together, as it is now."""
+    """A run of a batch (`batch` is its number in the journal) that workers send together, in its present state."""
 
     number: int
     batch: int

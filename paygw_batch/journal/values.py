@@ -461,7 +461,7 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The messages of the gateway about the rows of one batch, or of all, that a person must look at."""
+    """The gateway's messages, about the rows of one batch or of all, that a person must check."""
 
     contradictions: Sequence[Contradiction]
     """The facts that changed nothing, except those that a person has since answered."""

@@ -224,7 +224,7 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
 
 
 def drain_inbox(settings: Settings, journal: Journal, tell: Tell, *, is_quiet: bool = False) -> None:
-    """Take in the notifications that wait, and clear those about people who were forgotten on another host.
+    """Record the waiting notifications, and clear those about people who were forgotten on another host.
 
     A damaged inbox is reported and stops nothing: payouts do not need it.
     """

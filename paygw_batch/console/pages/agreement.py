@@ -101,7 +101,7 @@ class Agreement(ABC, Generic[Document]):
     only_maker: ClassVar[str]
     other_person: ClassVar[str]
     next_steps: ClassVar[Mapping[Stage, str]]
-    """The next step in a list, and the request (with `by` and `what`) to the person whose turn it is."""
+    """The next step as a list shows it, and the request (with `by` and `what`) to the person who takes it."""
     asks: ClassVar[Mapping[Stage, str]]
 
     visit: Visit

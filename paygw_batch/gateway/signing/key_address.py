@@ -1,4 +1,4 @@
-"""Reads the address of a key that is not a file, `pkcs11:` (RFC 7512) or `awskms:`, and words the troubles with it."""
+"""Reads the address of a key that is not in a file, `pkcs11:` (RFC 7512) or `awskms:`, and words its errors."""
 
 import json
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Computes the progress of an instruction from facts: its standing in the state machine, and its latest evidence.
 
 Pure, and shared by every store: `advance` is `core.lifecycle.step` plus the columns a person reads in the
-reconciliation. The evidence always speaks of the latest attempt, and an intent wipes that of the attempt before. A
+reconciliation. The evidence is always about the latest attempt: an intent removes the previous attempt's. A
 replay does the same with all facts of an instruction; `verify` compares the result with the tables.
 """
 

@@ -1,8 +1,8 @@
-"""What payments are looked up by, written with each batch: the payee's words, and ids and references in one spelling.
+"""Stores the keys by which payments are found: the payee's words, and order ids and references in one spelling.
 
-The words are in SQLite's own full-text index. An order id of ASCII alone is found by an index over SQLite's own
-`lower`, which is all that `spelled_alike` does to it. The others, few in any journal, are in a table beside it. All of
-it is derived, and checked: a payment that an index misses would look as if it had never been made.
+They are written with each batch. The words are in SQLite's full-text index. An ASCII order id is found through an index
+on SQLite's own `lower`, which for ASCII does all that `spelled_alike` does; the few others are in a separate table. All
+of it is derived, and checked: a payment missing from an index would look as if it had never been made.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int,
 
 
 def check_words(connection: apsw.Connection) -> None:
-    """Raise `JournalCorrupt` unless the index of payees is that of the instructions."""
+    """Raise `JournalCorrupt` unless the payee index matches the instructions."""
     words = "SELECT term, group_concat(doc || ' ' || offset) FROM payment_word GROUP BY term"
     with closing(apsw.Connection(":memory:")) as again:
         for (statement,) in fetch(

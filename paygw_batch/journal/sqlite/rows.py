@@ -47,7 +47,7 @@ _ADD_INSTRUCTION = """INSERT INTO instruction
 """The stored values of a `NewInstruction`, numbered on from the highest. Most contents end with the fields, which have
 their own column, and are stored without them; content that begins with the mark is refused."""
 ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
-"""Takes the texts that name the payee of an instruction into the index of payees (`lookups.py`)."""
+"""Adds the texts that name the payee of an instruction to the payee index (`lookups.py`)."""
 CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"
 """SQL for an instruction's content."""
 

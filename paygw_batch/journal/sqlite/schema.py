@@ -1,7 +1,7 @@
-"""Makes and migrates the tables of a journal, and reads and keeps what it is: its identity, its names, its adoptions.
+"""Creates and migrates a journal's tables, and keeps its identity, names and adoptions.
 
-Names, and people's statements that it is the newest copy, are two separate chains, like the facts: the hash of a line
-is SHA-256 over the hash before it and all its columns.
+The names, and people's statements that this copy is the newest, are two separate chains like the facts: the hash of a
+line is SHA-256 over the hash before it and all its columns.
 """
 
 import hashlib

@@ -3,10 +3,10 @@
 Every write is one transaction. It is durable before its call returns, and the witness notes it before anything may be
 sent on it. The chain is a second guard beside the lock: only one writer can use each fact number.
 
-An engine makes one call at a time. Only the wait for a slow disk happens in a thread: the rest of an append is made in
-the event loop, because two threads that both compute hand the interpreter to and fro at every statement, and that costs
-more than it spares. A quick disk is waited for in the event loop as well: the thread would take longer to get the
-interpreter than the disk takes (docs/decisions/0051).
+An engine makes one call at a time. Only the wait for a slow disk moves to a thread; the rest of an append stays in the
+event loop, because two threads that both compute pass the interpreter back and forth at every statement, which costs
+more than it saves. A fast disk is awaited in the event loop too: getting the interpreter back would take the thread
+longer than the disk takes (docs/decisions/0051).
 """
 
 import asyncio
@@ -312,7 +312,7 @@ _FIRST_AVERAGE_S = 2 * QUICK_S
 
 
 class SqliteEngineJournal:
-    """Implements `EngineJournal` on a journal in a file, for one run, without holding up its event loop."""
+    """Implements `EngineJournal` for one run, on a journal in a file, without blocking the event loop."""
 
     def __init__(self, journal: SqliteJournal, clock: Callable[[], float] = time.perf_counter) -> None:
         self._journal = journal
