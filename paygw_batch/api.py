@@ -201,7 +201,7 @@ class WaitingRow(_Result):
 
 @dataclass(frozen=True, slots=True)
 class BatchState(_Result):
-    """The state of a batch as the journal has it now; `needs_person` are all rows that need a person."""
+    """The state of a batch as the journal has it now; `needs_person` lists all rows that need a person."""
 
     conclusion: Conclusion
     message: str
@@ -295,7 +295,7 @@ class Payouts:
 
         A frame needs a `name`, the file name that its sheet would have. `expected` are the control totals of the sheet.
         `repeats_meant` allows a repeat of a recent batch under other ids. `plan` is the approved plan, if required.
-        `worksheet` and `encoding` answer what a file leaves open. `by` is the person who decides, beside the login.
+        `worksheet` and `encoding` answer a file's open questions. `by` is the person who decides, besides the login.
         `wait` waits for another run that holds the journal. `stop_on` names signals that stop the run.
 
         Entering raises `SheetError`, `ConfigurationError`, `ApprovalError`, `JournalHeld`, `JournalMissing` and their
@@ -375,7 +375,7 @@ class Payouts:
     ) -> Run:
         """Return a run that releases the rejected rows of a batch (all, or `rows`), and sends all due rows.
 
-        Entering raises `UsageError` where a named row may not be released: then none is.
+        Entering raises `UsageError` if a named row may not be released, and then releases none.
         """
         who = person(by)
 
@@ -389,7 +389,7 @@ class Payouts:
     ) -> BatchState:
         """Settle rows on the word of one person, and return the state of the batch.
 
-        Raises `UsageError` if a row may not be settled so (then none is), and `ApprovalError` where it takes two.
+        Raises `UsageError` if a row may not be settled this way (then none is), `ApprovalError` if it takes two people.
         """
         who, words = person(by), required_line(evidence, "evidence")
         settlements = [Settlement(row, resolution, words) for row in rows]

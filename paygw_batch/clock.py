@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 HEED_EVERY_S = 1.0
 """How often a waiting main thread wakes up. Only then does it handle a signal that reached another thread.
 
-The system chooses the thread: once a frozen process goes on, it is often another one.
+The system chooses the thread: once a frozen process continues, it is often another one.
 """
 
 Now = Callable[[], datetime]

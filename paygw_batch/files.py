@@ -157,7 +157,7 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """As `appearing`, for a file that no person named. Raises `OSError`."""
+    """Like `appearing`, for a file that no person named. Raises `OSError`."""
     descriptor, temporary = _begin(path)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor, whose mode is 0600)

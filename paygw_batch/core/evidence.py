@@ -56,15 +56,15 @@ class Finding(StrEnum):
     TO_CONFIRM = "to_confirm"
     """Nothing proves it: a person has to find out whether it is true."""
     AMBIGUOUS = "ambiguous"
-    """More than one attempt or instruction has this order id: a person has to find out which is meant."""
+    """More than one attempt or instruction has this order id: a person has to find out which one."""
     UNMATCHED = "unmatched"
     """It names our order, and another amount or currency, or none."""
     SUPERSEDED = "superseded"
-    """It speaks of an attempt that another one followed."""
+    """It is about an attempt that another one followed."""
     NOT_FOUND = "not_found"
     """The gateway says that it does not know the order: evidence for a person, never a release."""
     UNLISTED = "unlisted"
-    """Its status word is none that the configuration lists."""
+    """The configuration does not list its status word."""
     FORGED = "forged"
     """It failed the authenticity check."""
     UNKNOWN_ORDER = "unknown_order"
@@ -108,7 +108,7 @@ class SignedOrder:
 
 
 class Meant(StrEnum):
-    """Which attempt of an instruction a claim speaks of, by the times that it states."""
+    """Which attempt of an instruction a claim is about, by the times that it states."""
 
     UNSTATED = "unstated"
     """It states no time, or one that leaves it open."""
@@ -135,7 +135,7 @@ class StatedTimes:
 
 
 def meant_attempt(times: StatedTimes, intended_at: str | None) -> Meant:
-    """Return which attempt is meant, where the latest one was intended at `intended_at` (None: there is none).
+    """Return the attempt that this is about, if the latest one was intended at `intended_at` (None: there is none).
 
     Words from before an attempt left cannot be about it. A time that holds the intent within its unit (a bare date
     of the same day) leaves it open.
@@ -169,7 +169,7 @@ class Claim:
     is_current: bool = False
     times: StatedTimes = StatedTimes()
     attempts: Mapping[int, int] = field(default_factory=dict)
-    """The attempts there were of an instruction when the claim was first read: it speaks of no later one."""
+    """The number of an instruction's attempts when the claim was first read: it covers no later one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An instruction that goes, or went, by the order id of a claim."""
+    """An instruction that uses, or used, the order id of a claim."""
 
     number: int
     client_orderid: str
@@ -289,12 +289,12 @@ def _is_about(claim: Claim, candidate: Candidate) -> bool:
 
 
 def _finding(claim: Claim, said: OutcomeKind, candidate: Candidate) -> tuple[Finding, int]:
-    """Return the outcome that a proven claim would give, and the attempt it speaks of."""
+    """Return the outcome that a proven claim would give, and the attempt it is about."""
     standing = candidate.standing
     if _is_unheard_of(claim, candidate):
         return Finding.CONTRADICTING, max(standing.attempt - candidate.is_attempt_unknown, 0)
     if candidate.sent_order_id is None:
-        # Never sent: the gateway has it from someone else, and the row must be looked at before it leaves.
+        # Never sent: the gateway has it from someone else, and a person must check the row before it leaves.
         return (Finding.LATE if said is OutcomeKind.REJECTED else Finding.CONTRADICTING), standing.attempt
     if claim.order_id != candidate.sent_order_id:
         # After a person's word an "accepted" of the attempt before is not a late message: that word was wrong.
@@ -340,7 +340,7 @@ def _of_latest(claim: Claim, said: OutcomeKind, candidate: Candidate) -> Finding
     if state == said.value:
         return Finding.REPEATED
     if state is State.READY and said in GATEWAY_HAS_ORDER:
-        return Finding.CONTRADICTING  # whichever attempt it speaks of: to send another would pay twice
+        return Finding.CONTRADICTING  # whichever attempt it is about, sending another would pay twice
     if said is OutcomeKind.ACCEPTED and state in {State.PAID, State.REJECTED, State.RETURNED, State.REPLACED}:
         is_telling = claim.is_current or candidate.standing.is_rejected_by_word
         return Finding.CONTRADICTING if is_telling and state is State.REJECTED else Finding.LATE

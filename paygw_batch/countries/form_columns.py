@@ -30,7 +30,7 @@ class SheetColumns:
     `codes`: the columns of the kind `country` beside the country of the row, which must not contradict it.
     `shown_otherwise`: columns whose value the reconciliation shows under another name, or that repeat the country.
     `reconciled`: operation -> the columns that the reconciliation shows under their own name, behind its own.
-    `labels`: columns -> what people call them, in English; a column that has none is called by its name.
+    `labels`: the English names of columns, for people; a column without one is called by its own name.
     """
 
     of_operation: Mapping[str, tuple[str, ...]]

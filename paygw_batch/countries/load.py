@@ -151,7 +151,7 @@ class _Case:
 
     @property
     def form_name(self) -> str:
-        """The form that counts; empty while there is none."""
+        """The form in use; empty while there is none."""
         return self.documented_form or self.terms.form or ""
 
     @property
@@ -280,7 +280,7 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
 
 
 def _purposes(case: _Case) -> Mapping[str, PurposeTerms]:
-    """Return the purposes that a row may choose: by the senders' words, and by the codes themselves."""
+    """Return the purposes that a row may choose, by the senders' words and by the codes themselves."""
     chosen = case.terms.purposes
     own = [] if case.terms.purpose is None else [PurposeTerms(case.terms.purpose, case.terms.operator)]
     by_code = {fold_word(one.purpose): one for one in (*chosen.values(), *own)} if chosen else {}
@@ -288,7 +288,7 @@ def _purposes(case: _Case) -> Mapping[str, PurposeTerms]:
 
 
 def _phone_as_account(case: _Case) -> str:
-    """Return the field that is the account too in a sheet without accounts; empty: none is.
+    """Return the field that doubles as the account in a sheet without accounts; empty if none does.
 
     If banks are paid as well, a phone may be no account at all: then only the configuration says so.
     """
@@ -314,7 +314,7 @@ def _several_purposes(operation: str, read: files.OperationData, rules: Rules) -
 
 
 def _wrong_terms(case: _Case) -> Iterator[str]:
-    """Yield a sentence for each of the operator's terms that cannot be meant, beginning with its key."""
+    """Yield a sentence for each of the operator's terms that makes no sense, beginning with its key."""
     yield from _wrong_form(case)
     yield from _wrong_values(case)
     yield from _wrong_amounts(case)
@@ -356,7 +356,7 @@ def _wrong_values(case: _Case) -> Iterator[str]:
 
 
 def _wrong_fields(case: _Case) -> Iterator[str]:
-    """Yield a sentence for each name under `optional`, `also` and `defaults` that cannot be meant."""
+    """Yield a sentence for each name under `optional`, `also` and `defaults` that makes no sense."""
     if not case.sent:
         return
     for name in case.terms.optional:
@@ -406,7 +406,7 @@ def _wrong_operator(case: _Case) -> Iterator[str]:
 
 
 def _wrong_purposes(case: _Case) -> Iterator[str]:
-    """Yield a sentence for each of the senders' words for a purpose that cannot be meant."""
+    """Yield a sentence for each of the senders' words for a purpose that makes no sense."""
     seen: dict[str, str] = {}
     for word, one in case.terms.purposes.items():
         key = f"{case.key}.purposes.{word}"

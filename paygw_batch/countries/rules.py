@@ -141,7 +141,7 @@ class MobileNumbers:
 class PurposeTerms:
     """A purpose that a row of a sheet may choose, and the mobile operator whose wallets it names, if that is said.
 
-    `word` is the sender's word for it, as it is configured; empty: the purpose is chosen by itself.
+    `word` is the sender's configured word for it; empty: the purpose is chosen by its code.
     """
 
     purpose: str

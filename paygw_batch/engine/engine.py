@@ -327,7 +327,7 @@ class Engine:
         concluded = self._record(row, Concluded(verdict.outcome), kept)
         if not isinstance(verdict.advice, TryAgain):
             # The outcome is handed in before the intent of the row that takes its place: they share a commit, and no
-            # commit shows more rows in flight than there are places.
+            # commit shows more rows in flight than there are slots.
             self._land(row)
         try:
             await concluded

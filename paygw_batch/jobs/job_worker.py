@@ -100,7 +100,7 @@ class JobWorker:
 
     def start(self) -> None:
         """Begin to take jobs."""
-        for name in ("procrastinate", "psycopg.pool"):  # what goes wrong is said in a sentence, by the main thread
+        for name in ("procrastinate", "psycopg.pool"):  # the main thread reports errors, in one sentence
             logging.getLogger(name).addHandler(logging.NullHandler())
             logging.getLogger(name).propagate = False
         self._thread.start()

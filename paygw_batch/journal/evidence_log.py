@@ -174,7 +174,7 @@ class EvidenceLog:
         return {row: Hold(number, EvidenceSource(source), said, at) for row, number, source, said, at in found}
 
     def first_reading(self, sha256: str) -> FirstReading:
-        """Return when a statement's file was first read, for whichever batch."""
+        """Return when a statement's file was first read, for any batch."""
         lines = self._run("evidence_naming", source=EvidenceSource.STATEMENT.value, text=sha256)
         return first_reading_of(sha256, lines)
 

@@ -75,7 +75,7 @@ _AT_ONCE = 5_000
 
 
 class Forgetting:
-    """Takes the people out of some instructions and batches, within the open transaction."""
+    """Removes people from instructions and batches, inside the open transaction."""
 
     def __init__(self, tables: Tables, key: bytes) -> None:
         self._tables, self._key = tables, key

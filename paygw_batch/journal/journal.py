@@ -301,7 +301,7 @@ class JournalReader(ABC):
             return self._evidence.holds(batch)
 
     def first_reading(self, sha256: str) -> FirstReading:
-        """Return when the file of a statement with this digest was first read, for whichever batch."""
+        """Return when the file of a statement with this digest was first read, for any batch."""
         with self._translating_errors():
             return self._evidence.first_reading(sha256)
 
@@ -646,7 +646,7 @@ class Journal(JournalReader):
         """Remove the bytes of forgotten people, as far as this store can; return where some remain."""
 
     def _key_to_forget(self) -> bytes:
-        """Return the key by which people are forgotten now, made where there is none."""
+        """Return the key by which people are forgotten now; create it if there is none."""
         return self._key.make()
 
     @abstractmethod

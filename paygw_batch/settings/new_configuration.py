@@ -44,7 +44,7 @@ class NewEndpoint:
 
 
 def endpoint_text(endpoint: NewEndpoint) -> str:
-    """Return the configuration of a real endpoint. A setting that is not known yet is there as a comment."""
+    """Return the configuration of a real endpoint. A setting that is not known yet is written as a comment."""
     lines = [
         "# Written by `paygw-batch init`. No secret belongs in this file. It decides where money goes: keep it 0600.",
         "# What the gateway's operator answers is filled in where a line begins with `# `. Then: paygw-batch doctor",

@@ -128,7 +128,7 @@ class Validated:
 
     @property
     def defects(self) -> pl.DataFrame:
-        """Every defect. Of a large sheet with very many, this goes through it once more."""
+        """Every defect. For a large sheet with very many, this reads the sheet again."""
         return self.defects_found.every.frame
 
     @property

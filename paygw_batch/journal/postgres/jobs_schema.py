@@ -1,4 +1,4 @@
-"""Makes the tables of procrastinate, which assigns jobs to workers, in a schema beside the journal's.
+"""Creates the tables of procrastinate, which assigns jobs to workers, in a schema beside the journal's.
 
 No journal reads them: they can be emptied at any time, and no row is lost or sent twice. The version is in the comment
 of the schema, so that emptied tables keep it.
@@ -34,7 +34,7 @@ def newest_jobs_version() -> str:
 
 
 def jobs_version_in(connection: Connection[Row]) -> str:
-    """Return the version of the tables of jobs; an empty text if there are none."""
+    """Return the version of the job tables; empty if there are none."""
     found = fetch(connection, _COMMENT, (JOBS_SCHEMA,))
     return (found[0][0] or "") if found else ""
 

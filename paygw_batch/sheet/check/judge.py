@@ -211,7 +211,7 @@ class Judged:
 class Judge:
     """The rules of `operation`, prepared for use. With `derive`, order ids are not checked.
 
-    With `checked`, no check and no warning is asked again: the rows that are not `refused` were found right before.
+    With `checked`, no check or warning is repeated: rows that are not `refused` were found right earlier.
     """
 
     def __init__(self, operation: str, rules: Rules, *, derive: bool, checked: bool = False) -> None:
