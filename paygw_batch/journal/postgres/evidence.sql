@@ -40,7 +40,7 @@ SELECT number, hash FROM evidence ORDER BY number DESC LIMIT 1
 SELECT (SELECT max(head_at) FROM segment), (SELECT taken_at FROM evidence ORDER BY number DESC LIMIT 1)
 
 -- name: marks
--- The newest times, as `newest_times` has them, how far the inbox was taken in, and the newest note of the clock.
+-- The newest times, as in `newest_times`, how far the inbox has been recorded, and the newest note of the clock.
 SELECT (SELECT max(head_at) FROM segment), (SELECT taken_at FROM evidence ORDER BY number DESC LIMIT 1),
     taken.spooled, taken.spool_hash,
     (SELECT content FROM evidence WHERE finding = :clock ORDER BY number DESC LIMIT 1)
@@ -49,7 +49,7 @@ FROM (SELECT 1) one LEFT JOIN (
 ) taken ON true
 
 -- name: inbox_end
--- How far the inbox was taken in.
+-- How far the inbox has been recorded.
 SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spooled DESC LIMIT 1
 
 -- name: newest_forgotten_notification
@@ -92,7 +92,7 @@ FROM {unanswered_about} {progress_of_evidence}
 WHERE p.state = 'ready' ORDER BY 1, e.number DESC
 
 -- name: known_as
--- The instructions of every operation that go, or went, by an order id.
+-- The instructions of every operation that use, or used, an order id.
 SELECT p.number, p.client_orderid, p.amount, p.currency, {progress}
 FROM progress p WHERE p.number IN (
     SELECT instruction FROM order_id
@@ -117,8 +117,8 @@ WHERE NOT EXISTS (
 ) ORDER BY f.number
 
 -- name: waiting
--- The evidence that waits for a person, of one batch or of all: the row has not moved since it came. In the same
--- instant times do not tell, and numbers do.
+-- The evidence that waits for a person, of one batch or of all: its row has not moved since. Within the same
+-- instant, numbers decide instead of times.
 SELECT e.number, b.batch, coalesce(e.row, p.row), p.client_orderid, p.state, e.finding, e.said, e.source, e.taken_at
 FROM {evidence_about} {progress_of_evidence} JOIN batch b ON b.number = coalesce(:batch, p.batch)
 WHERE e.finding IN ({for_a_person}) AND coalesce(p.updated_at, '') <= e.taken_at AND NOT EXISTS (
@@ -127,7 +127,7 @@ WHERE e.finding IN ({for_a_person}) AND coalesce(p.updated_at, '') <= e.taken_at
 ) ORDER BY e.number
 
 -- name: counts
--- How much evidence there is of each finding; no person's word.
+-- The amount of evidence for each finding, without people's decisions.
 SELECT finding, count(*) FROM evidence WHERE finding NOT IN ({notes}) GROUP BY 1 ORDER BY 1
 
 -- name: counts_of_batch

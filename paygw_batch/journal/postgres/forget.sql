@@ -9,15 +9,15 @@ SELECT number FROM batch WHERE opened_at < :before ORDER BY number
 SELECT max(s.updated_at) FROM instruction i JOIN standing s ON s.instruction = i.number WHERE i.batch = :batch
 
 -- name: not_forgotten
--- The instructions of a batch of which nobody was forgotten yet.
+-- The instructions of a batch whose people are not forgotten yet.
 SELECT number FROM instruction WHERE batch = :batch AND forgotten IS NULL ORDER BY number
 
 -- name: not_forgotten_of
--- Those of some instructions of which nobody was forgotten yet, with their batches.
+-- Those of some instructions whose people are not forgotten yet, with their batches.
 SELECT number, batch FROM instruction WHERE number = ANY (:numbers) AND forgotten IS NULL ORDER BY 1
 
 -- name: knowing
--- The rows of other batches that some instructions are.
+-- The rows of other batches that are the given instructions.
 SELECT batch, instruction FROM known WHERE instruction = ANY (:numbers)
 
 -- name: has_sheet
@@ -29,7 +29,7 @@ SELECT 1 FROM page WHERE batch = :batch LIMIT 1
 SELECT begin_forgetting(:batch)
 
 -- name: to_forget
--- Some instructions, as `NewInstruction` has them, with their salts.
+-- Some instructions, in the columns of `NewInstruction`, with their salts.
 SELECT number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, content, salt
 FROM instruction WHERE number = ANY (:numbers) ORDER BY number
 
@@ -66,12 +66,12 @@ WHERE forgotten IS NULL AND finding <> 'order' AND (
 SELECT number, content FROM evidence WHERE finding = 'order' AND forgotten IS NULL ORDER BY number
 
 -- name: rows_of
--- The rows of a batch that some instructions are; the batch by its id.
+-- The rows of a batch (by its id) that are the given instructions.
 SELECT c.row FROM batch b JOIN covered c ON c.batch = b.number
 WHERE b.batch = :batch AND c.instruction = ANY (:numbers)
 
 -- name: forget_evidence
--- Puts what is left in the place of what evidence says.
+-- Replaces the content of evidence by what is left of it.
 SELECT forget_evidence(:mark, :number::bigint[], :content::text[])
 
 -- name: forget_sheet
@@ -99,7 +99,7 @@ ORDER BY i.number, f.nth
 SELECT {columns} FROM evidence WHERE forgotten = :mark ORDER BY number
 
 -- name: reference_left
--- The reference of a batch: it can no longer be made of its first row.
+-- The reference of a batch, which its first row can no longer yield.
 SELECT reference FROM batch WHERE number = :batch AND reference <> ''
 
 -- name: forgetting_facts
@@ -111,14 +111,14 @@ SELECT mark, batch, details FROM forgetting_fact ORDER BY mark
 SELECT mark, batch FROM forgetting ORDER BY mark
 
 -- name: count_forgotten
--- How many instructions, and how much evidence, were forgotten.
+-- The numbers of forgotten instructions and of forgotten evidence.
 SELECT (SELECT count(*) FROM instruction WHERE forgotten IS NOT NULL), (SELECT count(*) FROM evidence WHERE forgotten IS NOT NULL)
 
 -- name: any_forgotten
--- Whether anybody was forgotten.
+-- Whether anyone was forgotten.
 SELECT 1 FROM instruction WHERE forgotten IS NOT NULL LIMIT 1
 
 -- name: keys_since
--- The keys by which people of batches opened after a time were forgotten.
+-- The keys under which people of batches opened after a time were forgotten.
 SELECT DISTINCT coalesce(f.details::json ->> 'key', '') FROM forgetting_fact f JOIN batch b ON b.number = f.batch
 WHERE b.operation = :operation AND b.opened_at > :since

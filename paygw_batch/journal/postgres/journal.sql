@@ -1,7 +1,7 @@
 -- The statements of `journal.py` for PostgreSQL.
 
 -- part: batches_as_recorded
--- Batches as `BatchRecord` has them.
+-- Batches in the columns of `BatchRecord`.
 SELECT number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path, reference FROM batch
 
 -- part: of_people
@@ -42,7 +42,7 @@ SELECT max(head_at) FROM segment
 {batches_as_recorded} WHERE batch = :batch AND operation = coalesce(:operation, operation) ORDER BY number LIMIT 1
 
 -- name: batch_title
--- What people call a batch by.
+-- The names that people use for a batch.
 SELECT batch, sheet_name, opened_at FROM batch WHERE number = :batch
 
 -- name: operation_of
@@ -58,12 +58,12 @@ SELECT DISTINCT operation FROM batch
 SELECT 1 FROM batch WHERE operation = :operation AND opened_at > :since LIMIT 1
 
 -- name: any_order_id
--- Whether any order id of an operation was used at all.
+-- Whether any order id of an operation was ever used.
 SELECT 1 FROM order_id WHERE operation = :operation LIMIT 1
 
 -- name: compare
 -- The instruction that has the order id of a row, and whether that is the id and the content that it began with.
--- Of a payee who was forgotten there is a fingerprint, which the row's own content is held against.
+-- A forgotten payee has a fingerprint, which the row's own content is compared with.
 SELECT u.row, u.order_id, p.number, p.client_orderid = u.order_id, p.content = u.content,
     CASE WHEN p.forgotten IS NOT NULL THEN p.content END, CASE WHEN p.forgotten IS NOT NULL THEN u.content END, p.state, p.attempt, p.possible_duplicate_of, p.error_code, p.intended_at, b.batch, p.row, b.opened_at
 FROM unnest(:row::bigint[], :order_id::text[], :content::text[]) WITH ORDINALITY u(row, order_id, content, place)
@@ -142,7 +142,7 @@ SELECT number FROM page WHERE batch = :batch ORDER BY number
 SELECT content FROM page WHERE batch = :batch AND number = :number
 
 -- name: customer_urls
--- The facts of a batch that name where a customer pays, of latest attempts.
+-- The facts about latest attempts in a batch that name where a customer pays.
 SELECT c.row, f.details FROM covered c JOIN fact f ON f.instruction = c.instruction
 JOIN standing s ON s.instruction = f.instruction AND s.attempt = f.attempt
 WHERE c.batch = :batch AND strpos(f.details, '"customer_url"') > 0 AND f.contradicts IS NULL
@@ -159,11 +159,11 @@ FROM fact f JOIN known k ON k.instruction = f.instruction WHERE k.batch = :batch
 ORDER BY 1
 
 -- name: payments_fitting
--- The newest payments whose payee's words fit.
+-- The newest payments whose payee's words match.
 SELECT instruction FROM payee_words WHERE words @@ :expression::tsquery ORDER BY instruction DESC LIMIT :limit
 
 -- name: payments
--- Some payments as `FoundPayment` has them, newest first.
+-- Some payments in the columns of `FoundPayment`, newest first.
 SELECT b.batch, b.sheet_name, b.operation, b.opened_at, p.row, p.client_orderid, p.country, p.currency, p.amount, p.form,
     p.fields, CASE WHEN p.forgotten IS NULL THEN p.payee ELSE '' END, p.state, p.attempt - p.inherited_attempts, p.sent_orderid, p.gateway_status, p.gateway_reference,
     p.error_code, p.message, p.possible_duplicate_of,
@@ -171,7 +171,7 @@ SELECT b.batch, b.sheet_name, b.operation, b.opened_at, p.row, p.client_orderid,
 FROM progress p JOIN batch b ON b.number = p.batch WHERE p.number = ANY (:numbers) ORDER BY p.number DESC
 
 -- name: replies
--- The raw replies that are kept about an instruction, oldest first.
+-- The stored raw replies about an instruction, oldest first.
 SELECT f.attempt, f.at, r.head, r.body FROM reply r
 JOIN fact f ON f.instruction = r.instruction AND f.nth = r.nth WHERE r.instruction = :instruction ORDER BY r.nth
 
@@ -184,7 +184,7 @@ SELECT (SELECT max(head_at) FROM segment), (SELECT max(number) FROM batch), (SEL
 SELECT row, number FROM instruction WHERE batch = :batch AND replaces IS NOT NULL
 
 -- name: move_order_ids
--- Gives order ids of an instruction to the one that replaces it.
+-- Moves an instruction's order ids to the one that replaces it.
 UPDATE order_id SET instruction = :instruction WHERE operation = :operation AND order_id IN (:order_id, :next_order_id)
 
 -- name: add_order_id

@@ -23,7 +23,7 @@ SELECT number, replaces, row, client_orderid, country, currency, amount, minor, 
 FROM instruction WHERE batch = :batch ORDER BY number
 
 -- name: count_instructions
--- How many instructions there are.
+-- The number of instructions.
 SELECT count(*) FROM instruction
 
 -- name: facts_by_instruction
@@ -40,9 +40,9 @@ SELECT instruction, operation, order_id FROM order_id ORDER BY 1, 2, 3
 SELECT p.number, p.batch, p.row, p.client_orderid, p.replaces, {progress} FROM progress p ORDER BY p.number
 
 -- name: reply_of
--- The reply that is kept for a fact.
+-- The stored reply for a fact.
 SELECT instruction, head, body FROM reply WHERE instruction = :instruction AND nth = :nth
 
 -- name: count_replies
--- How many replies are kept.
+-- The number of stored replies.
 SELECT count(*) FROM reply

@@ -1,7 +1,7 @@
 -- The statements of `evidence_log.py` for SQLite.
 
 -- part: unanswered
--- Of a line `e` of evidence: it says that the gateway has its row, and no person has answered it since.
+-- Whether a line `e` of evidence says that the gateway has its row, and no person has answered it since.
 e.finding IN ('contradicting', 'ambiguous')
     AND (e.finding = 'contradicting' OR (e.finding = 'ambiguous' AND e.said IN ({has_it})))
     AND NOT EXISTS (
@@ -10,7 +10,7 @@ e.finding IN ('contradicting', 'ambiguous')
     )
 
 -- part: is_contested
--- Evidence speaks against sending an instruction `p`. One that is ready is held.
+-- Whether evidence speaks against sending an instruction `p`. A ready one is held.
 EXISTS (SELECT 1 FROM evidence e WHERE e.instruction = p.number AND {unanswered})
 
 -- part: held_rows
@@ -43,7 +43,7 @@ SELECT number, hash FROM evidence ORDER BY number DESC LIMIT 1
 SELECT (SELECT at FROM fact ORDER BY seq DESC LIMIT 1), (SELECT taken_at FROM evidence ORDER BY number DESC LIMIT 1)
 
 -- name: marks
--- The newest times, as `newest_times` has them, how far the inbox was taken in, and the newest note of the clock.
+-- The newest times, as in `newest_times`, how far the inbox has been recorded, and the newest note of the clock.
 SELECT (SELECT at FROM fact ORDER BY seq DESC LIMIT 1), (SELECT taken_at FROM evidence ORDER BY number DESC LIMIT 1),
     taken.spooled, taken.spool_hash,
     (SELECT content FROM evidence INDEXED BY evidence_by_finding WHERE finding = :clock AND instruction IS NULL
@@ -53,7 +53,7 @@ FROM (SELECT 1) LEFT JOIN (
 ) taken
 
 -- name: inbox_end
--- How far the inbox was taken in.
+-- How far the inbox has been recorded.
 SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spooled DESC LIMIT 1
 
 -- name: newest_forgotten_notification
@@ -101,7 +101,7 @@ SELECT row, max(number), source, said, taken_at FROM (
 ) GROUP BY row ORDER BY row
 
 -- name: known_as
--- The instructions of every operation that go, or went, by an order id.
+-- The instructions of every operation that use, or used, an order id.
 SELECT p.number, p.client_orderid, p.amount, p.currency, {progress}
 FROM progress p WHERE p.number IN (
     SELECT instruction FROM order_id WHERE operation IN (SELECT operation FROM batch) AND order_id = :order_id
@@ -119,8 +119,8 @@ WHERE f.contradicts IS NOT NULL AND NOT EXISTS (
 ) ORDER BY f.seq
 
 -- name: waiting
--- The evidence that waits for a person, of one batch or of all: the row has not moved since it came. In the same
--- instant times do not tell, and numbers do.
+-- The evidence that waits for a person, of one batch or of all: its row has not moved since. Within the same
+-- instant, numbers decide instead of times.
 SELECT e.number, b.batch, c.row, p.client_orderid, p.state, e.finding, e.said, e.source, e.taken_at
 FROM evidence e INDEXED BY evidence_by_finding JOIN progress p ON p.number = e.instruction
 JOIN covered c ON c.instruction = p.number AND c.batch = coalesce(:batch, p.batch)
@@ -131,11 +131,11 @@ WHERE e.finding IN ({for_a_person}) AND coalesce(p.updated_at, '') <= e.taken_at
 ) ORDER BY e.number
 
 -- name: counts
--- How much evidence there is of each finding; no person's word.
+-- The amount of evidence for each finding, without people's decisions.
 SELECT finding, count(*) FROM evidence WHERE finding NOT IN ({notes}) GROUP BY 1 ORDER BY 1
 
 -- name: counts_of_batch
--- From the evidence to its rows: where it is rare, no row of the batch has to be looked at.
+-- From the evidence to its rows: if evidence is rare, no row of the batch has to be read.
 SELECT finding, count(*) FROM (
     SELECT e.finding FROM evidence e INDEXED BY evidence_by_finding
     CROSS JOIN instruction i ON i.number = e.instruction WHERE i.batch = :batch

@@ -9,16 +9,16 @@ SELECT number FROM batch WHERE opened_at < :before ORDER BY number
 SELECT max(s.updated_at) FROM instruction i CROSS JOIN standing s ON s.instruction = i.number WHERE i.batch = :batch
 
 -- name: not_forgotten
--- The instructions of a batch of which nobody was forgotten yet.
+-- The instructions of a batch whose people are not forgotten yet.
 SELECT number FROM instruction WHERE batch = :batch AND forgotten IS NULL ORDER BY number
 
 -- name: not_forgotten_of
--- Those of some instructions of which nobody was forgotten yet, with their batches.
+-- Those of some instructions whose people are not forgotten yet, with their batches.
 SELECT i.number, i.batch FROM carray(:numbers) wanted CROSS JOIN instruction i ON i.number = wanted.value
 WHERE i.forgotten IS NULL ORDER BY 1
 
 -- name: knowing
--- The rows of other batches that some instructions are.
+-- The rows of other batches that are the given instructions.
 SELECT k.batch, k.instruction FROM carray(:numbers) wanted JOIN known k ON k.instruction = wanted.value
 
 -- name: has_sheet
@@ -26,7 +26,7 @@ SELECT k.batch, k.instruction FROM carray(:numbers) wanted JOIN known k ON k.ins
 SELECT 1 FROM page WHERE batch = :batch LIMIT 1
 
 -- name: to_forget
--- Some instructions, as `NewInstruction` has them, with their salts.
+-- Some instructions, in the columns of `NewInstruction`, with their salts.
 SELECT i.number, i.replaces, i.row, i.client_orderid, i.country, i.currency, i.amount, i.minor, i.form, i.fields, i.payee,
     {content}, i.salt
 FROM carray(:numbers) wanted CROSS JOIN instruction i ON i.number = wanted.value ORDER BY i.number
@@ -38,16 +38,16 @@ FROM carray(:numbers) wanted CROSS JOIN fact f INDEXED BY fact_of_instruction ON
 ORDER BY f.seq
 
 -- name: forget_instruction
--- Puts what is left in the place of an instruction.
+-- Replaces an instruction by what is left of it.
 UPDATE instruction SET fields = json_object(), payee = :payee, content = :content, salt = :leaf, forgotten = :mark
 WHERE number = :number
 
 -- name: forget_fact
--- Puts what is left in the place of what a fact says.
+-- Replaces the details of a fact by what is left of them.
 UPDATE fact SET details = :details WHERE seq = :place AND instruction = :number
 
 -- name: forget_message
--- Puts what is left in the place of the last message about an instruction.
+-- Replaces the last message about an instruction by what is left of it.
 UPDATE standing SET message = :message WHERE instruction = :number
 
 -- name: forget_texts
@@ -55,7 +55,7 @@ UPDATE standing SET message = :message WHERE instruction = :number
 DELETE FROM reply WHERE instruction IN (SELECT value FROM carray(:numbers))
 
 -- name: forget_evidence
--- Puts what is left in the place of what evidence says.
+-- Replaces the content of evidence by what is left of it.
 UPDATE evidence SET salt = '', content = :content, forgotten = :mark WHERE number = :number
 
 -- name: evidence_to_forget
@@ -72,7 +72,7 @@ SELECT number, content FROM evidence INDEXED BY evidence_by_finding
 WHERE finding = 'order' AND forgotten IS NULL ORDER BY number
 
 -- name: rows_of
--- The rows of a batch that some instructions are; the batch by its id.
+-- The rows of a batch (by its id) that are the given instructions.
 SELECT c.row FROM batch b CROSS JOIN covered c ON c.batch = b.number
 WHERE b.batch = :batch AND c.instruction IN (SELECT value FROM carray(:numbers))
 
@@ -97,16 +97,16 @@ WHERE i.forgotten = :mark ORDER BY i.number, f.seq
 SELECT {columns} FROM evidence INDEXED BY evidence_forgotten WHERE forgotten = :mark ORDER BY number
 
 -- name: reference_left
--- The reference of a batch: it can no longer be made of its first row.
+-- The reference of a batch, which its first row can no longer yield.
 SELECT reference FROM batch_reference WHERE batch = :batch
 
 -- name: count_forgotten
--- How many instructions, and how much evidence, were forgotten.
+-- The numbers of forgotten instructions and of forgotten evidence.
 SELECT (SELECT count(*) FROM instruction INDEXED BY instruction_forgotten WHERE forgotten IS NOT NULL),
     (SELECT count(*) FROM evidence INDEXED BY evidence_forgotten WHERE forgotten IS NOT NULL)
 
 -- name: any_forgotten
--- Whether anybody was forgotten.
+-- Whether anyone was forgotten.
 SELECT 1 FROM instruction INDEXED BY instruction_forgotten WHERE forgotten IS NOT NULL LIMIT 1
 
 -- name: is_forgotten
@@ -114,6 +114,6 @@ SELECT 1 FROM instruction INDEXED BY instruction_forgotten WHERE forgotten IS NO
 SELECT 1 FROM instruction WHERE number = :instruction AND forgotten > :seq
 
 -- name: keys_since
--- The keys by which people of batches opened after a time were forgotten.
+-- The keys under which people of batches opened after a time were forgotten.
 SELECT DISTINCT coalesce(json_extract(f.details, '$.key'), '') FROM fact f JOIN batch b ON b.number = f.batch
 WHERE f.instruction IS NULL AND f.kind = 'batch_forgotten' AND b.operation = :operation AND b.opened_at > :since

@@ -1,7 +1,7 @@
 -- The statements of `journal.py` for SQLite.
 
 -- part: batches_as_recorded
--- Batches as `BatchRecord` has them.
+-- Batches in the columns of `BatchRecord`.
 SELECT b.number, b.batch, b.operation, b.sheet_name, b.sheet_sha256, b.rows, b.defects, b.opened_at, b.sheet_path,
     coalesce(r.reference, '')
 FROM batch b LEFT JOIN batch_reference r ON r.batch = b.number
@@ -34,7 +34,7 @@ WHERE s.operation = :operation AND s.spelling = :spelling
 {batches_as_recorded} WHERE b.batch = :batch AND b.operation = coalesce(:operation, b.operation) ORDER BY 1 LIMIT 1
 
 -- name: batch_title
--- What people call a batch by.
+-- The names that people use for a batch.
 SELECT batch, sheet_name, opened_at FROM batch WHERE number = :batch
 
 -- name: operation_of
@@ -50,12 +50,12 @@ SELECT DISTINCT operation FROM batch
 SELECT 1 FROM batch WHERE operation = :operation AND opened_at > :since LIMIT 1
 
 -- name: any_order_id
--- Whether any order id of an operation was used at all.
+-- Whether any order id of an operation was ever used.
 SELECT 1 FROM order_id WHERE operation = :operation LIMIT 1
 
 -- name: compare
 -- The instruction that has the order id of a row, and whether that is the id and the content that it began with.
--- Of a payee who was forgotten there is a fingerprint, which the row's own content is held against.
+-- A forgotten payee has a fingerprint, which the row's own content is compared with.
 SELECT :row, :order_id, p.number, p.client_orderid = :order_id, {content} = :content,
     iif(p.forgotten IS NULL, NULL, p.content), iif(p.forgotten IS NULL, NULL, :content), p.state, p.attempt,
     p.possible_duplicate_of, p.error_code, p.intended_at, b.batch, p.row, b.opened_at
@@ -118,7 +118,7 @@ SELECT row, instruction FROM (
 ) ORDER BY row
 
 -- name: row_details
--- What people read about instructions, in the order of their numbers as they are asked for.
+-- What people read about instructions, in the order in which their numbers were given.
 SELECT p.client_orderid, p.country, p.currency, p.minor, {progress}
 FROM carray(:numbers) wanted CROSS JOIN progress p ON p.number = wanted.value
 
@@ -156,7 +156,7 @@ SELECT number FROM page WHERE batch = :batch ORDER BY number
 SELECT content FROM page WHERE batch = :batch AND number = :number
 
 -- name: customer_urls
--- The facts of a batch that name where a customer pays, of latest attempts.
+-- The facts about latest attempts in a batch that name where a customer pays.
 SELECT c.row, f.details FROM covered c
 CROSS JOIN fact f INDEXED BY fact_of_customer_page ON f.instruction = c.instruction
 JOIN standing s ON s.instruction = f.instruction AND s.attempt = f.attempt
@@ -176,11 +176,11 @@ WHERE {of_people}
 ORDER BY 1
 
 -- name: payments_fitting
--- The newest payments whose payee's words fit.
+-- The newest payments whose payee's words match.
 SELECT rowid FROM payment_words WHERE payment_words MATCH :expression ORDER BY rowid DESC LIMIT :limit
 
 -- name: payments
--- Some payments as `FoundPayment` has them, newest first.
+-- Some payments in the columns of `FoundPayment`, newest first.
 SELECT b.batch, b.sheet_name, b.operation, b.opened_at, p.row, p.client_orderid, p.country, p.currency, p.amount, p.form,
     p.fields, iif(p.forgotten IS NULL, p.payee, ''), p.state, p.attempt - p.inherited_attempts, p.sent_orderid, p.gateway_status, p.gateway_reference,
     p.error_code, p.message, p.possible_duplicate_of,
@@ -189,7 +189,7 @@ FROM carray(:numbers) wanted CROSS JOIN progress p ON p.number = wanted.value JO
 ORDER BY p.number DESC
 
 -- name: replies
--- The raw replies that are kept about an instruction, oldest first.
+-- The stored raw replies about an instruction, oldest first.
 SELECT f.attempt, f.at, CAST(r.head AS BLOB), r.body FROM reply r JOIN fact f ON f.seq = r.fact
 WHERE r.instruction = :instruction ORDER BY r.fact
 
@@ -203,7 +203,7 @@ SELECT (SELECT at FROM fact ORDER BY seq DESC LIMIT 1), (SELECT max(number) FROM
 SELECT row, number FROM instruction WHERE batch = :batch AND replaces IS NOT NULL
 
 -- name: move_order_ids
--- Gives order ids of an instruction to the one that replaces it.
+-- Moves an instruction's order ids to the one that replaces it.
 UPDATE order_id SET instruction = :instruction WHERE operation = :operation AND order_id IN (:order_id, :next_order_id)
 
 -- name: add_spelling

@@ -1,7 +1,7 @@
 -- The statements of `outbox.py` for SQLite.
 
 -- name: add_notice
--- Writes one notice, unless its subject was told this recipient before. `run`: it is due when its run is over.
+-- Writes one notice, unless this recipient already has one of its subject. `run`: it is due when its run is over.
 INSERT INTO notice (id, occasion, subject, batch, recipient, written_at, content, is_open, next_at)
 VALUES (:id, :occasion, :subject, :batch, :recipient, :at, :content, :run IS NOT NULL, :at)
 ON CONFLICT (occasion, batch, subject, recipient) DO NOTHING
@@ -16,19 +16,19 @@ UPDATE notice SET tries = tries + 1, tried_at = :now, next_at = :next_at, proble
 WHERE number = :number AND tries = :tries AND sent_at IS NULL AND next_at <= :now RETURNING number
 
 -- name: note_sent
--- It was sent.
+-- Records that a notice was sent.
 UPDATE notice SET sent_at = :at, problem = '' WHERE number = :number
 
 -- name: note_problem
--- It could not be sent.
+-- Records why a notice could not be sent.
 UPDATE notice SET problem = :problem WHERE number = :number
 
 -- name: hurry
--- Lets what was tried and failed, or was tried before a time and never heard of again, be due now.
+-- Makes due the notices whose last try failed, or began before a time and never ended.
 UPDATE notice SET next_at = :now WHERE sent_at IS NULL AND (problem <> '' OR tried_at <= :before)
 
 -- name: listed
--- All notices, those that wait first.
+-- All notices, waiting ones first.
 SELECT {notice} FROM notice ORDER BY sent_at IS NOT NULL, number DESC LIMIT :limit
 
 -- name: newest_subject

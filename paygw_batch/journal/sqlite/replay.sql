@@ -1,7 +1,7 @@
 -- The statements of `replay.py` for SQLite.
 
 -- part: line
--- A fact as `Line` has it.
+-- A fact in the columns of `Line`.
 SELECT seq, at, kind, batch, instruction, attempt, contradicts, details, hash FROM fact
 
 -- name: all_facts
@@ -13,7 +13,7 @@ SELECT seq, at, kind, batch, instruction, attempt, contradicts, details, hash FR
 {line} ORDER BY seq DESC LIMIT :limit
 
 -- name: standings
--- State and attempt of those of some instructions to which anything happened.
+-- State and attempt of those of some instructions that have changed.
 SELECT s.instruction, s.state, s.attempt FROM carray(:numbers) wanted
 CROSS JOIN standing s ON s.instruction = wanted.value
 
@@ -41,11 +41,11 @@ FROM (SELECT number FROM instruction WHERE batch = :batch ORDER BY number LIMIT 
 CROSS JOIN instruction i ON i.number = s.number
 
 -- name: count_instructions
--- How many instructions there are.
+-- The number of instructions.
 SELECT count(*) FROM instruction
 
 -- name: count_all
--- How many instructions there are, facts about instructions, and order ids.
+-- The numbers of instructions, of facts about them, and of order ids.
 SELECT (SELECT count(*) FROM instruction), (SELECT count(instruction) FROM fact), (SELECT count(*) FROM order_id)
 
 -- name: next_instructions
@@ -115,9 +115,9 @@ SELECT number, batch, row, client_orderid, replaces, {progress} FROM (SELECT *, 
 WHERE {chosen} ORDER BY number
 
 -- name: reply_of
--- The reply that is kept for a fact.
+-- The stored reply for a fact.
 SELECT instruction, CAST(head AS BLOB), body FROM reply WHERE fact = :fact
 
 -- name: count_replies
--- How many replies are kept.
+-- The number of stored replies.
 SELECT count(*) FROM reply
