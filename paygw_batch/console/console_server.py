@@ -98,7 +98,7 @@ class CurrentPages:
 
 def listen_on_port(port: int) -> socket.socket:
     """Return a socket on loopback; 0 asks for any free port. The pages are never on another address."""
-    return listen_on_loopback(port, backlog=_BACKLOG, hint="Choose another port: --port N.")
+    return listen_on_loopback(port, backlog=_BACKLOG)
 
 
 @contextmanager

@@ -228,7 +228,7 @@ def reason_of(error: apsw.Error) -> str:
     # The numbers of facts, batches and instructions are given by the process that holds the journal.
     code = getattr(error, "extendedresult", 0)  # every error has it, and its stub does not say so
     if code == apsw.SQLITE_CONSTRAINT_PRIMARYKEY:
-        return "another process has written to it"
+        return say("another process has written to it")
     return str(error)
 
 
