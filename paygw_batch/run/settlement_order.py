@@ -112,8 +112,8 @@ class SettlementOrder(RowOrder):
             if one.basis is Basis.GATEWAY and not _is_said(one, said.get(one.row)):
                 raise ApprovalError(
                     say(
-                        "The settlement order says that row {row} is on the gateway's word, but the statement "
-                        "does not prove it.",
+                        "The settlement order says that row {row} rests on the gateway's word, but the "
+                        "statement does not prove it.",
                         row=one.row,
                     ),
                     hint=say("Nothing was settled. A new order gives it as a person's word, or as the statement does."),

@@ -128,7 +128,7 @@ def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: 
     if unhashed := sorted(needed - set(hashed)):
         raise ConfigurationError(
             say(
-                "notifications.hash_fields lacks {unhashed}: whoever has seen a notification could change it.",
+                "notifications.hash_fields lacks {unhashed}: anyone who has seen a notification could change it.",
                 unhashed=", ".join(unhashed),
             ),
             hint=say("Use the check only if the gateway's hash covers them; without it a person confirms."),

@@ -382,7 +382,7 @@ def _confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            say("There is no terminal to ask at. Nothing was changed. {question}", question=say(question)),
+            say("There is no terminal to ask on. Nothing was changed. {question}", question=say(question)),
             hint=say("Run the command at a terminal, or say so with --yes."),
         )
     if not confirmed(say(question), err=True):

@@ -46,7 +46,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.format": CodeMeaning(
             "{column} not readable",
-            "The value is not written as {column} must be.",
+            "The value is not in the format that {column} needs.",
             "Write it as the message of the row says.",
         ),
         "*.direction": CodeMeaning(
