@@ -439,7 +439,7 @@ def _wrong_operator(case: _Case) -> Iterator[str]:
     key = f"{case.key}.operator"
     if "purpose" in case.asks.omitted:
         yield say(
-            "{key}: {country} takes no purpose that could mean an operator; remove it.",
+            "{key}: {country} does not use a purpose that could mean an operator; remove it.",
             key=key,
             country=say(case.country.name),
         )
@@ -469,7 +469,7 @@ def _wrong_purposes(case: _Case) -> Iterator[str]:
             yield _no_operator(case, key, one.operator)
     if case.terms.purposes and "purpose" in case.asks.omitted:
         country = say(case.country.name)
-        yield say("{key}: {country} takes no purpose; remove it.", key=f"{case.key}.purposes", country=country)
+        yield say("{key}: {country} does not use a purpose; remove it.", key=f"{case.key}.purposes", country=country)
 
 
 def _wrong_amounts(case: _Case) -> Iterator[str]:

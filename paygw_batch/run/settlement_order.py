@@ -245,7 +245,7 @@ def _what_changed(ordered: OrderContent, actual: OrderContent) -> str:
                 )
             )
         elif is_now.hold != one.hold:
-            changes.append(say("row {row} is held for another reason than when the order was made", row=one.row))
+            changes.append(say("row {row} is held for a different reason than when the order was made", row=one.row))
         elif is_now != one:
             changes.append(say("row {row} is not the payment that the order names", row=one.row))
     more = (
