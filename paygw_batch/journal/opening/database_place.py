@@ -539,7 +539,10 @@ def _one_missing(missing: Sequence[MissingHost], named: str) -> MissingHost:
     found = [one for one in missing if named in {one.host_id, one.name}]
     if len(found) == 1:
         return found[0]
-    known = ", ".join(f"{one.name} ({one.host_id}, last seen {one.seen_at})" for one in missing) or "none"
+    known = ", ".join(
+        say("{name} ({host_id}, last seen {time})", name=one.name, host_id=one.host_id, time=one.seen_at)
+        for one in missing
+    )
     if found:
         raise UsageError(
             say("Several missing hosts are called {named}: {known}.", named=named, known=known),
@@ -547,5 +550,5 @@ def _one_missing(missing: Sequence[MissingHost], named: str) -> MissingHost:
         )
     raise UsageError(
         say("No host called {named} is missing in the roll-call. Nothing was changed.", named=named),
-        hint=say("Hosts that are missing: {known}.", known=known),
+        hint=say("Hosts that are missing: {known}.", known=known or say("none")),
     )
