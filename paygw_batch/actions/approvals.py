@@ -80,7 +80,7 @@ def require_about(document: PlanDocument, planned: Plan) -> None:
     """Raise `ApprovalError` unless a plan is for this sheet's batch."""
     if document.content.batch != planned.validated.batch:
         raise ApprovalError(
-            say("The plan is about other content than this sheet."),
+            say("The plan does not match this sheet: its content is different."),
             hint=say("Nothing was sent. Make a new plan of this sheet, and have it approved."),
         )
 

@@ -40,7 +40,8 @@ def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapp
     """Return the summary of a batch as it is now, without reading its sheet."""
     tallies = journal.tallies(record.number)
     being_sent = rows_being_sent(journal, record.number, tallies)
-    return summary_of(record, tallies, journal.messages(record.number), minor_units, being_sent)
+    states, totals = states_of(record, tallies, being_sent), totals_of(tallies, minor_units, being_sent)
+    return summary_of(record, states, totals, journal.messages(record.number))
 
 
 def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateTally]) -> Sequence[RowBeingSent]:
@@ -70,22 +71,28 @@ def with_living(tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent
 
 def summary_of(
     record: BatchRecord,
-    tallies: Sequence[StateTally],
+    states: Mapping[str, int],
+    totals: Mapping[str, Mapping[str, str]],
     messages: Messages,
-    minor_units: Mapping[str, int],
-    being_sent: Sequence[RowBeingSent] = (),
+    *,
+    stop_reason: str | None = None,
+    interrupted: bool = False,
 ) -> Summary:
-    """Return the summary of a batch whose `tallies` and `messages` have already been read."""
-    states = states_of(record, tallies, being_sent)
+    """Return the summary of a batch whose `states`, `totals` and `messages` have already been read."""
     contradictions, waiting = len(messages.contradictions), len(messages.waiting)
+    parts = [", ".join(counted_state(count, state) for state, count in states.items()) + "."]
+    if stop_reason:
+        parts.append(say("The run stopped early: {reason}", reason=stop_reason))
+    steps = batch_steps(states, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
+    parts += [batch_in_command_words(step, count, record.batch) for step, count in steps]
     return Summary(
-        of_states(states, contradictions=contradictions + waiting),
-        end_sentence(record, states, contradictions, waiting),
+        of_states(states, interrupted=interrupted, contradictions=contradictions + waiting),
+        " ".join(parts),
         batch=record.batch,
         sheet=record.sheet_name,
         rows=record.rows,
         states=states,
-        totals=totals_of(tallies, minor_units, being_sent),
+        totals=totals,
         defects=record.defects,
     )
 
@@ -134,23 +141,6 @@ def totals_of(
     }
 
 
-def end_sentence(
-    batch: BatchRecord,
-    states: Mapping[str, int],
-    contradictions: int,
-    waiting: int,
-    *,
-    stop_reason: str | None = None,
-    interrupted: bool = False,
-) -> str:
-    """Return the message at the end of a run: states and next steps. `waiting` counts messages that need a person."""
-    parts = [", ".join(counted_state(count, state) for state, count in states.items()) + "."]
-    if stop_reason:
-        parts.append(say("The run stopped early: {reason}", reason=stop_reason))
-    steps = batch_steps(states, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
-    return " ".join([*parts, *(batch_in_command_words(step, count, batch.batch) for step, count in steps)])
-
-
 PERSON_STATES = ("in_doubt", "rejected", "returned")
 """The states that always wait for a person."""
 
@@ -196,6 +186,7 @@ def batch_status(
     verb = load_operation(record.operation).verb
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
     being_sent = rows_being_sent(journal, batch, tallies)
+    states, totals = states_of(record, tallies, being_sent), totals_of(tallies, minor_units_by_currency(), being_sent)
     needing, rows = _needing_person(journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit)
 
     def about(row: RowState) -> RowStatus:
@@ -206,7 +197,7 @@ def batch_status(
     return BatchStatus(
         record,
         with_living(tallies, being_sent),
-        summary_of(record, tallies, messages, minor_units_by_currency(), being_sent),
+        summary_of(record, states, totals, messages),
         needing,
         [about(row) for row in rows],
         journal.message_counts(batch),

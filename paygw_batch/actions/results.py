@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from paygw_batch.actions.batch_status import batch_summary, end_sentence
+from paygw_batch.actions.batch_status import batch_summary, summary_of
 from paygw_batch.actions.plan_document import Submission
 from paygw_batch.actions.send import SendJob
 from paygw_batch.countries.rules import Rules
@@ -16,7 +16,7 @@ from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.report.reconcile import reconciled, reconciliation, with_typed_columns
 from paygw_batch.report.report_page import report_html
-from paygw_batch.report.summary import ExitCode, Summary, of_states
+from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import BatchTotals, RunningTotals, books
 from paygw_batch.report.workbook import workbook_of
 from paygw_batch.sheet.read.sheet_file import ReadOptions
@@ -46,23 +46,11 @@ def summary_after(
     journal: JournalReader, batch: BatchRecord, counted: BatchTotals, end: RunEnd, *, known: int = 0
 ) -> Summary:
     """Return the summary of a batch after a run's `end`, from the totals of its reconciliation."""
-    messages = journal.messages(batch.number)
-    contradictions, waiting = len(messages.contradictions), len(messages.waiting)
-    return Summary(
-        of_states(counted.states, interrupted=end.interrupted, contradictions=contradictions + waiting),
-        end_sentence(
-            batch, counted.states, contradictions, waiting, stop_reason=end.stop_reason, interrupted=end.interrupted
-        ),
-        batch=batch.batch,
-        sheet=batch.sheet_name,
-        rows=batch.rows,
-        states=counted.states,
-        totals=counted.totals,
-        defects=batch.defects,
-        known=known,
-        sent_this_run=end.sent,
-        is_under_way=end.is_under_way,
+    messages, stop_reason = journal.messages(batch.number), end.stop_reason
+    found = summary_of(
+        batch, counted.states, counted.totals, messages, stop_reason=stop_reason, interrupted=end.interrupted
     )
+    return replace(found, known=known, sent_this_run=end.sent, is_under_way=end.is_under_way)
 
 
 def default_out(sheet: Path, name: str) -> Path:

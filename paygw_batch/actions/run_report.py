@@ -75,7 +75,8 @@ class RunLog:
         try:
             append_line(self._path, (json.dumps(line) + "\n").encode())
         except OSError as error:
-            self.failure = f"The log {self._path} cannot be written: {(error.strerror or 'unknown reason').lower()}."
+            reason = say(error.strerror or "unknown reason").lower()
+            self.failure = say("The log {path} cannot be written: {reason}.", path=self._path, reason=reason)
 
 
 _WORK = "work"

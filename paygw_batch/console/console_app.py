@@ -285,7 +285,7 @@ class CurrentPages:
 
 def listen_on_port(port: int) -> socket.socket:
     """Return a socket on loopback; 0 means any free port. The pages never use another address."""
-    return listen_on_loopback(port, backlog=_BACKLOG, hint="Choose another port: --port N.")
+    return listen_on_loopback(port, backlog=_BACKLOG)
 
 
 @contextmanager

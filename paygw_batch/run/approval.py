@@ -309,7 +309,7 @@ def require_same_content(document: PlanDocument, content: Content) -> None:
     """Raise `ApprovalError` unless a plan has exactly this `content`."""
     if document.content != content:
         raise ApprovalError(
-            say("The plan is about other content: {content}.", content=_what_differs(document.content, content)),
+            say("The plan does not match: {content}.", content=_what_differs(document.content, content)),
             hint=say("Nothing was sent. Make a new plan of this sheet, and have it approved."),
         )
 

@@ -293,7 +293,8 @@ def people_of(makers: Listed, approvers: Listed) -> People:
             plain = plain_name(name)
             if not plain:
                 raise ConfigurationError(
-                    say("A name in [approval.{section}] is empty.", section=section), hint=say("Write whose key it is.")
+                    say("A name in [approval.{section}] is empty.", section=section),
+                    hint=say("Write the name of the person whose key it is."),
                 )
             names.setdefault(plain, _shown(name))
             of_person = keys.setdefault(plain, {"makers": [], "approvers": []})

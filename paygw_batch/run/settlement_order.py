@@ -112,8 +112,8 @@ class SettlementOrder(RowOrder):
             if one.basis is Basis.GATEWAY and not _is_said(one, said.get(one.row)):
                 raise ApprovalError(
                     say(
-                        "The settlement order says that row {row} is on the gateway's word, but the statement "
-                        "does not prove it.",
+                        "The settlement order says that row {row} rests on the gateway's word, but the "
+                        "statement does not prove it.",
                         row=one.row,
                     ),
                     hint=say("Nothing was settled. A new order gives it as a person's word, or as the statement does."),
@@ -245,7 +245,7 @@ def _what_changed(ordered: OrderContent, actual: OrderContent) -> str:
                 )
             )
         elif is_now.hold != one.hold:
-            changes.append(say("row {row} is held for another reason than when the order was made", row=one.row))
+            changes.append(say("row {row} is held for a different reason than when the order was made", row=one.row))
         elif is_now != one:
             changes.append(say("row {row} is not the payment that the order names", row=one.row))
     more = (

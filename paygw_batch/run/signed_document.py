@@ -339,7 +339,7 @@ def _approver_of(
     if policy.passkeys is None and not isinstance(approval.signature, str):
         return say("is by passkey, but the configuration does not give the address of the pages")
     if not has_signed_by(key, document.approval_text(key, approval.approved_at), approval.signature, policy.passkeys):
-        return say("is for other content, or was changed")
+        return say("is for different content, or was changed")
     approved_at = datetime.fromisoformat(approval.approved_at)
     if approved_at > now + CLOCK_SKEW:
         return say("is dated {approved_at}, which is in the future", approved_at=approval.approved_at)

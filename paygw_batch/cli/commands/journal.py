@@ -286,7 +286,7 @@ def _finish_roll_call(
         if rows.unknown_orders:
             message += say("If a sheet names such an order again, its row is held until `resolve` settles it. ")
         if rows.unknown_orders or rows.contradictions:
-            message += say("Look for the orders above at the gateway before you submit their sheets again. ")
+            message += say("Check the orders above with the gateway before you submit their sheets again. ")
         further = {
             "lost_commits": accepted.commits,
             "rows_in_doubt": rows.in_doubt,
@@ -382,7 +382,7 @@ def _confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            say("There is no terminal to ask at. Nothing was changed. {question}", question=say(question)),
+            say("There is no terminal to ask on. Nothing was changed. {question}", question=say(question)),
             hint=say("Run the command at a terminal, or say so with --yes."),
         )
     if not confirmed(say(question), err=True):

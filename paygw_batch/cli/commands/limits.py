@@ -45,9 +45,7 @@ def command(
     place = require_database(
         settings,
         say("The journal is a file: one process sends, and its limits are in the configuration."),
-        say(
-            "Set rate_per_s and concurrency in [submission]. Workers share limits where [journal] url names a database."
-        ),
+        say("Set rate_per_s and concurrency in [submission]. Workers share limits if [journal] url names a database."),
     )
     if rate is None and concurrency is None and not as_configured:
         state, is_set = place.limits(), False

@@ -70,7 +70,7 @@ def send(invocation: Invocation, *, again: bool) -> None:
             )
         )
     elif not done.has_ended:
-        told.append(say("Time ran out. The next call continues."))
+        told.append(say("Time ran out. The next call will continue."))
     code = ExitCode.DONE if done.has_ended and not done.failed else ExitCode.STOPPED_EARLY
     screen.finish(Summary(code, " ".join(told), further={"sent": done.sent, "failed": done.failed}))
 

@@ -317,8 +317,8 @@ def _preview(
     message = say("The statement {does}. Nothing was changed: --yes applies it.", does=does)
     if doubtful := needs_order(settings, journal, record, matched.settlements):
         message = say(
-            "The statement {does}. Nothing was changed. {needed} --out ORDER.json --key KEY writes the order for the "
-            "second person.",
+            "The statement {does}. Nothing was changed. {needed} --out ORDER.json --key KEY "
+            "writes an order for a second person.",
             does=does,
             needed=needs_order_sentence(doubtful),
         )

@@ -92,8 +92,8 @@ def _show_next(waiting: Sequence[WaitingEvidence], record: BatchRecord, screen: 
         screen.say(say("... and {count:,} more: --json lists all of them.", count=len(waiting) - SHOWN_MESSAGES))
     screen.say(
         say(
-            "Ask the gateway whether they are true; then `paygw-batch resolve row {batch} N --evidence TEXT --as` "
-            "what happened to the row.",
+            "Ask the gateway whether they are true, then record what happened to each row: "
+            "`paygw-batch resolve row {batch} N --evidence TEXT --as paid`, rejected or not-received.",
             batch=record.batch,
         )
     )

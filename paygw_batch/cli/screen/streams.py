@@ -6,6 +6,7 @@ import sys
 from typing import TextIO, cast
 
 from paygw_batch.core.text import fit_in_print
+from paygw_batch.language import say
 
 
 class Stream(io.TextIOBase):
@@ -39,7 +40,7 @@ class Stream(io.TextIOBase):
                 self._target.write(_encodable(fit, self.encoding))
                 self._target.flush()
             except OSError as error:
-                self.failure = (error.strerror or "unknown reason").lower()
+                self.failure = say(error.strerror or "unknown reason").lower()
                 self.is_unread = isinstance(error, BrokenPipeError)
                 _drop_the_rest(self._target)
         return len(text)

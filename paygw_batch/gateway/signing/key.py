@@ -289,7 +289,9 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     A passphrase that is not needed is ignored. Raises `ConfigurationError` if the file is missing, open to others, not
     an RSA private key in PEM, too short, or not decrypted by the passphrase.
     """
-    key = _decrypt(path, read_trusted(path, f"The private key {path}", Others.MAY_NOTHING), passphrase or None)
+    key = _decrypt(
+        path, read_trusted(path, say("The private key {path}", path=path), Others.MAY_NOTHING), passphrase or None
+    )
     if not isinstance(key, RSAPrivateKey):
         raise ConfigurationError(
             say("The private key {path} is not an RSA key.", path=path),

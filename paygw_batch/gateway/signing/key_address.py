@@ -168,7 +168,7 @@ _SENTENCES = {
     ),
     KeyTrouble.WRONG_KIND: (
         mark("{key} is not an RSA key that may sign."),
-        mark("The gateway takes signatures of RSA keys. Name a key for signing (KMS: SIGN_VERIFY), or make one."),
+        mark("The gateway accepts only RSA signatures. Name an RSA key for signing (KMS: SIGN_VERIFY), or make one."),
     ),
     KeyTrouble.TOO_SHORT: (
         mark("{key} has {detail} bits; at least {needed} are needed."),
@@ -180,9 +180,7 @@ _SENTENCES = {
     ),
     KeyTrouble.NO_CREDENTIALS: (
         mark("AWS does not accept the credentials for {key}, or there are none."),
-        mark(
-            "Give this account a role or credentials in the way of the AWS SDK (AWS_PROFILE, AWS_ACCESS_KEY_ID, ...)."
-        ),
+        mark("Give this account a role or credentials, as for any AWS program (AWS_PROFILE, AWS_ACCESS_KEY_ID, ...)."),
     ),
     KeyTrouble.EXPIRED: (
         mark("The AWS credentials for {key} have expired."),
@@ -201,7 +199,7 @@ _SENTENCES = {
         mark("Check the region and the network (AWS_REGION, AWS_ENDPOINT_URL_KMS, a proxy)."),
     ),
     KeyTrouble.THROTTLED: (
-        mark("AWS refuses more signatures by {key} for now: there were too many requests."),
+        mark("AWS is not signing with {key} for now: there were too many requests."),
         mark(
             "Wait, lower gateway.signing_concurrency, or ask AWS for a higher limit. Then run the same command again."
         ),

@@ -21,6 +21,7 @@ from paygw_batch.errors import SigningFailed
 from paygw_batch.gateway.signing.key import SigningKey, Staff
 from paygw_batch.gateway.signing.key_address import KeyTrouble, KeyUnusable, trouble_of_line
 from paygw_batch.gateway.signing.process import TROUBLE
+from paygw_batch.language import mark, say
 from paygw_batch.processes import child_environment, python_command
 
 MIN_SIGNERS = 2
@@ -92,7 +93,7 @@ async def signers_at_work(key: SigningKey, payouts: int, tell: Callable[[str], N
         except SigningFailed as problem:
             if staff_of(key).is_slow:
                 raise
-            tell(f"{problem.message} This run signs in threads, which takes longer.")
+            tell(f"{problem.message} {say('This run signs in threads, which takes longer.')}")
             signers = await stack.enter_async_context(SigningThreads(key))
         yield signers
 
@@ -157,8 +158,10 @@ class SigningProcesses:
             await self.__aexit__()
             if any(one.trouble is not None for one in self._working):
                 raise
-            reason = problem.strerror or "it took too long" if isinstance(problem, OSError) else "it ended at once"
-            raise SigningFailed(f"No process could be started that signs: {reason}.") from None
+            reason = say("it ended at once")
+            if isinstance(problem, OSError):  # also if it took too long, which has no `strerror`
+                reason = say(problem.strerror) if problem.strerror else say("it took too long")
+            raise SigningFailed(say("No signing process could be started: {reason}.", reason=reason)) from None
         except BaseException:
             await self.__aexit__()
             raise
@@ -252,7 +255,7 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
 def _process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     command = python_command("from paygw_batch.gateway.signing.process import main; main()")
     if command is None:
-        raise FileNotFoundError(errno.ENOENT, "this program does not run in a plain Python")
+        raise FileNotFoundError(errno.ENOENT, mark("this program does not run in plain Python"))
     # A separate process group: the terminal's interrupt is for the run, which drains and then ends them. But not a new
     # session: Linux gives each session an equal share of the processor, and niceness counts only within one. Their
     # error text is discarded if they cannot start: the run reports that, and signs in threads.

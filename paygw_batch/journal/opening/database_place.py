@@ -220,7 +220,7 @@ class DatabasePlace(JournalPlace):
     def shared_work(self) -> SharedWork:
         """Return the current work of all hosts: their workers, the open runs, and the limits."""
         with closing(self.open_to_read()) as journal:
-            return SharedWork(journal.workers(), journal.runs_now(), self.limits())
+            return SharedWork(journal.workers(), journal.runs_now(), self.limits(), journal.takeovers())
 
     @contextmanager
     def outbox(self, *, write: bool) -> "Iterator[PostgresOutbox]":
@@ -235,8 +235,12 @@ class DatabasePlace(JournalPlace):
         This keeps two processes out of each other's way. If the connection is lost, both may continue, and the journal
         alone decides what is sent.
         """
-        with self._known(write=False) as (session, _):
-            if fetch(session.connection, "SELECT pg_try_advisory_lock(7023, hashtext(%s))", (name,)) != [(True,)]:
+        with self._session(write=False) as session:
+            # Where the answer is lost, the connection ends, and the lock with it.
+            with limited(session.connection, self.server.commit_limit_s):
+                self._checked(session)
+                found = fetch(session.connection, "SELECT pg_try_advisory_lock(7023, hashtext(%s))", (name,))
+            if found != [(True,)]:
                 raise JournalHeld(say("Another process is doing the same: {name}.", name=name))
             yield
 
@@ -539,7 +543,10 @@ def _one_missing(missing: Sequence[MissingHost], named: str) -> MissingHost:
     found = [one for one in missing if named in {one.host_id, one.name}]
     if len(found) == 1:
         return found[0]
-    known = ", ".join(f"{one.name} ({one.host_id}, last seen {one.seen_at})" for one in missing) or "none"
+    known = ", ".join(
+        say("{name} ({host_id}, last seen {time})", name=one.name, host_id=one.host_id, time=one.seen_at)
+        for one in missing
+    )
     if found:
         raise UsageError(
             say("Several missing hosts are called {named}: {known}.", named=named, known=known),
@@ -547,5 +554,5 @@ def _one_missing(missing: Sequence[MissingHost], named: str) -> MissingHost:
         )
     raise UsageError(
         say("No host called {named} is missing in the roll-call. Nothing was changed.", named=named),
-        hint=say("Hosts that are missing: {known}.", known=known),
+        hint=say("Hosts that are missing: {known}.", known=known or say("none")),
     )

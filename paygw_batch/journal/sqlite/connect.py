@@ -228,7 +228,7 @@ def reason_of(error: apsw.Error) -> str:
     # The process that holds the journal numbers facts, batches and instructions, so a clash means a second writer.
     code = getattr(error, "extendedresult", 0)  # every error has it, though the stubs do not say so
     if code == apsw.SQLITE_CONSTRAINT_PRIMARYKEY:
-        return "another process has written to it"
+        return say("another process has written to it")
     return str(error)
 
 

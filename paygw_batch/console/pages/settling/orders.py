@@ -170,7 +170,7 @@ class OrderAgreement(Agreement[AnyOrder]):
         Stage.VOID: mark("Sign it again"),
         **dict.fromkeys((Stage.APPROVED, Stage.FAILED), mark("Agreed: it can be carried out")),
         Stage.STARTING: mark("Starting"),
-        Stage.OUTDATED: mark("A row has changed since: withdraw it"),
+        Stage.OUTDATED: mark("A row has changed since then: withdraw it"),
     }
     asks: ClassVar[Mapping[Stage, str]] = {
         Stage.TO_SIGN: mark("You have not signed it yet: {what}."),
