@@ -50,10 +50,10 @@ from paygw_batch.language import say, say_count
 from paygw_batch.processes import forbid_core_dumps
 from paygw_batch.report.remittance import payee_of
 from paygw_batch.run.approval import PlanDocument, needs_approval
+from paygw_batch.run.approval_keys import MODULE, approval_key_at
 from paygw_batch.run.resolve import Settlement
 from paygw_batch.run.signed_document import ApprovalPolicy, approve, read_document, write_document
 from paygw_batch.run.submit import Plan
-from paygw_batch.run.token_approval_key import MODULE, approval_key_at
 from paygw_batch.settings.configuration import load_settings
 from paygw_batch.sheet.check.validate import warnings_as_defects
 from paygw_batch.sheet.findings import no_defects

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from paygw_batch.clock import utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.shown_states import BEING_SENT, INVALID, SHOWN_IN_DOUBT, STATES, counted_state, shown_state
+from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, counted_state, shown_state
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.journal import (
     BatchRecord,
@@ -98,7 +98,7 @@ def states_of(
     for tally in tallies:
         counts[shown_state(tally.state)] += tally.count
     counts[State.IN_DOUBT] -= len(being_sent)
-    counts[BEING_SENT] += len(being_sent)
+    counts[State.IN_FLIGHT] += len(being_sent)
     if left_out := record.rows - counts.total():
         counts[INVALID] += left_out
     return {state: counts[state] for state in STATES if counts[state]}
@@ -125,7 +125,7 @@ def totals_of(
         sums.setdefault(tally.currency, Counter())[shown_state(tally.state)] += tally.minor
     for row in being_sent:
         sums[row.currency][State.IN_DOUBT] -= row.minor
-        sums[row.currency][BEING_SENT] += row.minor
+        sums[row.currency][State.IN_FLIGHT] += row.minor
         if not sums[row.currency][State.IN_DOUBT]:
             del sums[row.currency][State.IN_DOUBT]
     return {
@@ -208,7 +208,7 @@ def batch_status(
         summary_of(record, tallies, messages, minor_units_by_currency(), being_sent),
         needing,
         [about(row) for row in rows],
-        dict(messages.counts),
+        journal.message_counts(batch),
         messages.waiting,
         messages.contradictions,
     )
@@ -309,12 +309,12 @@ def journal_status(journal: JournalReader) -> JournalStatus:
         counts[shown_state(tally.state)] += tally.count
     being_sent = list({row.instruction: row for one in batches for row in one.being_sent}.values())
     counts[State.IN_DOUBT] -= len(being_sent)
-    counts[BEING_SENT] += len(being_sent)
+    counts[State.IN_FLIGHT] += len(being_sent)
     return JournalStatus(
         batches,
         {state: counts[state] for state in STATES if counts[state]},
         totals_of(once, minor_units_by_currency(), being_sent),
-        dict(journal.messages().counts),
+        journal.message_counts(),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from paygw_batch.clock import utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.shown_states import INVALID, shown_state
+from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, shown_state
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import HolderKind, UsageError
 from paygw_batch.journal import (
@@ -31,19 +31,6 @@ from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.journal import place_of
 
-BEING_SENT = "being_sent"
-"""The state that a page shows for a row in flight whose run is alive: nobody has to worry about it."""
-_STATES_SHOWN: Mapping[str, frozenset[State]] = {
-    "paid": frozenset({State.PAID}),
-    "accepted": frozenset({State.ACCEPTED}),
-    "rejected": frozenset({State.REJECTED}),
-    "returned": frozenset({State.RETURNED}),
-    "in_doubt": frozenset({State.IN_DOUBT}),
-    BEING_SENT: frozenset({State.IN_FLIGHT}),
-    "ready": frozenset({State.READY}),
-}
-"""The state that a page asks for -> the states of the journal."""
-
 
 @dataclass(frozen=True, slots=True)
 class FollowedBatch:
@@ -60,7 +47,7 @@ class FollowedBatch:
     @property
     def is_sending(self) -> bool:
         """Whether a run has rows of this batch on their way now."""
-        return self.counts.get(BEING_SENT, 0) > 0
+        return self.counts.get(State.IN_FLIGHT, 0) > 0
 
     @property
     def payable(self) -> int:
@@ -70,7 +57,7 @@ class FollowedBatch:
     @property
     def answered(self) -> int:
         """The number of rows that need nothing more from a run."""
-        return self.payable - self.counts.get("ready", 0) - self.counts.get(BEING_SENT, 0)
+        return self.payable - self.counts.get("ready", 0) - self.counts.get(State.IN_FLIGHT, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +118,9 @@ def followed_rows(
     running = running_now(settings)
     states: Collection[State] | None = None
     if state:
-        if state not in _STATES_SHOWN:
+        if state not in STATES or state == INVALID:
             raise UsageError(say("There is no state {state!r}.", state=state))
-        states = _STATES_SHOWN[state]
-        if state == "in_doubt" and running is None:
-            states = states | _STATES_SHOWN[BEING_SENT]
+        states = {State(state)} if state != State.IN_DOUBT or running is not None else SHOWN_IN_DOUBT
     standings = list(journal.rows(record.number, states=states, after=after, limit=limit))
     payments = journal.payments(record.number, [one.row for one in standings])
     return [_followed(one, payments[one.row], running) for one in standings]
@@ -168,4 +153,4 @@ def _followed(standing: RowState, payment: FoundPayment, running: LockHolder | N
 
 
 def _shown(state: State, running: LockHolder | None) -> str:
-    return BEING_SENT if state is State.IN_FLIGHT and running is not None else shown_state(state)
+    return state if state is State.IN_FLIGHT and running is not None else shown_state(state)

@@ -57,7 +57,7 @@ class AskedStatement:
 
     def carried_out_before(self, journal: JournalReader, record: BatchRecord) -> str:
         """Return the sentence that this very file was carried out for the batch before; empty if it was not."""
-        done = [one for one in journal.messages(record.number).carried_out if one.sha256 == self.statement.sha256]
+        done = [one for one in journal.carried_out(record.batch) if one.sha256 == self.statement.sha256]
         if not done:
             return ""
         return say(

@@ -27,7 +27,7 @@ from paygw_batch.cli.invocation import Invocation
 from paygw_batch.cli.options import guard_of
 from paygw_batch.cli.screen.progress_bar import progress_on
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.screen.sheet_tables import show_findings, show_totals
+from paygw_batch.cli.sheet_questions import show_findings, show_totals
 from paygw_batch.cli.signals import AGAIN, interruption, leave
 from paygw_batch.countries.rules import Rules
 from paygw_batch.engine.engine import RunEnd

@@ -15,7 +15,6 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment
 
-from paygw_batch.actions.follow_payout import BEING_SENT
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.core.shown_states import INVALID
 from paygw_batch.language import language, languages, mark, mark_all, say, say_count, speaking, thousands_apart_by
@@ -31,7 +30,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "rejected": ("✕", *mark_all("Rejected", "finally rejected by the gateway; no payment was made")),
         "returned": ("↩", *mark_all("Came back", "paid, and the money came back")),
         "in_doubt": ("?", *mark_all("In doubt", "may have been paid; never sent again without evidence")),
-        BEING_SENT: ("→", *mark_all("Being sent", "on the way to the gateway now")),
+        "in_flight": ("→", *mark_all("Being sent", "on the way to the gateway now")),
         "ready": ("○", *mark_all("Not sent yet", "nothing was sent for these people yet")),
         INVALID: ("-", *mark_all("Left out", "not part of this payout")),
     }

@@ -127,7 +127,7 @@ def forget_order_in_force(
 
 def was_carried_out(order: SignedDocument, journal: JournalReader) -> bool:
     """Whether people were forgotten by an order, in whichever copy."""
-    return any(read_forget_order(text).digest() == order.digest() for text in journal.orders_to_forget())
+    return any(read_forget_order(text).digest() == order.digest() for text in journal.signed_orders())
 
 
 def read_forget_order(text: str) -> ForgetOrder:

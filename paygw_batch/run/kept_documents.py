@@ -43,14 +43,14 @@ def check_kept_orders(journal: JournalReader) -> int:
     """
     journal_id, count = journal.head().journal_id, 0
     for batch in journal.batches():
-        orders = journal.messages(batch.number).orders
+        orders = journal.signed_orders(batch.batch)
         if not orders:
             continue
         history = journal.history(batch.number)
         for text in orders:
             _check(_order_of(text, batch), batch, journal_id, history)
             count += 1
-    for text in journal.orders_to_forget():
+    for text in journal.signed_orders():
         order = read_forget_order(text)
         if not _is_signed_by_its_keys(order):
             raise JournalCorrupt(
@@ -68,7 +68,7 @@ def is_kept(journal: JournalReader, order: RowOrder) -> bool:
     """Whether the journal keeps an order, under whichever approvals: it was carried out."""
     content, digest = order.content, order.digest()
     batch = journal.batch(content.batch)
-    kept = [] if batch is None else journal.messages(batch.number).orders
+    kept = [] if batch is None else journal.signed_orders(batch.batch)
     return batch is not None and any(_order_of(text, batch).digest() == digest for text in kept)
 
 

@@ -34,7 +34,7 @@ from paygw_batch.gateway.message import TransportFault
 from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, Custody, KeyKind, SigningKey
 from paygw_batch.journal import TallyKind
 from paygw_batch.language import mark, mark_all, say, say_count
-from paygw_batch.machine import processor, python_build
+from paygw_batch.processes import processor, python_build
 from paygw_batch.report.notice import trouble_words
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.approval_keys import Person, PublicKey

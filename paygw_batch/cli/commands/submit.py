@@ -39,9 +39,8 @@ from paygw_batch.cli.options import (
     wait_option,
 )
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.screen.sheet_tables import show_totals
 from paygw_batch.cli.send_batch import reported, show_planned, submit_and_report
-from paygw_batch.cli.sheet_questions import answered, as_typed
+from paygw_batch.cli.sheet_questions import answered, as_typed, show_totals
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import with_separators
 from paygw_batch.errors import UsageError

@@ -19,8 +19,7 @@ from paygw_batch.cli.options import (
     strict_option,
 )
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.screen.sheet_tables import show_findings, show_totals
-from paygw_batch.cli.sheet_questions import answered
+from paygw_batch.cli.sheet_questions import answered, show_findings, show_totals
 from paygw_batch.errors import UsageError
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary

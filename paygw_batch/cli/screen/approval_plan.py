@@ -15,14 +15,13 @@ from paygw_batch.files import write_whole
 from paygw_batch.language import mark_all, say, say_count
 from paygw_batch.report.plan_page import payees, people_lines, plan_lines, plan_page, sentence_of
 from paygw_batch.run.approval import KNOWN_SINCE, PlanDocument
-from paygw_batch.run.approval_keys import ApprovalKey
+from paygw_batch.run.approval_keys import MODULE, PASSPHRASE, ApprovalKey, approval_key_at
 from paygw_batch.run.forget_order import ForgetOrder
 from paygw_batch.run.match_statement import Matched
 from paygw_batch.run.quarantine_clock import Quarantine
 from paygw_batch.run.release import ReleaseContent, ReleaseOrder
 from paygw_batch.run.settlement_order import OrderContent, SettlementOrder, consequence, whose_word
 from paygw_batch.run.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
-from paygw_batch.run.token_approval_key import MODULE, PASSPHRASE, approval_key_at
 
 
 def own_key(path: Path) -> ApprovalKey:

@@ -5,12 +5,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from starlette.responses import Response
 
 from paygw_batch.actions.batch_status import ListedBatch, counted_once, listed_batch, totals_of
-from paygw_batch.actions.follow_payout import BEING_SENT
 from paygw_batch.actions.payout_folder import CheckedSheet, UploadedSheet, all_folders, uploads_by_batch
 from paygw_batch.clock import utc_now
 from paygw_batch.console.pages.agreement import ListedAgreement, Stage, listed, progress_of
@@ -20,7 +19,6 @@ from paygw_batch.console.pages.settling.orders import open_orders
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, day_of, page_links
 from paygw_batch.console.visits import Visit
-from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.journal import BatchRecord, JournalReader
@@ -28,7 +26,6 @@ from paygw_batch.language import say, say_count
 from paygw_batch.wiring.journal import journal_for_planning
 
 PAYOUTS_A_PAGE = 50
-Value = TypeVar("Value")
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -183,21 +180,14 @@ def _asked(found: Sequence[ListedAgreement]) -> Iterator[NeededAct]:
 
 def _counts(one: ListedBatch) -> Mapping[str, int]:
     """Return how many rows are in each state, in the order of the pages."""
-    counts = _by_shown_state(one.states)
-    return {name: counts[name] for name in STATES_SHOWN if counts.get(name)}
-
-
-def _by_shown_state(found: Mapping[str, Value]) -> dict[str, Value]:
-    """Return values by the states of the pages: what living processes have in flight is being sent."""
-    return {BEING_SENT if state == State.IN_FLIGHT else state: value for state, value in found.items()}
+    return {name: one.states[name] for name in STATES_SHOWN if one.states.get(name)}
 
 
 def _totals(listed: Sequence[ListedBatch]) -> Mapping[str, Mapping[str, str]]:
     """Return the sums of all payouts that are shown: a row that two of them cover counts once."""
     once = counted_once((tally for one in listed for tally in one.tallies), (t for one in listed for t in one.known))
     being_sent = list({row.instruction: row for one in listed for row in one.being_sent}.values())
-    totals = totals_of(once, minor_units_by_currency(), being_sent)
-    return {currency: _by_shown_state(sums) for currency, sums in totals.items()}
+    return totals_of(once, minor_units_by_currency(), being_sent)
 
 
 def _needing(visit: Visit, lines: Sequence[ListedPayout]) -> Iterator[NeededAct]:

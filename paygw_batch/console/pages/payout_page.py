@@ -11,7 +11,6 @@ from typing import ClassVar
 from starlette.responses import Response
 
 from paygw_batch.actions.follow_payout import (
-    BEING_SENT,
     FollowedBatch,
     FollowedRow,
     FollowedRowHistory,
@@ -37,6 +36,7 @@ from paygw_batch.console.visits import (
     made_once,
     payout_record,
 )
+from paygw_batch.core.lifecycle import State
 from paygw_batch.core.recorded_words import code_of, recorded
 from paygw_batch.core.shown_states import INVALID
 from paygw_batch.errors import UsageError
@@ -201,7 +201,7 @@ def row(visit: Visit) -> Response:
             story = followed_row(visit.console.settings, journal, record, int(visit.path("row")))
         except UsageError as error:
             raise PageNotFound(error.message) from None
-        standing, is_sent = story.followed.standing, story.followed.state != BEING_SENT
+        standing, is_sent = story.followed.standing, story.followed.state != State.IN_FLIGHT
         choices = settle_choices(visit.console.settings, journal, record, standing) if is_sent else []
     return visit.page(
         RowPage(
@@ -240,7 +240,7 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> Liv
     return LivePayout(
         followed=followed,
         run=run,
-        is_finished=not (counts.get("ready") or counts.get(BEING_SENT) or run.waits_for),
+        is_finished=not (counts.get("ready") or counts.get(State.IN_FLIGHT) or run.waits_for),
         pace=_pace(visit, followed),
         bar=list(_bar(followed)),
         shown_states=STATES_SHOWN,
@@ -395,7 +395,7 @@ _OUTCOMES: Mapping[str, str] = {
     "returned": mark("Came back"),
     "in_doubt": mark("No clear answer"),
     "ready": mark("Not sent"),
-    BEING_SENT: mark("On its way"),
+    "in_flight": mark("On its way"),
 }
 
 

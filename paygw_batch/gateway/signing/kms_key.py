@@ -27,8 +27,7 @@ from paygw_batch.gateway.signing.key import (
     Staff,
     public_half_of,
 )
-from paygw_batch.gateway.signing.key_address import AWSKMS
-from paygw_batch.gateway.signing.key_trouble import KeyTrouble, KeyUnusable
+from paygw_batch.gateway.signing.key_address import AWSKMS, KeyTrouble, KeyUnusable
 
 PATIENCE_S = 12.0
 """How long a signature is asked for again while AWS throttles or cannot be reached."""

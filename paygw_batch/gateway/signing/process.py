@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import BinaryIO
 
 from paygw_batch.gateway.signing.key import KeyKind, SigningKey, file_key_handed_over
-from paygw_batch.gateway.signing.key_trouble import KeyUnusable
+from paygw_batch.gateway.signing.key_address import KeyUnusable
 from paygw_batch.processes import forbid_core_dumps
 
 LESS_URGENT = 19

@@ -34,8 +34,7 @@ from paygw_batch.gateway.signing.key import (
     Staff,
     public_half_from,
 )
-from paygw_batch.gateway.signing.key_address import TokenAddress, token_address
-from paygw_batch.gateway.signing.key_trouble import KeyTrouble, KeyUnusable
+from paygw_batch.gateway.signing.key_address import KeyTrouble, KeyUnusable, TokenAddress, token_address
 
 _TROUBLES: dict[KeyTrouble, tuple[type[pkcs11.PKCS11Error], ...]] = {
     KeyTrouble.PIN_WRONG: (refused.PinIncorrect, refused.PinInvalid, refused.PinLenRange),

@@ -14,9 +14,8 @@ from paygw_batch.journal.guards.witness import make_witness, read_witness, seen_
 from paygw_batch.journal.opening.examine import Found, check_home, check_place, hold, look_at
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.registry import Registered, check_beside
-from paygw_batch.journal.sqlite.about import names_of, note_adoption, note_name
 from paygw_batch.journal.sqlite.connect import connect, fetch, leave_untouched
-from paygw_batch.journal.sqlite.schema import migrate
+from paygw_batch.journal.sqlite.schema import migrate, names_of, note_adoption, note_name
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.language import say
 

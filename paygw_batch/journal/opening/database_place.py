@@ -1,6 +1,9 @@
 """The place of a journal in PostgreSQL, which several hosts share: it is made, opened and looked into here."""
 
+import os
 import secrets
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,19 +17,19 @@ from paygw_batch.errors import (
     JournalHeld,
     JournalOutdated,
     JournalWentBack,
+    OutputError,
     UsageError,
     WitnessDamaged,
 )
-from paygw_batch.journal.facts.chain import Identity
-from paygw_batch.journal.gate_port import GateState, LimitChange
-from paygw_batch.journal.guards.fingerprint_key import FingerprintKey, fingerprint_key_path
+from paygw_batch.files import create_once
+from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.location import check_directory, make_directory
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside
-from paygw_batch.journal.shared_run import SharedRun, SharedWork, TimetableJob, WorkerLife
+from paygw_batch.journal.port import GateState, LimitChange, SharedRun, SharedWork, TimetableJob, WorkerLife
 from paygw_batch.journal.sqlite.inbox import InboxReader
-from paygw_batch.journal.values import KeptPlan, NewNotice, Withdrawal
+from paygw_batch.journal.values import Identity, KeptPlan, NewNotice, Withdrawal
 from paygw_batch.language import say
 
 __all__ = ["DatabaseCopies", "MissingHost", "Server", "WorkerJournal"]
@@ -76,6 +79,7 @@ try:
     from paygw_batch.journal.postgres.roles import JournalRole, give_rights, has_rights, role_of
     from paygw_batch.journal.postgres.session import (
         IDLE_LIMIT,
+        SCHEMA,
         WORKER_IDLE_LIMIT,
         DatabaseCopies,
         Server,
@@ -313,6 +317,49 @@ class DatabasePlace(JournalPlace):
             if is_kept:
                 PostgresOutbox(session.connection).add(notices, self.now())
         return is_kept
+
+    def dump(self, file: Path) -> None:
+        """Copy the journal to a new file, 0600: one snapshot, as pg_restore reads it. Raises `JournalError`.
+
+        The jobs of workers are left out: they are made again.
+        """
+        program = shutil.which("pg_dump")
+        if program is None:
+            raise UsageError(
+                say("A journal in PostgreSQL is copied by pg_dump, which is not installed here. Nothing was copied."),
+                hint=say("Install the client programs of PostgreSQL, of the server's version or a later one."),
+            )
+        part = file.with_name(f"{file.name}.part")
+        try:
+            part.unlink(missing_ok=True)
+            create_once(part, b"")  # for its owner alone, before pg_dump writes into it
+            done = subprocess.run(  # noqa: S603 - the database's own program
+                [
+                    program,
+                    "--format=custom",
+                    f"--schema={SCHEMA}",
+                    f"--file={part}",
+                    "--no-password",
+                    f"--dbname={self.server.url}",
+                ],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode != 0:
+                part.unlink(missing_ok=True)
+                reason = next(iter(done.stderr.strip().splitlines()), str(done.returncode))
+                raise JournalError(
+                    say("pg_dump could not copy the journal: {reason}.", reason=reason), hint=say("Nothing was copied.")
+                )
+            with part.open("rb") as written:
+                os.fsync(written.fileno())
+            part.rename(file)
+        except OSError as error:
+            raise OutputError(
+                say("{path} cannot be written: {reason}.", path=file, reason=say(error.strerror or ""))
+            ) from None
 
     def roll_call(self) -> Sequence[MissingHost]:
         """Show the witness of this host, and return the hosts that have not shown theirs. Raises `JournalWentBack`."""

@@ -9,14 +9,20 @@ import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalWentBack
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.location import check_directory, check_file
 from paygw_batch.journal.guards.witness import WitnessedHead, read_witness, require_not_older, witness_path
-from paygw_batch.journal.sqlite.about import names_of
 from paygw_batch.journal.sqlite.connect import connect
-from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, migrations, version_of
+from paygw_batch.journal.sqlite.schema import (
+    check_tables,
+    end_of,
+    hash_at,
+    identity_of,
+    migrations,
+    names_of,
+    version_of,
+)
 from paygw_batch.journal.sqlite.verify import check_tail
-from paygw_batch.journal.values import Link
+from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 

@@ -22,7 +22,6 @@ from paygw_batch.errors import (
     JournalUnwritable,
 )
 from paygw_batch.files import read_regular, sync_directory, unfinished, write_whole
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.location import canonical_path, check_directory, copied_path, make_directory
 from paygw_batch.journal.guards.lock import LockHolder, RunLock, journal_holder, lock_path
 from paygw_batch.journal.guards.witness import (
@@ -37,14 +36,13 @@ from paygw_batch.journal.guards.witness import (
 from paygw_batch.journal.opening.examine import Found, check_home, check_place, journal_exists, look_at
 from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside, journal_list_sentence
-from paygw_batch.journal.sqlite.about import names_of, note_name
 from paygw_batch.journal.sqlite.connect import connect, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.outbox import FileOutbox
 from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.schema import migrate, migrations
+from paygw_batch.journal.sqlite.schema import migrate, migrations, names_of, note_name
 from paygw_batch.journal.sqlite.tables import evidence_in
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import Withdrawal
+from paygw_batch.journal.values import Identity, Withdrawal
 from paygw_batch.language import say
 
 _MAX_TIME_BYTES = 100

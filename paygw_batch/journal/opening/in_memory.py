@@ -9,11 +9,11 @@ from pathlib import Path
 
 import apsw
 
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.witness import WitnessedHead
 from paygw_batch.journal.sqlite.connect import configure
 from paygw_batch.journal.sqlite.schema import migrate
 from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import Identity
 
 _NAME = ":memory:"
 _JOURNAL_ID = "0" * 32

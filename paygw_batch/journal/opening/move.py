@@ -19,10 +19,9 @@ import apsw
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalMissing
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.codec import BATCH_FORGOTTEN
 from paygw_batch.journal.facts.progress import COLUMNS
-from paygw_batch.journal.guards.fingerprint_key import FingerprintKey, fingerprint_key_path
+from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.journal.guards.witness import read_witness, retire
 from paygw_batch.journal.opening.database_place import DatabasePlace
@@ -36,6 +35,7 @@ from paygw_batch.journal.postgres.standing_lines import text_of
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.rows import CONTENT
 from paygw_batch.journal.sqlite.schema import end_of, identity_of, moved_to
+from paygw_batch.journal.values import Identity
 from paygw_batch.language import say
 
 _COMMAND = "journal move"

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import HolderKind
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.location import canonical_path
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.journal import Journal, JournalReader
 from paygw_batch.journal.opening.registry import JournalRegistry
 from paygw_batch.journal.outbox import Outbox
-from paygw_batch.journal.values import Withdrawal
+from paygw_batch.journal.values import Identity, Withdrawal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from psycopg import Connection, sql
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalMissing, JournalOutdated
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.postgres.jobs_schema import bring_jobs_up, jobs_version_in, newest_jobs_version
 from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch
+from paygw_batch.journal.values import Identity
 from paygw_batch.language import say
 
 

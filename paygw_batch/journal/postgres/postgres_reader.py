@@ -8,10 +8,9 @@ from typing import assert_never
 from psycopg import Connection, IsolationLevel
 from psycopg.pq import TransactionStatus
 
-from paygw_batch.journal.facts.chain import Identity
-from paygw_batch.journal.guards.fingerprint_key import FingerprintKey
+from paygw_batch.journal.forget import FingerprintKey
 from paygw_batch.journal.journal import JournalReader, WaitingInbox
-from paygw_batch.journal.port import VerifyProgress
+from paygw_batch.journal.port import RowBeingSent, RunNow, SharedRun, VerifyProgress, WorkerLife
 from paygw_batch.journal.postgres.batch_rows import count_due, count_known, count_states, due_rows, find_rows
 from paygw_batch.journal.postgres.leasing.leases import rows_being_sent
 from paygw_batch.journal.postgres.leasing.offered_chunks import unfinished_runs, workers_in
@@ -19,8 +18,16 @@ from paygw_batch.journal.postgres.session import Row, Session, translating_error
 from paygw_batch.journal.postgres.standing_lines import words_of
 from paygw_batch.journal.postgres.tables import PostgresTables
 from paygw_batch.journal.postgres.verify import verify_journal
-from paygw_batch.journal.shared_run import RowBeingSent, RunNow, SharedRun, WorkerLife
-from paygw_batch.journal.values import BatchRecord, Due, PaymentSearch, RowState, StateTally, TallyKind, WantedRows
+from paygw_batch.journal.values import (
+    BatchRecord,
+    Due,
+    Identity,
+    PaymentSearch,
+    RowState,
+    StateTally,
+    TallyKind,
+    WantedRows,
+)
 
 
 class PostgresReader(JournalReader):

@@ -13,16 +13,15 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.core.lifecycle import LEADS_TO, FactKind, Standing, State
 from paygw_batch.errors import HolderKind, JournalCorrupt, JournalError, OutputError
 from paygw_batch.files import sync_directory, unfinished
-from paygw_batch.journal.guards.fingerprint_key import FingerprintKey, fingerprint_key_path
+from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.location import audit_path, check_file, outbox_path
 from paygw_batch.journal.guards.lock import LockHolder, journal_holder
 from paygw_batch.journal.journal import JournalReader
-from paygw_batch.journal.port import VerifyProgress
-from paygw_batch.journal.shared_run import RowBeingSent
-from paygw_batch.journal.sqlite import search as payee_search
+from paygw_batch.journal.port import RowBeingSent, VerifyProgress
 from paygw_batch.journal.sqlite import states
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
+from paygw_batch.journal.sqlite.lookups import search_expression
 from paygw_batch.journal.sqlite.schema import end_of
 from paygw_batch.journal.sqlite.tables import SqliteTables
 from paygw_batch.journal.sqlite.verify import verify
@@ -112,7 +111,7 @@ class SqliteReader(JournalReader):
                 assert_never(kind)
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        return payee_search.expression(search)
+        return search_expression(search)
 
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
         return verify(self._connection, self.path, in_parallel=True, progress=progress)

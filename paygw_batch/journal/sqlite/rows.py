@@ -47,7 +47,7 @@ _ADD_INSTRUCTION = """INSERT INTO instruction
 """The values of a `NewInstruction` as they are stored; numbers go on from the highest. Most contents end with the
 fields, which have a column too, and are kept once; one that starts with the mark of that is refused, as no text."""
 ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
-"""Takes the texts that name the payee of an instruction into the index of payees (`search.py`)."""
+"""Takes the texts that name the payee of an instruction into the index of payees (`lookups.py`)."""
 CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"
 """An instruction's content, in SQL."""
 

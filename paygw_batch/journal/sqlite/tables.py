@@ -9,10 +9,10 @@ import apsw
 
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.journal.evidence_log import EVIDENCE_PARTS, EvidenceLog
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.sqlite.rows import CONTENT
 from paygw_batch.journal.sqlite.schema import identity_of
 from paygw_batch.journal.tables import VALUE, named_sql
+from paygw_batch.journal.values import Identity
 
 _PARTS = {**EVIDENCE_PARTS, "content": CONTENT}
 QUERIES = {

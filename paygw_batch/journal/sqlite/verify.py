@@ -31,11 +31,10 @@ from paygw_batch.journal.facts.codec import (
 from paygw_batch.journal.forget import check_forgotten
 from paygw_batch.journal.port import VerifyProgress, unwatched
 from paygw_batch.journal.replay import Opening, PlainRows, RowReplay, check_batches
-from paygw_batch.journal.sqlite import search, spellings
-from paygw_batch.journal.sqlite.about import check_about
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.forget import is_forgotten
-from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, versions
+from paygw_batch.journal.sqlite.lookups import check_spellings, check_words
+from paygw_batch.journal.sqlite.schema import check_about, check_tables, end_of, hash_at, identity_of, versions
 from paygw_batch.journal.sqlite.tables import SqliteTables, evidence_in
 from paygw_batch.journal.values import Link
 from paygw_batch.language import say
@@ -113,8 +112,8 @@ def _check_derived(connection: apsw.Connection) -> None:
     """Check the tables that are derived from others, and the chains beside that of the facts."""
     _check_totals(connection)
     check_about(connection)
-    spellings.check(connection)
-    search.check(connection)
+    check_spellings(SqliteTables(connection))
+    check_words(connection)
 
 
 @contextmanager

@@ -2,12 +2,22 @@
 
 Every write is one transaction, made durable before its call returns, and noted in the witness before anything may
 be sent on it. The chain is a second guard beside the lock: each number of a fact can be used by one writer.
+
+An engine makes one call at a time. Only the wait for a slow disk happens in a thread: the rest of an append is made in
+the event loop, because two threads that both compute hand the interpreter to and fro at every statement, and that costs
+more than it spares. A quick disk is waited for in the event loop as well: the thread would take longer to get the
+interpreter than the disk takes (docs/decisions/0051).
 """
 
+import asyncio
 import os
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
@@ -23,11 +33,12 @@ from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, WitnessedHead
 from paygw_batch.journal.journal import Journal
+from paygw_batch.journal.port import JournalThread
 from paygw_batch.journal.salts import new_salt
-from paygw_batch.journal.sqlite import schema, spellings
+from paygw_batch.journal.sqlite import schema
 from paygw_batch.journal.sqlite.connect import conflicting, leave_untouched, reason_of, unwritable
-from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
 from paygw_batch.journal.sqlite.forget import index_again, scrub, unguarded
+from paygw_batch.journal.sqlite.lookups import add_spellings
 from paygw_batch.journal.sqlite.outbox import add_for_run
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import (
@@ -39,7 +50,7 @@ from paygw_batch.journal.sqlite.rows import (
     totals_written,
     write_lines,
 )
-from paygw_batch.journal.values import BatchRecord, Entry, Known, Link, MoveResult, NewNotice, OldPages
+from paygw_batch.journal.values import BatchRecord, Due, Entry, Known, Link, MoveResult, NewNotice, OldPages
 from paygw_batch.language import say
 
 _INSERT_FACTS = "INSERT INTO fact {lines}"
@@ -118,7 +129,7 @@ class SqliteJournal(SqliteReader, Journal):
         return len(found)
 
     @contextmanager
-    def for_engine(self) -> Iterator[SqliteEngineJournal]:
+    def for_engine(self) -> "Iterator[SqliteEngineJournal]":
         """Give the journal to an engine: until the block ends, only the engine uses it."""
         with closing(SqliteEngineJournal(self)) as given:
             yield given
@@ -173,7 +184,7 @@ class SqliteJournal(SqliteReader, Journal):
         with conflicting(f"batch {record.batch} is already open, or a row or an order id of it is taken"):
             are_ascii = store_batch(self._connection, record, digests, parts, known, replaced)
             first = digests.first_instruction
-            spellings.add_batch(self._connection, record.operation, record.number, first, are_ascii)
+            add_spellings(self._tables, record.operation, record.number, first, are_ascii)
         return record
 
     def _record_opening(self, number: int, at: str, opened: BatchOpened, digests: OpeningDigests) -> None:
@@ -289,3 +300,59 @@ class SqliteJournal(SqliteReader, Journal):
             raise JournalUnwritable(self._failure)
         if os.getpid() != self._process:
             raise InternalError("a journal was written from a process that did not open it")
+
+
+T = TypeVar("T")
+
+QUICK_S = 0.001
+"""A disk is quick where a commit takes less than this, on an average over the last ones."""
+_COMMITS_AVERAGED = 16
+_FIRST_AVERAGE_S = 2 * QUICK_S
+"""A run begins with commits in the thread; some twelve quick ones take the average below `QUICK_S`."""
+
+
+class SqliteEngineJournal:
+    """Implements `EngineJournal` on a journal in a file, for one run, without holding up its event loop."""
+
+    def __init__(self, journal: SqliteJournal, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._commit_s = _FIRST_AVERAGE_S
+        self._thread = JournalThread()
+        self._turn = asyncio.Lock()
+        self._last_row: dict[int, int] = {}
+
+    async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
+        """Return the next rows of a batch that may be sent, `limit` at most."""
+        after = self._last_row.get(batch, 0)
+        async with self._turn:
+            page = await self._thread.call(partial(self._journal.due, batch, after_row=after, limit=limit))
+        self._last_row[batch] = page[-1].row if page else after
+        return page
+
+    async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Stage facts here and now, and commit them: here where the disk is quick, and otherwise in the thread."""
+        async with self._turn:
+            commit = partial(self._timed, self._journal.stage(entries))
+            return commit() if self._commit_s < QUICK_S else await self._thread.call(commit)
+
+    def may_leave(self, age_s: float) -> bool:  # noqa: ARG002 (the port's)
+        """Whether no write has failed. The lock is this process's for as long as it lives, frozen or not."""
+        return self._journal.can_write()
+
+    async def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        """Take in the notifications that wait in the inbox."""
+        async with self._turn:
+            return await self._thread.call(partial(self._journal.drain_inbox, words, at=at))
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.close()
+
+    def _timed(self, commit: Callable[[], T]) -> T:
+        """Make a commit, and note how long it took. One is made at a time."""
+        began_s = self._clock()
+        try:
+            return commit()
+        finally:
+            self._commit_s += (self._clock() - began_s - self._commit_s) / _COMMITS_AVERAGED

@@ -22,7 +22,7 @@ from paygw_batch.sheet.read.headings import (
     match_headings,
     no_header,
 )
-from paygw_batch.sheet.read.workbook_overlays import Overlays
+from paygw_batch.sheet.read.workbook_styles import Overlays
 from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPart
 
 _ROWS_AT_ONCE = 20_000

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.follow_payout import BEING_SENT, FollowedRow, followed_row, running_now
+from paygw_batch.actions.follow_payout import FollowedRow, followed_row, running_now
 from paygw_batch.actions.settle_rows import SettleChoice, draft_order, settle_by_word, settle_choices
 from paygw_batch.console.pages.agreement import ListedAgreement, signing_key
 from paygw_batch.console.pages.settling.orders import CHOICES, FIRST_PERSON, choice_name, drafted_order, open_orders
@@ -60,7 +60,9 @@ def settle_form(visit: Visit) -> Response:
             followed = followed_row(settings, journal, record, number).followed
         except UsageError as error:
             raise PageNotFound(error.message) from None
-        choices = [] if followed.state == BEING_SENT else settle_choices(settings, journal, record, followed.standing)
+        choices = (
+            [] if followed.state == State.IN_FLIGHT else settle_choices(settings, journal, record, followed.standing)
+        )
     return visit.page(
         SettlePage(
             record=record,

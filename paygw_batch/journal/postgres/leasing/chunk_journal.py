@@ -13,11 +13,10 @@ from typing import Protocol
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.journal_thread import JournalThread
+from paygw_batch.journal.port import JournalThread, SharedRun
 from paygw_batch.journal.postgres.batch_rows import due_rows_of_chunk
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.offered_chunks import finish_chunk, free_chunks, is_overtaken, note_place
-from paygw_batch.journal.shared_run import SharedRun
 from paygw_batch.journal.values import Due, Entry, MoveResult
 
 
