@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.signatures import signatures_per_s
-from paygw_batch.machine import processor, python_build
+from paygw_batch.processes import processor, python_build
 
 SYNCS = 200
 SIGNATURES = 200

@@ -1,4 +1,4 @@
-"""Forbids core dumps, and builds the environment of child processes.
+"""Forbids core dumps, builds the environment of child processes, and says what the program runs on.
 
 Secrets are in memory and in the environment. Neither a crash nor a child may carry them out.
 """
@@ -6,10 +6,13 @@ Secrets are in memory and in the environment. Neither a crash nor a child may ca
 import ctypes
 import gc
 import os
+import platform
 import resource
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 HANDED_ON = frozenset(
@@ -79,3 +82,31 @@ def gc_paused() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+_CPUS = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonBuild:
+    """What was done to make this Python fast; None where it does not say: distributions have ways of their own."""
+
+    has_profiles: bool | None
+    has_lto: bool | None
+
+
+def python_build() -> PythonBuild:
+    """Return how this Python was built, by the words that its `configure` was given."""
+    told = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
+    unless_told = False if told and sys.base_prefix != "/usr" else None
+    return PythonBuild("--enable-optimizations" in told or unless_told, "--with-lto" in told or unless_told)
+
+
+def processor() -> str:
+    """Return the name of the processor, or of its kind where the system names none."""
+    try:
+        lines = _CPUS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()

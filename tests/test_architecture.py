@@ -10,13 +10,12 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "paygw_batch"
 
-BASE = {"core", "clock", "files", "machine", "processes", "trusted_files", "errors", "language"}
+BASE = {"core", "clock", "files", "processes", "trusted_files", "errors", "language"}
 ALLOWED = {
     "errors": {"language"},
     "language": set(),
     "clock": set(),
     "files": {"errors", "language"},
-    "machine": set(),
     "processes": set(),
     "trusted_files": {"errors", "files", "language"},
     "web_server": {"errors", "language"},
@@ -102,7 +101,7 @@ FLOORS = {
     ),
     "gateway": ("signing", "*", "http"),
     "journal": (
-        "journal_thread values shared_run batch_part gate_port port outbox",
+        "values batch_part port outbox",
         *(
             "facts",
             "guards",
@@ -118,10 +117,10 @@ FLOORS = {
         "permissions web_sessions passkey_access web_guard payout_counts",
         "rendering visits sheet_process",
         "pages",
-        "console_app console_server",
+        "console_app",
     ),
     "cli": (
-        "invocation options signals help_texts help_examples",
+        "invocation options signals help_texts",
         "screen",
         "send_batch sheet_questions",
         "commands",

@@ -5,7 +5,7 @@ import sysconfig
 
 import pytest
 
-from paygw_batch.machine import PythonBuild, processor, python_build
+from paygw_batch.processes import PythonBuild, processor, python_build
 
 
 @pytest.mark.parametrize(

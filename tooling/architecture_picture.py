@@ -17,7 +17,7 @@ PAGE = ROOT / "docs/architecture.md"
 START = "<!-- picture: written by tooling/architecture_picture.py -->\n"
 END = "<!-- end of picture -->\n"
 GROUND = frozenset(
-    {"errors", "language", "clock", "files", "machine", "processes", "trusted_files", "web_server", "core", "countries"}
+    {"errors", "language", "clock", "files", "processes", "trusted_files", "web_server", "core", "countries"}
 )
 """What nearly every room imports: drawn as one, so that the other arrows can be followed."""
 GROUND_NAME = "ground"

@@ -13,8 +13,7 @@ from pathlib import Path
 import click
 from click_man.man import ManPage
 
-from paygw_batch.cli.help_examples import EXAMPLES
-from paygw_batch.cli.help_texts import EXIT_CODES, name_of
+from paygw_batch.cli.help_texts import EXAMPLES, EXIT_CODES, name_of
 from paygw_batch.cli.main import COMMANDS, cli
 
 ROOT = Path(__file__).resolve().parents[1]

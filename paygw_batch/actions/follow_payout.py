@@ -1,7 +1,7 @@
-"""Looks up a batch for people who follow it on a page: counts, sums, rows by page, one row with its history.
+"""Looks up a batch for people who follow it on a page: counts, sums, pages of rows, and one row with its history.
 
-Everything is read from the journal. Who holds it is asked without touching its lock: a row in flight is being sent
-while a run is alive, and in doubt after it.
+Everything is read from the journal. Its holder is found without touching its lock: a row in flight is being sent while
+a run is alive, and in doubt after that.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from paygw_batch.clock import utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
-from paygw_batch.core.shown_states import INVALID, shown_state
+from paygw_batch.core.shown_states import INVALID, SHOWN_IN_DOUBT, STATES, shown_state
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import HolderKind, UsageError
 from paygw_batch.journal import (
@@ -31,25 +31,12 @@ from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.journal import place_of
 
-BEING_SENT = "being_sent"
-"""The state that a page shows for a row in flight whose run is alive: nobody has to worry about it."""
-_STATES_SHOWN: Mapping[str, frozenset[State]] = {
-    "paid": frozenset({State.PAID}),
-    "accepted": frozenset({State.ACCEPTED}),
-    "rejected": frozenset({State.REJECTED}),
-    "returned": frozenset({State.RETURNED}),
-    "in_doubt": frozenset({State.IN_DOUBT}),
-    BEING_SENT: frozenset({State.IN_FLIGHT}),
-    "ready": frozenset({State.READY}),
-}
-"""The state that a page asks for -> the states of the journal."""
-
 
 @dataclass(frozen=True, slots=True)
 class FollowedBatch:
     """A batch as a page shows it: the number of rows in each state, and their sums by currency.
 
-    `running` is who holds the journal for a run, of this batch or another one.
+    `running` is the process that holds the journal for a run, of this batch or another one.
     """
 
     record: BatchRecord
@@ -60,7 +47,7 @@ class FollowedBatch:
     @property
     def is_sending(self) -> bool:
         """Whether a run has rows of this batch on their way now."""
-        return self.counts.get(BEING_SENT, 0) > 0
+        return self.counts.get(State.IN_FLIGHT, 0) > 0
 
     @property
     def payable(self) -> int:
@@ -70,7 +57,7 @@ class FollowedBatch:
     @property
     def answered(self) -> int:
         """The number of rows that need nothing more from a run."""
-        return self.payable - self.counts.get("ready", 0) - self.counts.get(BEING_SENT, 0)
+        return self.payable - self.counts.get("ready", 0) - self.counts.get(State.IN_FLIGHT, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +72,7 @@ class FollowedRow:
 
 @dataclass(frozen=True, slots=True)
 class FollowedRowHistory:
-    """One row with everything that is known about it. `step` is the next one for a person; None: there is none."""
+    """One row with everything known about it. `step` is a person's next step; None if there is none."""
 
     followed: FollowedRow
     payment: FoundPayment
@@ -95,7 +82,7 @@ class FollowedRowHistory:
 
 
 def running_now(settings: Settings) -> LockHolder | None:
-    """Return the run that holds the journal; None: there is none. The lock is not touched."""
+    """Return the run that holds the journal, without touching the lock; None if there is none."""
     holder = place_of(settings).holder()
     return holder if holder is not None and holder.kind is not HolderKind.LISTENER else None
 
@@ -106,8 +93,8 @@ def followed_batch(
     record: BatchRecord,
     tallies: Callable[[], Sequence[StateTally]] | None = None,
 ) -> FollowedBatch:
-    """Return counts and sums of a batch; `tallies` counts it, unless the journal is to do so."""
-    # Who runs is asked first: rows counted before a run that has just ended would seem to be left over.
+    """Return a batch's counts and sums; `tallies`, if given, replaces the journal's own count."""
+    # Look for the run first: rows counted before a run that has just ended would seem to be left over.
     running, units = running_now(settings), minor_units_by_currency()
     counts: Counter[str] = Counter()
     minor: dict[str, Counter[str]] = {}
@@ -131,18 +118,16 @@ def followed_rows(
     running = running_now(settings)
     states: Collection[State] | None = None
     if state:
-        if state not in _STATES_SHOWN:
+        if state not in STATES or state == INVALID:
             raise UsageError(say("There is no state {state!r}.", state=state))
-        states = _STATES_SHOWN[state]
-        if state == "in_doubt" and running is None:
-            states = states | _STATES_SHOWN[BEING_SENT]
+        states = {State(state)} if state != State.IN_DOUBT or running is not None else SHOWN_IN_DOUBT
     standings = list(journal.rows(record.number, states=states, after=after, limit=limit))
     payments = journal.payments(record.number, [one.row for one in standings])
     return [_followed(one, payments[one.row], running) for one in standings]
 
 
 def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord, row: int) -> FollowedRowHistory:
-    """Return everything about one row. Raises `UsageError` when the batch has no such row."""
+    """Return everything about one row. Raises `UsageError` if the batch has no such row."""
     standing = next(journal.rows(record.number, numbers={row}), None)
     if standing is None:
         raise UsageError(say("Row {row} is not part of this payout.", row=row))
@@ -168,4 +153,4 @@ def _followed(standing: RowState, payment: FoundPayment, running: LockHolder | N
 
 
 def _shown(state: State, running: LockHolder | None) -> str:
-    return BEING_SENT if state is State.IN_FLIGHT and running is not None else shown_state(state)
+    return state if state is State.IN_FLIGHT and running is not None else shown_state(state)

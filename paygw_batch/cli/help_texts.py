@@ -1,7 +1,7 @@
-"""Shows the help of every command in the chosen language, with an example for each option and the exit codes.
+"""Shows every command's help in the chosen language, with an example for each option and the exit codes.
 
-The English texts stay beside the commands, in docstrings and `help=`. They are the keys of the catalogue, and are
-translated when help is shown: only then is `--lang` known. What click itself says goes through our catalogue too.
+The English texts stay beside the commands, in docstrings and `help=`. They are the keys of the catalogue, translated
+when help is shown, because `--lang` is only known then. Click's own texts go through our catalogue too.
 """
 
 import copy
@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
+from typing import NamedTuple
 
 import click
 from click import core, exceptions, parser, termui, types
@@ -48,16 +49,16 @@ SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         mark("Files"): ("out", "for_excel", "force"),
     }
 )
-"""The groups of the options by which a sheet is run, and the parameters of each."""
+"""The option groups of a command that runs a sheet, and the parameters in each."""
 
 
 def section_title(title: str) -> str:
-    """Return the title of a section of help; click puts a colon behind it, and French a blank before the colon."""
+    """Return the title of a help section; click adds a colon, and French needs a space before it."""
     return say("{title}:", title=say(title)).removesuffix(":")
 
 
 def paragraphs(text: str | None) -> tuple[str, ...]:
-    """Return the paragraphs of a docstring, each on one line: these are the keys of the catalogue."""
+    """Return the paragraphs of a docstring, each on one line, as in the catalogue's keys."""
     return tuple(" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n") if part.strip())
 
 
@@ -65,7 +66,7 @@ class HelpCommand(click.Command):
     """A command whose help is in the chosen language, and ends with examples and the exit codes."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the line of usage; its words are typed, and are not translated."""
+        """Write the usage line; its words are typed, so they are not translated."""
         formatter.write_usage(ctx.command_path, " ".join(self.collect_usage_pieces(ctx)), say("Usage: "))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
@@ -81,7 +82,7 @@ class HelpCommand(click.Command):
             formatter.write_dl(list(self.option_lines(ctx).values()))
 
     def option_lines(self, ctx: click.Context) -> dict[str | None, tuple[str, str]]:
-        """Return the words and the help of each option by the name of its parameter."""
+        """Return the words and the help of each option, by parameter name."""
         return dict(self._option_lines(ctx))
 
     def _option_lines(self, ctx: click.Context) -> Iterator[tuple[str | None, tuple[str, str]]]:
@@ -100,8 +101,8 @@ class HelpCommand(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples of the command, and the exit codes."""
-        # Loaded with the first help that is shown, not with each command.
-        from paygw_batch.cli.help_examples import EXAMPLES  # noqa: PLC0415
+        # Loaded with the first help that is shown, not with every command.
+        from paygw_batch.cli.help_texts import EXAMPLES  # noqa: PLC0415
 
         if examples := EXAMPLES.get(name_of(ctx)):
             with formatter.section(section_title(mark("Examples"))):
@@ -114,14 +115,14 @@ class HelpCommand(click.Command):
 
 
 class HelpGroup(HelpCommand, click.Group):
-    """A command with commands below it, whose help is in the chosen language."""
+    """A command with subcommands, whose help is in the chosen language."""
 
     command_class = HelpCommand
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is called; one that is not there is answered with those that are."""
+        """Return the called command; an unknown name is answered with the known ones."""
         if self.commands and args[0] not in self.commands and not ctx.resilient_parsing:
             if near := get_close_matches(args[0], self.commands, n=1):
                 ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=args[0], near=near[0]))
@@ -141,10 +142,10 @@ class HelpGroup(HelpCommand, click.Group):
 
 
 class SheetCommand(HelpCommand):
-    """A command that runs a sheet: its options are many, and are shown in groups."""
+    """A command that runs a sheet; its many options are shown in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options group by group; options without a group are last."""
+        """Write the options group by group, those without a group last."""
         lines = self.option_lines(ctx)
         for title, names in SHEET_OPTIONS.items():
             with formatter.section(section_title(title)):
@@ -154,7 +155,7 @@ class SheetCommand(HelpCommand):
 
 
 def name_of(ctx: click.Context) -> str:
-    """Return the words of a command without the program's: `resolve row`; empty for the program itself."""
+    """Return the words of a command without the program's name: `resolve row`; empty for the program itself."""
     if ctx.parent is None:
         return ""
     return f"{name_of(ctx.parent)} {ctx.info_name}".strip()
@@ -175,7 +176,7 @@ _SAID = mark_all(
     "{value} is not in the range {range}.",
     "Choose from:\n\t{choices}",
 )
-"""What click says of a command line that cannot be read, for the catalogue."""
+"""Click's messages about an unreadable command line, for the catalogue."""
 _COUNTED = (
     mark_count("Did you mean {possibility}?", "(Did you mean one of: {possibilities}?)"),
     mark_count("Got unexpected extra argument ({args})", "Got unexpected extra arguments ({args})"),
@@ -185,8 +186,251 @@ _COUNTED = (
 
 
 def speak_our_languages() -> None:
-    """Have click translate by our catalogue. Its own function would look for catalogues of the system."""
+    """Make click translate through our catalogue; by default it looks for the system's."""
     for module in (core, exceptions, parser, termui, types):
         for name, ours in (("_", gettext), ("ngettext", ngettext)):
             if hasattr(module, name):
                 setattr(module, name, ours)
+
+
+class Example(NamedTuple):
+    """A command line and its purpose."""
+
+    purpose: str
+    line: str
+
+
+_SHEET = (
+    Example(mark("One worksheet of a workbook, whose headings were mapped before:"),
+            "{} payroll.xlsx --worksheet November --column-profile headings.toml"),
+    Example(mark("A CSV file that a French Excel saved:"), "{} payroll.csv --encoding cp1252"),
+    Example(mark("Give the run a name, so that the same people can be in next month's sheet:"),
+            "{} payroll.csv --reference NOV-2026"),
+    Example(mark("Refuse the sheet unless it is exactly the one that was agreed:"),
+            "{} payroll.csv --expect-rows 120 --expect-total KES=4250000 --strict"),
+    Example(mark("Look first: show what would be sent, and send nothing:"), "{} payroll.csv --dry-run"),
+    Example(mark("Send one row, and look at its result before the others are sent:"), "{} payroll.csv --first 1"),
+    Example(mark("Leave rows with defects out, with the corrections made in the console:"),
+            "{} payroll.csv --skip-invalid --mended payroll.mended.json"),
+    Example(mark("Send corrected rows in place of rejected ones:"), "{} payroll.csv --amend --by 'Ada Obi'"),
+    Example(mark("Pay the same amounts to the same people as in a recent batch:"),
+            "{} payroll.csv --repeats-meant --plan payroll.plan.json"),
+    Example(mark("Send slowly, after the run that is using the journal:"),
+            "{} payroll.csv --concurrency 4 --rate-per-s 2 --wait"),
+    Example(mark("Let the workers of all hosts send it, before their other batches:"),
+            "{} payroll.csv --detach --urgent"),
+    Example(mark("Write the reconciliation to another file:"), "{} payroll.csv --out november.xlsx --force"),
+    Example(mark("Write it as a CSV file that Excel opens with every digit:"),
+            "{} payroll.csv --out november.csv --for-excel"),
+)  # fmt: skip
+
+
+def _of_sheet(command: str) -> tuple[Example, ...]:
+    return tuple(Example(purpose, line.format(command)) for purpose, line in _SHEET)
+
+
+_EXAMPLES: Mapping[str, tuple[Example, ...]] = {
+    "": (
+        Example(mark("Try everything out with the built-in gateway:"), "init --sandbox"),
+        Example(mark("Use another configuration, and a journal other than the one that it names:"),
+                "--config paygw.toml --journal paygw.journal status"),
+        Example(mark("In French, with each step:"), "--lang fr --verbose submit payroll.csv"),
+        Example(mark("From a program, which reads the summary:"), "--json --quiet submit payroll.csv"),
+        Example(mark("Ask for the version:"), "--version"),
+    ),
+    "init": (
+        Example(mark("Try everything out; no money moves:"), "init --sandbox"),
+        Example(mark("Set up an endpoint; the missing answers are asked for:"), "init"),
+        Example(mark("The same without questions:"),
+                "init --base-url https://gateway.example --endpoint-id 1234 --consumer-key ACME"
+                " --server-callback-url https://pay.acme.example/callback"),
+        Example(mark("Also the answers that the gateway's operator gave:"),
+                "init --country KE=SALARY --signature-profile json-params --outcome approved=paid"),
+        Example(mark("Use an existing key, whose passphrase is in a variable:"),
+                "init --private-key merchant.pem --private-key-passphrase-env KEY_PASSPHRASE"),
+        Example(mark("Use a key in a token:"),
+                "init --private-key 'pkcs11:token=paygw;object=payouts' --pkcs11-module /usr/lib/libsofthsm2.so"),
+        Example(mark("Create a key with the passphrase in a file, and write the letter to a file:"),
+                "init --private-key-passphrase-file passphrase.txt --letter letter.txt"),
+        Example(mark("Reach the gateway through a proxy with its own certificate authority:"),
+                "init --proxy http://proxy.acme.example:3128 --ca-bundle acme-ca.pem"),
+        Example(mark("Replace the configuration:"), "init --force"),
+    ),
+    "template": (
+        Example(mark("A workbook for payments to Kenya and Tanzania:"), "template KE TZ --out payroll.xlsx"),
+        Example(mark("A sheet of customers to collect from:"), "template KE --collect --out customers.csv"),
+    ),
+    "validate": (
+        Example(mark("Check a sheet as `submit` will, and treat warnings as defects:"),
+                "validate payroll.csv --strict"),
+        Example(mark("Write the refused rows to a workbook, to correct them there:"),
+                "validate payroll.xlsx --worksheet November --rejects to-correct.xlsx"),
+        Example(mark("Say what unknown headings mean: write the file, fill it in, use it:"),
+                "validate payroll.csv --map headings.toml --force"),
+        Example(mark("Check it with the headings that you filled in:"),
+                "validate payroll.csv --column-profile headings.toml --reference NOV-2026"),
+        Example(mark("A CSV file that a French Excel saved:"), "validate payroll.csv --encoding cp1252"),
+        Example(mark("Check customers to collect from:"), "validate customers.csv --collect"),
+    ),
+    "plan": (
+        Example(mark("Prepare a sheet and sign its plan, with a page to read:"),
+                "plan payroll.csv --out payroll.csv.plan.json --key ada.pem --report plan.html"),
+        Example(mark("Prepare one worksheet, with mapped headings and a reference:"),
+                "plan payroll.xlsx --out plan.json --key ada.pem --worksheet November"
+                " --column-profile headings.toml --reference NOV-2026"),
+        Example(mark("A CSV file that a French Excel saved:"),
+                "plan payroll.csv --out plan.json --key ada.pem --encoding cp1252"),
+        Example(mark("Decide which rows are in the plan:"),
+                "plan payroll.csv --out plan.json --key ada.pem --skip-invalid --amend --strict"),
+        Example(mark("Compare with a batch of your choice, and confirm that a repeat is meant:"),
+                "plan payroll.csv --out plan.json --key ada.pem --against 3f9c2a --repeats-meant"),
+        Example(mark("Prepare a collection, and overwrite the old files:"),
+                "plan customers.csv --out plan.json --key ada.pem --collect --force"),
+    ),
+    "approve": (
+        Example(mark("Look at a plan; nothing is signed:"), "approve payroll.csv.plan.json --report plan.html --force"),
+        Example(mark("Approve it:"), "approve payroll.csv.plan.json --key ben.pem"),
+        Example(mark("Compare it with the sheet, as you read it:"),
+                "approve plan.json --sheet payroll.xlsx --worksheet November --column-profile headings.toml"
+                " --reference NOV-2026 --strict"),
+        Example(mark("A CSV file that a French Excel saved:"),
+                "approve plan.json --sheet payroll.csv --encoding cp1252"),
+        Example(mark("Withdraw it:"), "approve payroll.csv.plan.json --withdraw --key ben.pem"),
+    ),
+    "submit": _of_sheet("submit"),
+    "collect": _of_sheet("collect"),
+    "resume": (
+        Example(mark("Continue the only batch that has rows left:"), "resume"),
+        Example(mark("Continue one batch after the run that is using the journal:"), "resume 3f9c2a --wait"),
+        Example(mark("Write the reconciliation to another file:"), "resume payroll.csv --out november.xlsx --force"),
+        Example(mark("Write it as a CSV file that Excel opens with every digit:"),
+                "resume payroll.csv --out november.csv --for-excel"),
+    ),
+    "retry": (
+        Example(mark("Send all rejected rows of a batch again:"), "retry payroll.csv --by 'Ada Obi' --wait"),
+        Example(mark("Send two rows again, and write the reconciliation to another file:"),
+                "retry 3f9c2a --row 4 --row 9 --out november.xlsx --force"),
+        Example(mark("Write it as a CSV file that Excel opens with every digit:"),
+                "retry 3f9c2a --out november.csv --for-excel"),
+        Example(mark("Ask a second person first:"),
+                "retry 3f9c2a --order-out retry.json --key ada.pem --evidence 'Wallets opened, ticket 4711'"),
+        Example(mark("Carry the order out after it is approved:"), "retry 3f9c2a --order retry.json"),
+    ),
+    "forget": (
+        Example(mark("See who would be forgotten:"), "forget --before 2019-12-31 --dry-run"),
+        Example(mark("Forget one person now:"),
+                "forget --person '+254 712 345 001' --yes --by 'Amina Diallo'"),
+        Example(mark("Ask a second person first:"), "forget --before 2019-12-31 --out order.json --key ada.pem"),
+        Example(mark("Carry the order out after it is approved:"),
+                "forget --order order.json --by 'Amina Diallo' --wait"),
+    ),
+    "run-folder": (
+        Example(mark("Confirm a folder, once:"),
+                "run-folder /srv/payroll --adopt"),
+        Example(mark("Pay only sheets that have not changed for five minutes:"),
+                "run-folder /srv/payroll --settle-s 300 --wait"),
+        Example(mark("Choose how strict the check is:"), "run-folder /srv/payroll --strict --skip-invalid"),
+        Example(mark("Collect from the customers on the sheets:"), "run-folder /srv/collect --collect"),
+    ),
+    "resolve order": (
+        Example(mark("Carry out an order that was approved:"), "resolve order settle.json --by 'Ada Obi' --wait"),
+        Example(mark("Name its batch and the statement that it is about:"),
+                "resolve order settle.json --batch 3f9c2a --statement gateway-2026-11-23.csv"),
+    ),
+    "resolve row": (
+        Example(mark("Two payments arrived, as support confirmed:"),
+                "resolve row 3f9c2a 4 9 --as paid --evidence 'Support, ticket 4711, 23 Nov' --by 'Ada Obi' --wait"),
+        Example(mark("Write an order for a second person instead:"),
+                "resolve row 3f9c2a 4 --as not-received --evidence 'Ticket 4711' --out settle.json --key ada.pem"),
+    ),
+    "resolve statement": (
+        Example(mark("Compare a statement with the journal; nothing changes:"),
+                "resolve statement 3f9c2a statement.csv"),
+        Example(mark("Settle the rows that it confirms:"),
+                "resolve statement 3f9c2a statement.csv --yes --evidence 'From the portal, 23 Nov' --by 'Ada Obi'"),
+        Example(mark("Settle the lines that match; the lines have no time:"),
+                "resolve statement 3f9c2a statement.csv --yes --matching-only --as-of 2026-11-23T18:00:00+03:00"),
+        Example(mark("Apply the same file again:"), "resolve statement 3f9c2a new.csv --yes --again --wait"),
+        Example(mark("Write an order for a second person instead:"),
+                "resolve statement 3f9c2a statement.csv --out settle.json --key ada.pem"),
+    ),
+    "status": (
+        Example(mark("All batches, with the most ready rows first:"), "status --sort ready"),
+        Example(mark("Follow a running batch:"), "status payroll.csv --watch"),
+        Example(mark("Write the questions about rows in doubt for the gateway's support:"),
+                "status payroll.csv --in-doubt --out questions.csv --force"),
+        Example(mark("Everything about one row:"), "status payroll.csv --row 4 --history"),
+    ),
+    "find": (
+        Example(mark("By a name or a phone number:"), "find 'Wanjiru Kamau'"),
+        Example(mark("Write a remittance advice for one person:"), "find 0712345001 --advice advice.html --force"),
+    ),
+    "reconcile": (
+        Example(mark("A workbook and a page:"), "reconcile payroll.csv --out nov.xlsx --report nov.html --force"),
+        Example(mark("A CSV file that Excel opens with every digit:"),
+                "reconcile payroll.csv --out nov.csv --for-excel"),
+    ),
+    "refresh": (
+        Example(mark("Ask about the open rows of a batch, and write the reconciliation:"),
+                "refresh 3f9c2a --out november.csv --force --wait"),
+        Example(mark("Ask once about the open rows of every batch:"), "refresh --wait"),
+    ),
+    "listen": (Example(mark("Listen on a port of your choice:"), "listen --port 8461"),),
+    "notices": (Example(mark("See what people were told, and what waits:"), "notices"),),
+    "notices send": (
+        Example(mark("Send what is due, every five minutes from cron:"), "notices send"),
+        Example(mark("After the mail server is fixed, retry at once:"), "notices send --again"),
+    ),
+    "limits": (
+        Example(mark("Show the limits:"), "limits"),
+        Example(mark("Set them for all workers:"), "limits --rate 20 --concurrency 40 --by 'Ada Obi'"),
+        Example(mark("Set one and remove the other:"), "limits --rate 20 --as-configured"),
+    ),
+    "journal adopt": (
+        Example(mark("Adopt a restored journal:"), "journal adopt --by 'Ada Obi' --yes"),
+        Example(mark("The endpoint has another journal, and you know of it:"), "journal adopt --beside 5f2e81c0"),
+    ),
+    "journal move": (
+        Example(mark("Move the journal to the configured database:"), "journal move paygw.journal --by 'Ada Obi'"),
+    ),
+    "journal new": (
+        Example(mark("Create the tables of a database, and grant its roles their permissions:"), "journal new --roles"),
+        Example(mark("Begin a second journal of the endpoint:"), "journal new --beside 5f2e81c0"),
+    ),
+    "journal retire": (
+        Example(mark("Retire a host that burnt down:"), "journal retire pay-3 --by 'Ada Obi' --yes"),
+    ),
+    "journal roll-call": (
+        Example(mark("Show this host's witness, and see which hosts are missing:"), "journal roll-call"),
+        Example(mark("The database lost the last rows of this host:"),
+                "journal roll-call --accept-loss --by 'Ada Obi' --yes"),
+    ),
+    "console": (Example(mark("Serve the pages on a port of your choice:"), "console --host 127.0.0.1 --port 8470"),),
+    "work": (
+        Example(mark("Send until nothing is left, then stop:"), "work --once"),
+        Example(mark("Send a share of one batch, for ten minutes at most:"), "work 3f9c2a --once --for 600"),
+    ),
+    "workers": (
+        Example(mark("See who is sending:"), "workers"),
+        Example(mark("Stop all work on a batch:"), "workers --stop 3f9c2a"),
+    ),
+    "sandbox": (
+        Example(mark("Answer by your own rules, on a port of your choice:"),
+                "sandbox --port 8480 --behaviour answers.toml"),
+    ),
+    "sign": (
+        Example(mark("Every step for one row of a worksheet:"), "sign nov.xlsx --explain --row 4 --worksheet November"),
+        Example(mark("Sign exactly what another program signed:"),
+                "sign payroll.csv --nonce 0f3a --timestamp 1764000000 --order-id A-17-r2 --reference NOV-2026"),
+        Example(mark("A CSV file that a French Excel saved:"), "sign payroll.csv --encoding cp1252"),
+        Example(mark("Try the other signature profile, for a collection:"),
+                "sign customers.csv --profile raw-body --collect"),
+    ),
+}  # fmt: skip
+EXAMPLES: Mapping[str, tuple[Example, ...]] = MappingProxyType(
+    {
+        name: tuple(Example(purpose, f"paygw-batch {line}") for purpose, line in examples)
+        for name, examples in _EXAMPLES.items()
+    }
+)
+"""The examples by command words (`help_texts.name_of`)."""

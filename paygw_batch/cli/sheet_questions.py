@@ -1,4 +1,7 @@
-"""Asks a person at a terminal the open questions of a sheet, and reads it again with the answers."""
+"""Shows a person at a terminal a sheet's findings and totals, asks what it leaves open, and reads it with the answers.
+
+It loads no journal: `validate` needs none.
+"""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -6,11 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from paygw_batch.cli.screen.screen import Screen
+from paygw_batch.cli.screen.screen import Screen, plain
 from paygw_batch.clock import utc_now
 from paygw_batch.core.sheet_answers import SheetAnswers
 from paygw_batch.errors import Asked, SheetQuestion
-from paygw_batch.language import say
+from paygw_batch.language import mark_all, say, say_count
+from paygw_batch.report.totals import BatchTotals
+from paygw_batch.sheet.findings import EXAMPLES, Findings
 from paygw_batch.sheet.read.headings import HeadingError
 from paygw_batch.wiring.sheet import suggested_reference
 
@@ -20,7 +25,7 @@ T = TypeVar("T")
 def answered(
     screen: Screen, read: Callable[[SheetAnswers], T], answers: SheetAnswers, operation: str, sheet: Path
 ) -> tuple[T, SheetAnswers]:
-    """Read a sheet, asking what it leaves open; return the result of `read`, and the answers.
+    """Read a sheet, asking its open questions; return the result of `read`, and the answers.
 
     Commands in hints name `sheet`. Raises `SheetQuestion` if nobody can be asked, or the answer was no.
     """
@@ -45,7 +50,7 @@ def answered(
 
 
 def as_typed(sheet: Path, answers: SheetAnswers, column_profile: str | None) -> str:
-    """Return a sheet as a person types it in another command, with the options that say how it is read."""
+    """Return a sheet as typed in another command, with the options that say how to read it."""
     options = [(asks.value, getattr(answers, asks.value)) for asks in Asked] + [("column-profile", column_profile)]
     words = [word for name, answer in options if answer is not None for word in (f"--{name}", answer)]
     return shlex.join([str(sheet), *words])
@@ -66,3 +71,26 @@ def _encoding(screen: Screen, question: SheetQuestion, _operation: str) -> str |
 _ASKING: Mapping[Asked, Callable[[Screen, SheetQuestion, str], str | None]] = MappingProxyType(
     {Asked.REFERENCE: _reference, Asked.WORKSHEET: _worksheet, Asked.ENCODING: _encoding}
 )
+
+
+def show_findings(screen: Screen, title: str, found: Findings, headings: Mapping[str, str]) -> None:
+    """Print defects or warnings by kind: their number, and the first few in full, with the sender's `headings`."""
+    if found.is_empty:
+        return
+    console = screen.err if screen.as_json else screen.out
+    console.print(plain(title, "bold"))
+    for code, count, is_of_rows in found.kinds().iter_rows():
+        rows = say_count(count, "{count:,} row", "{count:,} rows")
+        console.print(plain(say("{code}: {rows}", code=code, rows=rows) if is_of_rows else code))
+        for row, column, message in found.examples(code).select("row", "column", "message").iter_rows():
+            where = (
+                say("Row {row}, {column}", row=row, column=headings.get(column, column)) if row else say("The sheet")
+            )
+            console.tell("  " + say("{where}: {message}", where=where, message=message))
+        if count > EXAMPLES:
+            console.print(plain("  " + say("... and {count:,} more.", count=count - EXAMPLES)))
+
+
+def show_totals(screen: Screen, totals: BatchTotals) -> None:
+    """Print counts and sums by country and state."""
+    screen.table("", mark_all("country", "currency", "state", "rows", "sum"), totals.lines)

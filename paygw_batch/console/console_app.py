@@ -1,8 +1,11 @@
-"""Builds the application: every path with its handler and who may ask for it."""
+"""Builds the application (every path, its handler, and who may request it), and serves it until a signal."""
 
+import asyncio
+import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
@@ -36,12 +39,13 @@ from paygw_batch.console.payout_counts import PayoutCounts
 from paygw_batch.console.permissions import Act, members_of
 from paygw_batch.console.rendering import STATIC, page_templates, shown_for
 from paygw_batch.console.visits import Console, PageNotFound, Visit, WebRoute, error_page
-from paygw_batch.console.web_guard import MAX_FORM_BYTES, AsgiApp, WebGuard
+from paygw_batch.console.web_guard import MAX_FORM_BYTES, AsgiApp, AsgiReceive, AsgiScope, AsgiSend, WebGuard
 from paygw_batch.console.web_sessions import KeptSessions, SignInWay, WebSessions
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.errors import ConfigurationError
+from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.web_server import LOOPBACK, LocalServer, bounded, listen_on_loopback
 from paygw_batch.wiring.journal import open_trail
 from paygw_batch.wiring.operations import rules_of
 
@@ -122,23 +126,23 @@ ROUTES = (
     WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Act.START, "continue payout", "POST"),
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK, "open row"),
 )
-"""Every page and every act. No other path exists."""
+"""Every page and every action. No other path exists."""
 _UPLOADS = ("/new", "/again", "/statement")
-"""How the paths end to which files are sent."""
+"""The endings of the paths that accept file uploads."""
 
 
 def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str, str], port: int) -> Console:
-    """Return the parts that the pages work with. `port` is where browsers reach them, if no proxy is in front.
+    """Return the parts that the pages work with. `port` is where browsers reach them, unless there is a proxy.
 
-    Raises `ConfigurationError` when the configuration names nobody who prepares or approves.
+    Raises `ConfigurationError` if the configuration names nobody who prepares or approves.
     """
     section, public, members = settings.console, settings.console.origin, members_of(settings)
     if config is None:
         raise ConfigurationError(say("The pages need a configuration file."), hint=say("Name it with --config."))
     given = ["--config", str(config.absolute())]
-    if settings.journal.url is None:  # a journal in a database is named by the configuration alone
+    if settings.journal.url is None:  # only the configuration names a journal in a database
         given += ["--journal", str(settings.journal_path())]
-    trail = open_trail(settings)  # it makes the sandbox's journal
+    trail = open_trail(settings)  # creates the sandbox's journal
     kept = KeptSessions(settings.journal_path())
     access = passkey_access(settings, members, kept)
     is_secure = public is not None and public.startswith("https:")
@@ -194,3 +198,129 @@ def console_app(console: Console) -> AsgiApp:
     )
     hosts = {urlsplit(origin).netloc.lower() for origin in console.origins}
     return WebGuard(app, hosts=hosts, most_bytes=most_bytes, tls=console.is_secure)
+
+
+MAX_CONNECTIONS = 256
+_BACKLOG = 256
+_MAX_HEAD_BYTES = 32 * 1024
+_GRACE_S = 10
+HEAD_LIMIT_S = 5.0
+"""The time limit for a request's head. A browser, or the proxy before it, sends it at once."""
+
+
+def serve_console(
+    settings: Settings,
+    config: Path | None,
+    environ: Mapping[str, str],
+    tell: Callable[[str], None],
+    *,
+    read_again: Callable[[], Settings],
+) -> None:
+    """Serve the pages configured in the file `config` until SIGINT or SIGTERM; call `tell` with their address.
+
+    `read_again` reloads that file, because people get their keys while the pages are being served.
+    """
+    section = settings.console
+    with ExitStack() as stack:
+        if section.socket is None:
+            listener = stack.enter_context(closing(listen_on_port(section.port)))
+            port = int(listener.getsockname()[1])
+            place = section.origin or f"http://{LOOPBACK}:{port}"
+        elif section.origin is None:
+            raise ConfigurationError(say("console.socket needs console.origin: the address that browsers see."))
+        else:
+            listener, port = stack.enter_context(listen_on_socket(section.socket)), 0
+            place = say("{socket}, for {origin}", socket=section.socket, origin=section.origin)
+
+        def served(settings: Settings) -> AsgiApp:
+            found = console_of(settings, config=config, environ=environ, port=port)
+            return console_app(stack.enter_context(closing(found)))
+
+        app = CurrentPages(config, served(settings), lambda: served(read_again()), tell)
+        asyncio.run(serve_pages(app, listener, ready=lambda: tell(say("The pages are at {place}.", place=place))))
+
+
+class CurrentPages:
+    """Serves the pages as now configured: they are rebuilt after a change of the configuration file.
+
+    An unusable file changes nothing, and `tell` is called with the reason.
+    """
+
+    def __init__(
+        self, config: Path | None, pages: AsgiApp, build: Callable[[], AsgiApp], tell: Callable[[str], None]
+    ) -> None:
+        self._config, self._pages, self._build, self._tell = config, pages, build, tell
+        self._built_of = self._mark()
+        self._building = asyncio.Lock()
+
+    async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
+        """Answer one request."""
+        if self._mark() != self._built_of:
+            async with self._building:
+                if (mark := self._mark()) != self._built_of:
+                    self._built_of = mark
+                    await asyncio.to_thread(self._read_again)
+        await self._pages(scope, receive, send)
+
+    def _read_again(self) -> None:
+        try:
+            self._pages = self._build()
+        except PaygwError as error:
+            self._tell(
+                say(
+                    "The changed configuration cannot be used: {reason} The pages continue as before.",
+                    reason=error.message,
+                )
+            )
+
+    def _mark(self) -> tuple[int, int] | None:
+        """Return a value that differs for every version of the file; None if there is no file."""
+        if self._config is None:
+            return None
+        with suppress(OSError):
+            found = self._config.stat()
+            return found.st_mtime_ns, found.st_size
+        return None
+
+
+def listen_on_port(port: int) -> socket.socket:
+    """Return a socket on loopback; 0 means any free port. The pages never use another address."""
+    return listen_on_loopback(port, backlog=_BACKLOG)
+
+
+@contextmanager
+def listen_on_socket(path: Path) -> Iterator[socket.socket]:
+    """Yield a Unix socket for its owner and group only; a proxy in front of it provides TLS."""
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket():
+            path.unlink()
+        listener.bind(str(path))
+        path.chmod(0o660)
+        listener.listen(_BACKLOG)
+    except OSError as problem:
+        listener.close()
+        raise ConfigurationError(
+            say("Cannot listen on {path}: {reason}.", path=path, reason=say(str(problem.strerror))),
+            hint=say("Name another place."),
+        ) from None
+    try:
+        yield listener
+    finally:
+        listener.close()
+        with suppress(OSError):
+            path.unlink()
+
+
+async def serve_pages(app: AsgiApp, listener: socket.socket, *, ready: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM. Runs are separate processes, and continue."""
+    server = LocalServer(
+        app,
+        http=bounded(HEAD_LIMIT_S, heads_alone=True),
+        limit_concurrency=MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        grace_s=_GRACE_S,
+    )
+    with server.stopped_by_signals():
+        ready()
+        await server.serve(sockets=[listener])

@@ -6,11 +6,8 @@ from paygw_batch.language import mark_all, mark_count, number, say, say_count
 INVALID = "invalid"
 """The state of a row with defects: it is not an instruction, and the state machine does not know it."""
 
-BEING_SENT = "in_flight"
-"""The state of a row in flight whose process lives, as its lease says."""
-
-STATES = (INVALID, "ready", BEING_SENT, "in_doubt", "accepted", "paid", "rejected", "returned")
-"""The states a row can be shown in, as the interface lists them."""
+STATES = (INVALID, "ready", "in_flight", "in_doubt", "accepted", "paid", "rejected", "returned")
+"""The states a row can be shown in, as the interface lists them; `in_flight` is one whose process lives."""
 
 SHOWN_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
 """The states that a person is shown as in doubt (see `shown_state`)."""
@@ -19,7 +16,7 @@ SHOWN_IN_DOUBT = frozenset({State.IN_DOUBT, State.IN_FLIGHT})
 _COUNTED = {
     INVALID: mark_count("{count:,} invalid"),
     "ready": mark_count("{count:,} ready"),
-    BEING_SENT: mark_count("{count:,} in flight"),
+    "in_flight": mark_count("{count:,} in flight"),
     "in_doubt": mark_count("{count:,} in doubt"),
     "accepted": mark_count("{count:,} accepted"),
     "paid": mark_count("{count:,} paid"),

@@ -2,11 +2,16 @@
 
 from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.facts.audit_chain import AuditEnd, AuditEntry, AuditNote, AuditResult
-from paygw_batch.journal.facts.chain import Identity
-from paygw_batch.journal.facts.codec import canonical
-from paygw_batch.journal.gate_port import (
+from paygw_batch.journal.guards.location import make_directory
+from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.journal import Journal, JournalReader
+from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
+from paygw_batch.journal.outbox import Outbox
+from paygw_batch.journal.port import (
+    JOBS_SCHEMA,
     CountedKind,
     CountedOutcomes,
+    EngineJournal,
     Gate,
     GateGrant,
     GateReport,
@@ -14,15 +19,6 @@ from paygw_batch.journal.gate_port import (
     GateStop,
     GateStopKind,
     LimitChange,
-)
-from paygw_batch.journal.guards.location import make_directory
-from paygw_batch.journal.guards.lock import LockHolder
-from paygw_batch.journal.journal import Journal, JournalReader
-from paygw_batch.journal.kept_notification import Notification, decode_notification, encode_notification
-from paygw_batch.journal.outbox import Outbox
-from paygw_batch.journal.port import EngineJournal
-from paygw_batch.journal.shared_run import (
-    JOBS_SCHEMA,
     RowBeingSent,
     RunNow,
     RunOfWorkers,
@@ -47,6 +43,7 @@ from paygw_batch.journal.values import (
     FoundPayment,
     HistoryEntry,
     Hold,
+    Identity,
     InboxEnd,
     KeptNotice,
     KeptPlan,
@@ -68,6 +65,7 @@ from paygw_batch.journal.values import (
     UsedSpelling,
     WaitingEvidence,
     Withdrawal,
+    canonical,
 )
 
 __all__ = [

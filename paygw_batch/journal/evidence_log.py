@@ -141,9 +141,7 @@ class EvidenceLog:
             require_in_force(sha256, self.withdrawals())
 
     def messages(self, batch: int | None) -> Messages:
-        """Return the messages of the gateway about the rows of one batch, or of all."""
-        counts = self._run("counts") if batch is None else self._run("counts_of_batch", batch=batch)
-        name = None if batch is None else next((name for (name,) in self._run("batch_name", batch=batch)), None)
+        """Return the messages of the gateway about the rows of one batch, or of all, that a person must look at."""
         return Messages(
             [
                 Contradiction(number, batch_id, row, order_id, STATES[state], kind, attempt, at)
@@ -159,10 +157,16 @@ class EvidenceLog:
                     "waiting", batch=batch
                 )
             ],
-            dict(counts),
-            [] if name is None else [one for one in self._carried_out() if one.batch == name],
-            [] if name is None else self.orders_of(name),
         )
+
+    def message_counts(self, batch: int | None) -> Mapping[str, int]:
+        """Return the number of messages of each finding, about one batch or all."""
+        return dict(self._run("counts") if batch is None else self._run("counts_of_batch", batch=batch))
+
+    def carried_out(self, batch: str) -> list[CarriedOut]:
+        """Return the statements that were carried out for a batch, oldest first."""
+        found = (carried_out_of(content, at) for content, at in self._notes(Finding.CARRIED_OUT))
+        return [one for one in found if one.batch == batch]
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
         """Return the holds on ready rows of a batch, by row: the latest evidence against each."""
@@ -241,10 +245,7 @@ class EvidenceLog:
                 say("Evidence {number} does not match fact {fact}.", number=line.number, fact=line.fact)
             )
 
-    def _carried_out(self) -> Iterable[CarriedOut]:
-        return (carried_out_of(content, at) for content, at in self._notes(Finding.CARRIED_OUT))
-
-    def orders_of(self, batch: str) -> list[str]:
+    def signed_orders(self, batch: str) -> list[str]:
         """Return the documents of the signed orders about a batch; empty: those about the whole journal."""
         orders = (order_of(content) for content, _ in self._notes(Finding.ORDER))
         return [one.document for one in orders if one.batch == batch]

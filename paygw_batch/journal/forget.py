@@ -1,24 +1,75 @@
 """Forgets people in a journal, and checks the rest of their payments, for all stores.
 
 All of it is in one transaction. The SQL is each store's own: `forget.sql` in its folder has the same names in both.
-`mark` is the reference in a forgotten line to the fact that forgot it.
+`mark` is the reference in a forgotten line to the fact that forgot it. The key of the fingerprints by which a payee is
+recognised is in a private file, never in the journal.
 """
 
+import os
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from paygw_batch.errors import JournalCorrupt
+from paygw_batch.errors import JournalCorrupt, JournalError
+from paygw_batch.files import create_once
 from paygw_batch.journal.batch_part import InstructionRows
 from paygw_batch.journal.facts.codec import BatchForgotten, decode, encode, without_people
 from paygw_batch.journal.facts.digest import leaf_of
 from paygw_batch.journal.facts.evidence_chain import order_rows
 from paygw_batch.journal.facts.forgetting import Remains, evidence_left, fingerprint
 from paygw_batch.journal.facts.progress import message_of
+from paygw_batch.journal.guards.location import check_file, make_directory
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import Forgettable, NewInstruction
 from paygw_batch.language import say
+
+_BYTES = 32
+
+
+def fingerprint_key_path(journal: Path) -> Path:
+    """Return the path of a journal's key, which is beside the journal."""
+    return journal.with_name(f"{journal.name}.fingerprint-key")
+
+
+class FingerprintKey:
+    """The key of the fingerprints, in the file at `path`; None: in memory, for a journal in memory.
+
+    Without it a fingerprint reveals nothing about a payee, and a payee who is paid again is not recognised.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._key: bytes | None = None
+
+    def read(self) -> bytes | None:
+        """Return the key, or None. Raises `JournalError` for a file that is not private, or not a key."""
+        if self._key is None and self.path is not None and check_file(self.path):
+            try:
+                key = bytes.fromhex(self.path.read_text(encoding="ascii").strip())
+            except ValueError:
+                key = b""
+            if len(key) != _BYTES:
+                raise JournalError(say("The file {path} is not a fingerprint key.", path=self.path))
+            self._key = key
+        return self._key
+
+    def make(self) -> bytes:
+        """Return the key; create it if there is none. Raises `OSError`."""
+        if (found := self.read()) is not None:
+            return found
+        return self.keep(os.urandom(_BYTES))
+
+    def keep(self, key: bytes) -> bytes:
+        """Write a key and return it, or the key that another process wrote first. Raises `OSError`."""
+        if self.path is None:
+            self._key = key
+            return key
+        make_directory(self.path.parent)
+        create_once(self.path, f"{key.hex()}\n".encode())
+        return self.read() or key
+
 
 _AT_ONCE = 5_000
 

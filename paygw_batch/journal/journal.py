@@ -21,10 +21,9 @@ from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.journal.batch_part import BatchPart, record_of
 from paygw_batch.journal.evidence_log import EvidenceLog
-from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
+from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened, history_of
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.forgetting import fingerprint, key_id
-from paygw_batch.journal.facts.history import history_of
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.facts.progress import (
     STATES,
@@ -36,12 +35,9 @@ from paygw_batch.journal.facts.progress import (
     succeed,
     waits_for_quarantine,
 )
-from paygw_batch.journal.forget import Forgetting, forgettable, remains
-from paygw_batch.journal.gate_port import Gate
-from paygw_batch.journal.guards.fingerprint_key import FingerprintKey
+from paygw_batch.journal.forget import FingerprintKey, Forgetting, forgettable, remains
 from paygw_batch.journal.kept_notification import evidence_of
-from paygw_batch.journal.port import EngineJournal, VerifyProgress, unwatched
-from paygw_batch.journal.shared_run import RowBeingSent, RunOfWorkers
+from paygw_batch.journal.port import EngineJournal, Gate, RowBeingSent, RunOfWorkers, VerifyProgress, unwatched
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import (
     Amendment,
@@ -86,7 +82,7 @@ _OVER = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
 
 
 class WaitingInbox(Protocol):
-    """The inbox of this host: the notifications that the journal has not recorded yet."""
+    """This host's inbox: the notifications that the journal has not recorded yet."""
 
     def after(self, taken: InboxEnd, *, limit: int) -> Sequence[InboxEntry]:
         """Return up to `limit` notifications that follow `taken`."""
@@ -105,7 +101,7 @@ class WaitingInbox(Protocol):
         ...
 
     def close(self) -> None:
-        """Close it. It is reopened when needed."""
+        """Close the inbox. It is reopened when needed."""
         ...
 
 
@@ -139,7 +135,7 @@ class JournalReader(ABC):
         return [BatchRecord(*line) for line in found]
 
     def batch(self, batch: str, *, operation: str | None = None) -> BatchRecord | None:
-        """Return the batch with this id, of one operation where one is named; None if there is none."""
+        """Return the batch with this id, of one operation if `operation` names it; None if there is none."""
         return next((BatchRecord(*line) for line in self._run("batch", batch=batch, operation=operation)), None)
 
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
@@ -280,9 +276,24 @@ class JournalReader(ABC):
         return ()
 
     def messages(self, batch: int | None = None) -> Messages:
-        """Return the messages of the gateway about the rows of one batch, or of all."""
+        """Return the messages of the gateway about the rows of one batch, or of all, that a person must look at."""
         with self._snapshot():
             return self._evidence.messages(batch)
+
+    def message_counts(self, batch: int | None = None) -> Mapping[str, int]:
+        """Return the number of messages of each finding, about the rows of one batch or of all."""
+        with self._translating_errors():
+            return self._evidence.message_counts(batch)
+
+    def carried_out(self, batch: str) -> Sequence[CarriedOut]:
+        """Return the statements that were carried out for a batch, oldest first."""
+        with self._translating_errors():
+            return self._evidence.carried_out(batch)
+
+    def signed_orders(self, batch: str = "") -> Sequence[str]:
+        """Return the documents of the signed orders carried out for a batch (empty: to forget people), oldest first."""
+        with self._translating_errors():
+            return self._evidence.signed_orders(batch)
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
         """Return the evidence that holds ready rows of a batch, by row: no run sends them."""
@@ -362,11 +373,6 @@ class JournalReader(ABC):
     def forgotten(self, batch: int) -> HistoryEntry | None:
         """Return when and by whom people of a batch were forgotten first; None if nobody was."""
         return next((one for one in self.history(batch) if one.kind == "forgotten"), None)
-
-    def orders_to_forget(self) -> Sequence[str]:
-        """Return the documents of the signed orders by which people were forgotten, oldest first."""
-        with self._translating_errors():
-            return self._evidence.orders_of("")
 
     def replies(self, number: int) -> Sequence[AttemptReply]:
         """Return the raw replies that are kept about instruction `number`, oldest first."""
@@ -645,7 +651,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def _forgetting(self, before: str) -> AbstractContextManager[object]:
-        """One transaction, as `_writing`, in which people may be forgotten, up to a date or one of them."""
+        """Run the block in one transaction, like `_writing`, in which people may be forgotten."""
 
     @abstractmethod
     def _mark(self, batch: int, place: int) -> int:

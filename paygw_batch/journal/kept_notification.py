@@ -11,8 +11,8 @@ from typing import Any
 
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, Span, StatedTimes
 from paygw_batch.errors import InboxDamaged
-from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
+from paygw_batch.journal.values import canonical
 from paygw_batch.language import say
 
 

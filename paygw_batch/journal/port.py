@@ -1,8 +1,12 @@
-"""Declares the journal as a run needs it to send a batch."""
+"""Declares what a run needs to send a batch: the journal, the shared run, and the limits of all workers."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol, TypeVar
 
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.outcome import OutcomeKind
@@ -45,3 +49,263 @@ class EngineJournal(Protocol):
     async def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         """Take in the notifications that wait, as `Journal.drain_inbox` does."""
         ...
+
+
+class CountedKind(StrEnum):
+    """What an outcome means for the limits."""
+
+    ANSWERED = "answered"
+    """The gateway took the order."""
+    REJECTED = "rejected"
+    UNKNOWN = "unknown"
+
+
+class CountedOutcomes(NamedTuple):
+    """A run of equal outcomes; `reason` is set for rejections."""
+
+    kind: CountedKind
+    reason: str
+    times: int
+
+
+class GateStopKind(StrEnum):
+    """Why no worker may send."""
+
+    IN_DOUBT = "in_doubt"
+    """Successive rows were in doubt."""
+    REJECTED = "rejected"
+    """Successive rows were rejected for one reason."""
+    REQUESTED = "told"
+    """One worker stopped, for the reason it gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateStop:
+    """The reason why no worker may send, and the number of successive rows with it."""
+
+    kind: GateStopKind
+    count: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """A worker's report and request to the gate. The limits are those of its configuration.
+
+    It requests `starts` and `wanted` slots; `in_use` of them are used now or may be before the answer. `rest_s`: the
+    gateway asked this worker for a pause. `stop`: why this worker has stopped.
+    """
+
+    wanted: int
+    in_use: int
+    starts: int
+    rate_per_s: float
+    concurrency: int
+    stop_after_in_doubt: int
+    stop_after_rejected: int
+    rest_s: float = 0.0
+    stop: str = ""
+    outcomes: Sequence[CountedOutcomes] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GateGrant:
+    """The number of slots that a worker may use now, and the starts that it may use, each at its time.
+
+    The first start is in `first_s` seconds, and each later one `every_s` after it; `every_s` is 0 if no rate is set,
+    and starts are then free. `rest_s`: how long the gateway asked for a rest.
+    """
+
+    places: int
+    is_growing: bool
+    """Whether more answers lead to more slots, over all workers."""
+    starts: int
+    first_s: float
+    every_s: float
+    rest_s: float
+    stop: GateStop | None
+
+
+class Gate(Protocol):
+    """The limits of an endpoint over all workers, as one worker uses them. Called from one thread at a time."""
+
+    def open(self) -> None:
+        """Begin a run that a person started, and lift the stop of the one before."""
+        ...
+
+    def ask(self, report: GateReport) -> GateGrant:
+        """Report outcomes, and return the grant for this worker. Raises `JournalError`."""
+        ...
+
+    def close(self) -> None:
+        """Return all slots."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlaces:
+    """The slots that one living worker has, and the number in use."""
+
+    worker: int
+    host: str
+    pid: int
+    command: str
+    places: int
+    in_use: int
+
+
+@dataclass(frozen=True, slots=True)
+class GateState:
+    """The gate as shown to people. A limit is None if no person set it: then the configuration applies.
+
+    `places`: the number of rows that may be in flight now, over all workers. Times are UTC, ISO 8601; empty: never.
+    """
+
+    rate_per_s: float | None
+    concurrency: int | None
+    set_by: str
+    set_at: str
+    places: int
+    workers: Sequence[WorkerPlaces]
+    rest_until: str
+    in_doubt_in_a_row: int
+    rejected_in_a_row: int
+    stop: GateStop | None
+    stopped_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """A person's decision about the limits over all workers; None leaves a limit unchanged.
+
+    `is_as_configured`: limits that are not named are removed, and the configuration applies again.
+    """
+
+    by: str
+    rate_per_s: float | None = None
+    concurrency: int | None = None
+    is_as_configured: bool = False
+
+
+JOBS_SCHEMA = "paygw_jobs"
+"""The schema of the database that holds the jobs of workers, and the last result of each; no journal reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRun:
+    """A run of a batch (`batch` is its number in the journal) that workers send together, as it is now."""
+
+    number: int
+    batch: int
+    stop_reason: str | None
+    is_over: bool
+    is_urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowBeingSent:
+    """A row of a batch (`row` counts in its sheet) that a living process has in flight."""
+
+    instruction: int
+    row: int
+    country: str
+    currency: str
+    minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLife:
+    """A worker process that lives, or died and left a chunk that nobody has taken over yet.
+
+    `batch` and `chunk` say where it is; None: it waits.
+
+    `rows` counts the rows of the chunks that it has finished. Times are UTC, ISO 8601 with `Z`.
+    """
+
+    host: str
+    pid: int
+    since: str
+    seen_at: str
+    is_alive: bool
+    batch: str | None
+    chunk: int | None
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunNow:
+    """A run that is not over. `batch` is the batch's id; `rows_left` counts the rows that are still to be sent."""
+
+    batch: str
+    sheet_name: str
+    rows_left: int
+    is_urgent: bool
+    is_stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWork:
+    """The work of all hosts at one moment: their workers, the runs that they send, and their limits."""
+
+    workers: Sequence[WorkerLife]
+    runs: Sequence[RunNow]
+    gate: GateState
+    takeovers: int = 0
+    """The number of leases, since the journal was made, that a process took over from another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimetableJob:
+    """A job of the timetable: whether it waits or is being done, and its last result, of any host.
+
+    `attempts` counts the tries that failed; `due_at` says when the next one is. Times are UTC, ISO 8601 with `Z`.
+    """
+
+    name: str
+    is_being_done: bool
+    attempts: int
+    due_at: str | None
+    host: str | None
+    began_at: str | None
+    ended_at: str | None
+    exit_code: int | None
+
+
+class RunOfWorkers(Protocol):
+    """A run that was handed over to workers."""
+
+    def look(self) -> SharedRun:
+        """Return the run as it is now."""
+        ...
+
+    def has_workers(self) -> bool:
+        """Whether a worker lives."""
+        ...
+
+    def stop(self, reason: str) -> None:
+        """Let no worker start another row of it. The first reason counts."""
+        ...
+
+
+T = TypeVar("T")
+
+
+class JournalThread:
+    """Makes an engine's calls to a journal, one after the other, in the same thread."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+
+    async def call(self, call: Callable[[], T]) -> T:
+        """Make a call. Its turn is over when the call is, also if nobody waits for it any more."""
+        calling = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        try:
+            return await asyncio.shield(calling)
+        except asyncio.CancelledError:
+            await asyncio.wait([calling])
+            calling.exception()  # the next call to the journal raises it
+            raise
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()

@@ -13,8 +13,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.codec import BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.fact_replay import InstructionReplay, LinesByInstruction, NamedReply
-from paygw_batch.journal.facts.progress import columns_of
+from paygw_batch.journal.facts.progress import InstructionReplay, LinesByInstruction, NamedReply, columns_of
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import Known, NewBatch, reply_sha256
@@ -136,7 +135,7 @@ class RowReplay:
             number, batch, row, client_orderid, replaces = line[:5]
             if batch not in batches:
                 raise JournalCorrupt(
-                    say("Instruction {number} is of a batch that the journal does not have.", number=number)
+                    say("Instruction {number} belongs to a batch that the journal does not have.", number=number)
                 )
             batch_id, operation = batches[batch]
             own = facts.of(number)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any, Protocol
 
-from paygw_batch.journal.facts.chain import Identity
+from paygw_batch.journal.values import Identity
 
 
 class Tables(Protocol):

@@ -1,6 +1,7 @@
 """Defines the values that cross the journal's port."""
 
 import hashlib
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum, StrEnum
@@ -9,6 +10,9 @@ from typing import Any, NamedTuple
 from paygw_batch.core.batch import Instruction
 from paygw_batch.core.evidence import EvidenceSource, Finding
 from paygw_batch.core.lifecycle import Fact, Standing, State
+
+canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+"""Writes canonical JSON: sorted keys, no blanks, ASCII only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,18 +460,12 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The messages of the gateway about the rows of one batch, or of all."""
+    """The messages of the gateway about the rows of one batch, or of all, that a person must look at."""
 
     contradictions: Sequence[Contradiction]
     """The facts that changed nothing, except those that a person has answered since."""
     waiting: Sequence[WaitingEvidence]
     """The evidence that waits for a person."""
-    counts: Mapping[str, int]
-    """The number of messages of each finding."""
-    carried_out: Sequence[CarriedOut]
-    """Of one batch, the statements that were carried out for it, oldest first."""
-    orders: Sequence[str] = ()
-    """Of one batch, the documents of the signed orders that were carried out for it, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,3 +583,19 @@ class Link(NamedTuple):
     seq: int
     hash: bytes
     at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The identity of a journal. `home` is the path of the file when a run last opened it."""
+
+    journal_id: str
+    endpoint: str
+    created_at: str
+    home: str
+
+    @property
+    def start(self) -> Link:
+        """The link before the first line: it binds the chain to one journal and one endpoint."""
+        text = canonical(["paygw journal", self.journal_id, self.endpoint, self.created_at])
+        return Link(0, hashlib.sha256(text.encode()).digest())

@@ -15,8 +15,7 @@ from paygw_batch.gateway.encode import ControlAlgorithm, ControlAmount, ControlP
 from paygw_batch.gateway.explain import Explanation, explain
 from paygw_batch.gateway.sign import Preparer, SignatureProfile, Signer
 from paygw_batch.gateway.signing.key import SigningKey, load_private_key
-from paygw_batch.gateway.signing.key_address import AWSKMS, kms_key_id, token_address
-from paygw_batch.gateway.signing.key_trouble import KeyTrouble, KeyUnusable
+from paygw_batch.gateway.signing.key_address import AWSKMS, KeyTrouble, KeyUnusable, kms_key_id, token_address
 from paygw_batch.gateway.signing.signers import Signers
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings

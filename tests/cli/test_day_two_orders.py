@@ -229,7 +229,7 @@ def test_lifting_one_hold_does_not_lift_the_next(doubtful: Program) -> None:
     assert resolve(doubtful, "statement", statement(doubtful, "LOST-1;9008;KES;processing"), "--yes")["held"] == 1
     again = carry_out(doubtful)
     assert again["exit_code"] == 8
-    assert "row 2 is held for another reason than when the order was made" in str(again["message"])
+    assert "row 2 is held for a different reason than when the order was made" in str(again["message"])
 
 
 def test_an_order_is_for_one_journal(doubtful: Program) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from paygw_batch.cli.help_examples import EXAMPLES
-from paygw_batch.cli.help_texts import EXIT_CODES, SHEET_OPTIONS
+from paygw_batch.cli.help_texts import EXAMPLES, EXIT_CODES, SHEET_OPTIONS
 from paygw_batch.cli.main import cli
 from paygw_batch.report.summary import ExitCode
 from tests.cli.program import Program

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from paygw_batch.machine import PythonBuild
+from paygw_batch.processes import PythonBuild
 from tests.cli.program import HEADING, SAMPLES, Program, kenyan_rows, read_csv, sandbox_toml
 
 COLUMNS = [

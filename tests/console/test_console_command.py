@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paygw_batch.console.console_server import listen_on_port
+from paygw_batch.console.console_app import listen_on_port
 from tests.cli.program import Program, sandbox_toml
 from tests.console.people import House
 from tests.patience import PATIENCE_S, until

@@ -21,8 +21,7 @@ from paygw_batch.actions.approvals import withdraw_document
 from paygw_batch.actions.payout_folder import all_folders
 from paygw_batch.actions.start_run import started_run
 from paygw_batch.clock import utc_now
-from paygw_batch.console.console_app import ROUTES, console_app
-from paygw_batch.console.console_server import listen_on_port, serve_pages
+from paygw_batch.console.console_app import ROUTES, console_app, listen_on_port, serve_pages
 from paygw_batch.console.pages.people_page import HEALTH
 from paygw_batch.console.pages.settling.orders import order_folder_of
 from paygw_batch.console.visits import RUNS
@@ -568,7 +567,7 @@ async def crowded(listener: socket.socket, count: int) -> bytes:
 def test_connections_that_never_finish_their_heads_are_cut_and_keep_nobody_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("paygw_batch.console.console_server.HEAD_LIMIT_S", 0.3)
+    monkeypatch.setattr("paygw_batch.console.console_app.HEAD_LIMIT_S", 0.3)
 
     async def app(_scope: object, _receive: object, send: Callable[..., object]) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[misc]

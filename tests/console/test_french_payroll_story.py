@@ -117,7 +117,7 @@ def test_an_export_without_order_ids_is_paid_in_french_by_two_people(
     ben.page.get_by_role("button", name="Approuver").first.wait_for()
     ben.look()
     other.press(ben.page.get_by_role("button", name="Approuver").first)
-    start = ben.page.get_by_role("button", name="Commencer le paiement")
+    start = ben.page.get_by_role("button", name="Lancer le paiement")
     start.wait_for()
     ben.look()
     other.press(start)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from paygw_batch.console.console_app import console_app, console_of
-from paygw_batch.console.console_server import CurrentPages
+from paygw_batch.console.console_app import CurrentPages, console_app, console_of
 from paygw_batch.console.permissions import Role
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.settings.configuration import load_settings

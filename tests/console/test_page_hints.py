@@ -19,7 +19,7 @@ from paygw_batch.errors import (
 from tests.test_catalogue import messages
 
 PACKAGE = Path(paygw_batch.__file__).parent
-OF_TERMINALS = ("cli", "sandbox", "listener", "journal", "wiring/journal.py", "console/console_server.py")
+OF_TERMINALS = ("cli", "sandbox", "listener", "journal", "wiring/journal.py", "console/console_app.py")
 """What no page asks for."""
 COMMAND = re.compile(
     r"`|(?<![\w-])--[a-z]|\.toml|\[[a-z.]+\]|PAYGW_|quarantine_h"
@@ -33,8 +33,8 @@ OF_PAGES = tuple(
 ELSEWHERE = (
     "report/next_step.py",
     "sheet/check/catalogue.py",
-    "console/console_server.py",
-    "run/token_approval_key.py",
+    "console/console_app.py",
+    "run/approval_keys.py",
 )
 """What a terminal or a report says, of which pages have their own wording."""
 OF_ERRORS = re.compile(r"Make a new |`paygw-batch \S+ (?:BATCH|\{placeholder\})|\[approval\] (?:needs|lists) |config/")

@@ -7,7 +7,7 @@ from pathlib import Path
 from paygw_batch.clock import timestamp
 from paygw_batch.console.pages import workers_page
 from paygw_batch.journal import RunNow, SharedWork, TimetableJob, WorkerLife
-from paygw_batch.journal.gate_port import GateState, GateStop, GateStopKind
+from paygw_batch.journal.port import GateState, GateStop, GateStopKind
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import pick_up_name
 from tests.cli.test_postgres_commands import ClusterProgram

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from paygw_batch.journal.journal_thread import JournalThread
-from paygw_batch.journal.sqlite.engine_journal import CommittingJournal, SqliteEngineJournal
+from paygw_batch.journal.port import JournalThread
+from paygw_batch.journal.sqlite.writer import SqliteEngineJournal, SqliteJournal
 from paygw_batch.journal.values import Entry, MoveResult
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ class _Inline(JournalThread):
 class InlineJournal(SqliteEngineJournal):
     """Makes every call here and now."""
 
-    def __init__(self, journal: CommittingJournal) -> None:
+    def __init__(self, journal: SqliteJournal) -> None:
         super().__init__(journal)
         self._thread = _Inline()
 

@@ -11,7 +11,7 @@ from paygw_batch.engine.engine import RunEnd
 from paygw_batch.engine.pacing import MAX_LATE_S, GrantedStarts, Pace
 from paygw_batch.engine.shared_pacing import SharedPacing
 from paygw_batch.errors import JournalError
-from paygw_batch.journal.gate_port import CountedKind, CountedOutcomes, GateGrant, GateReport, GateStop, GateStopKind
+from paygw_batch.journal.port import CountedKind, CountedOutcomes, GateGrant, GateReport, GateStop, GateStopKind
 from tests.engine.scripted_world import LOST, REFUSED, ScriptedGateway, a_journal, an_engine, reply, run
 
 FREE = GateGrant(16, is_growing=False, starts=0, first_s=0, every_s=0, rest_s=0, stop=None)

@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from paygw_batch.errors import ConfigurationError, SigningFailed
 from paygw_batch.gateway.signing import kms_key, signers, token_key
 from paygw_batch.gateway.signing.key import SigningKey
-from paygw_batch.gateway.signing.key_address import kms_key_id, token_address
-from paygw_batch.gateway.signing.key_trouble import KeyTrouble, KeyUnusable, trouble_of_line
+from paygw_batch.gateway.signing.key_address import KeyTrouble, KeyUnusable, kms_key_id, token_address, trouble_of_line
 from paygw_batch.gateway.signing.kms_key import load_kms_key
 from paygw_batch.gateway.signing.signers import SigningProcesses, signed_ahead, signers_for
 from paygw_batch.gateway.signing.token_key import TokenKey, TokenPlace, load_token_key, make_token_key

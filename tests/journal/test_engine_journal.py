@@ -5,8 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from paygw_batch.journal.opening.in_memory import in_memory_journal
-from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.sqlite.writer import SqliteEngineJournal, SqliteJournal
 from paygw_batch.journal.values import Entry, MoveResult
 
 QUICK_S, SLOW_S = 0.0002, 0.005

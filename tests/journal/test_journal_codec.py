@@ -29,14 +29,13 @@ from paygw_batch.journal.facts.codec import (
     BatchOpened,
     _plainly_read,
     _strictly_read,
-    canonical,
     decode,
     decode_batch,
     encode,
     encode_batch,
 )
 from paygw_batch.journal.facts.progress import RowProgress, advance, row_standing
-from paygw_batch.journal.values import Link
+from paygw_batch.journal.values import Link, canonical
 from tests.long_part import share_of
 
 WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)

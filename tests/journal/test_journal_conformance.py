@@ -596,7 +596,7 @@ def test_a_withdrawn_plan_opens_no_batch_and_any_other_does(journal: Journal) ->
     open_planned(journal, "b7", "")
     assert len(journal.batches()) == 3
     assert journal.verify()["evidence"] == 1
-    assert dict(journal.messages().counts) == {}, "it is no message from outside"
+    assert dict(journal.message_counts()) == {}, "it is no message from outside"
 
 
 def test_a_withdrawn_order_settles_and_releases_nothing(journal: Journal) -> None:
@@ -610,7 +610,7 @@ def test_a_withdrawn_order_settles_and_releases_nothing(journal: Journal) -> Non
     with pytest.raises(DocumentWithdrawn):
         journal.release(1, None, suffix=True, by="ada", at=at(2), order=order)
     assert states(journal, 1) == [State.IN_DOUBT, State.REJECTED, State.READY]
-    assert list(journal.messages(1).orders) == []
+    assert list(journal.signed_orders("b1")) == []
     journal.settle([resolved(1, 1, Resolution.PAID)], order=SignedOrder("b1", "other", at(2), sha256="f" * 64))
     assert states(journal, 1) == [State.PAID, State.REJECTED, State.READY]
     journal.verify()

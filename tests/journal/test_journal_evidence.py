@@ -66,8 +66,8 @@ def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal:
         "By notification (evidence 1).",
     )
     assert journal.head().inbox == (3, f"{3:064}")
-    assert journal.messages().counts == {"moved": 1, "repeated": 1, "late": 1}
-    assert journal.messages(1).counts == journal.messages().counts
+    assert journal.message_counts() == {"moved": 1, "repeated": 1, "late": 1}
+    assert journal.message_counts(1) == journal.message_counts()
     assert list(journal.messages().contradictions) == []
     assert journal.verify()["evidence"] == 3
 
@@ -144,7 +144,7 @@ def test_what_waits_for_a_person_waits_until_the_row_has_moved(journal: Journal)
 def test_what_was_proven_in_the_same_instant_waits_for_nobody(journal: Journal) -> None:
     accepted(journal)
     journal.record_evidence([says(1, proof=Proof.UNPROVEN), says(2)], WORDS, at=at(5))
-    assert journal.messages(1).counts == {"to_confirm": 1, "moved": 1}
+    assert journal.message_counts(1) == {"to_confirm": 1, "moved": 1}
     assert list(journal.messages(1).waiting) == []
 
 
@@ -188,7 +188,7 @@ def test_a_person_lifts_a_hold_and_the_journal_knows_who(journal: Journal, resol
     assert journal.holds(1) == {}
     assert [due.row for due in all_due(journal, 1)] == ([2, 3, 4] if state == "ready" else [3, 4])
     assert list(journal.messages(1).contradictions) == []
-    assert journal.messages().counts == {"contradicting": 1}
+    assert journal.message_counts() == {"contradicting": 1}
     assert journal.history(1)[-1].by == "amina"
     assert journal.verify()["evidence"] == 2
     journal.record_evidence([says(2)], WORDS, at=at(7))  # said once more: a person has to look once more
@@ -232,7 +232,7 @@ def test_evidence_and_notes_are_never_older_than_the_journal(journal: Journal) -
     journal.record_evidence([says(1, proof=Proof.UNPROVEN)], WORDS, at=at(1))
     journal.settle([], note=CarriedOut("b1", "august.csv", "f" * 64, "amina", at=at(2)))
     assert [one.taken_at for one in journal.messages(1).waiting] == [at(9)]
-    assert [one.at for one in journal.messages(1).carried_out] == [at(9)]
+    assert [one.at for one in journal.carried_out("b1")] == [at(9)]
     assert journal.head().newest_time == at(9)
 
 
@@ -244,7 +244,7 @@ def test_of_a_payout_and_a_collection_of_one_id_and_amount_neither_is_moved_and_
     released(journal)
     open_sheet(journal, operation="payin", batch="other")
     journal.record_evidence([says(1, word, proof=proof)], WORDS, at=at(5))
-    assert journal.messages().counts == {"ambiguous": 2}
+    assert journal.message_counts() == {"ambiguous": 2}
     assert states(journal) == [State.READY] * 3
     assert [one.batch for one in journal.messages().waiting] == ["b1", "other"]
     is_held = proof is Proof.PROVEN and word != "declined"

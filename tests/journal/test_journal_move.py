@@ -89,6 +89,9 @@ def seen_of(journal: JournalReader) -> list[object]:
                 [(one.at, one.by, one.row) for one in journal.history(record.number)],
                 list(journal.pages(record.number)),
                 journal.messages(record.number),
+                journal.message_counts(record.number),
+                journal.carried_out(record.batch),
+                journal.signed_orders(record.batch),
                 journal.replies(4),
             )
             for record in journal.batches()

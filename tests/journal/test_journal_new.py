@@ -14,10 +14,10 @@ import pytest
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, JournalNotAdopted
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.witness import WitnessedHead, read_witness, witness_path
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered
 from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import Identity
 from tests.journal.journal_disk import failing_disk
 from tests.journal.journal_rows import AT, ENDPOINT, file_place, journal_path, open_sheet
 from tests.long_part import share

@@ -104,13 +104,13 @@ def test_a_statement_is_carried_out_with_its_settlements_or_not_at_all(journal: 
 
 def test_which_statements_were_carried_out_for_a_batch_is_known(journal: Journal) -> None:
     open_sheet(journal)
-    assert journal.messages(1).carried_out == []
+    assert journal.carried_out("b1") == []
     send(journal, 1, OutcomeKind.UNKNOWN, at(1))
     journal.settle([says_rejected(1, 1, Basis.PERSON)], note=DONE)
-    assert journal.messages(1).carried_out == [DONE]
+    assert journal.carried_out("b1") == [DONE]
     open_sheet(journal, "b2", [new_instruction(2, "OTHER")])
-    assert journal.messages(2).carried_out == []
-    assert journal.messages().counts == {}
+    assert journal.carried_out("b2") == []
+    assert journal.message_counts() == {}
     assert journal.verify()["evidence"] == 1
 
 
@@ -123,7 +123,7 @@ def test_a_crash_loses_settlements_and_their_statement_together(place: Path) -> 
         journal.settle([says_rejected(1, 1, Basis.PERSON), says_rejected(2, 9, Basis.PERSON)], note=DONE)
     journal.close()
     again = open_at(place)
-    assert (again.head(), again.messages(1).carried_out) == (facts, [])
+    assert (again.head(), again.carried_out("b1")) == (facts, [])
     again.close()
 
 
@@ -149,7 +149,7 @@ def test_the_newest_difference_of_clocks_is_kept(journal: Journal) -> None:
     for ahead_s in (0, 700):
         journal.settle([], note=ClockSeen(at(2), at(1), ahead_s))
     assert journal.head().clock == ClockSeen(at(2), at(1), 700)
-    assert journal.messages().counts == {}
+    assert journal.message_counts() == {}
     assert journal.verify()["evidence"] == 2
 
 

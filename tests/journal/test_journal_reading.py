@@ -129,9 +129,9 @@ def test_signed_orders_are_kept_for_their_batch_in_order(journal: Journal) -> No
     open_sheet(journal, "b2", [new_instruction(2, "OTHER")])
     for batch, text in (("b1", "one"), ("b2", "two"), ("b1", "three")):
         journal.settle([], order=SignedOrder(batch, text, at(1)))
-    assert list(journal.messages(1).orders) == ["one", "three"]
-    assert list(journal.messages(2).orders) == ["two"]
-    assert list(journal.messages().orders) == []
+    assert list(journal.signed_orders("b1")) == ["one", "three"]
+    assert list(journal.signed_orders("b2")) == ["two"]
+    assert list(journal.signed_orders()) == []
 
 
 def test_a_customers_page_is_that_of_the_latest_attempt(journal: Journal) -> None:

@@ -17,7 +17,10 @@ OF_ONE_STORE = {
     "evidence.sql": {"due", "evidence_in_turn", "lock_rows", "lost_orders", "spelled_as_lost"},
     "replay.sql": {"all_facts", "count_all", "last_facts", "next_instructions", "plain_rows", "standings"},
     "outbox.sql": {"newest_open", "close_open", "may_decide"},
-    "journal.sql": {"add_spelling", "first_rows", "newest_fact", "open_segments", "row_details", "sealed"},
+    "journal.sql": {
+        *("add_spelling", "add_reference", "odd_ids", "odd_ids_from", "references", "spellings"),
+        *("first_rows", "newest_fact", "open_segments", "row_details", "sealed"),
+    },
 }
 """What the other store has no use for."""
 FILES = sorted(path for path in JOURNAL.rglob("*.sql") if "-- name: " in path.read_text(encoding="utf-8"))

@@ -17,11 +17,10 @@ from paygw_batch.core.lifecycle import TRANSITIONS, FactKind, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.chain import link_hash
-from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.facts.progress import storable
 from paygw_batch.journal.opening.database_place import DatabasePlace, WorkerJournal
 from paygw_batch.journal.postgres.session import Server
-from paygw_batch.journal.values import Link, reply_sha256
+from paygw_batch.journal.values import Link, canonical, reply_sha256
 from tests.journal.journal_rows import AT, all_due, at, intent, new_instruction, open_sheet, outcome_of, send
 from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer

@@ -111,7 +111,7 @@ def test_no_byte_of_forgotten_people_stays_in_the_tables(place: Path) -> None:
             chosen = opened.forgettable(before="2999-01-01", cutoff=WHEN)
             assert opened.forget(chosen, by="amina", at=WHEN) is OldPages.IN_DATABASE
             assert opened.verify()["instructions"] == 5
-            assert (opened.messages(1).orders, shared.newest_plan("old"), shared.newest_plan("never-submitted")) == (
+            assert (opened.signed_orders("old"), shared.newest_plan("old"), shared.newest_plan("never-submitted")) == (
                 [],
                 None,
                 None,

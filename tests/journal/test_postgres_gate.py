@@ -23,7 +23,8 @@ from paygw_batch.engine.pacing import Breaker, GrantedStarts, Pace, RejectionBre
 from paygw_batch.engine.shared_pacing import SharedPacing
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.gateway.message import MayLeave
-from paygw_batch.journal.gate_port import (
+from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.port import (
     CountedKind,
     CountedOutcomes,
     GateReport,
@@ -31,7 +32,6 @@ from paygw_batch.journal.gate_port import (
     GateStopKind,
     LimitChange,
 )
-from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.values import MoveResult
 from tests.engine.scripted_world import APPROVED, LOST, Answer, ScriptedGateway, an_engine
 from tests.journal.journal_rows import all_due, intent, new_instruction, open_sheet

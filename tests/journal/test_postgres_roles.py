@@ -11,8 +11,8 @@ import pytest
 from paygw_batch.core.lifecycle import Released, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, PaygwError
-from paygw_batch.journal.gate_port import GateReport, LimitChange
 from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.port import GateReport, LimitChange
 from paygw_batch.journal.postgres.leasing.postgres_gate import PostgresGate
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import Entry

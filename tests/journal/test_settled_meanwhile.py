@@ -46,7 +46,7 @@ def test_the_refusal_names_the_row_and_nothing_is_written(journal: Journal, monk
     assert refusal.message == "Row 2 is paid now: the gateway's answer came at the same moment. Nothing was settled."
     assert "status BATCH --row 2" in refusal.hint
     assert [row.state for row in journal.rows(1)] == [State.PAID, State.IN_DOUBT, State.IN_DOUBT]
-    assert journal.messages(1).carried_out == []
+    assert journal.carried_out("b1") == []
     assert journal.verify()["facts"] == 8
 
 
@@ -60,4 +60,4 @@ def test_the_same_settlement_holds_for_the_other_rows_afterwards(
     rest = [Settlement(3, Resolution.PAID, "statement of 21 November")]
     settle(journal, journal.batches()[0], rest, by="amina", now=lambda: datetime.fromisoformat(at(6)), carried_out=NOTE)
     assert [row.state for row in journal.rows(1)] == [State.PAID, State.PAID, State.IN_DOUBT]
-    assert len(journal.messages(1).carried_out) == 1
+    assert len(journal.carried_out("b1")) == 1

@@ -13,11 +13,11 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Interrupted, Standing
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.port import SharedRun
 from paygw_batch.journal.postgres.batch_rows import due_rows_of_chunk
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal, TakenChunks
 from paygw_batch.journal.postgres.leasing.offered_chunks import finish_chunk, free_chunks, note_place
-from paygw_batch.journal.shared_run import SharedRun
 from paygw_batch.journal.values import Due, Entry, MoveResult
 from tests.journal.journal_rows import AT, intent, outcome_of
 

@@ -96,7 +96,7 @@ class World:
 
     def kept(self) -> Mapping[str, int]:
         self.journal.verify()
-        return dict(self.journal.messages().counts)
+        return dict(self.journal.message_counts())
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN])

@@ -163,11 +163,10 @@ def test_a_statement_and_an_order_are_kept_with_the_words_they_brought() -> None
         carried_out=note,
         order=SignedOrder("b1", "{}"),
     )
-    kept = journal.messages(1)
-    assert [(one.name, one.sha256, one.by, one.at) for one in kept.carried_out] == [
+    assert [(one.name, one.sha256, one.by, one.at) for one in journal.carried_out("b1")] == [
         ("day.csv", "a" * 64, "amina", "2026-11-23T08:01:00.000Z")
     ]
-    assert list(kept.orders) == ["{}"]
+    assert list(journal.signed_orders("b1")) == ["{}"]
     assert journal.verify()["evidence"] == 2
 
 

@@ -111,7 +111,7 @@ def test_what_is_packed_too_tightly_is_refused_before_it_is_unpacked(bomb: str, 
     path = packed(BOMBS[bomb](), tmp_path / "bomb.xlsx")
     assert path.stat().st_size < 2 * MIB
     peak, told = read_in_child(path)
-    assert "no sheet of payees is packed so tightly" in told
+    assert "no sheet of payees compresses that much" in told
     assert peak < 400
 
 

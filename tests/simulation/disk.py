@@ -16,18 +16,16 @@ import apsw
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import JournalHeld
-from paygw_batch.journal.facts.chain import Identity
-from paygw_batch.journal.guards.fingerprint_key import FingerprintKey
+from paygw_batch.journal.forget import FingerprintKey
 from paygw_batch.journal.guards.witness import WitnessedHead
 from paygw_batch.journal.opening import file_place as opened
 from paygw_batch.journal.opening.examine import look_at
 from paygw_batch.journal.opening.in_memory import database_of
-from paygw_batch.journal.sqlite.about import note_adoption
 from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, configure
 from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.schema import check_tables
+from paygw_batch.journal.sqlite.schema import check_tables, note_adoption
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import BatchRecord
+from paygw_batch.journal.values import BatchRecord, Identity
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

@@ -24,9 +24,8 @@ from paygw_batch.errors import (
     UsageError,
 )
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
-from paygw_batch.journal.journal_thread import JournalThread
-from paygw_batch.journal.sqlite.engine_journal import SqliteEngineJournal
-from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.port import JournalThread
+from paygw_batch.journal.sqlite.writer import SqliteEngineJournal, SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, MoveResult, TallyKind
 from paygw_batch.run.approval import NOT_ASKED_FOR
 from paygw_batch.run.quarantine_clock import MAX_AHEAD_S, DateWatch, JournalClock

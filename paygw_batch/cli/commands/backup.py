@@ -1,8 +1,5 @@
-"""`paygw-batch backup`: a safe copy of the journal, also while a run is on."""
+"""`paygw-batch backup`: make a safe copy of the journal, even during a run."""
 
-import os
-import shutil
-import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -12,51 +9,11 @@ from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import guard_of, settings_of
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.errors import JournalError, OutputError, UsageError
-from paygw_batch.files import create_once
+from paygw_batch.errors import OutputError
 from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.wiring.journal import database_of, file_of, tell_notes
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
-
-SCHEMA = "paygw"
-
-
-def dump_database(url: str, file: Path) -> None:
-    """Copy the journal at `url` to a new file, 0600: one snapshot, as pg_restore reads it. Raises `JournalError`.
-
-    The jobs of workers are left out: they are made again.
-    """
-    program = shutil.which("pg_dump")
-    if program is None:
-        raise UsageError(
-            say("A journal in PostgreSQL is copied by pg_dump, which is not installed here. Nothing was copied."),
-            hint=say("Install the client programs of PostgreSQL, of the server's version or a later one."),
-        )
-    part = file.with_name(f"{file.name}.part")
-    try:
-        part.unlink(missing_ok=True)
-        create_once(part, b"")  # for its owner alone, before pg_dump writes into it
-        done = subprocess.run(  # noqa: S603 - the database's own program
-            [program, "--format=custom", f"--schema={SCHEMA}", f"--file={part}", "--no-password", f"--dbname={url}"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            part.unlink(missing_ok=True)
-            reason = next(iter(done.stderr.strip().splitlines()), str(done.returncode))
-            raise JournalError(
-                say("pg_dump could not copy the journal: {reason}.", reason=reason), hint=say("Nothing was copied.")
-            )
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
-        part.rename(file)
-    except OSError as error:
-        raise OutputError(
-            say("{path} cannot be written: {reason}.", path=file, reason=say(error.strerror or ""))
-        ) from None
 
 
 @click.command("backup", cls=HelpCommand)
@@ -79,7 +36,7 @@ def command(invocation: Invocation, *, file: Path) -> None:
     if (database := database_of(settings)) is not None:
         with closing(database.open_to_read()) as journal:
             facts = journal.head().seq
-        dump_database(database.server.url, file)
+        database.dump(file)
         said = say("The journal, {facts:,} facts or more, was copied to {file}.", facts=facts, file=file)
         screen.finish(Summary(ExitCode.DONE, said))
     place = file_of(settings)

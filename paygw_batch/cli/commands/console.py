@@ -38,7 +38,7 @@ def command(invocation: Invocation, *, port: int | None, host: str) -> None:
             say("The pages need {missing}.", missing=", ".join(missing)),
             hint=say("Install the extra: pip install 'paygw-batch[console]'"),
         )
-    from paygw_batch.console.console_server import serve_console  # noqa: PLC0415 (needs the extra)
+    from paygw_batch.console.console_app import serve_console  # noqa: PLC0415 (needs the extra)
 
     screen = Screen(invocation)
     settings = settings_of(invocation, {("console", "port"): port})

@@ -3,180 +3,47 @@
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import click
 
+from paygw_batch.actions.set_up import (
+    FirstSetup,
+    SetupPlaces,
+    require_no_configuration,
+    set_up_endpoint,
+    set_up_sandbox,
+)
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import complete_countries, force_option
 from paygw_batch.cli.screen.screen import Screen, prompted
 from paygw_batch.core.batch import PAYOUT
-from paygw_batch.countries.data import config_dir
 from paygw_batch.countries.load import country_named, load_operation, load_rules
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import ConfigurationError, OutputError, PaygwError, UsageError
-from paygw_batch.files import create_once, write_whole
+from paygw_batch.errors import ConfigurationError, PaygwError, UsageError
 from paygw_batch.gateway.address import operation_url
-from paygw_batch.gateway.signing.key import SigningKey, new_private_key
-from paygw_batch.journal import Identity
 from paygw_batch.language import mark, say
 from paygw_batch.report.summary import ExitCode, Summary
-from paygw_batch.settings.configuration import Settings, settings_of_text
-from paygw_batch.settings.new_configuration import NewEndpoint, endpoint_text, operator_letter, sandbox_text
+from paygw_batch.settings.new_configuration import NewEndpoint
 from paygw_batch.settings.sections import KEY_SCHEMES
 from paygw_batch.settings.user_directories import default_configuration
-from paygw_batch.sheet.write.template import write_example
-from paygw_batch.wiring.journal import place_of
-from paygw_batch.wiring.operations import rules_of
-from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
-from paygw_batch.wiring.signing import key_place, made_in_token, passphrase, signer_key
 
 EXAMPLE_SHEET = Path("sandbox-payroll.csv")
-"""The example sheet that `init --sandbox` writes into the current directory, to have something to pay."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetupPlaces:
-    """The files that `init` writes. `letter` and `sheet` are None if not wanted."""
-
-    configuration: Path
-    letter: Path | None = None
-    sheet: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FirstSetup:
-    """The result of the setup. `journal` is None, and `has_new_key` False, for one that existed before."""
-
-    settings: Settings
-    places: SetupPlaces
-    private_key: Path | str
-    key: SigningKey
-    has_new_key: bool
-    journal: Identity | None
-    letter: str
-
-    @property
-    def missing(self) -> list[str]:
-        """The configuration keys that are still needed before anything can be sent, but for unused countries."""
-        used = [rule for code, rule in rules_of(self.settings, PAYOUT).items() if code in self.settings.countries]
-        return [*self.settings.missing_to_send(), *(key for rule in used for key in rule.missing_terms)]
-
-
-def set_up_endpoint(
-    endpoint: NewEndpoint, places: SetupPlaces, *, environ: Mapping[str, str], force: bool
-) -> FirstSetup:
-    """Make configuration, key and journal of a real endpoint, and the letter to its operator.
-
-    An existing key or journal is used, and never replaced. The configuration is written last: if it exists, so do the
-    others.
-    """
-    text = endpoint_text(endpoint)
-    settings = settings_of_text(text, places.configuration)
-    payout_url = operation_url(endpoint.base_url, load_operation(PAYOUT), endpoint.endpoint_id)
-    rules_of(settings, PAYOUT)
-    _check_outputs(settings, places, force=force)
-    private_key = key_place(settings)
-    secret = _passphrase(settings, environ)
-    has_new_key = made_in_token(settings, environ)
-    is_to_be_written = isinstance(private_key, Path) and not private_key.exists()
-    if not is_to_be_written:
-        signer_key(settings, environ)
-    journal = place_of(settings).make("init")
-    if isinstance(private_key, Path) and is_to_be_written:
-        _make_key(private_key, secret)
-    key = signer_key(settings, environ)
-    letter = operator_letter(endpoint, payout_url, key.public_key_pem().decode(), key.fingerprint())
-    if places.letter is not None:
-        write_whole(places.letter, letter.encode())
-    write_whole(places.configuration, text.encode())
-    return FirstSetup(settings, places, private_key, key, has_new_key or is_to_be_written, journal, letter)
-
-
-def set_up_sandbox(places: SetupPlaces, *, journal: str | None, force: bool) -> FirstSetup:
-    """Make configuration and journal of the built-in gateway, with its throw-away key, and an example sheet."""
-    shipped = (config_dir() / "sandbox.toml").read_text(encoding="utf-8")
-    text = sandbox_text(shipped, journal)
-    settings = settings_of_text(text, places.configuration)
-    _check_outputs(settings, places, force=force)
-    made = place_of(settings).make("init")
-    private_key = key_place(settings)
-    key = signer_key(settings, {})
-    if places.sheet is not None:
-        rules = rules_of(settings, PAYOUT).values()
-        write_example([rule for rule in rules if rule.form is not None], places.sheet)
-    write_whole(places.configuration, text.encode())
-    return FirstSetup(settings, places, private_key, key, has_new_key=False, journal=made, letter="")
-
-
-def require_no_configuration(path: Path, *, force: bool) -> None:
-    """Raise `OutputError` if there is a configuration at `path` that is not to be replaced (`force`)."""
-    if path.is_file() and path.stat().st_size and not force:
-        raise OutputError(
-            say("There is already a configuration at {path}. Nothing was created.", path=path),
-            hint=say(
-                "Check it with `paygw-batch doctor`, name another file with --config, or replace it with --force."
-            ),
-        )
-
-
-def _check_outputs(settings: Settings, places: SetupPlaces, *, force: bool) -> None:
-    """Raise `OutputError` unless all can be written. An existing configuration is replaced only with `force`."""
-    configuration = places.configuration
-    require_no_configuration(configuration, force=force)
-    try:
-        configuration.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        reason = say(error.strerror or "unknown reason").lower()
-        raise OutputError(
-            say("The folder {path} cannot be created: {reason}.", path=configuration.parent, reason=reason)
-        ) from None
-    OutputGuard(settings, None, force).check(
-        RequestedOutput(say("the configuration"), configuration, OutputKind.CONFIGURATION),
-        RequestedOutput("--letter", places.letter, OutputKind.NEW),
-        RequestedOutput(say("the example"), places.sheet, OutputKind.NEW),
-    )
-
-
-def _passphrase(settings: Settings, environ: Mapping[str, str]) -> bytes | None:
-    """Return the passphrase of the key; None if the person wants none."""
-    variable = settings.gateway.private_key_passphrase_env
-    secret = passphrase(settings, environ)
-    if not secret and (variable or settings.gateway.private_key_passphrase_file):
-        raise ConfigurationError(
-            say("The variable {variable} holds no passphrase.", variable=variable)
-            if variable
-            else say("The passphrase file is empty."),
-            hint=say("Nothing was created. Put the passphrase there, then run the command again."),
-        )
-    return secret
-
-
-def _make_key(path: Path, secret: bytes | None) -> None:
-    """Write a new private key (mode 0600) to `path`, which must not exist."""
-    try:
-        create_once(path, new_private_key(secret))
-    except OSError as error:
-        reason = say(error.strerror or "unknown reason").lower()
-        raise ConfigurationError(
-            say("The private key {path} cannot be created: {reason}.", path=path, reason=reason),
-            hint=say("Choose another file: --private-key FILE."),
-        ) from None
+"""The example sheet that `init --sandbox` writes into the current directory, so that there is something to pay."""
 
 
 _PRIVATE_KEY = "keys/merchant.pem"
-"""Where a new key goes, from the configuration's own directory."""
+"""The path of a new key, relative to the configuration's directory."""
 _NEEDED = {
     "base_url": mark("The gateway's base address (https://...)"),
     "endpoint_id": mark("Our endpoint id there"),
     "consumer_key": mark("Our consumer key (the login) there"),
     "server_callback_url": mark("Our address for the gateway's notifications (https://...)"),
 }
-"""The required options, each with its question. A missing one is asked for at a terminal, and is an error elsewhere."""
+"""The required options, each with its question: asked at a terminal if missing, and an error elsewhere."""
 _COUNTRIES = mark("Countries that you pay in, by their codes (KE TZ ...; Enter: later)")
 _PROFILE = mark("The signature covers json-params or raw-body (Enter: not known yet, the letter asks for it)")
 _PASSPHRASE = mark("A file with a passphrase for the new key (Enter: none)")
@@ -184,15 +51,15 @@ _PASSPHRASE = mark("A file with a passphrase for the new key (Enter: none)")
 
 _PROFILES = ("json-params", "raw-body")
 _OPTION_NAMES: Mapping[str, str] = MappingProxyType({"countries": "--country", "outcomes": "--outcome"})
-"""The options whose parameter has another name."""
+"""The options with a different parameter name."""
 _NOTHING = mark("Nothing was created.")
 
 
 class _KeyPlace(NamedFile):
-    """A file that a person names, or the address of a key that is not a file."""
+    """A named file, or the address of a key that is not in a file."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return an address as it is, and anything else as a path."""
+        """Return an address unchanged, and anything else as a path."""
         is_address = isinstance(value, str) and value.startswith(KEY_SCHEMES)
         return value if is_address else super().convert(value, param, ctx)
 
@@ -252,14 +119,14 @@ def command(invocation: Invocation, /, *, sandbox: bool, letter: Path | None, fo
         sheet = None if EXAMPLE_SHEET.exists() else EXAMPLE_SHEET
         done = set_up_sandbox(SetupPlaces(configuration, letter, sheet), journal=journal, force=force)
     else:
-        if screen.asks():  # before anything is asked, so that nothing is typed for nothing
+        if screen.asks():  # before any question, so that nobody types answers for nothing
             require_no_configuration(configuration, force=force)
         completed = _completed(answers, screen)
         try:
             endpoint = _endpoint(completed, journal)
             done = set_up_endpoint(endpoint, SetupPlaces(configuration, letter), environ=os.environ, force=force)
         except PaygwError as error:
-            if error.hint == say(ConfigurationError.default_hint):  # doctor has nothing to look at yet
+            if error.hint == say(ConfigurationError.default_hint):  # doctor has nothing to check yet
                 error.hint = say(_NOTHING)
             _keep_answers(screen, completed, answers, invocation)
             raise
@@ -298,7 +165,7 @@ def _completed(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
 
 
 def _keep_answers(screen: Screen, completed: Mapping[str, Any], given: Mapping[str, Any], asked: Invocation) -> None:
-    """Print the command that has the answers of a person as options, so that nothing is typed twice."""
+    """Print a command with a person's answers as options, so that nothing has to be typed twice."""
     if completed == given:
         return
     words = ["paygw-batch", *(["--config", str(asked.config)] if asked.config is not None else []), "init"]
@@ -311,7 +178,7 @@ def _keep_answers(screen: Screen, completed: Mapping[str, Any], given: Mapping[s
 
 
 def _typed_base_url(text: str) -> str:
-    """Return a typed address, or have it asked for again; earlier answers are kept."""
+    """Return a typed address, or ask again if it is wrong; earlier answers are kept."""
     try:
         operation_url(text.strip(), load_operation(PAYOUT), "1")
     except PaygwError as error:
@@ -332,7 +199,7 @@ def _typed_profile(text: str) -> str:
 
 
 def _typed_file(text: str) -> str:
-    """Return the absolute path of a file that is typed, or nothing."""
+    """Return the absolute path of a typed file name, or nothing."""
     path = Path(text.strip()).expanduser().absolute()
     if text.strip() and not path.is_file():
         raise click.UsageError(say("There is no file {path}.", path=path))
@@ -360,7 +227,7 @@ def _words_of_countries(text: str) -> list[str]:
 _CHECKED: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {"base_url": _typed_base_url, "endpoint_id": _typed_endpoint, "server_callback_url": _typed_callback}
 )
-"""The checks of an answer at a prompt, by the option; a wrong answer is asked for again, with its fault."""
+"""The checks for answers at a prompt, by option; after a wrong answer, its error is shown and it is asked again."""
 
 
 def _is_address(text: str) -> bool:
@@ -414,12 +281,12 @@ def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
 
 
 def _path(given: Path | str | None) -> str | None:
-    """Return the absolute path for the configuration: a person types a path from the current directory."""
+    """Return the absolute path for the configuration: people type paths from the current directory."""
     return str(given.absolute()) if isinstance(given, Path) else given
 
 
 def _show(screen: Screen, done: FirstSetup) -> None:
-    """Print the paths of the setup, the key's public half and the letter. The JSON has them as members."""
+    """Print the created paths, the key's public half and the letter, which the JSON has as members."""
     if screen.as_json:
         return
     is_old = not done.has_new_key and not done.settings.uses_sandbox

@@ -29,9 +29,8 @@ from paygw_batch.cli.options import (
 )
 from paygw_batch.cli.screen.approval_plan import document_told, own_key, show_content, show_signatures, write_plan_page
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.screen.sheet_tables import show_findings
 from paygw_batch.cli.send_batch import show_known, show_planned
-from paygw_batch.cli.sheet_questions import answered, as_typed
+from paygw_batch.cli.sheet_questions import answered, as_typed, show_findings
 from paygw_batch.errors import UsageError
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
@@ -119,7 +118,7 @@ def command(
 
 
 def _show(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
-    """Show the defects of a sheet, and of one that they refuse everything else too: a document has its warnings."""
+    """Show a sheet's defects, and everything else if they refuse it; otherwise the plan has its warnings."""
     if skip_invalid:
         show_findings(screen, say("Defects"), plan.validated.defects_found, plan.validated.sheet.headers)
     elif not plan.validated.defects_found.is_empty:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from paygw_batch.errors import AuditDamaged
-from paygw_batch.journal.facts.codec import canonical
+from paygw_batch.journal.values import canonical
 from paygw_batch.language import say
 
 MAX_AUDIT_TEXT = 500

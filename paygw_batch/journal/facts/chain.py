@@ -5,7 +5,6 @@ Pure, and shared by every store.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from paygw_batch.core.lifecycle import IllegalMove
@@ -16,7 +15,6 @@ from paygw_batch.journal.facts.codec import (
     BatchForgotten,
     BatchOpened,
     NewSalt,
-    canonical,
     encode_batch,
     encode_forgotten,
     encode_salted,
@@ -24,22 +22,6 @@ from paygw_batch.journal.facts.codec import (
 from paygw_batch.journal.facts.progress import RowProgress, advance
 from paygw_batch.journal.values import Entry, Link
 from paygw_batch.language import say
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The identity of a journal. `home` is the path of the file when a run last opened it."""
-
-    journal_id: str
-    endpoint: str
-    created_at: str
-    home: str
-
-    @property
-    def start(self) -> Link:
-        """The link before the first line: it binds the chain to one journal and one endpoint."""
-        text = canonical(["paygw journal", self.journal_id, self.endpoint, self.created_at])
-        return Link(0, hashlib.sha256(text.encode()).digest())
 
 
 class Line(NamedTuple):

@@ -1,4 +1,4 @@
-"""Facts as text.
+"""Facts as text, and the acts of people that they tell.
 
 A fact is stored as a kind and a canonical JSON object (sorted keys, no blanks, ASCII only): each value has one
 spelling, and a changed byte is detected. Reading is strict: anything that this version would not have written is
@@ -7,7 +7,7 @@ damage.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any, assert_never
@@ -27,7 +27,9 @@ from paygw_batch.core.lifecycle import (
     kind_of,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.core.recorded_words import kept, kept_text
 from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.values import HistoryEntry, canonical
 from paygw_batch.language import say
 
 BATCH_OPENED = "batch_opened"
@@ -40,9 +42,6 @@ NewSalt = Callable[[], str]
 """Returns a salt, in hex."""
 
 _quoted = json.encoder.encode_basestring_ascii
-
-canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
-"""Writes canonical JSON: sorted keys, no blanks, ASCII only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,3 +312,38 @@ def decode_forgotten(details: str) -> BatchForgotten:
     if not same:
         raise JournalCorrupt(say("The forgetting of a batch cannot be read."))
     return forgotten
+
+
+def history_of(
+    seq: int, at: str, kind: str, details: str, *, row: int | None, attempt: int | None
+) -> Iterator[HistoryEntry]:
+    """Yield the acts of people that one fact records; nothing for the facts of a run."""
+    if kind == BATCH_OPENED:
+        opened = decode_batch(details)
+        name = opened.sheet_name
+        said = kept("one_row", name) if opened.rows == 1 else kept("rows", opened.rows, name)
+        yield HistoryEntry(seq, at, "opened", None, None, opened.by, said)
+        for approval in opened.approvals:
+            yield HistoryEntry(seq, at, "approved", None, None, "", approval)
+        return
+    if kind == BATCH_FORGOTTEN:
+        forgotten = decode_forgotten(details)
+        rows, before = forgotten.instructions, forgotten.before
+        said = kept("forgotten_before", rows, before) if before else kept("forgotten_person", rows)
+        yield HistoryEntry(seq, at, "forgotten", None, None, forgotten.by, said, forgotten.order)
+        return
+    fact = decode(kind, details)
+    match fact:
+        case Resolved():
+            yield HistoryEntry(seq, at, kind, row, attempt, fact.by, kept_text(fact.evidence), fact.order)
+        case Released():
+            said = kept("next_attempt", fact.order_id)
+            yield HistoryEntry(seq, at, kind, row, attempt, fact.by, said, fact.order)
+        case Returned():
+            yield HistoryEntry(seq, at, kind, row, attempt, "", kept_text(fact.evidence))
+        case Replaced():
+            yield HistoryEntry(seq, at, kind, row, attempt, "", kept("by_row", fact.row, fact.batch))
+        case Intended() | Concluded() | Interrupted():
+            return
+        case _:
+            assert_never(fact)

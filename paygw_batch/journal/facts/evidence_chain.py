@@ -9,10 +9,9 @@ from typing import NamedTuple, assert_never
 from paygw_batch.core.evidence import Candidate, Claim, Evidence, EvidenceSource, Finding, Ruling, SignedOrder
 from paygw_batch.core.lifecycle import Resolved
 from paygw_batch.errors import DocumentWithdrawn, InternalError
-from paygw_batch.journal.facts.chain import Identity
-from paygw_batch.journal.facts.codec import NewSalt, canonical
+from paygw_batch.journal.facts.codec import NewSalt
 from paygw_batch.journal.facts.progress import RowProgress, storable
-from paygw_batch.journal.values import CarriedOut, ClockSeen, Entry, FirstReading, Withdrawal
+from paygw_batch.journal.values import CarriedOut, ClockSeen, Entry, FirstReading, Identity, Withdrawal, canonical
 
 
 class EvidenceLine(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from paygw_batch.core.evidence import EvidenceSource
-from paygw_batch.journal.facts.codec import canonical
+from paygw_batch.journal.values import canonical
 
 MARK = "\x1e"
 """Marks a fingerprint: a control character, which no content and no payee contains."""

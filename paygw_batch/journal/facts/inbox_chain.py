@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from paygw_batch.errors import InboxDamaged
-from paygw_batch.journal.facts.codec import canonical
-from paygw_batch.journal.values import InboxEnd
+from paygw_batch.journal.values import InboxEnd, canonical
 from paygw_batch.language import say
 
 

@@ -1,22 +1,118 @@
-"""Counts, finds and reads the rows of a batch."""
+"""Writes a new batch by COPY, and counts, finds and reads its rows."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from psycopg import Connection
 
-from paygw_batch.core.batch import Instruction
+from paygw_batch.core.batch import Instruction, reference_of
 from paygw_batch.core.lifecycle import LEADS_TO, FactKind, Standing, State
+from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import InternalError, JournalCorrupt
+from paygw_batch.journal.batch_part import BatchPart, one_ahead, payee_texts
+from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import PROGRESS, STATES, progress_of, row_standing
 from paygw_batch.journal.postgres.session import Row, fetch
-from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW
-from paygw_batch.journal.values import Due, RowState, StateTally, WantedRows
+from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW, words_of
+from paygw_batch.journal.salts import new_salts
+from paygw_batch.journal.values import BatchRecord, Due, Known, NewInstruction, RowState, StateTally, WantedRows
 from paygw_batch.language import say
+
+_INSTRUCTIONS = """COPY instruction (number, batch, row, client_orderid, country, currency, minor, replaces, amount,
+    form, fields, payee, content, salt) FROM STDIN"""
+
+
+def copy_batch(
+    connection: Connection[Row],
+    record: BatchRecord,
+    plan_sha256: str,
+    digests: OpeningDigests,
+    parts: Iterable[BatchPart],
+    known: Iterable[Known],
+    replaced: Mapping[int, int],
+    chunk_rows: int,
+) -> str:
+    """Write a whole batch; return the reference that its order ids were derived from, or none."""
+    number = record.number
+    first = digests.first_instruction
+    with one_ahead(parts) as coming:
+        for part in coming:
+            for page in part.pages:
+                fetch(connection, "INSERT INTO page VALUES (%s, %s, %s)", (number, digests.pages, page))
+                digests.page(page)
+            start = digests.next_instruction
+            salts = new_salts(len(part.instructions))
+            digests.instructions(part.instructions, replaced, salts)
+            with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
+                for place, (new, salt) in enumerate(zip(part.instructions, salts, strict=True), start=start):
+                    copy.write_row(_line_of(place, number, new, replaced.get(new[0]), salt))
+    last = first
+    reference = ""
+    query = (
+        "SELECT number, client_orderid, fields, content, replaces FROM instruction WHERE number >= %s AND number < %s"
+    )
+    while found := fetch(connection, f"{query} ORDER BY number", (last, last + 10_000)):
+        if last == first:
+            reference = reference_of(found[0][1], found[0][3]) or ""
+        _copy_ids(connection, record.operation, found)
+        last = found[-1][0] + 1
+    with connection.cursor() as cursor, cursor.copy("COPY known FROM STDIN") as copy:
+        for one in sorted(known, key=attrgetter("row")):
+            digests.known(one)
+            copy.write_row((number, one.row, one.instruction))
+    line = (number, record.batch, record.operation, record.sheet_name, record.sheet_sha256, record.rows, record.defects)
+    more = (record.opened_at, record.sheet_path, plan_sha256, reference)
+    fetch(connection, f"INSERT INTO batch VALUES ({', '.join(['%s'] * 11)})", (*line, *more))  # noqa: S608 - places alone
+    divide(connection, number, first, last, chunk_rows)
+    return reference
+
+
+def _line_of(number: int, batch: int, new: NewInstruction, replaces: int | None, salt: bytes) -> Row:
+    """Return the stored form of a new instruction."""
+    row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
+    own = (row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content)
+    return number, batch, *own, salt
+
+
+def payee_words_of(fields: str) -> list[str]:
+    """Return the words by which the payment with these fields is found."""
+    return words_of(payee_texts(fields))
+
+
+def _copy_ids(connection: Connection[Row], operation: str, found: list[Row]) -> None:
+    """Write the order ids of new instructions, and the words of their payees."""
+    own = sorted((client_orderid, number) for number, client_orderid, _, _, replaces in found if replaces is None)
+    with connection.cursor() as cursor, cursor.copy("COPY order_id FROM STDIN") as copy:
+        for client_orderid, number in own:
+            copy.write_row((operation, client_orderid, number, spelled_alike(client_orderid)))
+    numbers = [line[0] for line in found]
+    words = [" ".join(payee_words_of(line[2])) for line in found]
+    query = """INSERT INTO payee_words
+        SELECT number, array_to_tsvector(string_to_array(nullif(words, ''), ' ')) FROM unnest(%s::bigint[], %s::text[])
+        u(number, words) WHERE words <> ''"""
+    fetch(connection, query, (numbers, words))
+
+
+def divide(connection: Connection[Row], number: int, first: int, after_last: int, chunk_rows: int) -> None:
+    """Divide the new instructions into chunks, count these, and check the batch."""
+    query = """INSERT INTO chunk (batch, first, last)
+        SELECT %s, first, least(first + %s, %s) - 1 FROM generate_series(%s::bigint, %s - 1, %s) first"""
+    fetch(connection, query, (number, chunk_rows, after_last, first, after_last, chunk_rows))
+    query = """INSERT INTO chunk_tally SELECT c.number, c.number, n.country, n.currency, n.state, n.rows, n.minor FROM (
+            SELECT i.number - (i.number - %s) %% %s AS first, i.country, i.currency,
+                coalesce(s.state, 'ready') AS state, count(*) AS rows, sum(i.minor) AS minor
+            FROM instruction i LEFT JOIN standing s ON s.instruction = i.number AND s.instruction >= %s
+            WHERE i.number >= %s AND i.number < %s GROUP BY 1, 2, 3, 4
+        ) n JOIN chunk c USING (first)"""
+    fetch(connection, query, (first, chunk_rows, first, first, after_last))
+    twice = "SELECT FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = %s LIMIT 1"
+    if fetch(connection, twice, (number,)):
+        raise InternalError("a row of a batch is both new and known")
+
 
 _AT_ONCE = 10_000
 _CHUNKS_AT_ONCE = 32

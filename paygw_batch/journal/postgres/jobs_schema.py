@@ -10,8 +10,8 @@ from procrastinate.schema import SchemaManager
 from psycopg import Connection, sql
 
 from paygw_batch.errors import JournalError, JournalOutdated
+from paygw_batch.journal.port import JOBS_SCHEMA, TimetableJob
 from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch
-from paygw_batch.journal.shared_run import JOBS_SCHEMA, TimetableJob
 from paygw_batch.language import say
 
 _RESULTS = """CREATE TABLE paygw_result (job text PRIMARY KEY, host text NOT NULL, began_at timestamptz NOT NULL,

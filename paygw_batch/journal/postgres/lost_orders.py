@@ -7,9 +7,9 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, 
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.journal.evidence_log import EvidenceLog
-from paygw_batch.journal.facts.codec import canonical
 from paygw_batch.journal.facts.evidence_chain import lost_orders_evidence, lost_orders_of
 from paygw_batch.journal.tables import Tables
+from paygw_batch.journal.values import canonical
 
 _ORDERS_AT_ONCE = 1_000
 

@@ -9,15 +9,14 @@ from psycopg import Connection, sql
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalError
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.facts.evidence_chain import EvidenceLine
 from paygw_batch.journal.facts.progress import COLUMNS
-from paygw_batch.journal.postgres.batch_copy import divide, payee_words_of
+from paygw_batch.journal.postgres.batch_rows import divide, payee_words_of
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.migrations import fill_tables, version_in
 from paygw_batch.journal.postgres.session import SCHEMA, Row, fetch
 from paygw_batch.journal.postgres.verify import verify_journal
-from paygw_batch.journal.values import Link
+from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 COPIED, DONE = "copied", "done"

@@ -18,13 +18,14 @@ from paygw_batch.core.lifecycle import Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import BatchPart
-from paygw_batch.journal.facts.chain import Identity, forgetting_line, opening_line
+from paygw_batch.journal.facts.chain import forgetting_line, opening_line
 from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress
-from paygw_batch.journal.guards.fingerprint_key import FingerprintKey
+from paygw_batch.journal.forget import FingerprintKey
 from paygw_batch.journal.journal import Journal, WaitingInbox, key_is_elsewhere
-from paygw_batch.journal.postgres.batch_copy import copy_batch
+from paygw_batch.journal.port import SharedRun
+from paygw_batch.journal.postgres.batch_rows import copy_batch
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal, TakenChunks
 from paygw_batch.journal.postgres.leasing.offered_chunks import (
@@ -43,8 +44,17 @@ from paygw_batch.journal.postgres.outbox import PostgresOutbox
 from paygw_batch.journal.postgres.postgres_reader import PostgresReader
 from paygw_batch.journal.postgres.session import Session, conflicting_lines, fetch
 from paygw_batch.journal.postgres.standing_lines import load_instructions
-from paygw_batch.journal.shared_run import SharedRun
-from paygw_batch.journal.values import Amendment, BatchRecord, Entry, Known, MoveResult, NewBatch, NewNotice, OldPages
+from paygw_batch.journal.values import (
+    Amendment,
+    BatchRecord,
+    Entry,
+    Identity,
+    Known,
+    MoveResult,
+    NewBatch,
+    NewNotice,
+    OldPages,
+)
 
 _AT_ONCE = 10_000
 _NOTIFICATIONS_AT_ONCE = 200

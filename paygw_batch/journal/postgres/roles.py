@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from psycopg import Connection, sql
 
+from paygw_batch.journal.port import JOBS_SCHEMA
 from paygw_batch.journal.postgres.session import SCHEMA, Row, fetch
-from paygw_batch.journal.shared_run import JOBS_SCHEMA
 
 
 class JournalRole(StrEnum):

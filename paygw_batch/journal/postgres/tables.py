@@ -7,10 +7,10 @@ from psycopg import Connection
 
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.journal.evidence_log import EVIDENCE_PARTS, EvidenceLog
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
 from paygw_batch.journal.postgres.standing_lines import arrays, pieces, text_of
 from paygw_batch.journal.tables import named_sql
+from paygw_batch.journal.values import Identity
 
 QUERIES = {
     name: text

@@ -10,17 +10,17 @@ from psycopg import Connection
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.evidence_log import EvidenceLog
-from paygw_batch.journal.facts.chain import Identity, Line, follow
+from paygw_batch.journal.facts.chain import Line, follow
 from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchForgotten, decode_batch, decode_forgotten
 from paygw_batch.journal.forget import check_forgotten
 from paygw_batch.journal.port import VerifyProgress
-from paygw_batch.journal.postgres.batch_copy import payee_words_of
+from paygw_batch.journal.postgres.batch_rows import payee_words_of
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
 from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW
 from paygw_batch.journal.postgres.tables import PostgresTables, tables_on
 from paygw_batch.journal.replay import Opening, RowReplay, check_batches
-from paygw_batch.journal.values import Link
+from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
@@ -206,7 +206,7 @@ def _check_facts(connection: Connection[Row]) -> None:
         ) f USING (instruction) WHERE coalesce(s.facts, 0) <> coalesce(f.told, 0) ORDER BY 1 LIMIT 1"""
     if found := fetch(connection, query):
         raise JournalCorrupt(
-            say("Instruction {number} has another number of facts than its line says.", number=found[0][0])
+            say("Instruction {number} has a different number of facts than its line says.", number=found[0][0])
         )
 
 

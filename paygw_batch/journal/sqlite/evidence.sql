@@ -69,10 +69,6 @@ WHERE finding = :finding AND forgotten IS NULL ORDER BY number
 -- The evidence of one source whose content holds a text, oldest first.
 SELECT content, taken_at FROM evidence WHERE source = :source AND instr(content, :text) ORDER BY number
 
--- name: batch_name
--- The id of a batch.
-SELECT batch FROM batch WHERE number = :batch
-
 -- name: all_evidence
 -- The whole chain, oldest first.
 SELECT {columns}, forgotten FROM evidence ORDER BY number

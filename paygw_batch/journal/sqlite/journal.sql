@@ -128,6 +128,25 @@ SELECT b.number, i.client_orderid, {content} FROM batch b
 JOIN instruction i ON i.batch = b.number AND i.row = (SELECT min(row) FROM instruction WHERE batch = b.number)
 WHERE i.forgotten IS NULL AND (:batch IS NULL OR b.number = :batch) ORDER BY b.number
 
+-- name: odd_ids_from
+-- The order ids of new instructions, from one on, that a pattern of GLOB fits.
+SELECT client_orderid FROM instruction WHERE number >= :first AND replaces IS NULL AND client_orderid GLOB :odd
+
+-- name: odd_ids
+-- The order ids that a pattern of GLOB fits.
+SELECT operation, order_id FROM order_id WHERE order_id GLOB :odd
+
+-- name: spellings
+-- The spellings of order ids that are written down.
+SELECT operation, spelling, order_id FROM order_id_spelling
+
+-- name: references
+-- The references of batches that can be made again: of a first row that was forgotten, the fact that forgot it
+-- vouches for it.
+SELECT r.batch, r.reference FROM batch_reference r
+JOIN instruction i ON i.batch = r.batch AND i.row = (SELECT min(row) FROM instruction WHERE batch = r.batch)
+WHERE i.forgotten IS NULL ORDER BY r.batch
+
 -- name: page_numbers
 -- The pages of a sheet.
 SELECT number FROM page WHERE batch = :batch ORDER BY number
@@ -190,6 +209,10 @@ UPDATE order_id SET instruction = :instruction WHERE operation = :operation AND 
 -- name: add_spelling
 -- Writes the spelling of an order id that holds anything but ASCII.
 INSERT INTO order_id_spelling VALUES (:operation, :spelling, :order_id)
+
+-- name: add_reference
+-- Writes the reference of a batch.
+INSERT INTO batch_reference VALUES (:batch, :reference)
 
 -- name: add_order_id
 -- Writes an order id.

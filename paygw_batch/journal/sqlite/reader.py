@@ -13,16 +13,15 @@ from paygw_batch.core.batch import Instruction
 from paygw_batch.core.lifecycle import LEADS_TO, FactKind, Standing, State
 from paygw_batch.errors import HolderKind, JournalCorrupt, JournalError, OutputError
 from paygw_batch.files import sync_directory, unfinished
-from paygw_batch.journal.guards.fingerprint_key import FingerprintKey, fingerprint_key_path
+from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.location import audit_path, check_file, outbox_path
 from paygw_batch.journal.guards.lock import LockHolder, journal_holder
 from paygw_batch.journal.journal import JournalReader
-from paygw_batch.journal.port import VerifyProgress
-from paygw_batch.journal.shared_run import RowBeingSent
-from paygw_batch.journal.sqlite import search as payee_search
+from paygw_batch.journal.port import RowBeingSent, VerifyProgress
 from paygw_batch.journal.sqlite import states
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
+from paygw_batch.journal.sqlite.lookups import search_expression
 from paygw_batch.journal.sqlite.schema import end_of
 from paygw_batch.journal.sqlite.tables import SqliteTables
 from paygw_batch.journal.sqlite.verify import verify
@@ -47,10 +46,10 @@ class SqliteReader(JournalReader):
         self._connection = connection
 
     def being_sent(self, batch: int) -> Sequence[RowBeingSent]:
-        """Return the rows of a batch that are in flight while the run that holds the journal lives.
+        """Return the rows of a batch in flight while the run that holds the journal is alive.
 
-        What another run left in flight is in doubt from the moment at which that one opened the journal. Who holds it
-        is asked before and after: rows that were read as their run was killed are in doubt.
+        Rows that an earlier run left in flight were put in doubt when this run opened the journal. The holder is
+        checked before and after reading, because the rows of a run killed meanwhile are in doubt.
         """
         before = self._run_now()
         if before is None:
@@ -66,12 +65,10 @@ class SqliteReader(JournalReader):
         return holder if holder is not None and holder.kind is HolderKind.RUN else None
 
     def backup(self, path: Path) -> None:
-        """Write a copy of the journal as it is now to `path`, of its inbox, outbox and audit trail beside it.
+        """Write a copy of the journal as it is now to `path`, with its inbox, outbox and audit trail beside it.
 
-        It may be called while a run is on.
-
-        The copy is for safekeeping and for `verify`: a run refuses it while the journal it was made of is still there,
-        or when that one went on after it. Raises `OutputError` when the copy cannot be written or `path` exists.
+        Safe during a run. The copy is for safekeeping and for `verify`: a run refuses it while the original is still
+        there, or if the original has moved on. Raises `OutputError` if the copy cannot be written or `path` exists.
         """
         with self._translating_errors(), ExitStack() as undo:
             sources = {path: self._connection}
@@ -86,7 +83,7 @@ class SqliteReader(JournalReader):
     def close(self) -> None:
         """Close the journal. It can be reopened."""
         self._inbox.close()
-        # All that was committed is durable already; if the log cannot be emptied now, the next run does it.
+        # Every commit is already durable. If the log cannot be emptied now, the next run does it.
         with suppress(apsw.Error):
             self._connection.close()
 
@@ -112,7 +109,7 @@ class SqliteReader(JournalReader):
                 assert_never(kind)
 
     def _search_expression(self, search: PaymentSearch) -> str:
-        return payee_search.expression(search)
+        return search_expression(search)
 
     def _verify(self, progress: VerifyProgress) -> Mapping[str, int]:
         return verify(self._connection, self.path, in_parallel=True, progress=progress)
@@ -123,7 +120,7 @@ class SqliteReader(JournalReader):
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """Let many statements see one state of the journal; it is also cheaper than a snapshot for each."""
+        """Let many statements see one state of the journal, which is also cheaper than a snapshot for each."""
         with self._translating_errors():
             if self._connection.in_transaction:
                 yield
@@ -160,10 +157,10 @@ def _due(line: Sequence[Any]) -> Due:
 
 
 def write_backup(sources: Mapping[Path, apsw.Connection]) -> None:
-    """Copy databases to new files: each in one snapshot, for its owner alone, all of them or none.
+    """Copy databases to new files for their owner alone: each from one snapshot, and either all of them or none.
 
-    They are copied in order, and get their names in the opposite order: where the first is, the others are. SQLite's
-    own backup is used: copying the file of a database in use would miss the rows in its log.
+    They are copied in order and named in reverse, so once the first has its name, all are complete. SQLite's own
+    backup is used: copying the file of a database in use would miss the rows in its log.
     """
     (journal, *_) = sources
     for path in sources:

@@ -35,9 +35,10 @@ SELECT number, content FROM page WHERE batch = :batch ORDER BY number
 SELECT row, instruction FROM known WHERE batch = :batch ORDER BY row
 
 -- name: instructions
--- The rows that a batch brought.
-SELECT number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, {content}, salt
-FROM instruction WHERE batch = :batch ORDER BY number
+-- The rows that a batch brought; only their numbers are sorted. (The limit keeps the inner order.)
+SELECT i.number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, {content}, salt
+FROM (SELECT number FROM instruction WHERE batch = :batch ORDER BY number LIMIT -1) s
+CROSS JOIN instruction i ON i.number = s.number
 
 -- name: count_instructions
 -- How many instructions there are.

@@ -26,8 +26,16 @@ from paygw_batch.sheet.read.workbook_limits import (
     MAX_WORKSHEETS,
     Budget,
 )
-from paygw_batch.sheet.read.workbook_overlays import Overlays, column_number
-from paygw_batch.sheet.read.workbook_styles import FONT_TAGS, PLAIN, CellStyle, Font, StyleReader, is_true
+from paygw_batch.sheet.read.workbook_styles import (
+    FONT_TAGS,
+    PLAIN,
+    CellStyle,
+    Font,
+    Overlays,
+    StyleReader,
+    column_number,
+    is_true,
+)
 
 _CHUNK_BYTES = 1 << 16
 _MAX_ROWS = 1_048_576
@@ -225,7 +233,7 @@ def _refuse_doctype(*_: object) -> None:
 
 @dataclass(slots=True)
 class _Runs:
-    """Tells whether all visible runs of a text, each in its font, are struck through or invisible."""
+    """Finds whether all visible runs of a text, each in its font, are struck through or invisible."""
 
     _font: Font = field(default_factory=Font)
     _struck: set[bool] = field(default_factory=set)

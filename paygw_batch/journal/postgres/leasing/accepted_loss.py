@@ -23,7 +23,6 @@ from paygw_batch.core.lifecycle import Basis, Concluded, Intended, Interrupted, 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import InternalError, JournalHeld, WitnessDamaged
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.guards.witness import read_witness
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.host_witness import has_commit, newest_commit, witness_files
@@ -32,7 +31,7 @@ from paygw_batch.journal.postgres.lost_orders import keep_lost_orders
 from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW, LOADED, Loaded, loaded_from
 from paygw_batch.journal.postgres.tables import evidence_in, tables_on
-from paygw_batch.journal.values import Entry, Link, MoveResult
+from paygw_batch.journal.values import Entry, Identity, Link, MoveResult
 from paygw_batch.language import say
 
 _AT_ONCE = 1_000
@@ -168,7 +167,7 @@ class LossWriter:
         return self._rows
 
     def write_guess(self, by: str, at: str) -> AcceptedRows:
-        """Put every row in doubt that may have left, because the witness knows only some of them; keep what it knows.
+        """Put every row that may have left in doubt, because the witness knows only some; keep its knowledge.
 
         Raises `JournalHeld` as `write` does.
         """

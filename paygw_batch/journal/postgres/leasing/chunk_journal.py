@@ -13,11 +13,10 @@ from typing import Protocol
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.journal.journal_thread import JournalThread
+from paygw_batch.journal.port import JournalThread, SharedRun
 from paygw_batch.journal.postgres.batch_rows import due_rows_of_chunk
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.offered_chunks import finish_chunk, free_chunks, is_overtaken, note_place
-from paygw_batch.journal.shared_run import SharedRun
 from paygw_batch.journal.values import Due, Entry, MoveResult
 
 
@@ -129,7 +128,8 @@ class TakenChunks(ChunkJournal):
         after = 0
         while chunks := self._writer.ask(partial(free_chunks, run=self._run.number, after=after)):
             for chunk in chunks:
-                if chunk in self._writer.lease_chunks([chunk]):
+                # One of ours is listed too, after a freeze and before our next sign of life: its rows are under way.
+                if chunk not in self._open and chunk in self._writer.lease_chunks([chunk]):
                     self._read(batch, chunk)
                     return True
             after = chunks[-1]

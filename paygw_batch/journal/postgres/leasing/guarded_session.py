@@ -11,13 +11,12 @@ import psycopg
 from psycopg import Connection
 
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable, RollCallOpen
-from paygw_batch.journal.facts.chain import Identity
 from paygw_batch.journal.postgres.leasing.host_witness import CommitWitness
 from paygw_batch.journal.postgres.leasing.intent_log import Noted
 from paygw_batch.journal.postgres.leasing.roll_call import RollCall
 from paygw_batch.journal.postgres.migrations import identity_in
 from paygw_batch.journal.postgres.session import Row, Session, fetch, limited, reason_of_failure
-from paygw_batch.journal.values import Link
+from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import mark, say
 
 T = TypeVar("T")

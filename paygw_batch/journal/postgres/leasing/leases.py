@@ -18,9 +18,9 @@ from psycopg import Connection
 from paygw_batch.clock import ElapsedS, elapsed_s
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.port import RowBeingSent
 from paygw_batch.journal.postgres.migrations import newest_version
 from paygw_batch.journal.postgres.session import Row, Server, connect, fetch, limited
-from paygw_batch.journal.shared_run import RowBeingSent
 from paygw_batch.journal.values import Link
 from paygw_batch.language import say
 

@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 from psycopg import Connection
 
 from paygw_batch.errors import HolderKind, JournalHeld
+from paygw_batch.journal.port import SharedRun, WorkerLife
 from paygw_batch.journal.postgres.leasing.leases import dead_workers
 from paygw_batch.journal.postgres.session import Row, fetch
-from paygw_batch.journal.shared_run import SharedRun, WorkerLife
 from paygw_batch.language import say
 
 T = TypeVar("T")

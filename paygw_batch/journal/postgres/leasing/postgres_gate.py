@@ -6,7 +6,7 @@ from typing import TypeVar
 import psycopg
 from psycopg import Connection
 
-from paygw_batch.journal.gate_port import (
+from paygw_batch.journal.port import (
     GateGrant,
     GateReport,
     GateState,
