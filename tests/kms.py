@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -84,31 +85,36 @@ class Kms:
         return self.for_good.get(action) if is_over else None
 
 
-@contextmanager
-def running_kms() -> Iterator[Kms]:
-    """Run a KMS on loopback."""
+@cache
+def _moto() -> tuple[str, Any]:
+    """Return where moto's server is, started once for all tests of a process, and a client of it."""
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
     host, port = moto.get_host_and_port()
     behind = f"http://{host}:{port}"
-    kms_backends.reset()
     client = boto3.client(
         "kms", region_name=REGION, endpoint_url=behind, aws_access_key_id="testing", aws_secret_access_key="testing"
     )
+    return behind, client
+
+
+@contextmanager
+def running_kms() -> Iterator[Kms]:
+    """Run a KMS on loopback, without a key of an earlier one."""
+    behind, client = _moto()
+    kms_backends.reset()
     kms = Kms("", client)
     door = ThreadingHTTPServer(("127.0.0.1", 0), _door(kms, behind))
     door.daemon_threads = True
     kms.url = f"http://127.0.0.1:{door.server_port}"
-    serving = threading.Thread(target=door.serve_forever, daemon=True)
+    serving = threading.Thread(target=door.serve_forever, args=(0.02,), daemon=True)
     serving.start()
     try:
         yield kms
     finally:
         kms.hangs.set()
-        client.close()
         door.shutdown()
         door.server_close()
-        moto.stop()
 
 
 def _door(kms: Kms, behind: str) -> type[BaseHTTPRequestHandler]:

@@ -540,6 +540,7 @@ def test_an_order_whose_statement_no_longer_proves_it_is_refused(
     is_not_paid_again(two_people, batch)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "change",
     [

@@ -49,6 +49,7 @@ def test_a_batch_is_paid_once_through_all_that_can_happen(
     assert endured.hurt > 0
 
 
+@pytest.mark.long
 def test_a_worker_that_puts_rows_in_flight_back_is_found(
     tmp_path: Path, spawner: Spawner, slow_gateway: GatewayProcess
 ) -> None:

@@ -65,6 +65,7 @@ def forgeries(keyed: PasskeyHouse) -> Forgeries:
     return Forgeries(keyed)
 
 
+@pytest.mark.long
 def test_forged_approval_no_byte_of_it_can_differ(forgeries: Forgeries) -> None:
     """Every eighth bit here, through the pages; every bit is flipped in tests/run/test_passkey.py."""
     for part in ("client_data", "authenticator_data", "signature"):

@@ -141,6 +141,7 @@ def both(house: House) -> House:
     return House(house.program)
 
 
+@pytest.mark.long
 def test_every_route_of_a_sheet_asks_for_its_owner_or_for_another(both: House) -> None:
     ada, ben = both.person(MAKER), both.person(APPROVER)
     forms = {
@@ -467,6 +468,7 @@ def test_upload_bomb_of_600_mib_in_600_kib_is_a_sentence(house: House) -> None:
     assert "no sheet of payees compresses that much" in page
 
 
+@pytest.mark.long
 def test_upload_bomb_of_a_million_columns_is_a_sentence(house: House) -> None:
     ada = house.person(MAKER)
     content = f"{HEADING},{','.join(f'c{n}' for n in range(1_000_000))}\n{row(1)}\n".encode()

@@ -143,6 +143,7 @@ def test_a_key_made_in_the_token_cannot_be_exported_and_an_imported_one_was_outs
     assert imported.custody.was_outside
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("uri", "pin", "trouble"),
     [
@@ -171,6 +172,7 @@ def test_each_trouble_with_a_token_is_one_sentence(
     assert PIN not in str(refused.value)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("error", "trouble"),
     [
@@ -240,6 +242,7 @@ def test_a_token_that_is_unplugged_under_a_run_ends_it_in_a_sentence(token: Toke
         asyncio.run(unplug())
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("code", "trouble"),
     [

@@ -292,6 +292,7 @@ def test_the_index_of_payees_is_written_from_columns_as_it_is_read_from_the_tabl
     assert journal.verify()["instructions"] == len(rows)
 
 
+@pytest.mark.share(2)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_reconciliation_in_pieces_is_the_file_that_it_is_as_a_whole(tmp_path: Path, ending: str) -> None:
@@ -308,6 +309,7 @@ def test_a_reconciliation_in_pieces_is_the_file_that_it_is_as_a_whole(tmp_path: 
         assert pl.read_parquet(whole).height == 120
 
 
+@pytest.mark.share(2)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_reconciliation_that_does_not_tie_at_its_end_is_not_written(
