@@ -46,7 +46,7 @@ from paygw_batch.errors import (
     UsageError,
 )
 from paygw_batch.journal import BatchRecord, FoundPayment, JournalReader, RowState
-from paygw_batch.language import say
+from paygw_batch.language import say, say_count
 from paygw_batch.processes import forbid_core_dumps
 from paygw_batch.report.remittance import payee_of
 from paygw_batch.run.approval import PlanDocument, needs_approval
@@ -439,7 +439,7 @@ class Payouts:
         """Write the plan of a sheet to `out`, signed by its maker's `key`, for others to approve. Nothing is sent."""
         path, file, policy = _path_of(sheet, name), _named(out, "out"), required_policy(self._settings)
         maker = approval_key_at(_named(key, "key"), passphrase, os.environ.get(MODULE))
-        known_maker(maker.public, policy, "No plan was made.")
+        known_maker(maker.public, policy, say("No plan was made."))
         validated = self._read(_given(sheet), path, SheetAnswers(reference, worksheet, encoding))
         options = SheetOptions(skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant)
         asked = Submission(validated, path, file, "", options)
@@ -563,9 +563,13 @@ def _refused(refused: RefusedSheet) -> Refused:
     defects, warnings = refused.plan.validated.defects, refused.plan.warnings
     if refused.repeat is not None:
         return Refused(refused.repeat.message, defects, warnings)
-    bad, height = defects["row"].n_unique(), refused.plan.validated.height
-    found = f"{bad:,} of {height:,} row{'' if height == 1 else 's'} {'has' if bad == 1 else 'have'} defects"
-    return Refused(f"{found}: nothing was sent.", defects, warnings)
+    message = say_count(
+        defects["row"].n_unique(),
+        "{count:,} of {rows} has defects. Nothing was sent.",
+        "{count:,} of {rows} have defects. Nothing was sent.",
+        rows=say_count(refused.plan.validated.height, "{count:,} row", "{count:,} rows"),
+    )
+    return Refused(message, defects, warnings)
 
 
 def _unheard(_sentence: str) -> None:
@@ -633,7 +637,7 @@ def _path_of(sheet: SheetLike, name: str | None) -> Path:
         if name is not None:
             raise UsageError(say("A file has its own name: leave name out."))
         return _named(sheet, "sheet")
-    if name is None or Path(name).name != required_line(name, "The name of a frame"):
+    if name is None or Path(name).name != required_line(name, say("The name of a frame")):
         raise UsageError(say("A frame needs a name, like a file's: name='payroll-2026-11'."))
     return Path(name)
 

@@ -229,7 +229,7 @@ def sync_directory(directory: Path) -> None:
 
 def cannot_write(path: Path, error: Exception) -> OutputError:
     """Return the error for a file that cannot be written."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+    reason = say(error.strerror) if isinstance(error, OSError) and error.strerror else type(error).__name__
     return OutputError(say("{path} cannot be written: {reason}.", path=path, reason=reason))
 
 

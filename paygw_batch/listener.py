@@ -20,6 +20,7 @@ from paygw_batch.gateway.message import Received
 from paygw_batch.gateway.notification import headers_that_matter
 from paygw_batch.journal import Notification, encode_notification
 from paygw_batch.journal.sqlite.inbox import Inbox
+from paygw_batch.language import say
 from paygw_batch.web_server import LocalServer, bounded, listen_on_loopback
 
 Scope = MutableMapping[str, Any]
@@ -261,7 +262,7 @@ async def serve(app: ListenerApp, port: int, *, client_timeout_s: float, ready: 
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         grace_s=int(client_timeout_s) + 1,
     )
-    hint = "Choose another [notifications] port."
+    hint = say("Choose another [notifications] port.")
     with server.stopped_by_signals(), closing(listen_on_loopback(port, backlog=_BACKLOG, hint=hint)) as listener:
         ready(listener.getsockname()[1])
         await server.serve(sockets=[listener])

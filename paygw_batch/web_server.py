@@ -20,9 +20,7 @@ LOOPBACK = "127.0.0.1"
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 
 
-def listen_on_loopback(
-    port: int, *, backlog: int, hint: str = "Choose another port: --port N.", who: str = ""
-) -> socket.socket:
+def listen_on_loopback(port: int, *, backlog: int, hint: str = "", who: str = "") -> socket.socket:
     """Return a socket on loopback; 0 asks for any free port. Raises `ConfigurationError` with `hint` for one in use."""
     try:
         return socket.create_server((LOOPBACK, port), backlog=backlog)
@@ -32,7 +30,7 @@ def listen_on_loopback(
             say("{who} cannot listen on {address}:{port}: {reason}.", who=who, **where)
             if who
             else say("Cannot listen on {address}:{port}: {reason}.", **where),
-            hint=hint,
+            hint=hint or say("Choose another port: --port N."),
         ) from None
 
 

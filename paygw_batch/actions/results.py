@@ -1,4 +1,4 @@
-"""Writes the results of a batch where they go, and sums them up."""
+"""Writes the results of a batch to their files, and summarises them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ class Standings:
 
 
 def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: RunEnd, *, known: int = 0) -> Standings:
-    """Return the state of a batch after a run's `end`. Nothing is written."""
+    """Return the state of a batch after a run's `end`, without writing anything."""
     minor_units = minor_units_of(rules)
     frame = reconciliation(journal, batch, minor_units)
     counted = books(frame, minor_units)
@@ -45,7 +45,7 @@ def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: Run
 def summary_after(
     journal: JournalReader, batch: BatchRecord, counted: BatchTotals, end: RunEnd, *, known: int = 0
 ) -> Summary:
-    """Return the summary of a batch after a run's `end`, by the totals of its reconciliation."""
+    """Return the summary of a batch after a run's `end`, from the totals of its reconciliation."""
     messages = journal.messages(batch.number)
     contradictions, waiting = len(messages.contradictions), len(messages.waiting)
     return Summary(
@@ -66,9 +66,9 @@ def summary_after(
 
 
 def default_out(sheet: Path, name: str) -> Path:
-    """Return where the reconciliation of a sheet goes when --out does not say: beside it.
+    """Return the path of a sheet's reconciliation if --out is not given: beside the sheet.
 
-    `name` is `Sheet.name`: two worksheets of one workbook must not write over each other's.
+    `name` is `Sheet.name`: two worksheets of one workbook must not overwrite each other's.
     """
     worksheet = name.removeprefix(sheet.name) if name.startswith(sheet.name) else ""
     safe = "".join(c if c.isalnum() or c in " []-_." else "_" for c in worksheet)
@@ -76,7 +76,7 @@ def default_out(sheet: Path, name: str) -> Path:
 
 
 def handed_over(task: SendJob) -> Summary:
-    """Return the summary of a batch that waits for workers, or is sent by them already."""
+    """Return the summary of a batch that waits for workers, or that workers already send."""
     found = replace(batch_summary(task.journal, task.batch, minor_units_of(task.rules)), known=task.known)
     ready = found.states.get("ready", 0)
     if not ready:
@@ -91,7 +91,7 @@ def handed_over(task: SendJob) -> Summary:
 
 
 def left_to_workers(task: SendJob) -> Summary:
-    """Return the summary of a batch that workers go on with. Its reconciliation is written when their run is over."""
+    """Return the summary of a batch that workers continue. Its reconciliation is written when their run is over."""
     found = batch_summary(task.journal, task.batch, minor_units_of(task.rules))
     return replace(found, exit_code=ExitCode.INTERRUPTED, known=task.known, is_under_way=True)
 
@@ -106,9 +106,9 @@ def write_results(
     quarantine_h: float,
     for_excel: bool = False,
 ) -> BatchTotals:
-    """Write the reconciliation of a batch to `out` (a workbook for people where it ends in .xlsx), and the `report`.
+    """Write the reconciliation of a batch to `out` (a workbook for people if it ends in .xlsx), and the `report`.
 
-    Returns the totals. A table alone is written piece by piece, and a large batch is never in memory as a whole.
+    Return the totals. A table alone is written piece by piece, so a large batch is never in memory as a whole.
     """
     is_workbook = out is not None and table_ending(out) == ".xlsx"
     if out is not None and not is_workbook and report is None:
@@ -134,7 +134,7 @@ def _write_table(pieces: Iterable[pl.DataFrame], out: Path, *, for_excel: bool) 
 
 @dataclass(frozen=True, slots=True)
 class Rejects:
-    """Where the rows of a refused sheet are handed back, and how the sheet at `source` was read."""
+    """The file that returns a refused sheet's rows, and how the sheet at `source` was read."""
 
     path: Path
     source: Path
@@ -143,10 +143,10 @@ class Rejects:
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """The files that a submission writes: `out` is the reconciliation, and `is_out_named` when a person named it.
+    """The files that a submission writes: `out` is the reconciliation; `is_out_named` if a person named it.
 
-    `for_excel`: a CSV file that Excel opens as it is. `rejects` gets the rows of a refused sheet; `report` is the page.
-    None: not written.
+    `for_excel`: a CSV file that Excel opens correctly. `rejects` gets the rows of a refused sheet; `report` is the
+    page. None: not written.
     """
 
     out: Path
@@ -156,7 +156,7 @@ class ResultFiles:
     report: Path | None = None
 
     def check(self, guard: OutputGuard, asked: Submission) -> None:
-        """Raise `OutputError` unless every result may be written where it goes."""
+        """Raise `OutputError` unless every result may be written to its path."""
         guard.check(
             RequestedOutput(
                 "--out" if self.is_out_named else say("The reconciliation"), self.out, OutputKind.RECONCILIATION

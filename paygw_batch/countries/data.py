@@ -37,7 +37,7 @@ _FieldName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 _Digits = Annotated[str, StringConstraints(pattern=r"^[0-9]+$")]
 
 _COUNTRY_CODE = re.compile(r"[A-Z]{2}")
-_DATA_HINT = "The file is part of the program: install it again, or undo what was changed in the file."
+_DATA_HINT = mark("The file is part of the program. Reinstall the program, or undo the change to the file.")
 _NOT_PORTABLE = re.compile(r"\\[1-9dDsSwWZ]|\(\?(?:[=!>(]|<[=!]|P=)|[*+?}]\+")
 """Syntax that Python reads and polars does not (look-around, back-references, atomic groups), and classes that let the
 digits of other scripts pass."""
@@ -67,14 +67,20 @@ class FieldData(_Data):
     def _agrees_with_its_kind(self) -> Self:
         entry = KINDS[self.kind]
         if self.from_sheet and entry.checking is Checking.NEVER_IN_A_SHEET:
-            raise ValueError(f"a field of the kind {self.kind} is never in a sheet: write from_sheet = false")
+            raise ValueError(
+                say("a sheet never has a field of the kind {kind}: write from_sheet = false", kind=self.kind)
+            )
         if self.from_sheet and entry.column not in {None, self.name}:
             raise ValueError(
-                f"a field of the kind {self.kind} is in a sheet's column {entry.column}: give the field that name, or "
-                "write from_sheet = false"
+                say(
+                    "a field of the kind {kind} is the column {column} of a sheet: give the field that name, or write "
+                    "from_sheet = false",
+                    kind=self.kind,
+                    column=entry.column,
+                )
             )
         if not self.from_sheet and not (entry.is_instructed or entry.is_filled):
-            raise ValueError(f"a field of the kind {self.kind} comes from the sheet")
+            raise ValueError(say("a field of the kind {kind} comes from the sheet", kind=self.kind))
         return self
 
 
@@ -90,9 +96,9 @@ class FormData(_Data):
     def _names_are_distinct(self) -> Self:
         names = [field.name for field in self.fields]
         if len(set(names)) != len(names):
-            raise ValueError("a field is there twice")
+            raise ValueError(say("a field is listed twice"))
         if strange := sorted({name for shown in self.shown.values() for name in shown} - set(names)):
-            raise ValueError(f"shown speaks of {strange[0]}, which is not a field")
+            raise ValueError(say("`shown` names {name}, which is not a field", name=strange[0]))
         return self
 
 
@@ -150,9 +156,9 @@ class CountryOperationData(_Data):
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         if self.form is not None and self.unusable:
-            raise ValueError("either a form or `unusable`, not both")
+            raise ValueError(say("write either a form or `unusable`, not both"))
         if twice := _shared(self.required, self.omitted, self.relaxed):
-            raise ValueError(f"{twice} can be in one of required, omitted and relaxed only")
+            raise ValueError(say("{names} can be in only one of required, omitted and relaxed", names=twice))
         return self
 
 
@@ -183,9 +189,9 @@ class NumbersData(_Data):
         if problem := pattern_problem(self.pattern):
             raise ValueError(problem)
         if re.fullmatch(self.pattern, self.example) is None or len(self.example) not in self.national_lengths:
-            raise ValueError("the example is not a number by its own pattern and lengths")
+            raise ValueError(say("the example does not match the pattern and lengths"))
         if self.keeps_zero and self.trunk_prefix:
-            raise ValueError("a number that keeps its zero has no trunk prefix")
+            raise ValueError(say("a number that keeps its zero has no trunk prefix"))
         return self
 
 
@@ -198,11 +204,14 @@ class OperatorsData(RootModel[dict[str, list[_Digits]]]):
 def pattern_problem(pattern: str) -> str:
     """Return the mistake in a regular expression that Python and polars must read alike, or the empty text."""
     if found := _NOT_PORTABLE.search(pattern):
-        return f"{found[0]!r} cannot be used in a pattern here (no look-around, no back-reference, digits as [0-9])"
+        return say(
+            "{part!r} cannot be used in a pattern here (no look-around, no back-reference, digits as [0-9])",
+            part=found[0],
+        )
     try:
         re.compile(pattern)
     except re.error as error:
-        return f"the pattern cannot be read: {error}"
+        return say("the pattern cannot be read: {error}", error=error)
     return ""
 
 
@@ -225,7 +234,8 @@ def read_enquiry(root: Path, profile: str) -> EnquiryData:
     """Read config/enquiries/PROFILE.toml; an unknown profile is a `ConfigurationError` that names the nearest."""
     known = _stems(root, "enquiries")
     if profile not in known:
-        raise ConfigurationError(f"no status enquiry is called {profile!r}; {nearest(profile, known)}")
+        near = nearest(profile, known)
+        raise ConfigurationError(say("no status enquiry is called {name!r}; {nearest}", name=profile, nearest=near))
     return _read(root, f"enquiries/{profile}.toml", EnquiryData)
 
 
@@ -240,11 +250,17 @@ def read_countries(root: Path) -> Mapping[str, CountryData]:
     for code, country in countries.items():
         if _COUNTRY_CODE.fullmatch(code) is None:
             raise ConfigurationError(
-                f"config/countries/{code}.toml: {code!r} is not a code of two capitals", hint=_DATA_HINT
+                say("config/countries/{code}.toml: a country code is two capital letters.", code=code),
+                hint=say(_DATA_HINT),
             )
         if wrong := sorted(countries.keys() & country.confused_codes.keys()):
             raise ConfigurationError(
-                f"config/countries/{code}.toml: confused_codes: {wrong[0]} is itself a country", hint=_DATA_HINT
+                say(
+                    "config/countries/{code}.toml: confused_codes: {other} is itself a country.",
+                    code=code,
+                    other=wrong[0],
+                ),
+                hint=say(_DATA_HINT),
             )
     return countries
 
@@ -305,7 +321,7 @@ _OF_PYDANTIC = {
     "list_type": mark("Input should be a valid list"),
     "dict_type": mark("Input should be a valid dictionary"),
 }
-"""What pydantic says of a wrong value, by the type of the error: its own sentences, for the catalogue."""
+"""Pydantic's own messages about a wrong value, by the type of error, for the catalogue."""
 
 
 def _shared(*groups: list[str]) -> str:
@@ -350,7 +366,7 @@ def _parsed(root: Path, name: str) -> dict[str, object]:
         return tomllib.loads((root / name).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(
-            say("{path} cannot be read: {reason}.", path=f"config/{name}", reason=error), hint=_DATA_HINT
+            say("{path} cannot be read: {reason}.", path=f"config/{name}", reason=error), hint=say(_DATA_HINT)
         ) from error
 
 
@@ -359,7 +375,7 @@ def _checked(name: str, table: object, model: type[_Model]) -> _Model:
         return model.model_validate(table)
     except ValidationError as error:
         problems = "; ".join(_sentence(item["loc"], reason_of(item)) for item in error.errors())
-        raise ConfigurationError(f"config/{name}: {problems}", hint=_DATA_HINT) from error
+        raise ConfigurationError(f"config/{name}: {problems}", hint=say(_DATA_HINT)) from error
 
 
 def _sentence(place: tuple[int | str, ...], message: str) -> str:

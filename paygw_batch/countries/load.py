@@ -25,11 +25,13 @@ from paygw_batch.countries.rules import (
     fold_word,
 )
 from paygw_batch.errors import ConfigurationError, UsageError
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 
 _NO_TERMS = OperatorTerms()
 _EMAIL = re.compile(r"[!-?A-~]+@[!-?A-~]+\.[A-Za-z]{2,}")
 _POSTAL_CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 -]{0,31}")
+_ONE_LINE = mark("this must be one line of text, not blank, with no space at either end.")
+_NO_IPV4 = mark("{value!r} is not an IPv4 address.")
 _MAY_BE_FILLED_IN = frozenset({FieldKind.TEXT, FieldKind.EMAIL, FieldKind.IPV4, FieldKind.POSTAL_CODE})
 _NEVER_OPTIONAL = frozenset(
     {
@@ -117,8 +119,9 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
 def _unknown_country(code: str, countries: Mapping[str, files.CountryData]) -> str:
     for country in countries.values():
         if code in country.confused_codes:
-            return f"countries.{code}: {country.confused_codes[code]}"
-    return f"countries.{code}: there is no such country; {files.nearest(code, countries)}"
+            return f"countries.{code}: {say(country.confused_codes[code])}"
+    near = files.nearest(code, countries)
+    return say("countries.{code}: there is no such country; {nearest}", code=code, nearest=near)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +313,11 @@ def _several_purposes(operation: str, read: files.OperationData, rules: Rules) -
         given = {code: rule.purpose for code, rule in rules.items() if rule.currency == currency and rule.purpose}
         if len(set(given.values())) > 1:
             keys = ", ".join(f"countries.{code}.{operation}.purpose" for code in given)
-            yield f"{keys}: the gateway has one code for all countries that use {currency}; write the same in each."
+            yield say(
+                "{keys}: the gateway has one code for all countries that use {currency}; write the same in each.",
+                keys=keys,
+                currency=currency,
+            )
 
 
 def _wrong_terms(case: _Case) -> Iterator[str]:
@@ -327,9 +334,9 @@ def _wrong_terms(case: _Case) -> Iterator[str]:
         if problem := files.pattern_problem(pattern):
             yield f"{key}: {problem}"
         elif re.fullmatch(pattern, ""):
-            yield f"{key}: the pattern lets an empty account number pass."
+            yield say("{key}: the pattern accepts an empty account number.", key=key)
         if case.sent and not any(field.kind is FieldKind.WALLET for field in case.sent.values()):
-            yield f"{key}: the {case.form_name} form has no account number; remove it."
+            yield say("{key}: the {form} form has no account number; remove it.", key=key, form=case.form_name)
 
 
 def _wrong_form(case: _Case) -> Iterator[str]:
@@ -337,60 +344,90 @@ def _wrong_form(case: _Case) -> Iterator[str]:
     if form is None:
         return
     if form not in case.forms:
-        yield f"{case.key}.form: no form is called {form!r}; {files.nearest(form, case.forms)}"
+        near = files.nearest(form, case.forms)
+        yield say("{key}.form: no form is called {form!r}; {nearest}", key=case.key, form=form, nearest=near)
     elif documented not in {None, form}:
-        yield f"{case.key}.form: the gateway documents the {documented} form for {case.country.name}; remove it."
+        yield say(
+            "{key}.form: the gateway documents the {form} form for {country}; remove it.",
+            key=case.key,
+            form=documented,
+            country=say(case.country.name),
+        )
 
 
 def _wrong_values(case: _Case) -> Iterator[str]:
     for name, value in case.supplied.items():
         key = f"{case.key}.{name}"
         if name in case.omitted:
-            yield f"{key}: {name} is never sent for {case.country.name}; remove it."
+            yield _never_sent(case, key, name)
         elif case.sent and name not in case.sent:
-            yield f"{key}: the {case.form_name} form has no {name}; remove it."
+            yield say("{key}: the {form} form has no {name}; remove it.", key=key, form=case.form_name, name=name)
         if not _is_one_line(value):
-            yield f"{key}: must be a text of one line that neither is blank nor begins or ends with a blank."
+            yield f"{key}: {say(_ONE_LINE)}"
         elif FieldKind.IPV4 in case.kinds_of(name) and not _is_ipv4(value):
-            yield f"{key}: {value!r} is not an IPv4 address."
+            yield f"{key}: {say(_NO_IPV4, value=value)}"
+
+
+def _never_sent(case: _Case, key: str, name: str) -> str:
+    country = say(case.country.name)
+    return say("{key}: {name} is never sent for {country}; remove it.", key=key, name=name, country=country)
 
 
 def _wrong_fields(case: _Case) -> Iterator[str]:
     """Yield a sentence for each name under `optional`, `also` and `defaults` that cannot be meant."""
     if not case.sent:
         return
+    key = f"{case.key}.optional"
     for name in case.terms.optional:
         if name not in case.sent:
-            yield f"{case.key}.optional: the {case.form_name} form has no {name}; {files.nearest(name, case.sent)}"
+            yield f"{key}: {_no_field(case, name)}"
         elif name in case.asks.required:
-            yield f"{case.key}.optional: the gateway's interface requires {name} for {case.country.name}; remove it."
+            country = say(case.country.name)
+            yield say(
+                "{key}: the gateway's interface requires {name} for {country}; remove it.",
+                key=key,
+                name=name,
+                country=country,
+            )
         elif case.sent[name].kind in _NEVER_OPTIONAL or not case.sent[name].from_sheet:
-            yield f"{case.key}.optional: nothing is paid without {name}; remove it."
+            yield say("{key}: nothing is paid without {name}; remove it.", key=key, name=name)
     yield from _wrong_also(case)
     for name, value in case.terms.defaults.items():
         if problem := _wrong_default(case, name, value):
             yield f"{case.key}.defaults.{name}: {problem}"
 
 
+def _no_field(case: _Case, name: str) -> str:
+    near = files.nearest(name, case.sent)
+    return say("the {form} form has no {name}; {nearest}", form=case.form_name, name=name, nearest=near)
+
+
 def _wrong_also(case: _Case) -> Iterator[str]:
+    key = f"{case.key}.also"
     for name in case.terms.also:
         if name not in case.addable:
-            yield f"{case.key}.also: there is no field {name!r}; {files.nearest(name, case.addable)}"
+            near = files.nearest(name, case.addable)
+            yield say("{key}: there is no field {name!r}; {nearest}", key=key, name=name, nearest=near)
         elif name in case.asks.omitted:
-            yield f"{case.key}.also: {name} is never sent for {case.country.name}; remove it."
+            yield _never_sent(case, key, name)
 
 
 def _wrong_default(case: _Case, name: str, value: str) -> str:
     """Return why `value` cannot be sent in a field, or the empty text."""
     kind = case.sent[name].kind if name in case.sent else None
+    supplied = f"{case.key}.{name}"
     wrong = {
-        f"the {case.form_name} form has no {name}; {files.nearest(name, case.sent)}": kind is None,
-        f"{name} is each row's own to say; remove it.": kind is not None and kind not in _MAY_BE_FILLED_IN,
-        f"{case.key}.{name} says it as well; remove one of them.": name in case.supplied,
-        "must be a text of one line that neither is blank nor begins or ends with a blank.": not _is_one_line(value),
-        f"{value!r} is not an IPv4 address.": kind is FieldKind.IPV4 and not _is_ipv4(value),
-        f"{value!r} is not an e-mail address.": kind is FieldKind.EMAIL and _EMAIL.fullmatch(value) is None,
-        f"{value!r} is not a postal code.": kind is FieldKind.POSTAL_CODE and _POSTAL_CODE.fullmatch(value) is None,
+        _no_field(case, name): kind is None,
+        say("each row has its own {name}; remove it.", name=name): kind is not None and kind not in _MAY_BE_FILLED_IN,
+        say("{key} sets it too; remove one of them.", key=supplied): name in case.supplied,
+        say(_ONE_LINE): not _is_one_line(value),
+        say(_NO_IPV4, value=value): kind is FieldKind.IPV4 and not _is_ipv4(value),
+        say("{value!r} is not an e-mail address.", value=value): (
+            kind is FieldKind.EMAIL and _EMAIL.fullmatch(value) is None
+        ),
+        say("{value!r} is not a postal code.", value=value): (
+            kind is FieldKind.POSTAL_CODE and _POSTAL_CODE.fullmatch(value) is None
+        ),
     }
     return next((sentence for sentence, is_so in wrong.items() if is_so), "")
 
@@ -399,10 +436,20 @@ def _wrong_operator(case: _Case) -> Iterator[str]:
     operator = case.terms.operator
     if operator is None:
         return
+    key = f"{case.key}.operator"
     if "purpose" in case.asks.omitted:
-        yield f"{case.key}.operator: {case.country.name} takes no purpose that could mean an operator; remove it."
+        yield say(
+            "{key}: {country} does not use a purpose that could mean an operator; remove it.",
+            key=key,
+            country=say(case.country.name),
+        )
     elif operator not in case.operators:
-        yield f"{case.key}.operator: no operator is called {operator!r}; {files.nearest(operator, case.operators)}"
+        yield _no_operator(case, key, operator)
+
+
+def _no_operator(case: _Case, key: str, operator: str) -> str:
+    near = files.nearest(operator, case.operators)
+    return say("{key}: no operator is called {operator!r}; {nearest}", key=key, operator=operator, nearest=near)
 
 
 def _wrong_purposes(case: _Case) -> Iterator[str]:
@@ -411,13 +458,18 @@ def _wrong_purposes(case: _Case) -> Iterator[str]:
     for word, one in case.terms.purposes.items():
         key = f"{case.key}.purposes.{word}"
         if not _is_one_line(word) or not fold_word(word) or not _is_one_line(one.purpose):
-            yield f"{key}: word and purpose must be texts of one line that neither begin nor end with a blank."
+            yield say("{key}: word and purpose must each be one line of text, with no space at either end.", key=key)
         if (other := seen.setdefault(fold_word(word), word)) != word:
-            yield f"{key}: {other!r} is the same word but for case, blanks or hyphens; remove one."
+            yield say(
+                "{key}: this is the same word as {other!r}, apart from case, spaces or hyphens; remove one.",
+                key=key,
+                other=other,
+            )
         if one.operator is not None and one.operator not in case.operators:
-            yield f"{key}: no operator is called {one.operator!r}; {files.nearest(one.operator, case.operators)}"
+            yield _no_operator(case, key, one.operator)
     if case.terms.purposes and "purpose" in case.asks.omitted:
-        yield f"{case.key}.purposes: {case.country.name} takes no purpose; remove it."
+        country = say(case.country.name)
+        yield say("{key}: {country} does not use a purpose; remove it.", key=f"{case.key}.purposes", country=country)
 
 
 def _wrong_amounts(case: _Case) -> Iterator[str]:
@@ -426,9 +478,16 @@ def _wrong_amounts(case: _Case) -> Iterator[str]:
     for name, amount in (("min_amount", low), ("max_amount", high)):
         if amount is not None and not _is_amount(amount, decimals):
             fine = False
-            yield f"{case.key}.{name}: {amount} is no {case.country.currency} amount above 0 with {decimals} decimals."
+            yield say(
+                "{key}: {amount} is not a valid {currency} amount: write one above 0, with at most {decimals} "
+                "decimals.",
+                key=f"{case.key}.{name}",
+                amount=amount,
+                decimals=decimals,
+                currency=case.country.currency,
+            )
     if fine and low is not None and high is not None and low > high:
-        yield f"{case.key}: min_amount {low} is above max_amount {high}."
+        yield say("{key}: min_amount {low} is above max_amount {high}.", key=case.key, low=low, high=high)
 
 
 def _is_amount(amount: Decimal, decimals: int) -> bool:

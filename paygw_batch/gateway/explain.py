@@ -51,9 +51,9 @@ class ExplainedControl:
         """Return the two steps before the body is complete."""
         covered = say("the text that the control covers; {secret} replaces a secret", secret=SECRET_SHOWN)
         hashed = (
-            say("HMAC of it, with SHA-256 and the secret; it is part of the body before that is signed")
+            say("its HMAC with SHA-256 and the secret, which goes into the body before the body is signed")
             if self.is_keyed
-            else say("SHA-256 of it; it is part of the body before that is signed")
+            else say("its SHA-256, which goes into the body before the body is signed")
         )
         return Step("control_text", covered, self.text), Step("control", hashed, self.value)
 

@@ -42,7 +42,7 @@ class Tend(Protocol):
         """Return the runs that wait."""
 
     def close(self) -> None:
-        """Close what it looks with."""
+        """Close the connection."""
 
 
 TEND_EVERY_S = 2.0

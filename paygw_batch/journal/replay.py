@@ -135,7 +135,7 @@ class RowReplay:
             number, batch, row, client_orderid, replaces = line[:5]
             if batch not in batches:
                 raise JournalCorrupt(
-                    say("Instruction {number} is of a batch that the journal does not have.", number=number)
+                    say("Instruction {number} belongs to a batch that the journal does not have.", number=number)
                 )
             batch_id, operation = batches[batch]
             own = facts.of(number)

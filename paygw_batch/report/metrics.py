@@ -1,8 +1,8 @@
 """Writes gauges in the text format of Prometheus, for the textfile collector of its node exporter.
 
-Source: the "Text-based format" of Prometheus' exposition formats. Every command writes the journal's gauges
-again; those of a command's last run stay until that command runs again. Labels hold words of ours and currencies,
-never a payee, an order or a file name.
+Source: the "Text-based format" of Prometheus' exposition formats. Every command rewrites the journal's gauges; those of
+a command's last run stay until it runs again. Labels contain only our own words and currencies, never a payee, an order
+or a file name.
 """
 
 import re
@@ -42,12 +42,12 @@ _LAST_SUCCESS = "paygw_run_last_success_timestamp_seconds"
 _SAMPLE = re.compile(r"(paygw_[a-z_]+)(\{[^{}\n]*\})? (\S+)")
 
 Samples = dict[str, dict[str, str]]
-"""Metric -> labels as they are written -> value."""
+"""The values by metric, and by labels as they are written."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalTotals:
-    """The counts and sums of all batches of a journal, each row once. `oldest_in_doubt` is when that row was sent."""
+    """The counts and sums of all batches in a journal, each row once. `oldest_in_doubt` is when that row was sent."""
 
     states: Mapping[str, int]
     totals: Mapping[str, Mapping[str, str]]
@@ -56,7 +56,7 @@ class JournalTotals:
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A command that has ended, and how. `files` counts those of the drop folder by state."""
+    """A command that has ended, and its result. `files` counts the drop folder's files by state."""
 
     command: str
     summary: Summary
@@ -73,8 +73,8 @@ def metrics_text(
 ) -> str:
     """Return all gauges as lines of text. Each metric has its help and type.
 
-    `ended` is None if the journal has changed and no command has ended. `earlier` is the text that is replaced: what
-    it says of other commands stays, and so do the figures of a journal, or of workers, that were not read now (None).
+    `ended` is None if the journal has changed without a command ending. `earlier` is the text to replace: its samples
+    for other commands stay, as do figures of a journal or of workers that were not read now (None).
     """
     before = _samples_of(earlier)
     samples = {name: before.get(name, {}) for name in _OF_JOURNAL} if figures is None else _of_journal(figures, now)
@@ -105,7 +105,7 @@ def _of_run(summary: Summary, now: datetime) -> dict[str, str]:
 def _of_journal(figures: JournalTotals, now: datetime) -> Samples:
     oldest = figures.oldest_in_doubt
     return {
-        # Also those that are 0: a gauge that is absent ends no alert and begins none.
+        # Include zeros: a missing gauge neither ends nor starts an alert.
         "paygw_rows": {_labels(state=state): str(figures.states.get(state, 0)) for state in STATES},
         "paygw_amount": {
             _labels(currency=currency, state=state): sums.get(state, "0")
@@ -133,7 +133,7 @@ def _of_workers(work: SharedWork, now: datetime) -> Samples:
 
 
 def _samples_of(text: str) -> Samples:
-    """Return our own samples in an earlier text; every other line is left out."""
+    """Return our own samples from an earlier text, ignoring every other line."""
     found: Samples = {}
     for line in text.splitlines():
         if sample := _SAMPLE.fullmatch(line):

@@ -65,9 +65,9 @@ class Answer(_Table):
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
         if self.fault is Fault.DROP_BEFORE and self.commits:
-            raise ValueError("drop_before takes no order: `commits` cannot be true")
+            raise ValueError(say("drop_before takes no order, so `commits` cannot be true"))
         if any(name.lower() in _FRAMING for name in self.headers):
-            raise ValueError("Content-Length and Transfer-Encoding are set by the sandbox itself")
+            raise ValueError(say("the sandbox sets Content-Length and Transfer-Encoding itself"))
         return self
 
 
@@ -101,7 +101,12 @@ class Rule(_Conditions, Answer):
     @model_validator(mode="after")
     def _has_a_condition(self) -> Self:
         if (self.amount_whole, self.order_id, self.country, self.every_nth) == (None, None, None, None):
-            raise ValueError("a rule needs `amount_whole`, `order_id`, `country` or `every_nth`; see [default]")
+            raise ValueError(
+                say(
+                    "a rule needs `amount_whole`, `order_id`, `country` or `every_nth`; "
+                    "all other orders are for [default]"
+                )
+            )
         return self
 
 
@@ -187,7 +192,8 @@ def _sentences(problem: ValidationError) -> Iterator[str]:
         place = ".".join(str(step) for step in each["loc"])
         if each["type"] == "extra_forbidden":
             known = _KEYS.get(str(each["loc"][0]), Behaviour.model_fields)
-            yield f"{place} is not a known key; {nearest(str(each['loc'][-1]), known)}"
+            near = nearest(str(each["loc"][-1]), known)
+            yield say("{key} is not a known key; {nearest}", key=place, nearest=near)
         else:
             yield f"{place}: {reason_of(each)}."
 

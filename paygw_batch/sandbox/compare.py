@@ -15,6 +15,7 @@ from pathlib import Path
 
 from paygw_batch.core.text import fit_for_terminal
 from paygw_batch.errors import ConfigurationError, PaygwError
+from paygw_batch.language import say
 from paygw_batch.sandbox.record import RecordLine, read_record, unguarded
 
 _NOTHING_MOVED = frozenset({"ready", "rejected", "invalid"})
@@ -102,12 +103,13 @@ def read_reconciliation(path: Path) -> list[dict[str, str]]:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, restval="", strict=True)
             if not _COLUMNS.issubset(reader.fieldnames or ()):
-                raise ConfigurationError(f"{path} is not a reconciliation file in CSV.")
+                raise ConfigurationError(say("{path} is not a reconciliation in CSV format.", path=path))
             return [{name: unguarded(value) for name, value in row.items() if name in _COLUMNS} for row in reader]
     except OSError as problem:
-        raise ConfigurationError(f"{path} cannot be read: {problem.strerror}.") from None
+        reason = say(str(problem.strerror))
+        raise ConfigurationError(say("{path} cannot be read: {reason}.", path=path, reason=reason)) from None
     except (csv.Error, UnicodeDecodeError):
-        raise ConfigurationError(f"{path} is not a reconciliation file in CSV.") from None
+        raise ConfigurationError(say("{path} is not a reconciliation in CSV format.", path=path)) from None
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -129,7 +129,7 @@ def _csv_line(values: tuple[str, ...]) -> bytes:
 def _check(path: Path) -> None:
     """Refuse a file that is not a record, or that ends in half a line."""
     header = _csv_line(RECORD_COLUMNS)
-    hint = "Move it away; a new one will be made."
+    hint = say("Move it away, and the sandbox makes a new one.")
     with path.open("rb") as file:
         if file.read(len(header)) != header:
             raise ConfigurationError(say("{path} is not a record of the sandbox.", path=path), hint=hint)

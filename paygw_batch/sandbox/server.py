@@ -285,7 +285,7 @@ def running_sandbox(config: SandboxConfig, *, port: int = 0) -> Iterator[str]:
     with ExitStack() as stack:
         records = {each.operation.name: stack.enter_context(Record(each.record_path)) for each in config.served}
         app = SandboxApp(config, records)
-        listener = listen_on_loopback(port, backlog=_BACKLOG, who="The sandbox")
+        listener = listen_on_loopback(port, backlog=_BACKLOG, who=say("The sandbox"))
         server = _SandboxServer(app, http=_DroppableProtocol, grace_s=0)
         thread = threading.Thread(target=server.run, args=([listener],), name="paygw-sandbox", daemon=True)
         thread.start()

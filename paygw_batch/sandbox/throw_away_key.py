@@ -29,7 +29,7 @@ def sandbox_key(directory: Path) -> Path:
     is first and both use that one. It is good for nothing but the sandbox. Raises `ConfigurationError`.
     """
     path = directory / KEY_NAME
-    _make(path, hint="Name a private_key in the configuration, or a journal in a directory that can be written.")
+    _make(path, hint=say("Name a private_key in the configuration, or a journal in a folder that you can write to."))
     return path
 
 
@@ -38,8 +38,9 @@ def sandbox_gateway_key(directory: Path) -> RSAPrivateKey:
 
     Raises `ConfigurationError`.
     """
-    path, public, hint = directory / GATEWAY_KEY_NAME, directory / GATEWAY_PUBLIC_NAME, "Remove it: another is made."
-    _make(path, hint="Name a journal in a directory that can be written.")
+    path, public = directory / GATEWAY_KEY_NAME, directory / GATEWAY_PUBLIC_NAME
+    hint = say("Delete it, and the sandbox makes another.")
+    _make(path, hint=say("Name a journal in a folder that you can write to."))
     try:
         key = load_pem_private_key(path.read_bytes(), None)
         if not isinstance(key, RSAPrivateKey):

@@ -104,7 +104,7 @@ def amount_advice(column: str, currency: str | None) -> pl.Expr:
             )
         )
         .when(text.str.contains(_NEGATIVE))
-        .then(pl.lit(say("is negative: write what is to be paid, without sign or brackets")))
+        .then(pl.lit(say("is negative: write the amount to pay, without a sign or brackets")))
         .when(text.str.contains(_TOO_LONG))
         .then(pl.lit(say("has more than 15 digits: no amount is that large")))
         .when(core.str.contains(_TWO_WAYS))

@@ -222,7 +222,7 @@ def read_statement(
         ) from None
     if len(data) > MAX_STATEMENT_BYTES:
         raise SheetError(
-            say("{name} has more than {mib} MiB.", name=path.name, mib=MAX_STATEMENT_BYTES // 2**20),
+            say("{name} is larger than {mib} MiB.", name=path.name, mib=MAX_STATEMENT_BYTES // 2**20),
             hint=say("Split it by days."),
         )
     if not data:

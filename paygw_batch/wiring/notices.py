@@ -1,4 +1,4 @@
-"""Makes of `[notices]` who is told what, and the ways on which notices are sent."""
+"""Derives the recipients and the channels of notices from `[notices]`."""
 
 import ssl
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from paygw_batch.errors import ConfigurationError
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.journal import Occasion
+from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import NoticesSection, webhook_address
 from paygw_batch.wiring.signing import secret_of
@@ -32,14 +33,14 @@ class Channels:
 
 
 def recipients_of(settings: Settings, occasion: Occasion) -> list[str]:
-    """Return who is told of an occasion: addresses, and the webhook."""
+    """Return the recipients of an occasion: addresses, and the webhook."""
     section = settings.notices
     is_hooked = section.has_webhook and occasion.value in section.webhook_for
     return [*dict.fromkeys(section.mailboxes(occasion.value)), *([WEBHOOK] if is_hooked else [])]
 
 
 def has_notices(settings: Settings) -> bool:
-    """Whether anybody is told of anything."""
+    """Whether any occasion has a recipient."""
     return settings.notices.has_webhook or bool(settings.notices.recipients())
 
 
@@ -92,9 +93,11 @@ def _webhook(section: NoticesSection, environ: Mapping[str, str]) -> "Webhook | 
             key = secret_bytes(_text("notices.webhook_secret", variable, file, environ))
         except ValueError as error:
             raise ConfigurationError(
-                f"The secret of the webhook cannot be used: {error}.",
-                hint="Write whsec_ and 32 random bytes in base64: `echo whsec_$(openssl rand -base64 32)`. Give the "
-                "receiver the same text.",
+                say("The webhook secret cannot be used: {error}.", error=error),
+                hint=say(
+                    "Write whsec_ and 32 random bytes in base64 (`echo whsec_$(openssl rand -base64 32)`), and "
+                    "give the receiver the same text."
+                ),
             ) from None
     return Webhook(url, _trust(section, "http/1.1"), key)
 
@@ -104,4 +107,4 @@ def _text(key: str, variable: str | None, file: Path | None, environ: Mapping[st
     try:
         return secret_of(key, variable, file, environ).decode().strip()
     except UnicodeDecodeError:
-        raise ConfigurationError(f"What {key}_file names is no text.") from None
+        raise ConfigurationError(say("The file that {key}_file names is not text.", key=key)) from None

@@ -128,7 +128,7 @@ def _shared_secret_hash(settings: Settings, names: NotificationFields, environ: 
     if unhashed := sorted(needed - set(hashed)):
         raise ConfigurationError(
             say(
-                "notifications.hash_fields lacks {unhashed}: whoever has seen a notification could change it.",
+                "notifications.hash_fields lacks {unhashed}: anyone who has seen a notification could change it.",
                 unhashed=", ".join(unhashed),
             ),
             hint=say("Use the check only if the gateway's hash covers them; without it a person confirms."),
@@ -159,11 +159,11 @@ def _secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
 
 
 def _public_key(settings: Settings, environ: Mapping[str, str]) -> GatewayKey:
-    """Return the gateway's key. It is not a secret, but anyone who can write its file decides what is proven."""
+    """Return the gateway's key. It is not secret, but anyone who can write its file can forge proof."""
     section = settings.notifications
     algorithm = SignatureAlgorithm(section.hash_algorithm or "")
     if section.public_key_env is not None and (text := environ.get(section.public_key_env)):
-        return gateway_key_of(text.encode(), algorithm, name=f"The variable {section.public_key_env}")
+        return gateway_key_of(text.encode(), algorithm, name=say("The variable {name}", name=section.public_key_env))
     _require_keys(settings, "public_key_file")
     file = section.public_key_file or Path()
     name = f"notifications.public_key_file {file}"

@@ -180,14 +180,14 @@ def test_an_approval_carried_over_from_another_plan_is_found(careful: Program) -
     approvals = json.loads(plan_of(careful).read_text())["approvals"]
     prepared(careful, rows=2)
     edited(careful, {"approvals": approvals})
-    assert "that of cleo is for other content, or was changed" in refused(careful)
+    assert "that of cleo is for different content, or was changed" in refused(careful)
 
 
 def test_an_approval_cannot_be_made_younger(careful: Program) -> None:
     prepared(careful, "cleo")
     approvals = json.loads(plan_of(careful).read_text())["approvals"]
     edited(careful, {"approvals": [{**approvals[0], "approved_at": "2030-01-01T00:00:00.000Z"}]})
-    assert "that of cleo is for other content, or was changed" in refused(careful)
+    assert "that of cleo is for different content, or was changed" in refused(careful)
 
 
 def test_an_approval_expires(program: Program) -> None:

@@ -35,7 +35,7 @@ def test_the_host_that_sent_more_is_named_and_retired_by_a_person(restored: Clus
     lives = restored.json("journal", "retire", host, "--yes", "--by", "amina")
     assert lives["exit_code"] == 2
     unasked = restored.run("journal", "roll-call", "--accept-loss")
-    assert (unasked.exit_code, "There is no terminal to ask at" in unasked.stderr) == (2, True)
+    assert (unasked.exit_code, "There is no terminal to ask on" in unasked.stderr) == (2, True)
     assert restored.run("journal", "roll-call", "--yes").exit_code == 2
     accepted = restored.json("journal", "roll-call", "--accept-loss", "--yes", "--by", "amina")
     assert (accepted["exit_code"], accepted["rows_in_doubt"], accepted["is_guess"]) == (0, 0, False)

@@ -95,6 +95,7 @@ def corrected(ada: Desk, keyboard: Keyboard) -> None:
     page.keyboard.press("Enter")
 
 
+@pytest.mark.long
 def test_an_export_without_order_ids_is_paid_in_french_by_two_people(
     new_desk: NewDesk, address: str, tmp_path: Path
 ) -> None:
@@ -116,7 +117,7 @@ def test_an_export_without_order_ids_is_paid_in_french_by_two_people(
     ben.page.get_by_role("button", name="Approuver").first.wait_for()
     ben.look()
     other.press(ben.page.get_by_role("button", name="Approuver").first)
-    start = ben.page.get_by_role("button", name="Commencer le paiement")
+    start = ben.page.get_by_role("button", name="Lancer le paiement")
     start.wait_for()
     ben.look()
     other.press(start)

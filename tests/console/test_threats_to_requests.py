@@ -464,7 +464,7 @@ def test_upload_bomb_of_600_mib_in_600_kib_is_a_sentence(house: House) -> None:
     ada = house.person(MAKER)
     page = once_read(ada, uploaded(ada, bomb, "payroll.xlsx"))
     assert "We can't read this sheet yet" in page
-    assert "no sheet of payees is packed so tightly" in page
+    assert "no sheet of payees compresses that much" in page
 
 
 def test_upload_bomb_of_a_million_columns_is_a_sentence(house: House) -> None:

@@ -68,13 +68,13 @@ def test_a_copy_of_the_data_loads_as_the_original(data: Path) -> None:
             added('omitted = ["purpse"]'),
             r"KE\.toml: the account form has no field 'purpse'; did you",
         ),
-        ("countries/RW.toml", added('relaxed = ["account_name"]'), r"RW\.toml: .*account_name can be in one of"),
-        ("countries/RW.toml", added('omitted = ["account_name"]'), r"RW\.toml: .*account_name can be in one of"),
-        ("countries/CI.toml", added('form = "account"'), r"CI\.toml: .*either a form or `unusable`, not both"),
+        ("countries/RW.toml", added('relaxed = ["account_name"]'), r"RW\.toml: .*account_name can be in only one of"),
+        ("countries/RW.toml", added('omitted = ["account_name"]'), r"RW\.toml: .*account_name can be in only one of"),
+        ("countries/CI.toml", added('form = "account"'), r"CI\.toml: .*write either a form or `unusable`, not both"),
         ("countries/BN.toml", instead("BJ =", "KE ="), r"BN\.toml: confused_codes: KE is itself a country"),
         ("countries/KE.toml", instead("=", ""), r"config/countries/KE\.toml cannot be read: "),
         ("forms/account.toml", instead('"wallet"', '"walet"'), r"account\.toml: fields\.1\.kind: Input should be"),
-        ("forms/account.toml", instead('name = "phone"', 'name = "amount"'), r".*a field is there twice"),
+        ("forms/account.toml", instead('name = "phone"', 'name = "amount"'), r".*a field is listed twice"),
         ("operations/payout.toml", instead("{endpoint_id}", "1234"), r"payout\.toml: path: String should match"),
         ("operations/payout.toml", instead('["purpose"]', '["porpoise"]'), r"payout\.toml: operator_supplies\.0"),
         (
@@ -86,7 +86,7 @@ def test_a_copy_of_the_data_loads_as_the_original(data: Path) -> None:
         (
             "mobile-numbers.toml",
             instead("70123456", "7012345"),
-            r"mobile-numbers\.toml: BF: .*the example is not a number",
+            r"mobile-numbers\.toml: BF: .*the example does not match",
         ),
         (
             "mobile-numbers.toml",
@@ -128,7 +128,7 @@ def test_a_relaxed_field_is_no_longer_required_and_still_sent(data: Path) -> Non
 
 def test_a_country_file_under_another_name_than_a_code_is_refused(data: Path) -> None:
     (data / "countries/KE.toml").rename(data / "countries/kenya.toml")
-    with pytest.raises(ConfigurationError, match="'kenya' is not a code of two capitals"):
+    with pytest.raises(ConfigurationError, match=r"kenya\.toml: a country code is two capital letters"):
         load_rules("payout", {}, data=data)
 
 

@@ -223,8 +223,8 @@ def test_a_bank_account_pattern_can_be_anchored_whatever_its_alternatives() -> N
             {"KE": OperatorTerms(order_desc="X")},
             r"countries\.KE\.payout\.order_desc: the account form has no order_desc",
         ),
-        ({"KE": OperatorTerms(purpose=" ")}, r"countries\.KE\.payout\.purpose: must be a text"),
-        ({"KE": OperatorTerms(purpose="A\nB")}, r"countries\.KE\.payout\.purpose: must be a text"),
+        ({"KE": OperatorTerms(purpose=" ")}, r"countries\.KE\.payout\.purpose: this must be one line"),
+        ({"KE": OperatorTerms(purpose="A\nB")}, r"countries\.KE\.payout\.purpose: this must be one line"),
         ({"TZ": OperatorTerms(ipaddress="10.0.0.256")}, r"countries\.TZ\.payout\.ipaddress: '10.0.0.256' is not an"),
         (
             {"KE": OperatorTerms(min_amount=Decimal(20), max_amount=Decimal(10))},
@@ -232,14 +232,20 @@ def test_a_bank_account_pattern_can_be_anchored_whatever_its_alternatives() -> N
         ),
         (
             {"UG": OperatorTerms(min_amount=Decimal("10.5"))},
-            r"countries\.UG\.payout\.min_amount: 10.5 is no UGX amount",
+            r"countries\.UG\.payout\.min_amount: 10.5 is not a valid UGX amount",
         ),
-        ({"KE": OperatorTerms(max_amount=Decimal("NaN"))}, r"countries\.KE\.payout\.max_amount: NaN is no KES amount"),
-        ({"KE": OperatorTerms(max_amount=Decimal(0))}, r"countries\.KE\.payout\.max_amount: 0 is no KES amount"),
+        (
+            {"KE": OperatorTerms(max_amount=Decimal("NaN"))},
+            r"countries\.KE\.payout\.max_amount: NaN is not a valid KES amount",
+        ),
+        (
+            {"KE": OperatorTerms(max_amount=Decimal(0))},
+            r"countries\.KE\.payout\.max_amount: 0 is not a valid KES amount",
+        ),
         ({"KE": OperatorTerms(bank_account_pattern="[0-9")}, r"bank_account_pattern: the pattern cannot be read"),
         ({"KE": OperatorTerms(bank_account_pattern=r"\d+")}, r"bank_account_pattern: .* digits as \[0-9\]"),
         ({"KE": OperatorTerms(bank_account_pattern="(?=1)1")}, r"bank_account_pattern: '\(\?=' cannot be used"),
-        ({"KE": OperatorTerms(bank_account_pattern="[0-9]*")}, r"bank_account_pattern: .* lets an empty account"),
+        ({"KE": OperatorTerms(bank_account_pattern="[0-9]*")}, r"bank_account_pattern: .* accepts an empty account"),
         ({"TZ": OperatorTerms(bank_account_pattern="[0-9]+")}, r"the receiver form has no account number"),
     ],
 )

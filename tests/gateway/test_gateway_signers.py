@@ -108,7 +108,7 @@ def test_a_signing_process_that_cannot_be_started_ends_those_that_were(
         raise AssertionError("it was started all the same")
 
     monkeypatch.setattr("paygw_batch.gateway.signing.signers._process", begin_one_alone)
-    with pytest.raises(SigningFailed, match=r"^No process could be started that signs: .+\.$"):
+    with pytest.raises(SigningFailed, match=r"^No signing process could be started: .+\.$"):
         with_signers(SigningProcesses(key), never)
     assert [process.returncode for process in begun] == [0]
 

@@ -90,9 +90,7 @@ def test_a_plan_that_nobody_approved_opens_nothing() -> None:
 )
 def test_a_plan_is_for_exactly_what_it_names(changes: dict[str, object], sentence: str) -> None:
     document = approve(plan(), CLEO, policy(), NOW)
-    assert refused(document, document.content.model_copy(update=changes)) == (
-        f"The plan is about other content: {sentence}."
-    )
+    assert refused(document, document.content.model_copy(update=changes)) == (f"The plan does not match: {sentence}.")
 
 
 def test_a_plan_opens_one_batch_once() -> None:

@@ -244,7 +244,7 @@ def test_a_settlement_order_holds_no_longer_than_its_rows_are_as_they_were() -> 
         "The settlement order is no longer valid: row 9 is not in the batch."
     )
     assert why_not(changed_rows(to_settle(journal), hold=4), journal) == (
-        "The settlement order is no longer valid: row 2 is held for another reason than when the order was made."
+        "The settlement order is no longer valid: row 2 is held for a different reason than when the order was made."
     )
     with pytest.raises(ApprovalError) as found:
         in_force(order, journal)

@@ -316,4 +316,4 @@ def test_an_approval_that_does_not_count_says_why() -> None:
     (approval,) = document.approvals
     moved = approval.model_copy(update={"approved_at": "2026-11-21T09:00:00.000Z"})
     (problem,) = signatures_of(document.model_copy(update={"approvals": [moved]}), policy(), NOW).wrong
-    assert problem == "that of cleo is for other content, or was changed"
+    assert problem == "that of cleo is for different content, or was changed"

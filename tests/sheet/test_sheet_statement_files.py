@@ -161,7 +161,7 @@ def test_a_file_that_is_not_there_or_too_large_is_refused(tmp_path: Path, monkey
     text = "order_id,amount,currency,status\nA,1,KES,ok\n"
     monkeypatch.setattr(read, "MAX_STATEMENT_BYTES", len(text))
     assert len(reading(file(tmp_path, text)).lines) == 1
-    assert refused(file(tmp_path, f"{text}\n")) == ("day.csv has more than 0 MiB.", "Split it by days.")
+    assert refused(file(tmp_path, f"{text}\n")) == ("day.csv is larger than 0 MiB.", "Split it by days.")
 
 
 HEADER = ("order_id", "amount", "currency", "status")

@@ -1,4 +1,4 @@
-"""`paygw-batch journal`: make the journal of an endpoint, move it to a database, or adopt a copy of it."""
+"""`paygw-batch journal`: create the journal of an endpoint, move it to a database, or adopt a copy of it."""
 
 import sys
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ _ABOUT = {
     "last_fact": mark("last fact"),
     "last_fact_at": mark("last fact at"),
 }
-"""What is shown of a journal, by its keys of --json."""
+"""The labels of a journal's description, by its keys in --json."""
 
 
 @click.group("journal", cls=HelpGroup)
@@ -258,7 +258,7 @@ def _place_of_roll(settings: Settings) -> "DatabasePlace":
 def _finish_roll_call(
     screen: Screen, missing: "Sequence[MissingHost]", accepted: "AcceptedLoss | None" = None, who: str = ""
 ) -> None:
-    """Show the loss that was accepted, if there is one, and the hosts that are missing still."""
+    """Show an accepted loss, if there is one, and the hosts still missing."""
     further: dict[str, object] = {}
     message = ""
     if accepted is not None:
@@ -286,7 +286,7 @@ def _finish_roll_call(
         if rows.unknown_orders:
             message += say("If a sheet names such an order again, its row is held until `resolve` settles it. ")
         if rows.unknown_orders or rows.contradictions:
-            message += say("Look for the orders above at the gateway before you submit their sheets again. ")
+            message += say("Check the orders above with the gateway before you submit their sheets again. ")
         further = {
             "lost_commits": accepted.commits,
             "rows_in_doubt": rows.in_doubt,
@@ -382,7 +382,7 @@ def _confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            say("There is no terminal to ask at. Nothing was changed. {question}", question=say(question)),
+            say("There is no terminal to ask on. Nothing was changed. {question}", question=say(question)),
             hint=say("Run the command at a terminal, or say so with --yes."),
         )
     if not confirmed(say(question), err=True):

@@ -1,4 +1,4 @@
-"""`paygw-batch notices`: what people were told, and what waits to be sent."""
+"""`paygw-batch notices`: the notices that people got, and those waiting to be sent."""
 
 import os
 from dataclasses import asdict
@@ -55,7 +55,7 @@ def send(invocation: Invocation, *, again: bool) -> None:
     """
     screen, settings = Screen(invocation), settings_of(invocation)
     channels = channels_of(settings, os.environ)
-    with journal_to_read(settings):  # what speaks against the journal is said here
+    with journal_to_read(settings):  # reports anything wrong with the journal
         pass
     done = send_due(settings, channels, within_s=BY_ITSELF_S, again=again)
     if done.fault:
@@ -70,7 +70,7 @@ def send(invocation: Invocation, *, again: bool) -> None:
             )
         )
     elif not done.has_ended:
-        told.append(say("Time ran out. The next call continues."))
+        told.append(say("Time ran out. The next call will continue."))
     code = ExitCode.DONE if done.has_ended and not done.failed else ExitCode.STOPPED_EARLY
     screen.finish(Summary(code, " ".join(told), further={"sent": done.sent, "failed": done.failed}))
 

@@ -1,4 +1,4 @@
-"""Reads the address of a key that is not a file, `pkcs11:` (RFC 7512) or `awskms:`, and words the troubles with it."""
+"""Reads the address of a key that is not in a file, `pkcs11:` (RFC 7512) or `awskms:`, and words its errors."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ AWSKMS = "awskms:"
 
 @dataclass(frozen=True, slots=True)
 class TokenAddress:
-    """A private key in a token, by RFC 7512. A part that is None may be anything."""
+    """The address of a private key in a token, by RFC 7512. A part that is None matches anything."""
 
     uri: str
     token: str | None = None
@@ -112,7 +112,7 @@ class KeyTrouble(StrEnum):
     """Why a key cannot be used."""
 
     MODULE = "module"
-    TOKEN_GONE = "token_gone"  # noqa: S105 (no password)
+    TOKEN_GONE = "token_gone"  # noqa: S105 (not a password)
     SEVERAL_TOKENS = "several_tokens"
     PIN_MISSING = "pin_missing"
     PIN_WRONG = "pin_wrong"
@@ -168,7 +168,7 @@ _SENTENCES = {
     ),
     KeyTrouble.WRONG_KIND: (
         mark("{key} is not an RSA key that may sign."),
-        mark("The gateway takes signatures of RSA keys. Name a key for signing (KMS: SIGN_VERIFY), or make one."),
+        mark("The gateway accepts only RSA signatures. Name an RSA key for signing (KMS: SIGN_VERIFY), or make one."),
     ),
     KeyTrouble.TOO_SHORT: (
         mark("{key} has {detail} bits; at least {needed} are needed."),
@@ -180,9 +180,7 @@ _SENTENCES = {
     ),
     KeyTrouble.NO_CREDENTIALS: (
         mark("AWS does not accept the credentials for {key}, or there are none."),
-        mark(
-            "Give this account a role or credentials in the way of the AWS SDK (AWS_PROFILE, AWS_ACCESS_KEY_ID, ...)."
-        ),
+        mark("Give this account a role or credentials, as for any AWS program (AWS_PROFILE, AWS_ACCESS_KEY_ID, ...)."),
     ),
     KeyTrouble.EXPIRED: (
         mark("The AWS credentials for {key} have expired."),
@@ -201,7 +199,7 @@ _SENTENCES = {
         mark("Check the region and the network (AWS_REGION, AWS_ENDPOINT_URL_KMS, a proxy)."),
     ),
     KeyTrouble.THROTTLED: (
-        mark("AWS refuses more signatures by {key} for now: there were too many requests."),
+        mark("AWS is not signing with {key} for now: there were too many requests."),
         mark(
             "Wait, lower gateway.signing_concurrency, or ask AWS for a higher limit. Then run the same command again."
         ),
@@ -231,15 +229,15 @@ class KeyUnusable(ConfigurationError):
         super().__init__(say(message, key=key, detail=shown, needed=MIN_KEY_BITS), hint=say(hint))
 
     def as_line(self) -> bytes:
-        """Return it for the process that asked for signatures: one line of ASCII."""
+        """Return the error as one line of ASCII, for the process that asked for signatures."""
         return json.dumps([self.key, self.trouble, self.detail]).encode("ascii")
 
     def for_run(self) -> SigningFailed:
-        """Return it for a run that was under way."""
+        """Return the error as one that ends a run."""
         return SigningFailed(self.message, hint=self.hint)
 
 
 def trouble_of_line(line: bytes) -> KeyUnusable:
-    """Return the trouble of a line that `KeyUnusable.as_line` wrote."""
+    """Return the error from a line written by `KeyUnusable.as_line`."""
     key, trouble, detail = json.loads(line)
     return KeyUnusable(key, KeyTrouble(trouble), detail)

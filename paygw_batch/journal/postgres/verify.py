@@ -206,7 +206,7 @@ def _check_facts(connection: Connection[Row]) -> None:
         ) f USING (instruction) WHERE coalesce(s.facts, 0) <> coalesce(f.told, 0) ORDER BY 1 LIMIT 1"""
     if found := fetch(connection, query):
         raise JournalCorrupt(
-            say("Instruction {number} has another number of facts than its line says.", number=found[0][0])
+            say("Instruction {number} has a different number of facts than its line says.", number=found[0][0])
         )
 
 

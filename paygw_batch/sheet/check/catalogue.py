@@ -46,7 +46,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.format": CodeMeaning(
             "{column} not readable",
-            "The value is not written as {column} must be.",
+            "The value is not in the format that {column} needs.",
             "Write it as the message of the row says.",
         ),
         "*.direction": CodeMeaning(
@@ -61,7 +61,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.country": CodeMeaning(
             "{column} of another country",
-            "The number belongs to another country than the row.",
+            "The number does not belong to the country of the row.",
             "Correct the number, or the country of the row.",
         ),
         "*.mismatch": CodeMeaning(
@@ -75,7 +75,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "Write a word that the message names, or leave the cell empty; or have the word set up.",
         ),
         "*.not_used": CodeMeaning(
-            "{column} not taken", "The country of the row takes no {column}.", "Leave the cell empty."
+            "{column} not taken", "The country of the row does not use {column}.", "Leave the cell empty."
         ),
         "*.float": CodeMeaning(
             "{column} stored as a binary fraction",
@@ -164,7 +164,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.operator": CodeMeaning(
             "number of another operator",
-            "The number begins like one of another mobile operator than the purpose pays to.",
+            "The number looks like one of a different mobile operator from the one that the purpose pays through.",
             "Make sure that the number was moved to this operator.",
         ),
         "*.digits": CodeMeaning(
@@ -192,8 +192,8 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "row.look_alike": CodeMeaning(
             "payment like another",
-            "The same account and amount are in the sheet twice, or were in a batch of the last days.",
-            "Make sure that the payment is not one that was made already.",
+            "The same account and amount are in the sheet twice, or were in a recent batch.",
+            "Make sure that this payment was not already made.",
         ),
         "row.hidden": CodeMeaning(
             "hidden row",
@@ -212,7 +212,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.shown_otherwise": CodeMeaning(
             "{column} shown as another value",
-            "The spreadsheet shows another value than the one the cell holds, or none.",
+            "The spreadsheet shows a different value from the one in the cell, or none.",
             "Check which value is meant, and format the cell to show it.",
         ),
         "sheet.repeats_a_batch": CodeMeaning(

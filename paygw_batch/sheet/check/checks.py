@@ -134,7 +134,7 @@ def _form_checks(rule: CountryRule, fields: tuple[FormField, ...], rules: Rules)
         name, entry = field.name, KINDS[field.kind]
         if name in rule.omitted:  # left out in silence, it would be lost
             message = worded(
-                "{value}: {country} takes no {column}. Leave it empty.",
+                "{value}: {country} does not use {column}. Leave the cell empty.",
                 value=shown(name),
                 country=say(rule.name),
                 column=rule.headings.get(name, name),

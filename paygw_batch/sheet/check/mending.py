@@ -74,7 +74,7 @@ def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
     """Return the sheet with all corrections. Raises `SheetError` if they are not for this very sheet."""
     if mending.sheet_sha256 != sheet.sha256:
         raise SheetError(
-            say("The corrections are for another file than {name}.", name=sheet.name),
+            say("The corrections are for a different file, not for {name}.", name=sheet.name),
             hint=say("Upload the sheet again."),
         )
     if not mending.edits and not mending.left_out:

@@ -86,7 +86,7 @@ def check_first_bytes(data: bytes, kind: Kind, file: str) -> None:
     if found == _PICTURE:
         raise SheetError(
             say("{file} is a picture, whatever its name says.", file=file),
-            hint=say("Ask its sender for the sheet itself: nobody can check what is typed off a picture."),
+            hint=say("Ask its sender for the sheet itself: no one can check what was typed from a picture."),
         )
     if found is not kind:
         hint = (

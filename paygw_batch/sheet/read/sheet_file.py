@@ -257,7 +257,7 @@ def _bytes_of(path: Path, max_bytes: int) -> bytes:
 def _too_large(path: Path, size: int, max_bytes: int) -> SheetError:
     return SheetError(
         say(
-            "{name} has {size:.1f} MiB; at most {max_bytes:.0f} are allowed.",
+            "{name} is {size:.1f} MiB; at most {max_bytes:.0f} MiB are allowed.",
             name=path.name,
             size=size / 2**20,
             max_bytes=max_bytes / 2**20,

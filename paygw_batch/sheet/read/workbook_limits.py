@@ -55,8 +55,8 @@ class Budget:
         if unpacked > max(_RATIO_FROM_BYTES, packed_bytes * _MAX_RATIO):
             raise SheetError(
                 say(
-                    "{file} has {packed_bytes:.1f} MiB, and would have {unpacked:.0f} MiB unpacked: no sheet of "
-                    "payees is packed so tightly.",
+                    "{file} is {packed_bytes:.1f} MiB, but would be {unpacked:.0f} MiB unpacked: no sheet of payees "
+                    "compresses that much.",
                     file=self.file,
                     packed_bytes=packed_bytes / 2**20,
                     unpacked=unpacked / 2**20,

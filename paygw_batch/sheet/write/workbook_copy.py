@@ -73,7 +73,7 @@ def why_not_copied(data: bytes) -> str:
             unpacked = sum(info.file_size for info in parts.infolist())
             if unpacked > MAX_UNPACKED_BYTES:
                 return say(
-                    "the workbook has {unpacked} MiB unpacked, more than {most}",
+                    "the workbook is {unpacked} MiB unpacked, more than {most}",
                     unpacked=unpacked >> 20,
                     most=MAX_UNPACKED_BYTES >> 20,
                 )
