@@ -176,7 +176,7 @@ CREATE TABLE segment (
     head_hash   bytea NOT NULL CHECK (length(head_hash) = 32),
     head_at     text COLLATE "C" NOT NULL,
     is_clear    boolean NOT NULL,
-    is_takeover boolean NOT NULL,
+    is_takeover boolean NOT NULL DEFAULT false,
     sealed_at   timestamptz
 ) WITH (fillfactor = 20);
 ALTER TABLE chunk ADD FOREIGN KEY (segment) REFERENCES segment;
