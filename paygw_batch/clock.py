@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 HEED_EVERY_S = 1.0
-"""How often a main thread that waits does something. A signal that came to another thread is heard then, and no sooner.
+"""How often a waiting main thread wakes up. Only then does it handle a signal that reached another thread.
 
 The system chooses the thread: once a frozen process goes on, it is often another one.
 """

@@ -1,6 +1,7 @@
 """The catalogues are whole: each sentence of the source has a translation, and what is compiled is what is written."""
 
 import runpy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,12 @@ from paygw_batch.language import ENGLISH, languages
 
 TOOL = runpy.run_path(str(Path(__file__).resolve().parents[1] / "tooling/catalogue.py"))
 FOLDER: Path = TOOL["LANGUAGES"]
+
+
+@cache
+def messages() -> tuple[tuple[Any, str], ...]:
+    """Return the sentences of the source, each with the file that has it. It takes a second to read them all."""
+    return tuple(TOOL["messages"]())
 
 
 @pytest.fixture(scope="module", params=[name for name in languages() if name != ENGLISH])
@@ -45,7 +52,7 @@ def test_a_sentence_without_a_translation_is_found(catalogue: tuple[str, Any]) -
 
 
 def test_the_sentences_of_the_source_are_found_by_all_ways_of_marking_them() -> None:
-    found = {message for message, _ in TOOL["messages"]()}
+    found = {message for message, _ in messages()}
     assert "{column} is missing." in found  # worded
     assert ("{count:,} row", "{count:,} rows") in found  # say_count
     assert ("{count:,} in doubt", "{count:,} in doubt") in found  # mark_count

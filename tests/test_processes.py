@@ -163,6 +163,7 @@ def paid_by_a_program(tmp_path: Path, before: str, *, by: str = "-c") -> list[st
     return done.stdout.strip().split("|")
 
 
+@pytest.mark.long
 @pytest.mark.share(2)
 @pytest.mark.parametrize("by", share(["-c", "-", "file"], every=3))
 def test_a_program_that_finds_the_package_by_its_own_path_pays_a_long_run(tmp_path: Path, by: str) -> None:

@@ -1,4 +1,4 @@
-"""Asks for the approvals that a batch or an order needs, and withdraws signed documents."""
+"""Checks the approvals that a batch or an order needs, and withdraws signed documents."""
 
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -45,7 +45,7 @@ from paygw_batch.wiring.operations import minor_units_of
 def needs_order(
     settings: Settings, journal: JournalReader, batch: BatchRecord, settlements: Sequence[Settlement]
 ) -> Sequence[int]:
-    """Return the rows that no person may settle so alone. If approvals are asked for, the sum does not matter."""
+    """Return the rows that one person may not settle like this. If approvals are required, the sum does not matter."""
     if policy_of(settings) is None:
         return []
     standings = standings_of(journal, batch, {one.row for one in settlements})
@@ -54,7 +54,7 @@ def needs_order(
 
 
 def order_problem(settings: Settings, journal: JournalReader, order: RowOrder) -> str:
-    """Return why an order about rows holds no longer; empty if it does. Signatures are not looked at."""
+    """Return why an order about rows is no longer valid; empty if it is. Signatures are not checked."""
     try:
         batch = batch_of_order(order, journal, settings.endpoint())
         units = minor_units_by_currency()
@@ -65,7 +65,7 @@ def order_problem(settings: Settings, journal: JournalReader, order: RowOrder) -
 
 
 def named_plan(settings: Settings, file: Path) -> PlanDocument:
-    """Return the plan that a person named. Raises `ApprovalError` if no policy asks for one, or it does not read."""
+    """Return the plan in a named file. Raises `ApprovalError` if no policy asks for a plan, or it cannot be read."""
     if policy_of(settings) is None:
         raise ApprovalError(
             say("{file} is named as the approved plan, but the configuration has no [approval].", file=file),
@@ -77,7 +77,7 @@ def named_plan(settings: Settings, file: Path) -> PlanDocument:
 
 
 def require_about(document: PlanDocument, planned: Plan) -> None:
-    """Raise `ApprovalError` unless a plan is that of a sheet's batch."""
+    """Raise `ApprovalError` unless a plan is for this sheet's batch."""
     if document.content.batch != planned.validated.batch:
         raise ApprovalError(
             say("The plan does not match this sheet: its content is different."),
@@ -98,10 +98,10 @@ def require_approval(
 ) -> Approved:
     """Return who prepared and approved the batch that `planned` would open in `journal`, if it needs approval.
 
-    A batch that the journal already has was approved when it was opened. Raises `ApprovalError` when the plan in `file`
-    does not have enough valid approvals over exactly this, or has opened another batch. So does `require_true` for one
-    whose findings are not those of the sheet. A plan that a person named (`is_named`) is held to all but the approvals
-    if none are needed; one that was withdrawn opens nothing, named or not.
+    A batch already in the journal was approved when it was opened. Raises `ApprovalError` if the plan in `file` lacks
+    valid approvals for exactly this content, or has opened another batch; `require_true` raises it if the plan's
+    findings are not those of the sheet. If no approvals are needed, a plan that a person named (`is_named`) is still
+    checked for the rest. A withdrawn plan never opens a batch, named or not.
     """
     policy = policy_of(settings)
     if policy is None:
@@ -147,7 +147,7 @@ def require_approval(
 def _plan_at_hand(
     settings: Settings, content: Content, file: Path, policy: ApprovalPolicy, now: datetime, withdrawn: Collection[str]
 ) -> PlanDocument | None:
-    """Return the plan of a payout that needs none: in its file or in the database; None if there is none that reads."""
+    """Return the plan of a payout that needs none, from its file or the database; None if none is readable."""
     try:
         found = best_plan(settings, content, file, policy, now, withdrawn=withdrawn)
     except ApprovalError:
@@ -156,9 +156,9 @@ def _plan_at_hand(
 
 
 def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: Withdrawal) -> None:
-    """Write the withdrawal of a signed document into the configured journal, also while a run holds it.
+    """Record the withdrawal of a signed document in the configured journal, even while a run holds it.
 
-    Raises `ApprovalError` for a document of another journal, and for one that was used before it: the run has started.
+    Raises `ApprovalError` if the document is for another journal, or was used before: its run has started.
     """
     with journal_to_read(settings, must_be_known=True) as journal:
         journal_id = journal.head().journal_id
@@ -175,7 +175,7 @@ def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: 
             )
         require_unused(document, journal)
     place_of(settings).withdraw(withdrawal)
-    # A use before the withdrawal was written is in the journal by now; nothing is after it.
+    # Any use from before the withdrawal is in the journal by now, and none can follow it.
     with journal_to_read(settings, must_be_known=True) as journal:
         require_unused(document, journal)
 
@@ -184,9 +184,9 @@ _CODE = re.compile(r"[0-9a-f]{16}")
 
 
 def require_in_force(settings: Settings, found: SignedDocument) -> None:
-    """Raise `DocumentWithdrawn` if the journal on this machine has the document as withdrawn.
+    """Raise `DocumentWithdrawn` if this machine's journal has the document as withdrawn.
 
-    An approver's machine may have no journal: then `submit`, which has it, refuses the document.
+    An approver's machine may have no journal; `submit`, which has it, then refuses the document.
     """
     try:
         with journal_to_read(settings, must_be_known=True) as journal:
@@ -198,14 +198,14 @@ def require_in_force(settings: Settings, found: SignedDocument) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """A plan in the database: the document, and the version that it was read from."""
+    """A plan in the database: the document, and the version it was read from."""
 
     document: PlanDocument
     kept: KeptPlan
 
 
 def code_in(settings: Settings, name: Path) -> str | None:
-    """Return the code of a plan that a person typed in the place of a file, with or without blanks; None for a file."""
+    """Return the plan code that a person typed instead of a file, with or without blanks; None for a file."""
     if settings.journal.url is None:
         return None
     code = re.sub(r"[ -]", "", str(name)).lower()
@@ -215,11 +215,11 @@ def code_in(settings: Settings, name: Path) -> str | None:
 def share_plan(
     settings: Settings, document: PlanDocument, before: KeptPlan | None = None, *, tell: Tell = unheard
 ) -> bool:
-    """Keep a plan in the database, as the next version of the one `before`; return whether there is a database.
+    """Store a plan in the database as the version after `before`; return whether there is a database.
 
-    Who is told that a new plan waits gets a notice: with a database, in the transaction that keeps the plan.
+    In the same transaction, a new plan notifies the people who are to know that it waits.
 
-    Raises `ApprovalError` if another person has approved it since it was read.
+    Raises `ApprovalError` if someone else has approved the plan since it was read.
     """
     notices = plan_notices(settings, document)
     if (place := database_of(settings)) is None:
@@ -237,7 +237,7 @@ def share_plan(
 
 
 def shared_plan(settings: Settings, code: str) -> SharedPlan | None:
-    """Return the newest plan with a code in the database; None if there is none, or no database."""
+    """Return the newest plan with this code in the database; None if there is none, or no database."""
     place = database_of(settings)
     if place is None or (kept := place.newest_plan(code)) is None:
         return None
@@ -245,7 +245,7 @@ def shared_plan(settings: Settings, code: str) -> SharedPlan | None:
 
 
 def required_plan(settings: Settings, code: str) -> SharedPlan:
-    """Return the newest plan with a code in the database. Raises `ApprovalError` if there is none."""
+    """Return the newest plan with this code in the database. Raises `ApprovalError` if there is none."""
     if (found := shared_plan(settings, code)) is None:
         raise ApprovalError(
             say("The database of the journal has no plan {code}.", code=code),
@@ -263,9 +263,9 @@ def best_plan(
     *,
     withdrawn: Collection[str] = (),
 ) -> PlanDocument | None:
-    """Return the plan of a payout: in its file or in the database, the one with more approvals; None if none is.
+    """Return a payout's plan from its file or the database, whichever has more approvals; None if there is none.
 
-    One whose digest is among `withdrawn` comes last.
+    A plan whose digest is in `withdrawn` is the last choice.
     """
     if (named := code_in(settings, file)) is not None:
         return required_plan(settings, named).document
@@ -280,7 +280,7 @@ def best_plan(
 
 
 def _plans_of(settings: Settings, content: Content) -> Sequence[PlanDocument]:
-    """Return the plans of these payments in the database, the newest first; several people may have made one."""
+    """Return the plans of these payments in the database, newest first; several people may have made one."""
     if (place := database_of(settings)) is None:
         return []
     kept = place.plans_of(payments_sha256(content))

@@ -1,8 +1,8 @@
-"""Runs a batch in its own thread, for a program that watches it from another one.
+"""Runs a batch in a separate thread, for a program that watches it.
 
-The thread composes, sends and concludes; its event loop is its own, so that it does not matter whether the program has
-one. Outcomes wait for the program in memory, and never more than a few: then no further row is signed until it has
-taken some, while rows in flight are answered and written down as ever.
+The thread prepares, sends and finishes, in an event loop of its own, so the program may have one or not. Outcomes wait
+in memory for the program. When too many wait, no further row is signed until the program takes some; rows in flight
+still get their answers, and these are recorded as usual.
 """
 
 import asyncio
@@ -29,22 +29,22 @@ from paygw_batch.report.remittance import payee_of
 T = TypeVar("T")
 
 OUTCOMES_WAITING = 1_000
-"""With this number of outcomes that nobody has taken, no further row is signed."""
+"""When this many outcomes wait to be taken, no further row is signed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowOutcome:
-    """The outcome of one row, as the journal keeps it. It was sent under `order_id`.
+    """The outcome of one row, as recorded in the journal. It was sent under `order_id`.
 
-    `payee`, `account`, `amount` and `currency` are those of the payment. The representation names nobody: neither
-    payee nor account is in it, nor the gateway's own words (`outcome`).
+    `payee`, `account`, `amount` and `currency` are those of the payment. The repr leaves out personal data: the payee,
+    the account and the gateway's own text (`outcome`).
     """
 
     row: int
     client_orderid: str
     order_id: str
     kind: OutcomeKind
-    """`paid`, `accepted`, `rejected`, or `unknown`: the row is in doubt then."""
+    """`paid`, `accepted`, `rejected`, or `unknown`, which leaves the row in doubt."""
     outcome: Outcome = field(repr=False)
     instruction: Instruction = field(repr=False)
 
@@ -55,12 +55,12 @@ class RowOutcome:
 
     @property
     def account(self) -> str:
-        """The account or the phone number that is paid."""
+        """The account or phone number that is paid."""
         return payee_of(self.instruction.form, self.instruction.fields).number
 
     @property
     def amount(self) -> str:
-        """The amount, with the sheet's own digits."""
+        """The amount, with the digits of the sheet."""
         return self.instruction.amount
 
     @property
@@ -69,7 +69,7 @@ class RowOutcome:
         return self.instruction.currency
 
     def to_dict(self) -> dict[str, object]:
-        """Return the values under their names, for JSON: the payee's as well."""
+        """Return the values by name, for JSON, including the payee's."""
         names = ("row", "client_orderid", "order_id", "payee", "account", "amount", "currency")
         said = ("gateway_status", "gateway_reference", "error_code", "message")
         return {name: getattr(self, name) for name in names} | {
@@ -79,7 +79,7 @@ class RowOutcome:
 
 
 class RunHandle:
-    """Queues the outcomes of a run for its holder, and stops the run. Safe from any thread."""
+    """Queues a run's outcomes for its holder, and stops the run. Safe from any thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -92,20 +92,20 @@ class RunHandle:
         self._total = 0
         self._counts: Counter[OutcomeKind] = Counter()
 
-    # What the run calls.
+    # Called by the run.
 
     def opened(self, batch: str) -> None:
-        """Take the id of the batch."""
+        """Record the id of the batch."""
         with self._changed:
             self._batch = batch
 
     def started(self, due: int) -> None:
-        """Take the number of rows that are due."""
+        """Record the number of due rows."""
         with self._changed:
             self._total = due
 
     def concluded(self, due: Due, outcome: Outcome) -> None:
-        """Queue an outcome, unless nothing left: that row is tried again, or stays ready."""
+        """Queue an outcome, unless nothing was sent: that row is retried or stays ready."""
         if outcome.kind is OutcomeKind.NOT_SENT:
             return
         with self._changed:
@@ -117,14 +117,14 @@ class RunHandle:
             self._changed.notify_all()
 
     def heard(self, one: RowOutcome) -> None:
-        """Queue an outcome that workers had."""
+        """Queue an outcome from the workers."""
         with self._changed:
             if not self._discards:
                 self._waiting.append(one)
             self._changed.notify_all()
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Take how many rows have each outcome, where workers send."""
+        """Record the number of rows with each outcome, if workers send."""
         with self._changed:
             self._counts = +Counter(counts)
 
@@ -134,7 +134,7 @@ class RunHandle:
             return self._has_room()
 
     def wait_until_room(self) -> None:
-        """Wait until the holder has room for more outcomes, or takes none."""
+        """Wait until the holder has room for more outcomes, or takes no more."""
         with self._changed:
             self._changed.wait_for(self._has_room)
 
@@ -144,7 +144,7 @@ class RunHandle:
             self._notes.append(sentence)
 
     def watch(self, engine: Drained) -> None:
-        """Keep the engine, inside its loop, to drain it when the run is stopped."""
+        """Keep the engine, inside its loop, so that it can be drained when the run is stopped."""
         loop = asyncio.get_running_loop()
         with self._changed:
             self._drain = lambda: _call_soon(loop, engine.drain)
@@ -154,7 +154,7 @@ class RunHandle:
             self._changed.notify_all()
 
     async def wait_for_room(self) -> None:
-        """Wait, in the run's event loop, while too many outcomes have not been taken."""
+        """Wait, in the run's event loop, while too many outcomes are queued."""
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:
@@ -165,19 +165,19 @@ class RunHandle:
             await has_changed.wait()
 
     def notes(self) -> tuple[str, ...]:
-        """Return the notes of the run so far, for a person to read."""
+        """Return the run's notes so far, for a person to read."""
         with self._changed:
             return tuple(self._notes)
 
-    # What its holder calls.
+    # Called by its holder.
 
     def under_way(self) -> tuple[str, int, Mapping[OutcomeKind, int]]:
-        """Return the batch, the number of rows that were due at the start, and the number with each outcome by now."""
+        """Return the batch, the number of rows due at the start, and the number with each outcome so far."""
         with self._changed:
             return self._batch, self._total, dict(self._counts)
 
     def stop(self) -> None:
-        """Start no new row."""
+        """Stop the run from starting new rows."""
         with self._changed:
             self._is_stopped = True
             drain = self._drain
@@ -192,7 +192,7 @@ class RunHandle:
             self._wake()
 
     def take(self) -> list[RowOutcome]:
-        """Return the outcomes that wait, at least one; none when the run has ended."""
+        """Return the waiting outcomes: at least one, or none once the run has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._has_ended)
             taken = list(self._waiting)
@@ -201,7 +201,7 @@ class RunHandle:
         return taken
 
     def wait_until_sending(self) -> None:
-        """Wait until the batch is stored and rows are about to leave, or the run has ended before."""
+        """Wait until the batch is stored and rows are about to leave, or the run has ended earlier."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_sending or self._has_ended)
 
@@ -215,7 +215,7 @@ class RunHandle:
         return len(self._waiting) < OUTCOMES_WAITING or self._discards
 
     def _wake(self) -> None:
-        """Wake the tasks that wait for room. The lock is held."""
+        """Wake the tasks that wait for room. The caller holds the lock."""
         self._changed.notify_all()
         for wake in self._wakers:
             wake()
@@ -228,11 +228,11 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Non
 
 
 class BackgroundRun(Generic[T]):
-    """A run under way. Enter it with `with` or, inside asyncio, with `async with`; once.
+    """A run under way. Enter it once, using `with` or, inside asyncio, `async with`.
 
-    Entering returns when the batch is open and rows are about to leave, and raises if nothing can be sent. Iterate it
-    for the outcomes. Leaving it early stops the run: no new row is started, rows in flight are waited for, and all that
-    is known is in the journal.
+    Entering returns when the batch is open and rows are about to leave, and raises if nothing can be sent. Iterate over
+    it for the outcomes. Leaving it early stops the run: no new row starts, rows in flight finish, and everything known
+    is in the journal.
     """
 
     def __init__(self, work: Callable[[RunHandle], T], *, stop_on: Iterable[signal.Signals] = ()) -> None:
@@ -242,11 +242,11 @@ class BackgroundRun(Generic[T]):
         self._parts = RunHandle()
         self._outcome: T | None = None
         self._failure: BaseException | None = None
-        # Not a daemon: the interpreter waits for it, as for any work that must not be torn off.
+        # Not a daemon: the interpreter waits for it, because it must not be cut off.
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="paygw-run")
 
     def stop(self) -> None:
-        """Start no new row; rows in flight are waited for. May be called from any thread, and from a signal handler."""
+        """Start no new row, and let rows in flight finish. Safe from any thread and from a signal handler."""
         self._parts.stop()
 
     def wait(self) -> T:
@@ -273,7 +273,7 @@ class BackgroundRun(Generic[T]):
 
     @property
     def counts(self) -> Mapping[OutcomeKind, int]:
-        """The number of rows with each outcome by now; rows of which nothing left are not among them."""
+        """The number of rows with each outcome so far; rows of which nothing was sent do not count."""
         return self._parts.under_way()[2]
 
     @property
@@ -388,23 +388,23 @@ _AT_ONCE = 500
 
 
 class FollowedRows:
-    """The rows of a batch that wait for workers, in the order of the sheet, for the holder of a run."""
+    """A batch's rows that wait for workers, in the sheet's order, for the holder of a run."""
 
     def __init__(self, journal: JournalReader, batch: BatchRecord, holder: RunHandle) -> None:
         self._journal, self._batch, self._holder = journal, batch, holder
         self._waiting: list[int] = []
 
     def begin(self) -> None:
-        """Note the rows that wait, before workers have them."""
+        """Note the waiting rows before workers get them."""
         self._waiting = [one.row for one in self._journal.rows(self._batch.number, states={State.READY})]
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Take the counts of the run, and hand on the outcomes that are new, as far as the holder has room for them."""
+        """Record the run's counts, and pass on new outcomes while the holder has room for them."""
         self._holder.counted(counts)
         self._hand_on(is_end=False)
 
     def end(self) -> None:
-        """Hand on all that is known at the end of the run, as the holder takes it."""
+        """Pass on everything known at the end of the run, as the holder makes room."""
         self._hand_on(is_end=True)
 
     def _hand_on(self, *, is_end: bool) -> None:

@@ -40,17 +40,18 @@ def batch_summary(journal: JournalReader, record: BatchRecord, minor_units: Mapp
     """Return the summary of a batch as it is now, without reading its sheet."""
     tallies = journal.tallies(record.number)
     being_sent = rows_being_sent(journal, record.number, tallies)
-    return summary_of(record, tallies, journal.messages(record.number), minor_units, being_sent)
+    states, totals = states_of(record, tallies, being_sent), totals_of(tallies, minor_units, being_sent)
+    return summary_of(record, states, totals, journal.messages(record.number))
 
 
 def rows_being_sent(journal: JournalReader, batch: int, tallies: Sequence[StateTally]) -> Sequence[RowBeingSent]:
-    """Return the rows of a batch that living processes have in flight: no more than its `tallies` count there."""
+    """Return a batch's rows in flight in living processes, at most as many as its `tallies` count."""
     in_flight = sum(tally.count for tally in tallies if tally.state is State.IN_FLIGHT)
     return journal.being_sent(batch)[:in_flight] if in_flight else ()
 
 
 def with_living(tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent]) -> Sequence[StateTally]:
-    """Return tallies with the rows of living processes as `IN_FLIGHT`, and those of dead ones as in doubt."""
+    """Return the tallies with living processes' rows as `IN_FLIGHT`, and dead ones' rows as in doubt."""
     living: Counter[tuple[str, str]] = Counter()
     sums: Counter[tuple[str, str]] = Counter()
     for row in being_sent:
@@ -70,22 +71,28 @@ def with_living(tallies: Sequence[StateTally], being_sent: Sequence[RowBeingSent
 
 def summary_of(
     record: BatchRecord,
-    tallies: Sequence[StateTally],
+    states: Mapping[str, int],
+    totals: Mapping[str, Mapping[str, str]],
     messages: Messages,
-    minor_units: Mapping[str, int],
-    being_sent: Sequence[RowBeingSent] = (),
+    *,
+    stop_reason: str | None = None,
+    interrupted: bool = False,
 ) -> Summary:
-    """Return the summary of a batch whose `tallies` and `messages` were read already."""
-    states = states_of(record, tallies, being_sent)
+    """Return the summary of a batch whose `states`, `totals` and `messages` have already been read."""
     contradictions, waiting = len(messages.contradictions), len(messages.waiting)
+    parts = [", ".join(counted_state(count, state) for state, count in states.items()) + "."]
+    if stop_reason:
+        parts.append(say("The run stopped early: {reason}", reason=stop_reason))
+    steps = batch_steps(states, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
+    parts += [batch_in_command_words(step, count, record.batch) for step, count in steps]
     return Summary(
-        of_states(states, contradictions=contradictions + waiting),
-        end_sentence(record, states, contradictions, waiting),
+        of_states(states, interrupted=interrupted, contradictions=contradictions + waiting),
+        " ".join(parts),
         batch=record.batch,
         sheet=record.sheet_name,
         rows=record.rows,
         states=states,
-        totals=totals_of(tallies, minor_units, being_sent),
+        totals=totals,
         defects=record.defects,
     )
 
@@ -105,7 +112,7 @@ def states_of(
 
 
 def counted_once(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> Sequence[StateTally]:
-    """Return the tallies of several batches together, less those of `known` rows: each row counts once."""
+    """Return the combined tallies of several batches without their `known` rows, so that each row counts once."""
     counts: Counter[tuple[str, str, State]] = Counter()
     sums: Counter[tuple[str, str, State]] = Counter()
     for sign, part in ((1, tallies), (-1, known)):
@@ -119,7 +126,7 @@ def counted_once(tallies: Iterable[StateTally], known: Iterable[StateTally]) -> 
 def totals_of(
     tallies: Iterable[StateTally], minor_units: Mapping[str, int], being_sent: Sequence[RowBeingSent] = ()
 ) -> Mapping[str, Mapping[str, str]]:
-    """Return currency -> state -> exact sum, as text with the currency's decimals."""
+    """Return the exact sums, as text with the currency's decimals, by currency and state."""
     sums: dict[str, Counter[str]] = {}
     for tally in tallies:
         sums.setdefault(tally.currency, Counter())[shown_state(tally.state)] += tally.minor
@@ -134,30 +141,13 @@ def totals_of(
     }
 
 
-def end_sentence(
-    batch: BatchRecord,
-    states: Mapping[str, int],
-    contradictions: int,
-    waiting: int,
-    *,
-    stop_reason: str | None = None,
-    interrupted: bool = False,
-) -> str:
-    """Return the message at the end of a run: states and next steps. `waiting` counts messages for a person."""
-    parts = [", ".join(counted_state(count, state) for state, count in states.items()) + "."]
-    if stop_reason:
-        parts.append(say("The run stopped early: {reason}", reason=stop_reason))
-    steps = batch_steps(states, contradictions=contradictions, waiting=waiting, interrupted=interrupted)
-    return " ".join([*parts, *(batch_in_command_words(step, count, batch.batch) for step, count in steps)])
-
-
 PERSON_STATES = ("in_doubt", "rejected", "returned")
 """The states that always wait for a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowStatus:
-    """A row that needs a person, and the next step about it."""
+    """A row that needs a person, and the next step for it."""
 
     row: RowState
     step: NextStep | None
@@ -168,7 +158,8 @@ class RowStatus:
 class BatchStatus:
     """The state of a batch. `needing` counts the rows that need a person; `rows` are the first of them.
 
-    `evidence` counts the gateway's messages about its rows by their finding; `waiting` are those that a person answers.
+    `evidence` counts the gateway's messages about its rows by finding; `waiting` counts those that a person must
+    answer.
     """
 
     record: BatchRecord
@@ -189,12 +180,13 @@ def batch_status(
     only_doubt: bool = False,
     limit: int | None = None,
 ) -> BatchStatus:
-    """Return the state of a batch, with `limit` rows that need a person at most (None: all)."""
+    """Return the state of a batch, with at most `limit` rows that need a person (None: all)."""
     now, batch = utc_now(), record.number
     tallies, messages, holds = journal.tallies(batch), journal.messages(batch), journal.holds(batch)
     verb = load_operation(record.operation).verb
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
     being_sent = rows_being_sent(journal, batch, tallies)
+    states, totals = states_of(record, tallies, being_sent), totals_of(tallies, minor_units_by_currency(), being_sent)
     needing, rows = _needing_person(journal, batch, tallies, being_sent, holds, now, only_doubt=only_doubt, limit=limit)
 
     def about(row: RowState) -> RowStatus:
@@ -205,7 +197,7 @@ def batch_status(
     return BatchStatus(
         record,
         with_living(tallies, being_sent),
-        summary_of(record, tallies, messages, minor_units_by_currency(), being_sent),
+        summary_of(record, states, totals, messages),
         needing,
         [about(row) for row in rows],
         journal.message_counts(batch),
@@ -229,7 +221,7 @@ def _needing_person(
     until = long_accepted_until(now)
     if any(tally.state is State.ACCEPTED for tally in tallies):
         tallies = journal.tallies(batch, accepted_until=until)
-    sent = {row.row for row in being_sent}  # whoever sends them answers for them
+    sent = {row.row for row in being_sent}  # their senders will settle them
     most = None if limit is None else limit + len(sent)
     found = journal.rows(batch, states=SHOWN_IN_DOUBT, limit=most)
     rows = [row for row in found if row.row not in sent][:limit]
@@ -253,8 +245,8 @@ def _count(tallies: Sequence[StateTally], states: Collection[State]) -> int:
 class ListedBatch:
     """A batch in the list of all batches. `age` is the time since it was opened.
 
-    `known` are those of its rows that an earlier batch brought: they are counted there. `contradictions` counts
-    contradicting messages, and those that wait for a person.
+    `known` are the rows that an earlier batch brought, and are counted there. `contradictions` counts contradicting
+    messages and messages that wait for a person.
     """
 
     record: BatchRecord
@@ -267,12 +259,12 @@ class ListedBatch:
 
     @property
     def needs_person(self) -> int:
-        """The number of its rows that wait for a person."""
+        """The number of rows that wait for a person."""
         return sum(self.states.get(state, 0) for state in PERSON_STATES)
 
     @property
     def known_rows(self) -> int:
-        """The number of its rows that an earlier batch brought."""
+        """The number of rows that an earlier batch brought."""
         return sum(tally.count for tally in self.known)
 
 
@@ -287,7 +279,7 @@ class JournalStatus:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The worst of the batches."""
+        """The worst exit code of any batch."""
         codes = {of_states(one.states, contradictions=one.contradictions) for one in self.batches}
         return worst({ExitCode.DONE} | codes)
 
@@ -319,7 +311,7 @@ def journal_status(journal: JournalReader) -> JournalStatus:
 
 
 def listed_batch(journal: JournalReader, record: BatchRecord, now: datetime) -> ListedBatch:
-    """Return the line of a batch in the list of all."""
+    """Return a batch as a line of the list of all batches."""
     tallies, messages = journal.tallies(record.number), journal.messages(record.number)
     being_sent = rows_being_sent(journal, record.number, tallies)
     return ListedBatch(

@@ -1,7 +1,7 @@
 """Checks a payout in preparation: reads and validates its sheet with all corrections, and drafts its plan.
 
-The results are files in its folder: a summary, every defect and warning, and the sender's own table. Pages read them,
-and nothing else of the sheet.
+It writes the results as files into the payout's folder: a summary, every defect and warning, and the sender's own
+table. Pages read only these, never the sheet itself.
 """
 
 import hashlib
@@ -60,15 +60,15 @@ from paygw_batch.wiring.sheet import read_options, suggested_reference, validate
 
 
 def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: PublicKey) -> None:
-    """Check a payout, and write the results into its folder. A sheet that cannot be read is a result as well."""
+    """Check a payout, and write the results into its folder. An unreadable sheet is a result too."""
     folder.write_checked(_checked(folder, settings, rules, maker))
 
 
 def check_again(folder: PayoutFolder, settings: Settings, rules: Rules, memory: CheckMemory) -> bool:
-    """Check the corrections of a payout whose sheet is kept as it was read, and write the results.
+    """Check the corrections of a payout whose sheet was kept as it was read, and write the results.
 
-    Only rows that have changed since the last time are judged again, and no plan is drafted: `check_payout` does that,
-    from the file itself. Returns False if the sheet is not kept, or not read like this; nothing was checked then.
+    Only rows changed since the last time are checked again. No plan is drafted: `check_payout` does that, from the file
+    itself. Returns False, and checks nothing, if the sheet was not kept or was read in another way.
     """
     if (mending := folder.mending) is None or (sheet := kept_sheet(folder.kept, folder.reading(mending))) is None:
         return False
@@ -90,7 +90,7 @@ def is_kept(folder: PayoutFolder) -> bool:
 
 
 def remember(folder: PayoutFolder, settings: Settings, rules: Rules, memory: CheckMemory) -> None:
-    """Let `memory` know a payout that was checked, so that its first correction is as quick as the next ones."""
+    """Load a checked payout into `memory`, so that its first correction is as fast as later ones."""
     if (mending := folder.mending) is None or (sheet := kept_sheet(folder.kept, folder.reading(mending))) is None:
         return
     validated = validated_mended(sheet, rules, mending, folder.uploaded.reference, memory.judged)
@@ -123,7 +123,7 @@ def _submission(folder: PayoutFolder, validated: Validated) -> Submission:
 
 
 def unreadable(error: PaygwError, headings_of: Callable[[], Sequence[SeenHeading]] = tuple) -> UnreadableSheet:
-    """Return the result for a sheet that could not be checked, with its headings where it has some."""
+    """Return the result for a sheet that could not be checked, with its headings if it has any."""
     columns = columns_of_operation(PAYOUT)
     headings: Sequence[SeenHeading] = ()
     if isinstance(error, HeadingError):
@@ -149,10 +149,10 @@ def unreadable(error: PaygwError, headings_of: Callable[[], Sequence[SeenHeading
 
 
 def _about_headings(guesses: Sequence[GuessedHeading], needed: Sequence[str]) -> str:
-    """Return a sentence about the columns of a sheet whose headings are the sender's own."""
+    """Return a sentence about the columns of a sheet that uses the sender's own headings."""
     found = {one.column for one in guesses}
     if any(one.column == "phone" and not one.is_known for one in guesses):
-        found.add("account_number")  # once the guess is taken, the phone may be the account
+        found.add("account_number")  # if the guess is right, the phone may be the account
     lacking = [label_of(name) for name in needed if name not in found]
     if not lacking:
         return say("The sheet has its own headings. Our guesses are filled in below.")
@@ -160,15 +160,15 @@ def _about_headings(guesses: Sequence[GuessedHeading], needed: Sequence[str]) ->
 
 
 def digest_of(sheet: Path) -> str:
-    """Return the digest of a file, as `Sheet.sha256` has it."""
+    """Return the digest of a file, computed like `Sheet.sha256`."""
     with sheet.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def mark_payout(folder: PayoutFolder, settings: Settings, rules: Rules, path: Path) -> None:
-    """Write the sheet of a payout as a workbook to `path`: with all corrections, and every defect marked.
+    """Write the sheet of a payout as a workbook to `path`, with all corrections, and every defect marked.
 
-    Raises `OutputError` if there is none to be had.
+    Raises `OutputError` if no workbook can be made.
     """
     uploaded, mending = folder.uploaded, folder.mending
     validated = validated_sheet(settings, rules, folder.sheet, uploaded.answers, mending=mending)
@@ -186,7 +186,7 @@ def _planned(
     journal: JournalReader,
     memory: ComparisonMemory | None = None,
 ) -> CheckedSheet:
-    """Return the results for a sheet; without a `maker`, its plan is not drafted."""
+    """Return the results for a sheet; without a `maker`, no plan is drafted."""
     uploaded, asked = folder.uploaded, _submission(folder, validated)
     plan = plan_sheet(asked, settings, journal, memory=memory)
     found, sheet = _found(plan), plan.validated.sheet
@@ -240,9 +240,9 @@ def _found(plan: Plan) -> pl.DataFrame:
 
 
 def _kinds(found: pl.DataFrame, names: Mapping[str, str]) -> Sequence[FoundKind]:
-    """Return each kind of defect or warning with its label and how many rows have it, the most frequent first.
+    """Return each kind of defect or warning with its label and number of rows, most frequent first.
 
-    `names` are those of the columns.
+    `names` are the column names.
     """
     counts = found.group_by("code", "is_defect").agg(pl.col("row").n_unique()).iter_rows()
     return [
@@ -252,7 +252,7 @@ def _kinds(found: pl.DataFrame, names: Mapping[str, str]) -> Sequence[FoundKind]
 
 
 def _meaning(code: str, names: Mapping[str, str], *, is_defect: bool) -> tuple[str, str, str]:
-    """Return label, sentence and suggestion of a kind."""
+    """Return the label, sentence and suggestion for a kind."""
     try:
         meaning = meaning_of(code, DEFECTS if is_defect else WARNINGS, names)
     except KeyError:
@@ -262,7 +262,7 @@ def _meaning(code: str, names: Mapping[str, str], *, is_defect: bool) -> tuple[s
 
 
 def _totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, int, str]]:
-    """Return currency, rows and sum of the rows that can be paid."""
+    """Return currency, number of rows and sum of the payable rows."""
     sums = plan.validated.counts.filter("valid").group_by("currency").agg(pl.col("count").sum(), pl.col("sum").sum())
     return [
         (currency, rows, from_minor(int(amount.scaleb(minor_units[currency])), minor_units=minor_units[currency]))
@@ -271,14 +271,14 @@ def _totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, i
 
 
 def corrections_of(settings: Settings, mending: Mending | None, validated: Validated) -> Sequence[PlanFinding]:
-    """Return a finding for each thing that people changed after the upload: meanings, cells, and rows left out."""
+    """Return a finding for each change made after the upload: headings, cells, and rows left out."""
     if mending is None:
         return []
     return [*_meanings(settings, mending), *_corrections(mending, validated.sheet.headers)]
 
 
 def _meanings(settings: Settings, mending: Mending) -> Iterator[PlanFinding]:
-    """Yield a finding for each heading that means something else than it would by itself."""
+    """Yield a finding for each heading that was given another meaning than its own."""
     vocabulary = read_options(settings, PAYOUT).vocabulary
     for one in mending.headings:
         (by_itself,) = known_names([one.heading], vocabulary)
@@ -288,7 +288,7 @@ def _meanings(settings: Settings, mending: Mending) -> Iterator[PlanFinding]:
 
 
 def _corrections(mending: Mending, headers: Mapping[str, str]) -> Iterator[PlanFinding]:
-    """Yield a finding for each mended cell of a row that is paid, and for each row that a person left out."""
+    """Yield a finding for each corrected cell in a row that is paid, and for each row left out."""
     left_out = {one.row for one in mending.left_out}
     for edit in sorted(mending.edits, key=lambda edit: (edit.row, edit.column)):
         if edit.row in left_out:

@@ -1,4 +1,4 @@
-"""Continues a batch from the journal alone, and releases rejected rows: by one person, or by an order of two."""
+"""Continues a batch from the journal alone, and releases rejected rows on one person's word or two people's order."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,8 +46,8 @@ def continued_batch(
     *,
     wait: bool = False,
 ) -> Iterator[SendJob]:
-    """Hold the journal, and the way to the gateway, for the batch that `find` returns."""
-    signer_key(settings, environ)  # what is wrong with the key shows before the journal is touched
+    """Hold the journal and the connection to the gateway for the batch that `find` returns."""
+    signer_key(settings, environ)  # reports an unusable key before the journal is touched
     with run_journal(settings, command, tell, wait=wait) as journal:
         record = find(journal)
         require_remembered(journal, record)
@@ -57,7 +57,7 @@ def continued_batch(
 
 
 def unfinished_batch(journal: JournalReader) -> BatchRecord:
-    """Return the one batch that has rows to send, or the newest one if none has. Raises `UsageError`."""
+    """Return the only batch with rows to send, or the newest batch if none has any. Raises `UsageError`."""
     records = journal.batches()
     found = [record for record in records if journal.tallies(record.number, kind=TallyKind.DUE)]
     if len(found) == 1:
@@ -78,17 +78,17 @@ def unfinished_batch(journal: JournalReader) -> BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRows:
-    """The number of rejected rows that were released, and a sentence for each that has to wait: why, and until when."""
+    """The number of released rows, and a sentence for each row that must wait: why, and until when."""
 
     rows: int
     waiting: Sequence[str]
 
 
 def release_rejected(task: SendJob, rows: Sequence[int], by: str, *, order: SignedOrder | None = None) -> ReleasedRows:
-    """Release the rejected rows of a batch (all, or those named) for another attempt, as decided `by` a person.
+    """Release a batch's rejected rows (all, or those named) for another attempt, as `by` decided.
 
-    `order` is the signed order that asks for it, which the journal keeps. Raises `UsageError` when a named row may not
-    be released: then none is.
+    The journal keeps `order`, the signed order that asks for this. Raises `UsageError` if a named row may not be
+    released, and then releases none.
     """
     settings, journal, batch = task.settings, task.journal, task.batch
     quarantine_h = settings.submission.quarantine_h
@@ -113,7 +113,7 @@ def release_rejected(task: SendJob, rows: Sequence[int], by: str, *, order: Sign
 
 @dataclass(frozen=True, slots=True)
 class RejectedRows:
-    """The first rejected rows of a batch. `opens` is from when on those may be released that may not be now, by row."""
+    """The first rejected rows of a batch. `opens` says, by row, when those that must wait may be released."""
 
     rows: Sequence[RowState]
     opens: Mapping[int, str]
@@ -139,7 +139,7 @@ def prepare_release(
     evidence: str,
     maker: ApprovalKey,
 ) -> ReleaseOrder:
-    """Return the order to release rejected rows, signed by its maker. It is written nowhere yet."""
+    """Return the order to release rejected rows, signed by its maker, without writing it anywhere."""
     return signed(draft_release(settings, journal, record, rows, evidence, maker.public), maker)
 
 
@@ -151,9 +151,9 @@ def draft_release(
     evidence: str,
     maker: PublicKey,
 ) -> ReleaseOrder:
-    """Return the order to release rejected rows (none named: all that may be released now), yet to be signed.
+    """Return the unsigned order to release rejected rows; without names, all that may be released now.
 
-    Raises `UsageError` when a named row may not be released.
+    Raises `UsageError` if a named row may not be released.
     """
     known_maker(maker, required_policy(settings), say("No order was written."))
     quarantine_h = settings.submission.quarantine_h
@@ -174,7 +174,7 @@ def draft_release(
 
 
 def release_by_order(task: SendJob, order: ReleaseOrder, by: str) -> ReleasedRows:
-    """Release the rows that an order of two people names, once. Raises `ApprovalError`, and then none is."""
+    """Release the rows named by two people's order, once. Raises `ApprovalError`, and then releases none."""
     settings = task.settings
     found = order_in_force(
         order,

@@ -1,17 +1,17 @@
 """Finds the settled sheets of a drop folder, claims one at a time, and moves it away afterwards.
 
     FOLDER/payroll.csv          dropped, and taken once nobody has written to it for a while
-    FOLDER/payroll.csv.toml     its cover note, if it has one: taken and moved with it
-    FOLDER/working-1a2b3c4d/    claimed by a run of this endpoint; sheets of an interrupted run come first
+    FOLDER/payroll.csv.toml     its cover note, if any; taken and moved with it
+    FOLDER/working-1a2b3c4d/    claimed by a run of this endpoint; an interrupted run's sheets come first
     FOLDER/done/                submitted, with reconciliation and summary
-    FOLDER/refused/             nothing of it was sent, with the reasons
+    FOLDER/refused/             not sent at all, with the reasons
 
-Everything else there is accounted for: a file that is not a sheet is refused after a while, a cover note or a
-plan that belongs to no sheet is named (`dropped_files.py`).
+Everything else in it is accounted for: a file that is not a sheet is refused after a while, and a cover note or plan
+that belongs to no sheet is named (`dropped_files.py`).
 
-A sheet is claimed by renaming it, so that it has one owner, and under the lock of the journal, so that what lies among
-the claimed sheets belongs to no living run. The folder of claimed sheets carries the endpoint's mark: what was begun at
-one endpoint must never be continued at another.
+A sheet is claimed by renaming it, so it has one owner, and under the journal's lock, so claimed sheets belong to no
+other living run. The folder of claimed sheets carries the endpoint's mark: work begun at one endpoint must never
+continue at another.
 """
 
 import hashlib
@@ -48,21 +48,21 @@ from paygw_batch.trusted_files import check_directory
 from paygw_batch.wiring.outputs import OutputGuard
 
 MARKER = ".paygw-adopted"
-"""The name of the file by which a folder is adopted."""
+"""The name of the file that marks a folder as adopted."""
 _MARKER_TEXT = b"A person said by `paygw-batch run-folder --adopt` that this is a drop folder.\n"
 _OUR_FOLDERS = re.compile(r"done|refused|working-[0-9a-f]{8}")
 _KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*KEY-----")
 _DATABASE = b"SQLite format 3\0"
 _HEAD_BYTES = 64 * 1024
 _UNREADABLE = b"\0"
-"""The content that is used for a cover note that cannot be read: no TOML, so that the sheet is refused for it."""
+"""Replaces the content of an unreadable cover note. It is not TOML, so the sheet is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A claimed sheet, at `path`; `kept_as` is its name in `folder`'s subfolders, which starts with the time.
+    """A claimed sheet at `path`; `kept_as` is its name in the subfolders of `folder`, and starts with the time.
 
-    A file with a `fault` is refused unread, where it lies.
+    A file with a `fault` is refused unread, in place.
     """
 
     folder: Path
@@ -92,30 +92,30 @@ class Claimed:
 
     @property
     def rejects(self) -> Path:
-        """The path of its rejects, when the sheet is refused: of a workbook a workbook, if one can be written."""
+        """The path of its rejects if it is refused: for a workbook, a workbook if one can be written."""
         is_workbook = self.path.suffix.lower() == ".xlsx" and importlib.util.find_spec("openpyxl") is not None
         return self.folder / "refused" / f"{self._stem}.rejects{'.xlsx' if is_workbook else '.csv'}"
 
     @property
     def answer(self) -> Path:
-        """The path of what its sender gets when it is refused: its rejects, or else a text that says why."""
+        """The path of the answer to its sender if it is refused: its rejects, or a text that says why."""
         return self.rejects if self.rejects.exists() else self.folder / "refused" / f"{self._stem}.refused.txt"
 
     @property
     def plan(self) -> Path:
-        """The path of its plan now, if it has one."""
+        """The present path of its plan, if it has one."""
         return self.path.with_name(f"{self.path.stem}{PLAN_ENDING}")
 
     @property
     def note(self) -> CoverNote:
-        """Its cover note; an empty one if it has none. Raises `SheetError` for a wrong one."""
+        """The sheet's cover note, empty if it has none. Raises `SheetError` if the note is wrong."""
         note = _note_of(self.path)
         if not os.path.lexists(note):
             return CoverNote()
         return parse_cover_note(_content(note), f"{self.name}{NOTE_ENDING}")
 
     def finish(self, summary: Summary, *, is_refused: bool) -> None:
-        """Write the summary, and move the sheet, its plan and its cover note to where they belong; the sheet last.
+        """Write the summary, then move the sheet, its plan and its cover note to their destination, the sheet last.
 
         The sender of a refused sheet gets its rejects, or a text beside it that says why.
         """
@@ -149,7 +149,7 @@ class Drop:
     """The drop folder `folder` as seen by runs for `endpoint`.
 
     `guard` knows the program's own files, which are never touched. Raises `UsageError` unless a person has adopted the
-    folder, and `ConfigurationError` if a subfolder of ours is a link, or others may write to it.
+    folder, and `ConfigurationError` if one of our subfolders is a link, or others may write to it.
     """
 
     def __init__(self, folder: Path, endpoint: str, guard: OutputGuard, *, settle_s: float, now: Now) -> None:
@@ -171,7 +171,7 @@ class Drop:
     def claim_all(self, hold: Callable[[], None] = lambda: None) -> Iterator[Claimed]:
         """Yield the sheets that an earlier run left, then every settled file, oldest first.
 
-        `hold` makes sure, before each, that the journal is held.
+        `hold` is called before each one, and makes sure that the journal is held.
         """
         try:
             self._make_places()
@@ -183,7 +183,7 @@ class Drop:
                 yield Claimed(self._folder, path, name, path.name)
             for name in self._oldest_first(self.look()):
                 hold()
-                found = self.look()  # what was put beside it since counts
+                found = self.look()  # includes files put beside it meanwhile
                 self._make_places()
                 if name in found.unfit:
                     yield self._unfit(name, found.unfit[name])
@@ -200,7 +200,7 @@ class Drop:
             ) from None
 
     def look(self) -> FolderState:
-        """Sort the files that lie in the folder now."""
+        """Sort the files that are in the folder now."""
         entries, state = {}, {}
         with os.scandir(self._folder) as listed:
             names = [entry.name for entry in listed]
@@ -223,7 +223,7 @@ class Drop:
         return found
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of files in the folder, and of refused ones in its subfolder."""
+        """Return the numbers of files in the folder, and of refused ones in its subfolder."""
         found, refused = self.look(), self._folder / "refused"
         there = [*found.ready, *found.unfit, *found.waiting, *found.left]
         answered = (
@@ -248,7 +248,7 @@ class Drop:
         return self._state[path.name]
 
     def _is_settled(self, about: os.stat_result) -> bool:
-        """Whether nobody has written to a file for a while. A time that is still to come is that of another clock."""
+        """Whether nobody has written to a file for a while. A time in the future comes from another clock."""
         now = self._now()
         written = about.st_mtime if about.st_mtime <= now.timestamp() else about.st_ctime
         return written <= (now - self._settle).timestamp()
@@ -269,16 +269,16 @@ class Drop:
         return Claimed(self._folder, self._folder / name, name, f"{self._stamp()}-{name}", unfit.error)
 
     def _put_away(self, strays: Sequence[str]) -> None:
-        """Move the notes and plans for which sheets were refused after the last of these sheets."""
+        """Move the notes and plans that caused refusals, after the last sheet refused for them."""
         there = [entry.name for entry in self._folder.iterdir() if is_sheet(entry.name) and entry.name not in strays]
         for stray in strays:
             if not any(is_meant_for(stray, sheet) for sheet in there) and os.path.lexists(self._folder / stray):
                 (self._folder / stray).rename(self._folder / "refused" / f"{self._stamp()}-{stray}")
 
     def _claim(self, path: Path) -> Claimed | None:
-        """Take a sheet, its plan and its cover note, or return None when someone was quicker or is writing to it.
+        """Claim a sheet, its plan and its cover note; return None if another process was faster or is writing to it.
 
-        The cover note is copied first, and taken away last: wherever a crash falls, the sheet is not without it.
+        The cover note is copied first and removed last, so that a crash never leaves the sheet without it.
         """
         stamp = self._stamp()
         target = self._working / f"{stamp}-{path.name}"
@@ -303,7 +303,7 @@ class Drop:
         return Claimed(self._folder, target, path.name, target.name)
 
     def _take_note_away(self, note: Path, copied: Path) -> None:
-        """Remove a cover note from the folder once it was copied to its claimed sheet, and no other sheet wants it."""
+        """Remove a copied cover note from the folder, once no other sheet wants it."""
         sheet = note.with_name(note.name.removesuffix(NOTE_ENDING))
         is_taken = copied.exists() and _is_there(note) and _content(note) == _content(copied)
         if is_taken and not os.path.lexists(sheet):
@@ -311,12 +311,12 @@ class Drop:
 
 
 def adopt(folder: Path) -> None:
-    """Adopt a folder: it is a drop folder from now on, with all that lies in it. Raises `UsageError`, `OutputError`."""
+    """Make a folder a drop folder, with everything in it. Raises `UsageError`, `OutputError`."""
     found = _drop_folder(folder)
     if _is_adopted(found):
         return
     try:
-        (found / MARKER).unlink(missing_ok=True)  # one that does not count, of others
+        (found / MARKER).unlink(missing_ok=True)  # someone else's, which does not count
         create_once(found / MARKER, _MARKER_TEXT)
     except OSError as error:
         raise OutputError(
@@ -339,7 +339,7 @@ def _drop_folder(folder: Path) -> Path:
 
 
 def _is_adopted(folder: Path) -> bool:
-    """Whether a person has adopted the folder: with a marker that nobody else could have put there."""
+    """Whether a person has adopted the folder, with a marker that nobody else could have put there."""
     try:
         about = (folder / MARKER).lstat()
     except OSError:
@@ -396,7 +396,7 @@ def _is_there(note: Path) -> bool:
 
 
 def _content(note: Path) -> bytes:
-    """Return the content of a cover note, never through a link."""
+    """Return the content of a cover note, without following a link."""
     if note.is_symlink():
         return _UNREADABLE
     try:
@@ -406,5 +406,5 @@ def _content(note: Path) -> bytes:
 
 
 def _bytes(text: str) -> bytes:
-    """Return a text with the name of a file, which need not be UTF-8."""
+    """Return a text as bytes, since a file name in it may not be UTF-8."""
     return text.encode(errors="backslashreplace")

@@ -1,8 +1,8 @@
-"""Sorts the files of a drop folder by their names: sheets, their notes and plans, and files that belong to none.
+"""Sorts the files of a drop folder by name: sheets, their notes and plans, and files that belong to none.
 
-A cover note and a plan belong to the sheet whose name they have, to the letter. One that almost does (`payroll.toml`,
-`payroll.csv.tolm` or `payroll.csv.yaml` beside `payroll.csv`, another case, a second ending, another Unicode form) was
-meant for a sheet all the same: that sheet must not be paid as if nobody had written it.
+A cover note or plan belongs to the sheet with exactly its name. A near miss (`payroll.toml`, `payroll.csv.tolm` or
+`payroll.csv.yaml` beside `payroll.csv`, another case, a second ending, another Unicode form) was still meant for a
+sheet, and that sheet must not be paid as if the note did not exist.
 """
 
 import re
@@ -17,28 +17,28 @@ from paygw_batch.sheet.read.format import SHEET_ENDINGS, kind_of
 PLAN_ENDING = ".plan.json"
 NOTE_ENDING = ".toml"
 _REPORTS = (".reconciliation.csv", ".refused.txt")
-"""The endings of our own reports' names, which nobody corrects and drops again."""
+"""The name endings of our own reports, which nobody corrects and drops again."""
 _HIDDEN = (".", "~")
-"""How the name of a hidden file begins, and of the lock file of an office program."""
+"""The first characters of hidden files, and of the lock files of office programs."""
 _BACKUP = "~"
-"""How the name of an editor's backup ends."""
+"""The last character of an editor's backup."""
 _OF_SYSTEMS = frozenset(
     {"thumbs.db", "desktop.ini", "lost+found", "@eadir", "#recycle", "$recycle.bin", "system volume information"}
 )
-"""Names that operating systems and file servers put into every folder, in small letters."""
+"""Lower-case names that operating systems and file servers put into every folder."""
 _UNFINISHED = re.compile(
     r"(.+)\.(?:part|partial|filepart|tmp|temp|crdownload|download|opdownload|upload|uploading|inprogress)",
     re.DOTALL | re.IGNORECASE,
 )
-"""The name of a file that a browser or a transfer has not finished, and the name that it will have."""
+"""The name of an unfinished download or transfer; its group is the final name."""
 _RSYNC = re.compile(r"\.(.+)\.[A-Za-z0-9]{6}", re.DOTALL)
-"""The hidden name under which rsync writes a file."""
+"""The hidden name that rsync writes to."""
 _COPY = re.compile(r"(?: ?\(\d+\)| ?\[\d+\]| -? ?(?:copy|copie|kopie)(?: \d+)?|[ _])+$")
-"""The mark that a browser or a desktop puts behind a name that is taken."""
+"""The mark that a browser or a desktop adds to a name already in use."""
 
 
 def _with_a_slip(word: str) -> re.Pattern[str]:
-    """Return a pattern of a word, and of each text that one slip of the keyboard makes of it."""
+    """Return a pattern for a word and every single-slip misspelling of it."""
     slips = [word]
     for at in range(len(word) + 1):
         before, after = word[:at], word[at:]
@@ -49,15 +49,15 @@ def _with_a_slip(word: str) -> re.Pattern[str]:
 
 _SHEET_ENDING = "|".join(ending.removeprefix(".") for ending in SHEET_ENDINGS)
 _NOTE = re.compile(f"(?:{_with_a_slip('toml').pattern}|(?:{_SHEET_ENDING})toml)")
-"""The ending of a cover note, also with a slip."""
+"""The ending of a cover note, even with a slip."""
 _NOTES_ELSEWHERE = frozenset({"yaml", "yml", "ini", "cfg", "conf", "note", "notes", "json", "md", "txt", "text"})
-"""How a note ends that was written for another program: one only behind the whole name of a sheet."""
+"""The endings of notes for other programs; one counts only after the whole name of a sheet."""
 _FURTHER_ENDINGS = frozenset({"", "plan", "bak", "old", "orig", "gz", "zip", "xls", "xlsm", "ods"}) | _NOTES_ELSEWHERE
 
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """The kind of a name in the folder. Settled: nobody has written to it for a while."""
+    """The kind of entry in the folder. Settled: nobody has written to it for a while."""
 
     is_file: bool
     is_folder: bool
@@ -74,10 +74,10 @@ class RefusedFile:
 
 @dataclass(slots=True)
 class FolderState:
-    """The files of a drop folder: the sheets to take, those to refuse, and those that are left there.
+    """The files of a drop folder: sheets to take, files to refuse, and files to leave.
 
-    `left`: name -> why a person should look at it. `waiting` may still become ready by itself; `unfinished` are files
-    under the name of a transfer.
+    `left` gives, by name, why a person should look at it. `waiting` files may still become ready by themselves;
+    `unfinished` ones have the name of a transfer.
     """
 
     ready: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ class FolderState:
 
 
 def sorted_files(entries: Mapping[str, FolderEntry]) -> FolderState:
-    """Sort the names of a drop folder; hidden ones and those of systems are left out."""
+    """Sort the names of a drop folder, leaving out hidden files and those of operating systems."""
     found = FolderState()
     unfinished = {name: future for name in entries if (future := _future_name(name)) is not None}
     found.unfinished = sorted(unfinished)
@@ -122,7 +122,7 @@ def is_sheet(name: str) -> bool:
 
 
 def is_companion(name: str) -> bool:
-    """Whether a name is that of a cover note or a plan, also of one that is misspelt."""
+    """Whether a name is that of a cover note or a plan, even misspelt."""
     return _is_note(name) or _is_plan(name)
 
 
@@ -133,7 +133,7 @@ def companions_of(name: str) -> Sequence[str]:
 
 
 def is_meant_for(companion: str, sheet: str) -> bool:
-    """Whether a cover note or a plan has the name of a sheet, but for endings, case, blanks and Unicode form."""
+    """Whether a note or plan is named like a sheet, ignoring endings, case, blanks and Unicode form."""
     return _root(companion) == _root(sheet)
 
 
@@ -165,7 +165,7 @@ def _sort_file(
 
 
 def _sort_stray(name: str, entries: Mapping[str, FolderEntry], sheets: Iterable[str], found: FolderState) -> None:
-    """Sort a note or a plan that belongs to no sheet: those that it seems to be meant for are refused for it."""
+    """Sort a note or plan that belongs to no sheet, refusing the sheets that it may be meant for."""
     if any(is_meant_for(name, sheet) for sheet in sheets):
         found.waiting.append(name)
         return
@@ -182,7 +182,7 @@ def _leave(name: str, entry: FolderEntry, why: str, found: FolderState) -> None:
 
 
 def _stray_error(stray: str, sheet: str) -> PaygwError:
-    """Return why a sheet is refused for a note or a plan that almost has its name."""
+    """Return the error for a sheet refused because a note or plan almost has its name."""
     if not _is_plan(stray):
         note = f"{sheet}{NOTE_ENDING}"
         return SheetError(
@@ -224,13 +224,13 @@ def _is_ignored(name: str) -> bool:
 
 
 def _future_name(name: str) -> str | None:
-    """Return the name that a file will have when its transfer has ended; None for any other file."""
+    """Return the name that a file will have when its transfer ends; None for any other file."""
     match = (_RSYNC if name.startswith(_HIDDEN) else _UNFINISHED).fullmatch(name)
     return None if match is None else match[1]
 
 
 def _is_note(name: str) -> bool:
-    """Whether a file is a cover note by its name; a sheet of Tom's (`payroll.tom.csv`) is none."""
+    """Whether a file name is that of a cover note; `payroll.tom.csv`, a sheet of Tom's, is not."""
     if name.lower().endswith(SHEET_ENDINGS):
         return "toml" in _endings(name)
     return any(_NOTE.fullmatch(ending) for ending in _endings(name))
@@ -241,7 +241,7 @@ def _is_plan(name: str) -> bool:
 
 
 def _notes_beside(names: Sequence[str], sheets: Sequence[str]) -> set[str]:
-    """Return those that have the whole name of a sheet, and then an ending of notes for other programs."""
+    """Return the names made of a sheet's whole name and another program's ending for notes."""
     there = {spelled_alike(sheet) for sheet in sheets}
     found = ((name, *spelled_alike(name).rpartition(".")) for name in names)
     return {name for name, sheet, _, ending in found if sheet in there and ending in _NOTES_ELSEWHERE}
@@ -256,7 +256,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _root(name: str) -> str:
-    """Return the name of a file in one spelling, without endings and marks of copies."""
+    """Return a file name in one spelling, without endings and copy marks."""
     parts = _parts(name)
     while len(parts) > 1 and (
         parts[-1] in _FURTHER_ENDINGS or re.fullmatch(f"{_SHEET_ENDING}|{_NOTE.pattern}", parts[-1])

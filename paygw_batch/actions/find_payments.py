@@ -12,12 +12,12 @@ _ABROAD = "00"
 
 
 def is_number(typed: str) -> bool:
-    """Return whether a text is a number, and not a word: digits, with separators between them."""
+    """Return whether a text is a number rather than a word: digits, perhaps with separators."""
     return _NUMBER.fullmatch(typed) is not None and len(_digits(typed)) >= _SHORTEST_NUMBER
 
 
 def spellings_of_number(typed: str, numbers: Iterable[MobileNumbers]) -> list[str]:
-    """Return the forms in which a journal may hold a number that a person typed: whole, and the local part.
+    """Return the forms in which a journal may hold a typed number: whole, and its local part.
 
     A journal has international numbers without the plus, or national ones with a leading zero. The person may have
     typed either, in any country.
@@ -43,14 +43,14 @@ def _digits(typed: str) -> str:
 
 
 MAX_FOUND = 500
-"""The maximum number of payments shown: a search that fits more is too wide to answer a question about one person."""
+"""The maximum number of payments shown: a search with more matches is too broad for a question about one person."""
 _SHORTEST_BEGINNING = 3
 
 
 def payment_search(text: str, numbers: Iterable[MobileNumbers]) -> PaymentSearch:
-    """Return the search for a typed text: one number in any spelling, or words of a name, or an order id.
+    """Return the search for a typed text: a number in any spelling, words of a name, or an order id.
 
-    `numbers` says how each country's mobile numbers are written.
+    `numbers` describes each country's mobile numbers.
     """
     countries = list(numbers)
     typed = text.strip()

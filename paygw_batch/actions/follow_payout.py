@@ -1,7 +1,7 @@
-"""Looks up a batch for people who follow it on a page: counts, sums, rows by page, one row with its history.
+"""Looks up a batch for people who follow it on a page: counts, sums, pages of rows, and one row with its history.
 
-Everything is read from the journal. Who holds it is asked without touching its lock: a row in flight is being sent
-while a run is alive, and in doubt after it.
+Everything is read from the journal. Its holder is found without touching its lock: a row in flight is being sent while
+a run is alive, and in doubt after that.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ from paygw_batch.wiring.journal import place_of
 class FollowedBatch:
     """A batch as a page shows it: the number of rows in each state, and their sums by currency.
 
-    `running` is who holds the journal for a run, of this batch or another one.
+    `running` is the process that holds the journal for a run, of this batch or another one.
     """
 
     record: BatchRecord
@@ -72,7 +72,7 @@ class FollowedRow:
 
 @dataclass(frozen=True, slots=True)
 class FollowedRowHistory:
-    """One row with everything that is known about it. `step` is the next one for a person; None: there is none."""
+    """One row with everything known about it. `step` is a person's next step; None if there is none."""
 
     followed: FollowedRow
     payment: FoundPayment
@@ -82,7 +82,7 @@ class FollowedRowHistory:
 
 
 def running_now(settings: Settings) -> LockHolder | None:
-    """Return the run that holds the journal; None: there is none. The lock is not touched."""
+    """Return the run that holds the journal, without touching the lock; None if there is none."""
     holder = place_of(settings).holder()
     return holder if holder is not None and holder.kind is not HolderKind.LISTENER else None
 
@@ -93,8 +93,8 @@ def followed_batch(
     record: BatchRecord,
     tallies: Callable[[], Sequence[StateTally]] | None = None,
 ) -> FollowedBatch:
-    """Return counts and sums of a batch; `tallies` counts it, unless the journal is to do so."""
-    # Who runs is asked first: rows counted before a run that has just ended would seem to be left over.
+    """Return a batch's counts and sums; `tallies`, if given, replaces the journal's own count."""
+    # Look for the run first: rows counted before a run that has just ended would seem to be left over.
     running, units = running_now(settings), minor_units_by_currency()
     counts: Counter[str] = Counter()
     minor: dict[str, Counter[str]] = {}
@@ -127,7 +127,7 @@ def followed_rows(
 
 
 def followed_row(settings: Settings, journal: JournalReader, record: BatchRecord, row: int) -> FollowedRowHistory:
-    """Return everything about one row. Raises `UsageError` when the batch has no such row."""
+    """Return everything about one row. Raises `UsageError` if the batch has no such row."""
     standing = next(journal.rows(record.number, numbers={row}), None)
     if standing is None:
         raise UsageError(say("Row {row} is not part of this payout.", row=row))

@@ -1,4 +1,4 @@
-"""Forgets people whom the journal paid: all from before a date, or one person, by one person's word or by an order."""
+"""Forgets people whom the journal paid (all before a date, or one person), on one person's word or by an order."""
 
 import re
 from collections.abc import Sequence
@@ -33,16 +33,16 @@ _MAX_PAYMENTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The payments whose payees were forgotten, and where bytes of them can still be."""
+    """The payments whose payees were forgotten, and where traces of them may remain."""
 
     chosen: Forgettable
     old_pages: OldPages
 
 
 def cut_off(settings: Settings, typed: str | None) -> str:
-    """Return the date up to which people are forgotten: as typed, or by the years of `[retention]`.
+    """Return the date before which people are forgotten: as typed, or from the years of `[retention]`.
 
-    Raises `UsageError` if there is neither, or it is no date that has come.
+    Raises `UsageError` if there is neither, or the text is not a past date.
     """
     today = utc_now().date()
     if typed is None:
@@ -76,7 +76,7 @@ def choose(settings: Settings, journal: JournalReader, *, before: str | None, pe
 
 
 def forget_by_word(settings: Settings, journal: Journal, chosen: Forgettable, by: str) -> Forgotten:
-    """Forget people on the word of one person. Raises `ApprovalError` if it takes two."""
+    """Forget people on one person's word. Raises `ApprovalError` if two people must agree."""
     if policy_of(settings) is not None:
         raise ApprovalError(
             say("The configuration has [approval]: two people decide who is forgotten."),
@@ -88,7 +88,7 @@ def forget_by_word(settings: Settings, journal: Journal, chosen: Forgettable, by
 def prepare_forget_order(
     settings: Settings, journal: JournalReader, chosen: Forgettable, maker: ApprovalKey
 ) -> ForgetOrder:
-    """Return the order to forget people, signed by its maker. It is written nowhere yet."""
+    """Return the order to forget people, signed by its maker, without writing it anywhere."""
     known_maker(maker.public, required_policy(settings), say("No order was written."))
     if not chosen.batches:
         raise UsageError(say("There is no one to forget, so no order was written."))
@@ -97,9 +97,9 @@ def prepare_forget_order(
 
 
 def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> Forgotten:
-    """Forget the people whom an order of two people names, once.
+    """Forget the people named by two people's order, once.
 
-    Of one that was carried out before, what is left in the log of the journal is removed, and nobody else is forgotten.
+    Carrying out an order again only removes what is left in the journal's log; nobody else is forgotten.
     """
     if was_carried_out(order, journal):
         nobody = Forgettable(order.content.before, {}, ())
@@ -119,7 +119,7 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
 
 
 def files_elsewhere(journal: JournalReader, chosen: Forgettable) -> Sequence[Path]:
-    """Return the files of the forgotten batches that are still there: sheets, and the outputs beside them."""
+    """Return the remaining files of the forgotten batches: sheets, and the outputs beside them."""
     found: dict[Path, None] = {}
     for record in journal.batches():
         if record.number in chosen.batches and record.sheet_path:

@@ -1,4 +1,4 @@
-"""Keeps a sheet as it was read, beside its file, with the memory of its checks: a correction starts no process."""
+"""Keeps a parsed sheet beside its file, with the memory of its checks, so that a correction starts no process."""
 
 import json
 from collections import OrderedDict
@@ -18,11 +18,11 @@ from paygw_batch.sheet.model import Sheet
 _FRAMES = ("content", "defects", "warnings")
 _VALUES = "sheet.json"
 MAX_KEPT_ROWS = 200_000
-"""A larger sheet is read again from its file: the pages have no memory for it."""
+"""A larger sheet is read from its file again: the pages lack the memory for it."""
 
 
 def keep_sheet(sheet: Sheet, folder: Path, reading: str) -> None:
-    """Keep a sheet in `folder`. `reading` is the text by which it is found again: of which bytes, read in which way."""
+    """Keep a sheet in `folder`. `reading` identifies it later: its bytes, and how they were read."""
     folder.mkdir(mode=0o700, exist_ok=True)
     forget_sheet(folder)
     if sheet.frame.height > MAX_KEPT_ROWS:
@@ -34,7 +34,7 @@ def keep_sheet(sheet: Sheet, folder: Path, reading: str) -> None:
 
 
 def forget_sheet(folder: Path) -> None:
-    """Keep a sheet no longer."""
+    """Discard a kept sheet."""
     (folder / _VALUES).unlink(missing_ok=True)
 
 
@@ -45,7 +45,7 @@ def has_kept(folder: Path, reading: str) -> bool:
 
 
 def kept_sheet(folder: Path, reading: str) -> Sheet | None:
-    """Return the sheet that was read as `reading` says; None if no such sheet is kept."""
+    """Return the sheet that was read as `reading` says; None if it is not kept."""
     kept = _kept(folder)
     if kept is None or kept["reading"] != reading:
         return None
@@ -66,25 +66,25 @@ def _kept(folder: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class CheckMemory:
-    """The memory of a sheet's checks from one correction to the next."""
+    """Remembers a sheet's checks from one correction to the next."""
 
     judged: JudgeMemory = field(default_factory=JudgeMemory)
     compared: ComparisonMemory = field(default_factory=ComparisonMemory)
 
 
 MAX_SHEETS = 2
-"""A sheet of 200,000 rows takes about 100 MB: the pages have room for two. A third starts with an empty memory."""
+"""A sheet of 200,000 rows takes about 100 MB, and the pages have room for two. A third starts with an empty memory."""
 
 
 class CheckMemories:
-    """The memory of each payout in preparation, by its number. It may be called from several threads."""
+    """The memory of each payout in preparation, by its number. Safe to call from several threads."""
 
     def __init__(self) -> None:
         self._memories: OrderedDict[str, CheckMemory] = OrderedDict()
         self._lock = Lock()
 
     def of(self, number: str) -> CheckMemory:
-        """Return the memory of a payout; an empty one for a payout that was not corrected lately."""
+        """Return the memory of a payout, empty if it was not corrected recently."""
         with self._lock:
             memory = self._memories.setdefault(number, CheckMemory())
             self._memories.move_to_end(number)

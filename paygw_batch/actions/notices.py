@@ -1,8 +1,8 @@
-"""Notifies people by e-mail and webhook: writes notices to the outbox when something happens, and sends those due.
+"""Notifies people by e-mail and webhook: writes notices to the outbox as things happen, and sends those due.
 
-The end of a run is no fact of a journal: a run that is killed writes none. So its notice is written before its first
-row leaves, and is due when the run is over, however it ended; its figures are taken when it is first sent. Nothing here
-holds up a payout or changes an exit code.
+The end of a run is not a fact in the journal, because a killed run writes nothing. So its notice is written before its
+first row leaves, and becomes due when the run is over, however it ended; its figures are taken when it is first sent.
+Nothing here holds up a payout or changes an exit code.
 """
 
 import platform
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
     from paygw_batch.notices.mail import Attachment
 
 AFTER_A_RUN_S = 20.0
-"""How long a command that has done its work stays to send notices. What is left waits for the next one."""
+"""How long a finished command stays to send notices. The rest waits for the next command."""
 BY_ITSELF_S = 300.0
-"""How long `notices send` takes at most: less than the shortest pause between two tries of one notice."""
+"""The time limit of `notices send`: less than the shortest pause between two tries of one notice."""
 _AT_ONCE = 500
 _DIED_LATELY = timedelta(days=30)
-"""A worker that died earlier causes no notice: notices may have been set up since."""
+"""Workers that died earlier cause no notice, because notices may have been set up since."""
 _MAX_FILE_BYTES = 10 * 2**20
 _SERVER_IS_DOWN = frozenset(TroubleKind) - {TroubleKind.REFUSED}
-"""The troubles that the next notice on the same way would have as well."""
+"""Problems that would also affect the next notice sent the same way."""
 
 
 @dataclass(slots=True)
 class Delivered:
-    """The result of sending the notices that were due; `fault` says why none can be sent."""
+    """The result of sending due notices; `fault` says why none can be sent."""
 
     sent: int = 0
     failed: int = 0
@@ -63,7 +63,7 @@ class Delivered:
 
 
 def expect_end(settings: Settings, journal: Journal, batch: BatchRecord, tell: Tell) -> None:
-    """Write the notice of a run of a batch, which is about to send its first row."""
+    """Write the notice for a batch's run that is about to send its first row."""
     recipients = recipients_of(settings, Occasion.RUN_ENDED)
     if recipients:
         with _told_apart(tell):
@@ -75,7 +75,7 @@ def expect_end(settings: Settings, journal: Journal, batch: BatchRecord, tell: T
 def tell_of_refused_sheet(
     settings: Settings, sheet: str, defects: int, answer: Path | None, tell: Tell, *, subject: str = ""
 ) -> None:
-    """Write the notice that a sheet was refused, once for a `subject`; `answer` is the file that says why."""
+    """Write the notice that a sheet was refused, once for each `subject`; `answer` is the file that says why."""
     content = {"sheet": _plain(sheet), "defects": defects, "answer": "" if answer is None else _plain(str(answer))}
     recipients = recipients_of(settings, Occasion.SHEET_REFUSED)
     notice = NewNotice(Occasion.SHEET_REFUSED, _plain(subject) or token_hex(8), "", recipients, content)
@@ -83,7 +83,7 @@ def tell_of_refused_sheet(
 
 
 def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> list[NewNotice]:
-    """Return the notice that a new plan waits for approval, if it has recipients; `path` is its page in the console."""
+    """Return the notice that a new plan waits for approval, if anyone receives it; `path` is its console page."""
     recipients, policy = recipients_of(settings, Occasion.PLAN_WAITS), policy_of(settings)
     if not recipients or policy is None or document.approvals or not needs_approval(document.content, policy):
         return []
@@ -102,21 +102,21 @@ def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> 
 
 
 def unheard(sentence: str) -> None:
-    """Tell nobody: there is no person at this call."""
+    """Ignore a sentence: nobody is there to read it."""
 
 
 def add_notices(settings: Settings, notices: Sequence[NewNotice], tell: Tell = unheard) -> None:
-    """Write notices to the outbox, in a transaction of their own."""
+    """Write notices to the outbox in a separate transaction."""
     if any(notice.recipients for notice in notices):
         with _told_apart(tell), place_of(settings).outbox(write=True) as outbox:
             outbox.add(notices, timestamp(utc_now()))
 
 
 def send_due(settings: Settings, channels: Channels, *, within_s: float, again: bool = False) -> Delivered:
-    """Send the notices that are due, for at most `within_s`; with `again`, also those that wait for a later try.
+    """Send due notices for at most `within_s`; with `again`, also those that wait for a later try.
 
-    A server can hold a connection open for ever, and a name server as well: the work is done in a thread that dies with
-    the process. What it was sending then is sent again later, with the same id.
+    A mail or name server can stall for ever, so the work is done in a thread that dies with the process. A notice cut
+    off this way is sent again later, with the same id.
     """
     done = Delivered()
     if not has_notices(settings):
@@ -130,7 +130,7 @@ def send_due(settings: Settings, channels: Channels, *, within_s: float, again: 
 
 
 def send_after(settings: Settings, channels: Channels, tell: Tell) -> None:
-    """Send the notices that are due at the end of a command. A signal ends the wait, and changes nothing else."""
+    """Send due notices at the end of a command. A signal ends the wait, and changes nothing else."""
     with suppress(KeyboardInterrupt):
         done = send_due(settings, channels, within_s=AFTER_A_RUN_S)
         if done.fault:
@@ -141,18 +141,18 @@ def send_after(settings: Settings, channels: Channels, tell: Tell) -> None:
 
 @dataclass(slots=True)
 class _Delivery:
-    """One round of sending, inside its thread."""
+    """One round of sending, in its thread."""
 
     settings: Settings
     channels: Channels
     done: Delivered
     until_s: float
     down: set[str] = field(default_factory=set)
-    """The ways that are not tried again in this round."""
+    """The channels not tried again in this round."""
 
     def run(self, *, again: bool) -> None:
         with place_of(self.settings).outbox(write=True) as outbox:
-            if not outbox.may_send:  # the login of a worker: the desk's hosts send
+            if not outbox.may_send:  # a worker's login: the desk's hosts send
                 self.done.has_ended = True
                 return
             with journal_to_read(self.settings) as journal:
@@ -160,9 +160,7 @@ class _Delivery:
             if again:
                 outbox.hurry(utc_now())
             due = outbox.due(utc_now(), limit=_AT_ONCE)
-            with journal_to_read(
-                self.settings
-            ) as journal:  # as it is once the runs are over that the notices are about
+            with journal_to_read(self.settings) as journal:  # read once the runs that the notices are about are over
                 for notice in due:
                     if time.monotonic() >= self.until_s:
                         return
@@ -189,7 +187,7 @@ class _Delivery:
 
 
 def _deliver(settings: Settings, channels: Channels, done: Delivered, until_s: float, *, again: bool) -> None:
-    """Send the notices that are due. No failure here ends the command."""
+    """Send the due notices. No failure here ends the command."""
     try:
         with speaking(settings.notices.language):
             _Delivery(settings, channels, done, until_s).run(again=again)
@@ -202,7 +200,7 @@ def _deliver(settings: Settings, channels: Channels, done: Delivered, until_s: f
 
 
 def deliver(settings: Settings, channels: Channels, notice: KeptNotice, content: Mapping[str, Any]) -> Trouble | None:
-    """Send one notice; return why it was not taken, or None."""
+    """Send one notice; return why it was not accepted, or None."""
     if notice.recipient == WEBHOOK:
         if channels.webhook is None:
             return Trouble(TroubleKind.NOT_CONFIGURED)
@@ -228,9 +226,9 @@ def deliver(settings: Settings, channels: Channels, notice: KeptNotice, content:
 
 
 def _attachment(settings: Settings, notice: KeptNotice, content: Mapping[str, Any]) -> "Attachment | None":
-    """Return the marked rows of a refused sheet, for a recipient who may get payees' data; None for all others.
+    """Return the marked rows of a refused sheet if the recipient may get payees' data, otherwise None.
 
-    With a database none goes: its lines are written on other hosts, and must not make this one mail its files.
+    With a database nothing is attached: other hosts write its lines, and must not make this one mail its files.
     """
     if notice.occasion is not Occasion.SHEET_REFUSED or notice.recipient not in settings.notices.personal_data:
         return None
@@ -243,7 +241,7 @@ def _attachment(settings: Settings, notice: KeptNotice, content: Mapping[str, An
 
 
 def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mapping[str, Any]:
-    """Return the figures of a run that ended: the rows of its batch by state, and their sums."""
+    """Return the figures of a finished run: its batch's rows by state, and their sums."""
     record = journal.batch(batch)
     if record is None:
         return {"sheet": batch, "batch": batch, "rows": 0, "states": {}, "totals": {}, "at": timestamp(utc_now())}
@@ -264,7 +262,7 @@ def run_figures(settings: Settings, journal: JournalReader, batch: str) -> Mappi
 def found_in_journal(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
     """Yield the notices that only the journal knows of: old doubts, contradictions, dead workers.
 
-    Nothing is lost by looking late: the journal keeps the events, and the outbox those that were reported.
+    Looking late loses nothing: the journal keeps the events, and the outbox those already reported.
     """
     yield from _doubts(settings, journal, outbox, now)
     yield from _contradictions(settings, journal, outbox)
@@ -272,7 +270,7 @@ def found_in_journal(settings: Settings, journal: JournalReader, outbox: Outbox,
 
 
 def _contradictions(settings: Settings, journal: JournalReader, outbox: Outbox) -> Iterator[NewNotice]:
-    """Yield a notice for each batch with messages that a person must look at: once for each message."""
+    """Yield a notice for each batch with messages that a person must check, once for each message."""
     if not (recipients := recipients_of(settings, Occasion.CONTRADICTED)):
         return
     found, times = journal.messages(), defaultdict[str, list[str]](list)
@@ -304,7 +302,7 @@ def _deaths(settings: Settings, now: datetime) -> Iterator[NewNotice]:
 
 
 def tell_of_key(settings: Settings, key: SigningKey, tell: Tell) -> None:
-    """Write the notice that the private key expires soon, or has expired: each once."""
+    """Write the notice that the private key expires soon or has expired, once each."""
     days = key.custody.days_left(utc_now().date())
     if key.custody.expires is None or days is None or days >= EXPIRY_WARNING_DAYS:
         return
@@ -317,7 +315,7 @@ def tell_of_key(settings: Settings, key: SigningKey, tell: Tell) -> None:
 
 
 def tell_of_disk(settings: Settings, free: int, tell: Tell) -> None:
-    """Write the notice that the disk of the journal has too little room for a run: once a day."""
+    """Write the notice that the journal's disk lacks room for a run, once a day."""
     host, today = platform.node(), utc_now().date().isoformat()
     told = {"what": "disk", "host": _plain(host), "free_bytes": free}
     recipients = recipients_of(settings, Occasion.RUNS_OUT)
@@ -325,7 +323,7 @@ def tell_of_disk(settings: Settings, free: int, tell: Tell) -> None:
 
 
 def _doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: datetime) -> Iterator[NewNotice]:
-    """Yield a notice for each batch with rows that have been in doubt for too long: once for each row."""
+    """Yield a notice for each batch with rows in doubt for too long, once for each row."""
     recipients, hours = recipients_of(settings, Occasion.IN_DOUBT), settings.notices.in_doubt_h
     if not recipients:
         return
@@ -346,18 +344,18 @@ def _doubts(settings: Settings, journal: JournalReader, outbox: Outbox, now: dat
 
 
 def _link(settings: Settings, path: str) -> str:
-    """Return the address of a page of the console; empty if there is none."""
+    """Return the address of a console page; empty if there is none."""
     return "" if settings.console.origin is None else f"{settings.console.origin}{path}"
 
 
 def _plain(text: str) -> str:
-    """Return a text that can be written in UTF-8: the name of a file may not be."""
+    """Return a text in valid UTF-8, since a file name may not be."""
     return text.encode(errors="replace").decode()
 
 
 @contextmanager
 def _told_apart(tell: Tell) -> Iterator[None]:
-    """Say that a notice cannot be written, and go on."""
+    """Report that a notice cannot be written, and continue."""
     try:
         yield
     except PaygwError as error:
@@ -365,7 +363,7 @@ def _told_apart(tell: Tell) -> Iterator[None]:
 
 
 def move_notices(old: JournalPlace, new: JournalPlace) -> None:
-    """Copy the unsent notices of a journal that was moved to its new outbox."""
+    """Copy the unsent notices of a moved journal to its new outbox."""
     with old.outbox(write=False) as before:
         waiting = [one for one in before.listed(limit=_AT_ONCE) if one.sent_at is None]
     if waiting:
@@ -374,7 +372,7 @@ def move_notices(old: JournalPlace, new: JournalPlace) -> None:
 
 
 def mail_trouble(channels: Channels) -> Trouble | None:
-    """Return why the mail server cannot be used, or None; it is given as long as a command gives it at its end."""
+    """Return why the mail server cannot be used, or None, within the time that a command gives it at its end."""
     if (server := channels.mail) is None:
         return None
     found: list[Trouble | None] = []
@@ -385,6 +383,6 @@ def mail_trouble(channels: Channels) -> Trouble | None:
 
 
 def listed_notices(settings: Settings, *, limit: int = 1_000) -> Sequence[KeptNotice]:
-    """Return the newest notices of the journal, those that were not sent first. Nothing is written."""
+    """Return the journal's newest notices, unsent ones first, without writing anything."""
     with place_of(settings).outbox(write=False) as outbox:
         return outbox.listed(limit=limit)

@@ -1,7 +1,7 @@
-"""Keeps one payout in preparation in a folder: the sheet as received, corrections, results of the check, and its plan.
+"""Keeps one payout in preparation in a folder: the sheet as received, corrections, check results, and its plan.
 
-Each file is written whole or not at all, so that a killed process leaves the former one. No file says how far a
-payout has come: that is read from the files, the journal, and the run's process.
+Each file is written whole or not at all, so a killed process leaves the previous one. No file stores the payout's
+progress, which is read from the files, the journal, and the run's process.
 """
 
 import filecmp
@@ -34,19 +34,18 @@ _CHECKED = "checked.json"
 FOUND = "found.parquet"
 """Every defect and warning: `row, column, value, code, message, correction, is_defect`."""
 HEADINGS = "headings"
-"""The question what each column of a sheet is, beside those of `errors.Asked`."""
+"""The question about the meaning of each column, besides those of `errors.Asked`."""
 ROWS = "rows.parquet"
 """The sender's own table with all corrections: `row`, then its columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadedSheet:
-    """A sheet as it was uploaded: by whom, when, and how it is read.
+    """A sheet as it was uploaded: by whom, when, and how to read it.
 
-    `repeats_meant` is the batch that its maker said it is meant to repeat. `sent_back` says by whom and why the plan
-    was sent back; empty for one that was not. `stated_rows` and `stated_sums` are the control totals that its maker
-    typed; `title` is the name that its maker gave the payout. `look_again` are rows that were left out of the file
-    before, and are other rows in this one.
+    `repeats_meant` is the batch that its maker meant to repeat. `sent_back` says who sent the plan back and why; empty
+    if nobody did. `stated_rows` and `stated_sums` are the control totals that the maker typed, and `title` the maker's
+    name for the payout. `look_again` are row numbers left out of an earlier file that are other rows in this one.
     """
 
     name: str
@@ -64,12 +63,12 @@ class UploadedSheet:
 
     @property
     def called(self) -> str:
-        """The name of the payout: the one that its maker gave it, or else that of the file."""
+        """The name of the payout: its maker's, or otherwise the file's."""
         return self.title or self.name
 
     @property
     def answers(self) -> SheetAnswers:
-        """How it is read, if it leaves that open."""
+        """Answers to the questions that the sheet leaves open about reading it."""
         return SheetAnswers(self.reference, self.worksheet, self.encoding)
 
     @property
@@ -80,7 +79,7 @@ class UploadedSheet:
 
 @dataclass(frozen=True, slots=True)
 class FoundKind:
-    """A kind of defect or warning in a sheet, how it is explained, and the number of rows that have it."""
+    """A kind of defect or warning in a sheet, its explanation, and the number of rows that have it."""
 
     code: str
     label: str
@@ -103,46 +102,46 @@ class RepeatedPayout:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSheet:
-    """The result of the check of a sheet that could be read, with all corrections."""
+    """The result of checking a readable sheet, with all corrections."""
 
     batch: str
     rows: int
     payable: int
-    """The rows that can be paid. Of these, `known` are in an earlier payout and are not sent again."""
+    """The rows that can be paid, of which `known` are in an earlier payout and are not sent again."""
     known: int
     rows_to_mend: int
     is_ready: bool
-    """Whether its plan can be signed, when it `is_drafted`: that is done by a check of the whole file."""
+    """Whether its plan can be signed once it `is_drafted`, which takes a check of the whole file."""
     is_drafted: bool
     repeat: RepeatedPayout | None
     is_meant: bool
-    """Whether its maker said that it is meant to repeat that batch; true of a sheet that repeats none."""
+    """Whether its maker meant to repeat that batch; True if it repeats none."""
     left_out: Sequence[int]
     mended: Sequence[tuple[int, str]]
-    """Row and column of each mended cell."""
+    """Row and column of each corrected cell."""
     kinds: Sequence[FoundKind]
     wrong_totals: Sequence[str]
-    """A sentence for each control total that the sheet does not have."""
+    """A sentence for each control total that the sheet does not match."""
     totals: Sequence[tuple[str, int, str]]
-    """Currency, rows and sum of the rows that can be paid."""
+    """Currency, number of rows and sum of the payable rows."""
     of_sheet: Sequence[str]
-    """The warnings about the sheet as a whole."""
+    """The warnings about the whole sheet."""
     notes: Sequence[str]
     columns: Sequence[str]
     headings: Mapping[str, str]
-    """Column -> the sender's own heading."""
+    """The sender's own heading for each column."""
     guesses: Sequence[GuessedHeading]
     known_columns: Sequence[str]
-    """The columns that a heading can be given the meaning of."""
+    """The columns that a heading can be assigned to."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableSheet:
-    """The result of the check of a sheet that could not be read: why, and its headings where these are the reason.
+    """The result of checking an unreadable sheet: why, and its headings if they are the reason.
 
-    Where an answer is all that it lacks, `asks` is its name in `UploadedSheet` (`reference`, `worksheet`, `encoding`),
-    or `HEADINGS`: `message` then says which columns are open. `question` asks for it, `choices` are the answers to
-    choose from, or the one to suggest, and `samples` are texts of the sheet, read as the first choice would have them.
+    If only an answer is missing, `asks` is its name in `UploadedSheet` (`reference`, `worksheet`, `encoding`), or
+    `HEADINGS`, and then `message` lists the open columns. `question` asks for it, `choices` are the possible answers or
+    a suggestion, and `samples` are texts of the sheet, read according to the first choice.
     """
 
     message: str
@@ -156,10 +155,10 @@ class UnreadableSheet:
 
 
 class NamedFolder:
-    """A private folder of the pages, for one thing that people work on. `number` is its random name, in hex."""
+    """A private folder of the pages, for one piece of work. `number` is its random name, in hex."""
 
     FIRST: ClassVar[str]
-    """The file that is written when the folder is whole: a folder without it is none."""
+    """The file written last; a folder without it does not count."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -182,7 +181,7 @@ class NamedFolder:
         return self.path.name
 
     def remove(self) -> None:
-        """Remove the folder with everything in it; another click may have begun."""
+        """Remove the folder with everything in it, even if another click has begun to."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self.path)
 
@@ -207,7 +206,7 @@ class PayoutFolder(NamedFolder):
 
     @property
     def sheet(self) -> Path:
-        """The path of the sheet: it has the name that its sender gave it."""
+        """The path of the sheet, which keeps the name that its sender gave it."""
         return self.path / "sheet" / self.uploaded.name
 
     @property
@@ -217,23 +216,23 @@ class PayoutFolder(NamedFolder):
 
     @property
     def version(self) -> str:
-        """A digest of the file, of how it is read and of its corrections: a page says which version it shows."""
+        """A digest of the file, how it is read, and its corrections, by which a page names the version it shows."""
         mending = self.mending_file.read_bytes() if self.mending_file.exists() else b""
         digests = (hashlib.sha256(part).digest() for part in (self._upload_bytes(), mending))
         return hashlib.sha256(b"".join(digests)).hexdigest()[:32]
 
     @property
     def was_read(self) -> bool:
-        """Whether these bytes could be read before."""
+        """Whether these bytes have been read successfully before."""
         return (self.path / ROWS).exists()
 
     @property
     def kept(self) -> Path:
-        """The path of the folder in which the sheet is kept as it was read."""
+        """The path of the folder that keeps the parsed sheet."""
         return self.path / "read"
 
     def reading(self, mending: Mending) -> str:
-        """Return the text that says which bytes are read, and in which way: all that cells depend on."""
+        """Return a text for the bytes to read and how to read them: everything that the cells depend on."""
         uploaded = self.uploaded
         return json.dumps(
             [mending.sheet_sha256, uploaded.name, uploaded.worksheet, uploaded.encoding, dict(mending.columns)]
@@ -245,7 +244,7 @@ class PayoutFolder(NamedFolder):
         return self.path / "plan.json"
 
     def note(self, uploaded: UploadedSheet) -> None:
-        """Write how the sheet is read, and its maker's words about it."""
+        """Record how to read the sheet, and its maker's statements about it."""
         self._upload = json.dumps(asdict(uploaded), ensure_ascii=False).encode()
         write_whole(self.path / "upload.json", self._upload)
 
@@ -255,20 +254,20 @@ class PayoutFolder(NamedFolder):
         return read_mending(self.mending_file) if self.mending_file.exists() else None
 
     def mend(self, mending: Mending) -> None:
-        """Replace the corrections. Check and plan are about the sheet as it was, and go first."""
+        """Replace the corrections. Check and plan describe the former sheet, and are removed first."""
         self.forget_plan()
         self.forget_check()
         write_mending(mending, self.mending_file)
 
     def has_sheet(self, name: str, content: Path) -> bool:
-        """Whether the file `content`, called `name`, is the sheet already."""
+        """Whether the sheet already is the file `content`, named `name`."""
         return self.uploaded.name == plain_file_name(name) and filecmp.cmp(self.sheet, content, shallow=False)
 
     def replace_sheet(self, name: str, content: Path) -> None:
-        """Put the file `content` in the place of the sheet: nothing is mended in it yet, and no row is left out.
+        """Replace the sheet with the file `content`, without any corrections or left-out rows.
 
-        Rows that were left out of the file before are to be looked at again. Killed in between, the folder has one of
-        the two files, without corrections.
+        Rows left out of the previous file must be looked at again. If killed in between, the folder has one of the two
+        files, without corrections.
         """
         before, name, mending = self.sheet, plain_file_name(name), self.mending
         left_out = [] if mending is None else sorted(one.row for one in mending.left_out)
@@ -283,18 +282,18 @@ class PayoutFolder(NamedFolder):
             before.unlink()
 
     def forget_plan(self, sent_back: str = "") -> None:
-        """Take the plan and its approvals away; `sent_back` says by whom and why."""
+        """Remove the plan and its approvals; `sent_back` says who sent it back and why."""
         self.plan_file.unlink(missing_ok=True)
         (self.path / "draft.json").unlink(missing_ok=True)
         self.note(replace(self.uploaded, sent_back=sent_back))
 
     def forget_check(self) -> None:
-        """Have the sheet checked again when it is looked at next."""
+        """Have the sheet checked again on the next visit."""
         (self.path / _CHECKED).unlink(missing_ok=True)
 
     @property
     def checked(self) -> CheckedSheet | UnreadableSheet | None:
-        """The result of the check; None while the sheet is not checked as it is now."""
+        """The result of the check; None until the present sheet is checked."""
         try:
             found = json.loads((self.path / _CHECKED).read_bytes())
         except FileNotFoundError:
@@ -308,21 +307,21 @@ class PayoutFolder(NamedFolder):
         )
 
     def write_checked(self, found: CheckedSheet | UnreadableSheet) -> None:
-        """Write the result of the check, when everything that it speaks of has been written."""
+        """Write the result of the check, after everything that it refers to."""
         write_whole(self.path / _CHECKED, json.dumps(asdict(found), ensure_ascii=False).encode())
 
     @property
     def draft(self) -> PlanDocument | None:
-        """The plan as its maker has yet to sign it; None if the sheet cannot be paid yet."""
+        """The plan before its maker signs it; None if the sheet cannot be paid yet."""
         return _plan(self.path / "draft.json")
 
     def write_draft(self, document: PlanDocument) -> None:
-        """Write the plan that the maker is to look at, and to sign."""
+        """Write the plan that the maker will check and sign."""
         write_document(document, self.path / "draft.json")
 
     @property
     def plan(self) -> PlanDocument | None:
-        """The plan that its maker signed, with its approvals; None if there is none."""
+        """The plan signed by its maker, with its approvals; None if there is none."""
         return _plan(self.plan_file)
 
 
@@ -331,7 +330,7 @@ def _plan(path: Path) -> PlanDocument | None:
 
 
 def new_folder(directory: Path, uploaded: UploadedSheet, content: Path, number: str) -> PayoutFolder:
-    """Make the folder `number` for an uploaded sheet; the file `content` is moved into it."""
+    """Create the folder `number` for an uploaded sheet, and move the file `content` into it."""
     name = plain_file_name(uploaded.name)
     path = new_named_folder(directory, number)
     (path / "sheet").mkdir(mode=0o700)
@@ -347,7 +346,7 @@ def new_folder_name() -> str:
 
 
 def new_named_folder(directory: Path, number: str | None = None) -> Path:
-    """Make an empty folder called `number`; None gives it a random name."""
+    """Create an empty folder called `number`; None gives it a random name."""
     make_directory(directory)
     path = directory / (number or new_folder_name())
     path.mkdir(mode=0o700)
@@ -355,20 +354,21 @@ def new_named_folder(directory: Path, number: str | None = None) -> Path:
 
 
 def is_folder_name(number: str) -> bool:
-    """Whether `number` can be the name of such a folder: nothing else is looked up, and no path leads out."""
+    """Whether `number` can name such a folder. Checked before any look-up, so no path leads outside."""
     return len(number) == 2 * _ID_BYTES and set(number) <= set("0123456789abcdef")
 
 
 def move_in(content: Path, path: Path) -> None:
-    """Move a received file to `path`, and make it private."""
+    """Move a received file to `path` and make it private."""
     os.replace(content, path)  # noqa: PTH105 (as written)
     path.chmod(0o600)
 
 
 def plain_file_name(name: str) -> str:
-    """Return the last part of a file's name. Raises `UsageError` for one that no sheet has.
+    """Return the last part of a file name. Raises `UsageError` if no sheet can have it.
 
-    Browsers send whatever the sender's system allows: no part of it leads out of the folder or looks like another name.
+    Browsers send any name that the sender's system allows: no part of it may lead out of the folder or pass for another
+    name.
     """
     last = name.replace("\\", "/").rpartition("/")[2].strip()
     is_plain = last.isprintable() and not last.startswith(".") and 0 < len(last) <= _MAX_NAME
@@ -381,13 +381,13 @@ def plain_file_name(name: str) -> str:
 
 
 def all_folders(directory: Path) -> Iterator[PayoutFolder]:
-    """Yield all payouts in preparation, and those that were started from here; the newest first."""
+    """Yield all payouts in preparation, and those started from here, newest first."""
     with suppress(FileNotFoundError):  # one may have been removed meanwhile
         found = PayoutFolder.all_in(directory)
         yield from sorted(found, key=lambda one: one.path.stat().st_mtime_ns, reverse=True)
 
 
 def uploads_by_batch(directory: Path) -> Mapping[str, UploadedSheet]:
-    """Return the payouts that were prepared here: batch -> its sheet as it was uploaded."""
+    """Return each payout prepared here, as uploaded, by its batch."""
     found = ((one.checked, one) for one in all_folders(directory))
     return {result.batch: one.uploaded for result, one in found if isinstance(result, CheckedSheet)}

@@ -1,4 +1,4 @@
-"""Prepares the plan of a sheet for approval: exactly the instructions to send, and the findings for an approver."""
+"""Prepares a sheet's plan for approval: exactly the instructions to send, and the findings for an approver."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,20 +50,20 @@ class SentBy(Enum):
 
     THIS_PROCESS = "this_process"
     WORKERS_IF_ANY = "workers_if_any"
-    """The workers, where one lives, while this process follows them; otherwise this process."""
+    """Workers, if any are alive, while this process follows them; otherwise this process."""
     WORKERS_UNATTENDED = "workers_unattended"
-    """As before, for a timer: a signal leaves the run to the workers, instead of stopping it."""
+    """Like `WORKERS_IF_ANY`, for a timer: a signal leaves the run to the workers instead of stopping it."""
     WORKERS_LATER = "workers_later"
-    """The workers, also if none lives yet; this process ends."""
+    """Workers, even if none is alive yet; this process ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SheetOptions:
-    """A person's choices for a sheet, each by its name.
+    """A person's choices for a sheet, by name.
 
-    `repeats_meant` says that the sheet is meant to repeat a batch. `first` sends only so many of the due rows (None:
-    all). `is_plan_named`: a person named the plan, and wants nothing to be paid without it.
-    `urgent`: workers leave other batches for it.
+    `repeats_meant`: the sheet is meant to repeat a batch. `first` limits the number of due rows sent (None: all).
+    `is_plan_named`: a person named the plan, and nothing may be paid without it. `urgent`: workers leave other batches
+    for this one.
     """
 
     skip_invalid: bool = False
@@ -80,10 +80,10 @@ class SheetOptions:
 class Submission:
     """A validated sheet, and a person's choices for it.
 
-    `sheet` is its path, `plan` the file of its approved plan, `by` who decides, in the words that the journal keeps.
-    `read` reads and validates the sheet once more (a plan may be in another language), and `corrections` returns
-    those that people made after its upload: the findings of its plan are made again from them. `typed` is the sheet in
-    a command, with the options that say how it is read.
+    `sheet` is its path, `plan` the file of its approved plan, and `by` the person who decides, as the journal records
+    it. `read` reads and validates the sheet again (a plan may be in another language). `corrections` returns the
+    changes made after its upload, from which the plan's findings are recomputed. `typed` is the sheet as written in a
+    command, with the options that say how to read it.
     """
 
     validated: Validated
@@ -112,9 +112,9 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class RefusedSheet:
-    """A sheet of which nothing was sent: for its defects, or because it repeats a batch (`repeat`).
+    """A sheet that was not sent at all, for its defects or because it repeats a batch (`repeat`).
 
-    `states` counts its rows: those that the journal knows keep their state.
+    `states` counts its rows; those known to the journal keep their state.
     """
 
     plan: Plan
@@ -130,9 +130,9 @@ def plan_sheet(
     as_of: datetime | None = None,
     memory: ComparisonMemory | None = None,
 ) -> Plan:
-    """Compare a sheet with the journal, by the settings and the wall clock. Nothing is written.
+    """Compare a sheet with the journal, by the settings and the wall clock, without writing anything.
 
-    With `as_of`, look-alikes and repeats are those that were found then. `memory` is as for `plan_submission`.
+    With `as_of`, look-alikes and repeats are those found at that time. `memory` is as in `plan_submission`.
     """
     return plan_submission(
         asked.validated,
@@ -150,9 +150,9 @@ def plan_sheet(
 
 
 def preview(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield every row of the sheet with the state it has now, part by part: `country, currency, amount, state`.
+    """Yield every row of the sheet in its present state, part by part: `country, currency, amount, state`.
 
-    What is `ready` is what would be sent.
+    Rows that are `ready` would be sent.
     """
     if plan.existing is not None:
         yield from reconciled(journal, plan.existing, minor_units)
@@ -168,7 +168,7 @@ def preview(plan: Plan, journal: JournalReader, minor_units: Mapping[str, int]) 
 
 
 def refused_for_defects(asked: Submission, plan: Plan, journal: JournalReader) -> RefusedSheet | None:
-    """Return the refusal of a sheet with defects, or None: it has none, or they were to be left out.
+    """Return the refusal of a sheet for its defects; None if it has none, or they may be left out.
 
     A defect of the whole sheet (row 0) cannot be left out.
     """
@@ -181,9 +181,9 @@ def refused_for_defects(asked: Submission, plan: Plan, journal: JournalReader) -
 def refused_as_repeat(
     asked: Submission, plan: Plan, journal: JournalReader, conversation: Conversation, *, approved: str = ""
 ) -> RefusedSheet | None:
-    """Return the refusal of a sheet that repeats a batch, or None: it repeats none, or a person said that it is meant.
+    """Return the refusal of a sheet that repeats a batch; None if it repeats none, or a person meant it to.
 
-    `approved` is the batch that the approved plan names as the repeated one.
+    `approved` is the batch that the approved plan says it repeats.
     """
     if plan.repeat is None or asked.options.repeats_meant or plan.is_meant(approved):
         return None
@@ -224,9 +224,9 @@ def prepare_plan(
     *,
     against: str | None,
 ) -> Prepared | RefusedSheet:
-    """Return the plan of a sheet, signed by its maker. It is written nowhere yet.
+    """Return the plan of a sheet, signed by its maker, without writing it anywhere.
 
-    `against` names a batch to compare with as well: it adds findings, and takes none away.
+    `against` names another batch to compare with: it adds findings, and removes none.
     """
     drafted = draft_plan(asked, settings, rules, journal, conversation, maker.public, against=against)
     if isinstance(drafted, RefusedSheet):
@@ -244,7 +244,7 @@ def draft_plan(
     *,
     against: str | None,
 ) -> Prepared | RefusedSheet:
-    """Return the plan of a sheet as its maker has yet to sign it. `against` is as for `prepare_plan`."""
+    """Return the unsigned plan of a sheet. `against` is as in `prepare_plan`."""
     now = utc_now()
     plan = plan_sheet(asked, settings, journal, as_of=now)
     conversation.show(plan)
@@ -264,7 +264,7 @@ def draft_plan(
 
 
 def planned_content(plan: Plan, settings: Settings, rules: Rules, journal: JournalReader) -> tuple[Content, str]:
-    """Return the payments of a planned sheet, from the configured endpoint and journal, and the list of its people."""
+    """Return a planned sheet's payments, from the configured endpoint and journal, and the list of its people."""
     return content_and_people(
         plan.validated,
         amended=len(plan.amendments),
@@ -284,25 +284,25 @@ def plan_findings(
     against: str,
     corrections: Sequence[PlanFinding],
 ) -> list[PlanFinding]:
-    """Return everything that an approver has to see of a sheet. A submission makes it again.
+    """Return everything about a sheet that an approver has to see. A submission computes it again.
 
-    `against` is the id of a batch to compare with; empty: none. `corrections` say what was corrected or left out
-    after the upload.
+    `against` is the id of a batch to compare with; empty: none. `corrections` lists the changes and left-out rows since
+    the upload.
     """
     minor_units, share = minor_units_of(rules), Decimal(str(settings.approval.changed_share))
     found = _changes(plan, journal, against or None, share, minor_units)
     findings = [*found, *_corrected(plan, corrections), *_read_as(plan), *_warnings(plan)]
-    findings.sort(key=lambda one: one.code != SheetRepeatsBatch.code)  # the maker had to answer for it: it comes first
+    findings.sort(key=lambda one: one.code != SheetRepeatsBatch.code)  # the maker had to confirm it, so it comes first
     return findings
 
 
 def require_true_findings(
     document: PlanDocument, asked: Submission, settings: Settings, rules: Rules, journal: JournalReader
 ) -> None:
-    """Make the findings of a plan again, as of when it was made; raise `ApprovalError` unless it has exactly these.
+    """Recompute a plan's findings as of its creation; raise `ApprovalError` unless they are exactly its own.
 
-    A payment that was made since counts as well. They are made in the plan's own language, for which the sheet is read
-    once more if need be: a sentence that its maker wrote by hand is none of them.
+    Payments made since then count too. The findings are in the plan's language, for which the sheet is read again if
+    necessary, so a sentence that the maker wrote by hand does not match.
     """
     is_known = not document.against or journal.batch(document.against) is not None
     if document.language not in languages() or not is_known:
@@ -328,9 +328,9 @@ def _found_again(
 def own_view(
     document: PlanDocument, asked: Submission, settings: Settings, rules: Rules, journal: JournalReader
 ) -> PlanDocument:
-    """Return a plan with the findings that its approver makes of the sheet and the journal, in the language of now.
+    """Return a plan with its approver's own findings from sheet and journal, in the current language.
 
-    Raises `ApprovalError` for a plan of another sheet, and for one that lacks a finding or has one too many.
+    Raises `ApprovalError` if the plan is for another sheet, lacks a finding, or has one too many.
     """
     plan = plan_sheet(asked, settings, journal)
     require_same_content(document, planned_content(plan, settings, rules, journal)[0])
@@ -340,7 +340,7 @@ def own_view(
 
 
 def _corrected(plan: Plan, corrections: Sequence[PlanFinding]) -> list[PlanFinding]:
-    """Return every row that is left out, by whom and why, and then the other changes made after the upload."""
+    """Return every left-out row, with by whom and why, followed by the other changes since the upload."""
     by_person = {one.row: one for one in corrections if one.code == LEFT_OUT}
     out = plan.validated.rows.filter(~pl.col("valid")).select(
         pl.col("row").cast(pl.Int64),
@@ -360,13 +360,13 @@ def _corrected(plan: Plan, corrections: Sequence[PlanFinding]) -> list[PlanFindi
 
 
 def _read_as(plan: Plan) -> list[PlanFinding]:
-    """Return the encoding that somebody had to name for the sheet: another one gives other names."""
+    """Return the encoding that somebody had to name for the sheet: a different one yields different names."""
     encoding = plan.validated.sheet.encoding
     return [PlanFinding(row=0, code=READ_AS, value=encoding)] if encoding else []
 
 
 def _warnings(plan: Plan) -> list[PlanFinding]:
-    """Return the warnings of the validation. They may quote the sheet, as the sheet's own defects do."""
+    """Return the validation's warnings. They may quote the sheet, like its own defects."""
     payees = plan.validated.rows.select(
         "row",
         *(pl.col(name).fill_null("") for name in ("account_name", "amount", "currency")),
@@ -401,7 +401,7 @@ def _changes(
     """Return how a sheet differs from all earlier payments of its operation, and since when its accounts are known."""
     validated = plan.validated
     same = [record for record in journal.batches() if record.operation == validated.sheet.operation]
-    # Of people who were forgotten nothing is left to compare with: they are new.
+    # Nothing of forgotten people is left to compare with, so they count as new.
     others = [one for one in same if one.batch != validated.batch and journal.forgotten(one.number) is None]
     named = None if against is None else find_batch(journal, against)
     if named is not None:
@@ -435,7 +435,7 @@ def _compared(found: Comparison) -> PlanFinding:
 
 
 def _known_since(found: Comparison) -> list[PlanFinding]:
-    """Return a finding for each day on which accounts of the sheet were first paid, with their rows as ranges."""
+    """Return a finding for each day on which accounts of the sheet were first paid, with row ranges."""
     days: dict[str, list[int]] = {}
     for row, day in sorted(found.known_since.items()):
         days.setdefault(day, []).append(row)

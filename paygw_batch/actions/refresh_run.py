@@ -1,4 +1,4 @@
-"""Asks the gateway after a batch, by the settings."""
+"""Asks the gateway about the rows of a batch, as configured."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ from paygw_batch.wiring.operations import as_answered, minor_units_of, rules_of
 
 
 def require_enquiry(settings: Settings) -> str:
-    """Return the configured profile of status enquiries. Raises `ConfigurationError` if none is."""
+    """Return the configured profile for status enquiries. Raises `ConfigurationError` if there is none."""
     if settings.status_enquiry.profile is None:
         raise ConfigurationError(
             say("The configuration does not set status_enquiry.profile, so enquiries are off."),
@@ -40,9 +40,9 @@ def require_enquiry(settings: Settings) -> str:
 
 
 def refresh(task: SendJob, tell: Callable[[str], None], watch: Callable[[Refresh], None]) -> Refreshed:
-    """Ask after the rows of a batch that are accepted or in doubt. The event loop starts and ends here.
+    """Ask about the accepted and in-doubt rows of a batch, in an event loop that starts and ends here.
 
-    `watch` gets the refresh inside the loop, before it starts: a caller that wants to drain it keeps it.
+    `watch` gets the refresh inside the loop before it starts, so that the caller can drain it.
     """
     return asyncio.run(_run(task, tell, watch))
 
@@ -54,7 +54,7 @@ def refresh_all(
     tell: Callable[[str], None],
     watch: Callable[[Refresh], None],
 ) -> Iterator[tuple[BatchRecord, Refreshed]]:
-    """Ask once about each row of all batches that is accepted or in doubt; yield what each batch heard."""
+    """Ask once about every accepted or in-doubt row of all batches; yield the answers for each batch."""
     section = settings.status_enquiry.model_copy(update={"limit_min": 0.0})
     once = settings.model_copy(update={"status_enquiry": section})
     for record in journal.batches():
@@ -72,7 +72,7 @@ def refresh_all(
 async def following_up(
     settings: Settings, connection: GatewayAccess, keep: Callable[[str], Awaitable[None]], tell: Callable[[str], None]
 ) -> AsyncIterator[FollowUp]:
-    """Ask about unproven notifications while the context lasts; first about those that wait in the journal."""
+    """Ask about unproven notifications inside the context, starting with those waiting in the journal."""
     section = settings.status_enquiry
 
     def look(order_id: str) -> Sequence[Candidate]:
@@ -103,7 +103,7 @@ async def following_up(
 
 
 def _doubts(settings: Settings) -> Sequence[Claim]:
-    """Return a claim for each order about which an unproven notification waits in the journal."""
+    """Return a claim for each order with an unproven notification waiting in the journal."""
     if not place_of(settings).may_exist():
         return []
     with journal_to_read(settings, must_be_known=True) as journal:
@@ -147,7 +147,7 @@ def _asking(
     batch_operation: str,
     dates: DateWatch,
 ) -> Ask:
-    """Return the function that asks the gateway about one order; `dates` is shown each reply."""
+    """Return the function that asks the gateway about one order; `dates` sees each reply."""
     signer = connection.signing.signer
     operation = load_enquiry(require_enquiry(settings), as_answered(settings, load_operation(batch_operation)))
     url = operation_url(connection.base_url, operation, settings.gateway.endpoint_id or "")

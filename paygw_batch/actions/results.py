@@ -1,4 +1,4 @@
-"""Writes the results of a batch where they go, and sums them up."""
+"""Writes the results of a batch to their files, and summarises them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from paygw_batch.actions.batch_status import batch_summary, end_sentence
+from paygw_batch.actions.batch_status import batch_summary, summary_of
 from paygw_batch.actions.plan_document import Submission
 from paygw_batch.actions.send import SendJob
 from paygw_batch.countries.rules import Rules
@@ -16,7 +16,7 @@ from paygw_batch.journal import BatchRecord, JournalReader
 from paygw_batch.language import say, say_count
 from paygw_batch.report.reconcile import reconciled, reconciliation, with_typed_columns
 from paygw_batch.report.report_page import report_html
-from paygw_batch.report.summary import ExitCode, Summary, of_states
+from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import BatchTotals, RunningTotals, books
 from paygw_batch.report.workbook import workbook_of
 from paygw_batch.sheet.read.sheet_file import ReadOptions
@@ -35,7 +35,7 @@ class Standings:
 
 
 def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: RunEnd, *, known: int = 0) -> Standings:
-    """Return the state of a batch after a run's `end`. Nothing is written."""
+    """Return the state of a batch after a run's `end`, without writing anything."""
     minor_units = minor_units_of(rules)
     frame = reconciliation(journal, batch, minor_units)
     counted = books(frame, minor_units)
@@ -45,30 +45,18 @@ def standings(journal: JournalReader, batch: BatchRecord, rules: Rules, end: Run
 def summary_after(
     journal: JournalReader, batch: BatchRecord, counted: BatchTotals, end: RunEnd, *, known: int = 0
 ) -> Summary:
-    """Return the summary of a batch after a run's `end`, by the totals of its reconciliation."""
-    messages = journal.messages(batch.number)
-    contradictions, waiting = len(messages.contradictions), len(messages.waiting)
-    return Summary(
-        of_states(counted.states, interrupted=end.interrupted, contradictions=contradictions + waiting),
-        end_sentence(
-            batch, counted.states, contradictions, waiting, stop_reason=end.stop_reason, interrupted=end.interrupted
-        ),
-        batch=batch.batch,
-        sheet=batch.sheet_name,
-        rows=batch.rows,
-        states=counted.states,
-        totals=counted.totals,
-        defects=batch.defects,
-        known=known,
-        sent_this_run=end.sent,
-        is_under_way=end.is_under_way,
+    """Return the summary of a batch after a run's `end`, from the totals of its reconciliation."""
+    messages, stop_reason = journal.messages(batch.number), end.stop_reason
+    found = summary_of(
+        batch, counted.states, counted.totals, messages, stop_reason=stop_reason, interrupted=end.interrupted
     )
+    return replace(found, known=known, sent_this_run=end.sent, is_under_way=end.is_under_way)
 
 
 def default_out(sheet: Path, name: str) -> Path:
-    """Return where the reconciliation of a sheet goes when --out does not say: beside it.
+    """Return the path of a sheet's reconciliation if --out is not given: beside the sheet.
 
-    `name` is `Sheet.name`: two worksheets of one workbook must not write over each other's.
+    `name` is `Sheet.name`: two worksheets of one workbook must not overwrite each other's.
     """
     worksheet = name.removeprefix(sheet.name) if name.startswith(sheet.name) else ""
     safe = "".join(c if c.isalnum() or c in " []-_." else "_" for c in worksheet)
@@ -76,7 +64,7 @@ def default_out(sheet: Path, name: str) -> Path:
 
 
 def handed_over(task: SendJob) -> Summary:
-    """Return the summary of a batch that waits for workers, or is sent by them already."""
+    """Return the summary of a batch that waits for workers, or that workers already send."""
     found = replace(batch_summary(task.journal, task.batch, minor_units_of(task.rules)), known=task.known)
     ready = found.states.get("ready", 0)
     if not ready:
@@ -91,7 +79,7 @@ def handed_over(task: SendJob) -> Summary:
 
 
 def left_to_workers(task: SendJob) -> Summary:
-    """Return the summary of a batch that workers go on with. Its reconciliation is written when their run is over."""
+    """Return the summary of a batch that workers continue. Its reconciliation is written when their run is over."""
     found = batch_summary(task.journal, task.batch, minor_units_of(task.rules))
     return replace(found, exit_code=ExitCode.INTERRUPTED, known=task.known, is_under_way=True)
 
@@ -106,9 +94,9 @@ def write_results(
     quarantine_h: float,
     for_excel: bool = False,
 ) -> BatchTotals:
-    """Write the reconciliation of a batch to `out` (a workbook for people where it ends in .xlsx), and the `report`.
+    """Write the reconciliation of a batch to `out` (a workbook for people if it ends in .xlsx), and the `report`.
 
-    Returns the totals. A table alone is written piece by piece, and a large batch is never in memory as a whole.
+    Return the totals. A table alone is written piece by piece, so a large batch is never in memory as a whole.
     """
     is_workbook = out is not None and table_ending(out) == ".xlsx"
     if out is not None and not is_workbook and report is None:
@@ -134,7 +122,7 @@ def _write_table(pieces: Iterable[pl.DataFrame], out: Path, *, for_excel: bool) 
 
 @dataclass(frozen=True, slots=True)
 class Rejects:
-    """Where the rows of a refused sheet are handed back, and how the sheet at `source` was read."""
+    """The file that returns a refused sheet's rows, and how the sheet at `source` was read."""
 
     path: Path
     source: Path
@@ -143,10 +131,10 @@ class Rejects:
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """The files that a submission writes: `out` is the reconciliation, and `is_out_named` when a person named it.
+    """The files that a submission writes: `out` is the reconciliation; `is_out_named` if a person named it.
 
-    `for_excel`: a CSV file that Excel opens as it is. `rejects` gets the rows of a refused sheet; `report` is the page.
-    None: not written.
+    `for_excel`: a CSV file that Excel opens correctly. `rejects` gets the rows of a refused sheet; `report` is the
+    page. None: not written.
     """
 
     out: Path
@@ -156,7 +144,7 @@ class ResultFiles:
     report: Path | None = None
 
     def check(self, guard: OutputGuard, asked: Submission) -> None:
-        """Raise `OutputError` unless every result may be written where it goes."""
+        """Raise `OutputError` unless every result may be written to its path."""
         guard.check(
             RequestedOutput(
                 "--out" if self.is_out_named else say("The reconciliation"), self.out, OutputKind.RECONCILIATION

@@ -1,6 +1,6 @@
-"""Reports a run to the machine that it runs on, beside its exit code: log, metrics, and a hook.
+"""Reports a run to its machine, beyond the exit code: log, metrics, and a hook.
 
-None of it can change the result of the run: a mail that cannot be sent is said on standard error, and that is all.
+None of this can change the run's result: a mail that cannot be sent only causes a line on standard error.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ from paygw_batch.wiring.journal import Tell, journal_to_read, require_workers
 from paygw_batch.wiring.notices import Channels, channels_of
 
 _LONG_NUMBER = re.compile(r"[0-9]{4,}(?=[0-9]{3})")
-"""The digits before the last three of a number that could be a phone or an account."""
+"""All but the last three digits of a number that could be a phone or an account."""
 
 
 _DATE = r"(?<![0-9])20[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?![0-9])"
@@ -45,13 +45,13 @@ _REST_OF_NAME = r"(?=[^\s/]*\.(?:csv|txt|tsv|xlsx|parquet|json|html|toml)\b)"
 
 
 _OWN_NAME = re.compile(rf"([0-9]{{8}}T[0-9]{{12}}Z(?=-)|\b(?=[0-9]*[a-f])[0-9a-f]{{16}}\b|{_DATE}{_REST_OF_NAME})")
-"""The time that `run-folder` puts before the name of a sheet, the id of a batch, and a date in the name of a file."""
+"""The time that `run-folder` puts before a sheet's name, a batch's id, or a date in a file name."""
 
 
 def masked(sentence: str) -> str:
-    """Return a sentence with long numbers cut to their last three digits: phones, accounts, and the like.
+    """Return a sentence with long numbers, such as phones and accounts, cut to their last three digits.
 
-    Names that this program made stay whole: without them a person cannot find the file.
+    Names made by this program stay whole: without them a person cannot find the file.
     """
     parts = _OWN_NAME.split(sentence)
     return "".join(part if place % 2 else _LONG_NUMBER.sub("***", part) for place, part in enumerate(parts))
@@ -81,7 +81,7 @@ class RunLog:
 
 _WORK = "work"
 METRICS_MODE = 0o644
-"""The exporter is another user. The figures name nobody."""
+"""The metrics exporter runs as another user. The figures name nobody."""
 
 
 WORKERS_EVERY_S = 15.0
@@ -92,28 +92,28 @@ BETWEEN_TRIES_S = 0.05
 
 
 class RunReport:
-    """The report of one run. The command sets its summary, and the files of its drop folder by kind, before it ends."""
+    """The report of one run. The command sets its summary, and its drop folder's files by kind, before it ends."""
 
     def __init__(self, log: RunLog) -> None:
         self.summary = Summary(ExitCode.UNEXPECTED, say("The run ended without a summary."))
         self.files: Mapping[str, int] = {}
         self.sheet: Path | None = None
-        """The sheet that the command is about, of which people are told if it is refused."""
+        """The command's sheet; people are notified if it is refused."""
         self._log = log
 
     def said(self, sentence: str) -> None:
-        """Log a sentence that a person was shown."""
+        """Log a sentence shown to a person."""
         self._log.write("said", sentence=masked(sentence))
 
 
 @contextmanager
 def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Callable[[], str]) -> Iterator[RunReport]:
-    """Log a run's beginning and end, and report its end to metrics and hook, also when it ends by an error.
+    """Log a run's start and end, and report its end to metrics and hook, even if it ends with an error.
 
-    `tell` takes the reason if that failed; `interrupted` says how a run ended that a person stopped.
+    `tell` gets the reason if that fails; `interrupted` says how a run ended that a person stopped.
     """
     started_s = time.monotonic()
-    # What is wrong with them shows before anything is done. A worker sends no notice, and its host needs no password.
+    # Report faulty channels before anything is done. A worker sends no notices, so its host needs no password.
     channels = None if command == _WORK else channels_of(settings, os.environ)
     log = RunLog(settings.reporting.log, command)
     log.write("run_started", pid=os.getpid())
@@ -131,7 +131,7 @@ def run_reported(settings: Settings, command: str, tell: Tell, interrupted: Call
 
 
 def _send_notices(settings: Settings, channels: Channels, report: RunReport, tell: Tell, log: RunLog) -> None:
-    """Tell people of a refused sheet, and send what else is due."""
+    """Notify people of a refused sheet, and send the other due notices."""
     could_not = partial(_could_not, tell, log)
     summary, sheet = report.summary, report.sheet
     if sheet is not None and summary.exit_code is ExitCode.DEFECTS:
@@ -172,9 +172,9 @@ def _tell(settings: Settings, ended: EndedRun, tell: Tell, log: RunLog) -> None:
 
 
 def write_metrics(settings: Settings, ended: EndedRun | None) -> str | None:
-    """Write the gauges where they are wanted, and keep those of other commands; return why they cannot be written.
+    """Write the gauges to their file, keeping those of other commands; return why they cannot be written.
 
-    `ended` is None if the journal has changed and no command has ended.
+    `ended` is None if the journal has changed without a command ending.
     """
     path = settings.reporting.metrics
     return None if path is None else _written(path, ended, _figures(settings), _work(settings))
@@ -182,9 +182,9 @@ def write_metrics(settings: Settings, ended: EndedRun | None) -> str | None:
 
 @contextmanager
 def workers_measured(settings: Settings) -> Iterator[None]:
-    """Write the gauges of the workers every few seconds, in a thread of its own, and once more at the end.
+    """Write the workers' gauges every few seconds, in a separate thread, and once more at the end.
 
-    Those of the journal are left: counting all its rows every few seconds would cost more than they tell.
+    The journal's gauges are left out: counting all its rows every few seconds would cost too much.
     """
     path, is_over = settings.reporting.metrics, Event()
     if path is None:
@@ -217,7 +217,7 @@ def _written(path: Path, ended: EndedRun | None, figures: JournalTotals | None, 
 
 
 def _work(settings: Settings) -> SharedWork | None:
-    """Return what all hosts do now; None for a journal in a file, or if it cannot be read."""
+    """Return the current work of all hosts; None for a journal in a file, or if it cannot be read."""
     if settings.journal.url is None:
         return None
     try:
@@ -227,7 +227,7 @@ def _work(settings: Settings) -> SharedWork | None:
 
 
 def _figures(settings: Settings) -> JournalTotals | None:
-    """Return the totals of the journal over all batches; None if it cannot be read."""
+    """Return the journal's totals over all batches; None if it cannot be read."""
     try:
         with journal_to_read(settings) as journal:
             found = journal_status(journal)
@@ -236,7 +236,7 @@ def _figures(settings: Settings) -> JournalTotals | None:
             oldest = datetime.fromisoformat(min(left)) if left else None
             return JournalTotals({state: found.states.get(state, 0) for state in STATES}, found.totals, oldest)
     except PaygwError:
-        return None  # the exit code of the run says it
+        return None  # the run's exit code reports it
 
 
 def _earlier(path: Path) -> str:
@@ -248,7 +248,7 @@ def _earlier(path: Path) -> str:
 
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
-    """Keep two commands that end together from writing the same file. After a bound it goes on without."""
+    """Keep two commands that end together from writing the same file; continue without the lock after a time limit."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -273,7 +273,7 @@ def _could_not(tell: Tell, log: RunLog, sentence: str) -> None:
 
 
 def _call(section: ReportingSection, told: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
-    """Run the hook with the summary on its standard input; return a sentence about its failure, or None."""
+    """Run the hook with the summary on its standard input; return a sentence if it fails, or None."""
     try:
         done = subprocess.run(  # noqa: S603 (a command that the configuration names, without a shell)
             section.hook,

@@ -1,4 +1,4 @@
-"""Sends the due rows of a batch, and returns the state of the batch afterwards."""
+"""Sends the due rows of a batch, and returns the batch's state afterwards."""
 
 import asyncio
 import random
@@ -46,9 +46,9 @@ from paygw_batch.wiring.journal import drain_inbox
 from paygw_batch.wiring.operations import as_answered, operation_of, require_complete
 
 LOOK_EVERY_S = 0.5
-"""How often the run is looked at, at most."""
+"""The shortest interval between two looks at the run."""
 _LOOK_SHARE = 0.05
-"""Counting takes no more than this part of the time: a large batch is counted less often."""
+"""The largest share of the time spent counting: a large batch is counted less often."""
 OUTCOME_OF_STATE = {
     State.PAID: OutcomeKind.PAID,
     State.ACCEPTED: OutcomeKind.ACCEPTED,
@@ -57,11 +57,11 @@ OUTCOME_OF_STATE = {
 }
 
 Counted = Callable[[Mapping[OutcomeKind, int]], None]
-"""Takes the number of rows of a run with each outcome so far."""
+"""Receives the number of a run's rows with each outcome so far."""
 
 
 class Drained(Protocol):
-    """A run that can be asked to start no new row. `goes_on`: others go on with it all the same."""
+    """A run that can be asked to start no new rows. `goes_on`: others continue it all the same."""
 
     goes_on: bool
 
@@ -79,9 +79,9 @@ def follow_run(
     *,
     stops: bool = True,
 ) -> RunEnd:
-    """Follow a run until it is over, or until no worker lives any more, and return how that ended.
+    """Follow a run until it is over or no worker is alive, and return how it ended.
 
-    Drained, it `stops` the run for all workers, or leaves the run to them.
+    If drained, it `stops` the run for all workers, or leaves the run to them.
     """
     return asyncio.run(_Following(run, journal, batch, counted, stops=stops).follow(watch))
 
@@ -96,7 +96,7 @@ class _Following:
         self._drained = asyncio.Event()
 
     def drain(self) -> None:
-        """Stop the run for all workers, or leave it, at the next look."""
+        """Stop the run for all workers, or leave it to them, at the next look."""
         self._drained.set()
 
     async def follow(self, watch: Callable[[Drained], None]) -> RunEnd:
@@ -124,7 +124,7 @@ class _Following:
             await asyncio.wait_for(self._drained.wait(), wait_s)
 
     def _count(self) -> int:
-        """Count the rows with each outcome since the start, for `counted`; return the number that was sent."""
+        """Report the number of rows with each outcome since the start to `counted`; return the number sent."""
         now = self._states()
         counts = {kind: max(0, now[state] - self._before[state]) for state, kind in OUTCOME_OF_STATE.items()}
         self._counted(counts)
@@ -138,31 +138,31 @@ class _Following:
 
 
 def real_world() -> World:
-    """Return the real clocks, nonces of 128 random bits, and chance."""
+    """Return the real clocks, nonces of 128 random bits, and a random source."""
     return World(now=utc_now, elapsed_s=elapsed_s, nonce=partial(secrets.token_hex, 16), chance=random.random)
 
 
 _JOURNAL_BYTES_A_ROW = 1024
-"""A paid row makes a journal 690 bytes longer; a reply that has to be kept adds its own length."""
+"""A paid row adds 690 bytes to a journal; a reply that has to be kept adds its own length."""
 _LOG_BYTES_A_ROW = 16 * 1024
 _MAX_LOG_BYTES = 8 * 2**20
-"""The write-ahead log beside the journal: four pages a row in small commits, and about 4 MiB at its longest."""
+"""The write-ahead log beside the journal takes four pages a row in small commits, and reaches about 4 MiB."""
 TAKE_IN_EVERY_S = 2.0
-"""How often a run takes in the notifications that came meanwhile."""
+"""How often a run records the notifications that have arrived."""
 
 Watch = Callable[[Drained], None]
-"""Takes the engine (or the run of workers) inside its event loop, before it starts, so that the caller can drain it."""
+"""Receives the engine (or the workers' run) in its event loop before it starts, so that the caller can drain it."""
 
 
 WaitForRoom = Callable[[], Awaitable[None]]
-"""Waits until the receiver of outcomes can take more of them."""
+"""Waits until the receiver of outcomes has room for more."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendJob:
-    """A batch to send, and all that sending takes. `known` rows were in the journal before.
+    """A batch to send, and everything needed to send it. `known` rows were in the journal before.
 
-    `first`: only so many of the due rows are sent, in the sheet's order (None: all), and by this process alone.
+    `first` limits the number of due rows sent, in the sheet's order (None: all), and only this process sends them.
     """
 
     settings: Settings
@@ -186,13 +186,13 @@ def send(
     counted: Counted | None = None,
     begin: Callable[[], None] = lambda: None,
 ) -> RunEnd:
-    """Send the due rows of the batch, or follow the workers that do, and return how that ended.
+    """Send the due rows of the batch, or follow the workers that send them, and return how that ended.
 
-    The event loop starts and ends here. `wait_for_room` is awaited before requests are prepared: while it waits, no
-    further row is signed, and nothing that is in flight is held up. `counted` takes the outcomes that workers had;
-    `begin` is called before workers can have the batch.
+    The event loop starts and ends here. `wait_for_room` is awaited before requests are prepared: meanwhile no further
+    row is signed, and nothing in flight is held up. `counted` gets the workers' outcomes; `begin` is called before
+    workers can have the batch.
 
-    Raises the error that ended it, after telling `progress` of every outcome that the journal could not take.
+    Raises the error that ended it, after passing `progress` every outcome that the journal could not record.
     """
     due = task.journal.tallies(task.batch.number, kind=TallyKind.DUE)
     if not due:
@@ -207,7 +207,7 @@ def send(
     expect_end(task.settings, task.journal, task.batch, progress.note)
     tell_of_key(task.settings, task.connection.signing.signer.key, progress.note)
     if (gate := task.journal.gate()) is not None:
-        with closing(gate):  # also where it is not opened: its connection may be there
+        with closing(gate):  # even if not opened: it may have a connection
             gate.open()
     if task.sent_by is not SentBy.THIS_PROCESS and task.first is None:
         waits = task.sent_by is SentBy.WORKERS_LATER
@@ -232,7 +232,7 @@ def send(
 
 
 def _end_of_workers(task: SendJob, watch: Watch, counted: Counted) -> RunEnd:
-    """Follow the workers that have the last rows of a batch in flight, where nothing else is due; return the end."""
+    """Follow the workers with a batch's last rows in flight, when nothing else is due; return the end."""
     is_sent = (
         task.sent_by in {SentBy.WORKERS_IF_ANY, SentBy.WORKERS_UNATTENDED} and task.settings.journal.url is not None
     )
@@ -245,7 +245,7 @@ def _end_of_workers(task: SendJob, watch: Watch, counted: Counted) -> RunEnd:
 
 
 def _handed_over(task: SendJob, *, waits: bool, begin: Callable[[], None]) -> RunOfWorkers | None:
-    """Hand a batch over to workers, and call one of them; None if none is alive and the batch `waits` for none."""
+    """Hand a batch over to workers, and call one; None if none is alive and the batch does not wait."""
     if (url := task.settings.journal.url) is None:
         return None
     begin()
@@ -258,16 +258,16 @@ def _handed_over(task: SendJob, *, waits: bool, begin: Callable[[], None]) -> Ru
 
 
 def require_sendable(task: SendJob, countries: set[str]) -> None:
-    """Raise `ConfigurationError` unless the configuration says all that rows of these countries need."""
+    """Raise `ConfigurationError` unless everything that rows of these countries need is configured."""
     if operation_of(task.rules).name != task.batch.operation:
         raise InternalError(f"batch {task.batch.batch} was about to be sent as another operation than its own")
     require_complete(task.settings, task.rules, countries)
 
 
 def wrong_clock(task: SendJob) -> str | None:
-    """Return why nothing may be sent by the clock of this machine, or None.
+    """Return why this machine's clock forbids sending, or None.
 
-    An attempt that is noted too early leaves its quarantine too early, once the clock is right again.
+    An attempt recorded too early would leave its quarantine too early once the clock is right again.
     """
     wrong = JournalClock.read(task.journal, utc_now()).behind_sentence(at_most_s=MAX_AHEAD_S)
     return (
@@ -276,9 +276,9 @@ def wrong_clock(task: SendJob) -> str | None:
 
 
 def lacking_room(settings: Settings, rows: int) -> str | None:
-    """Return why the disk of the journal has no room for sending this number of rows, or None.
+    """Return why the journal's disk has no room to send this number of rows, or None.
 
-    A disk that fills up in the middle of a run leaves the rows in flight in doubt.
+    A disk that fills up during a run leaves the rows in flight in doubt.
     """
     if settings.journal.url is not None:
         return None
@@ -295,13 +295,13 @@ def lacking_room(settings: Settings, rows: int) -> str | None:
 
 
 def free_bytes(settings: Settings) -> int:
-    """Return the free bytes of the disk that a journal in a file is on, or would be on."""
+    """Return the free bytes on the disk of a journal file, existing or future."""
     folder = settings.journal_path().parent
     return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
 
 
 def _uncounted(counts: Mapping[OutcomeKind, int]) -> None:
-    """Show no counts."""
+    """Ignore the counts."""
 
 
 def send_rows(
@@ -313,7 +313,7 @@ def send_rows(
     *,
     wait_for_room: WaitForRoom | None = None,
 ) -> RunEnd:
-    """Send the due rows of the batch (there are `due_rows`) by an engine, and return how that ended; raises as `send`.
+    """Send the batch's due rows (`due_rows` of them) with an engine, and return how that ended; raises as `send`.
 
     `dates` sees every reply.
     """
@@ -396,7 +396,7 @@ async def _run(
 async def _take_in_at_intervals(
     journal: EngineJournal, words: Mapping[str, OutcomeKind], tell: Callable[[str], None]
 ) -> None:
-    """Record notifications as long as the run lasts. If the journal cannot write, the engine fails as well."""
+    """Record notifications while the run lasts. If the journal cannot write, the engine fails too."""
     with suppress(JournalError):
         while True:
             await asyncio.sleep(TAKE_IN_EVERY_S)
@@ -417,7 +417,7 @@ def _judge(settings: Settings, operation: Operation, dates: DateWatch) -> Judge:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the faster event loop where it is installed."""
+    """Return the faster event loop if it is installed."""
     try:
         import uvloop  # noqa: PLC0415 (an extra)
     except ImportError:
@@ -426,5 +426,5 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def why_stopped(gate: GateState) -> str:
-    """Return why no worker of any host may send; empty if they may."""
+    """Return why no worker on any host may send; empty if they may."""
     return "" if gate.stop is None else stop_sentence(gate.stop)

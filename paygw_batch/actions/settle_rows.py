@@ -1,4 +1,4 @@
-"""Settles rows of a batch: by a person's word, by a statement of the gateway's, or by an order of two people."""
+"""Settles rows of a batch: on a person's word, from the gateway's statement, or by two people's order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,10 +33,10 @@ class OrderNeeded(ApprovalError):
 
 @dataclass(frozen=True, slots=True)
 class AskedStatement:
-    """A statement to carry out, and how: `words` go before its own evidence, `by` is who decides.
+    """A statement to carry out. `words` precede its own evidence, and `by` is the person who decides.
 
-    `as_of` is when it was true, for lines without a time. `matching_only` settles the lines that match though others do
-    not. `again` carries out a file that was carried out for the batch before.
+    `as_of` is its time, for lines without one. `matching_only` settles the matching lines even if others do not match.
+    `again` carries out a file that was already carried out for the batch.
     """
 
     statement: Statement
@@ -47,16 +47,16 @@ class AskedStatement:
     again: bool = False
 
     def is_refused(self, matched: Matched) -> bool:
-        """Whether nothing is settled, because a line does not fit."""
+        """Whether nothing is settled, because a line does not match."""
         return bool(matched.differences) and not self.matching_only
 
     def settlements(self, matched: Matched) -> Sequence[Settlement]:
-        """Return the settlements by the statement, the person's words before its own."""
+        """Return the statement's settlements, with the person's words before its own."""
         found, words = matched.settlements, self.words
         return [replace(one, words=words) for one in found] if words else found
 
     def carried_out_before(self, journal: JournalReader, record: BatchRecord) -> str:
-        """Return the sentence that this very file was carried out for the batch before; empty if it was not."""
+        """Return the sentence saying that this very file was already carried out for the batch; empty if it was not."""
         done = [one for one in journal.carried_out(record.batch) if one.sha256 == self.statement.sha256]
         if not done:
             return ""
@@ -68,7 +68,7 @@ class AskedStatement:
         )
 
     def refuse_again(self, done: str) -> None:
-        """Raise `UsageError` for a file that was carried out for the batch before, unless it is meant."""
+        """Raise `UsageError` if the file was already carried out for the batch, unless that is intended."""
         if done and not self.again:
             raise UsageError(
                 f"{done} {say('Nothing was changed.')}",
@@ -81,7 +81,7 @@ class AskedStatement:
 
 @dataclass(frozen=True, slots=True)
 class CarriedOutStatement:
-    """The result of carrying a statement out: the rows settled, and the number of orders that it holds."""
+    """The result of carrying out a statement: the rows settled, and the number of orders it holds."""
 
     matched: Matched
     settled: Sequence[Settlement]
@@ -90,9 +90,9 @@ class CarriedOutStatement:
 
 @dataclass(frozen=True, slots=True)
 class SettleChoice:
-    """A word by which a row may be settled. `opens` is the time from which on; empty: now. Two people may have to.
+    """An outcome that a row may be settled with, from `opens` on (empty: now), perhaps only by two people.
 
-    `again_from` is when the row could be sent again after it; empty: at once, or never.
+    `again_from` is when the row could then be sent again; empty: at once, or never.
     """
 
     resolution: Resolution
@@ -102,7 +102,7 @@ class SettleChoice:
 
 
 def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
-    """Return the time at which a statement was true, as a person wrote it in `field`. Raises `UsageError`."""
+    """Return the time of a statement, as a person wrote it in `field`. Raises `UsageError`."""
     if (found := read_time(text)) is None:
         raise UsageError(
             say("{field} {text!r} is unclear.", field=field, text=text),
@@ -117,7 +117,7 @@ def as_of_time(text: str, field: str = "--as-of") -> TimeSpan:
 
 
 def read_for_later(settings: Settings, file: Path) -> str:
-    """Return the statement in a file as text that `statement_read` takes. Raises `SheetError`."""
+    """Return the statement in a file as text for `statement_read`. Raises `SheetError`."""
     return statement_as_json(statement_in(settings, file))
 
 
@@ -129,7 +129,7 @@ def statement_read(text: str) -> Statement:
 def settle_choices(
     settings: Settings, journal: JournalReader, record: BatchRecord, row: RowState
 ) -> Sequence[SettleChoice]:
-    """Return the words by which a person may settle a row, now or later; none for a row that needs no word."""
+    """Return the outcomes that a person may settle a row with, now or later; none if it needs no settling."""
     now, is_held = utc_now(), row.row in journal.holds(record.number)
     opens = open_from(row, JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h))
     later = timestamp(opens) if opens is not None and now < opens else ""
@@ -145,7 +145,7 @@ def settle_choices(
 def settle_by_word(
     settings: Settings, journal: Journal, record: BatchRecord, settlements: Sequence[Settlement], by: str
 ) -> None:
-    """Settle rows on the word of one person. Raises `OrderNeeded` if it takes two people."""
+    """Settle rows on one person's word. Raises `OrderNeeded` if two people must agree."""
     standings = _check(settings, journal, record, settlements)
     require_one_is_enough(settings, journal, record, settlements)
     settle(journal, record, settlements, by=by, now=utc_now, standings=standings)
@@ -154,7 +154,7 @@ def settle_by_word(
 def compare_statement(
     settings: Settings, journal: JournalReader, record: BatchRecord, asked: AskedStatement
 ) -> Matched:
-    """Compare a statement with a batch. Nothing is written."""
+    """Compare a statement with a batch, without writing anything."""
     return _reader(settings, journal, record, asked).match(asked.statement)
 
 
@@ -165,9 +165,9 @@ def carry_out_statement(
     asked: AskedStatement,
     show: Callable[[Matched, int], None],
 ) -> CarriedOutStatement:
-    """Settle rows by a statement, and hold the orders that the gateway has according to it.
+    """Settle rows from a statement, and hold the orders that it says the gateway has.
 
-    `show` is called with the matches, and the number of orders that are held now, before rows are settled.
+    `show` is called before rows are settled, with the matches and the number of orders now held.
     """
     asked.refuse_again(asked.carried_out_before(journal, record))
     matched = compare_statement(settings, journal, record, asked)
@@ -192,7 +192,7 @@ def carry_out_statement(
 def hold_contrary(
     settings: Settings, journal: Journal, record: BatchRecord, asked: AskedStatement, matched: Matched
 ) -> int:
-    """Hold the orders that the gateway has by a statement, and that could be sent from here; return their number."""
+    """Hold unsent orders that the gateway already has according to a statement; return their number."""
     if not matched.contrary:
         return 0
     reader = _reader(settings, journal, record, asked)
@@ -210,7 +210,7 @@ def prepare_order(
     *,
     statement: Statement | None = None,
 ) -> SettlementOrder:
-    """Return the order to make `settlements`, signed by its maker. It is written nowhere yet."""
+    """Return the order to make `settlements`, signed by its maker, without writing it anywhere."""
     return signed(draft_order(settings, journal, record, settlements, maker.public, statement=statement), maker)
 
 
@@ -223,7 +223,7 @@ def draft_order(
     *,
     statement: Statement | None = None,
 ) -> SettlementOrder:
-    """Return the order to make `settlements`, as its maker has yet to sign it."""
+    """Return the unsigned order to make `settlements`."""
     known_maker(maker, required_policy(settings), say("No order was written."))
     if not settlements:
         raise UsageError(say("There is nothing to settle: no order was written."))
@@ -243,7 +243,7 @@ def draft_order(
 
 @dataclass(frozen=True, slots=True)
 class CarriedOutOrder:
-    """The result of carrying an order out: the batch, the rows settled, and who decided."""
+    """The result of carrying out an order: the batch, the rows settled, and who decided."""
 
     batch: BatchRecord
     settled: Sequence[Settlement]
@@ -259,10 +259,10 @@ def carry_out_order(
     *,
     folders: Sequence[Path] = (),
 ) -> CarriedOutOrder:
-    """Carry an order out, once. `batch` is the one that the person thinks it is about, if one was named.
+    """Carry out an order, once. `batch` is the one that the person expects it to be about, if named.
 
-    Where it claims the gateway's word, its statement is read and proven again: from one of `folders`, or the transfer's
-    own.
+    If the order cites the gateway, its statement is read and verified again, from one of `folders` or from the
+    transfer.
     """
     policy, units = required_policy(settings), minor_units_by_currency()
     if batch is not None and find_batch(journal, batch).batch != order.content.batch:
@@ -292,13 +292,13 @@ def carry_out_order(
 def require_one_is_enough(
     settings: Settings, journal: JournalReader, record: BatchRecord, settlements: Sequence[Settlement]
 ) -> None:
-    """Raise `OrderNeeded` when one person may not make `settlements` alone."""
+    """Raise `OrderNeeded` if one person may not make `settlements` alone."""
     if rows := needs_order(settings, journal, record, settlements):
         raise OrderNeeded(f"{needs_order_sentence(rows)} {say('Nothing was settled.')}")
 
 
 def needs_order_sentence(rows: Sequence[int]) -> str:
-    """Return why settling `rows` needs two people."""
+    """Return the sentence saying why settling `rows` needs two people."""
     named = (
         say("row {row}", row=rows[0])
         if len(rows) == 1

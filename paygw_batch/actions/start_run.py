@@ -1,7 +1,7 @@
-"""Starts runs as separate processes, and finds out whether they live. A run outlives the process that started it.
+"""Starts runs as separate processes, and checks whether they are alive. A run outlives the process that started it.
 
-What a run did is in the journal. Its record says only which process it is, so that it can be paused, and where it wrote
-its summary, for one that ended before it had written anything into the journal.
+The journal has what a run did. Its record here only identifies the process, so that it can be paused, and the file of
+its summary, for a run that ended before it wrote to the journal.
 """
 
 import json
@@ -26,7 +26,7 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
-    """A run that was started for a batch. A later process can have the same `pid`, and not the same `started_ticks`."""
+    """A run started for a batch. A later process may reuse the `pid`, but not with the same `started_ticks`."""
 
     batch: str
     pid: int
@@ -38,14 +38,14 @@ class StartedRun:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process still runs."""
+        """Whether the process is still running."""
         return _ticks(self.pid) == self.started_ticks
 
 
 def start_run(
     directory: Path, batch: str, command: Sequence[str], *, by: str, environ: Mapping[str, str]
 ) -> StartedRun:
-    """Start a command for a batch, in a new session. If one lives already, that one is returned."""
+    """Start a command for a batch in a new session; if one is already alive, return that one."""
     with _lock:
         before = started_run(directory, batch)
         if before is not None and before.is_alive:
@@ -69,13 +69,13 @@ def start_run(
             )
         started = StartedRun(batch, process.pid, _ticks(process.pid) or "", by, timestamp(utc_now()))
         write_whole(directory / f"{batch}.json", json.dumps(asdict(started)).encode())
-        # Somebody has to record its end: until then the system keeps its number.
+        # Somebody has to collect its exit status: until then the system keeps its number.
         threading.Thread(target=process.wait, daemon=True).start()
         return started
 
 
 def started_run(directory: Path, batch: str) -> StartedRun | None:
-    """Return the run that was started last for a batch; None if none was."""
+    """Return the last run started for a batch; None if there is none."""
     try:
         return StartedRun(**json.loads((directory / f"{batch}.json").read_bytes()))
     except FileNotFoundError:
@@ -83,15 +83,15 @@ def started_run(directory: Path, batch: str) -> StartedRun | None:
 
 
 def run_shown(run: StartedRun | None) -> str:
-    """Return the name by which a page says which run it showed; empty for none."""
+    """Return the name by which a page refers to the run it showed; empty for none."""
     return "" if run is None else f"{run.pid}-{run.started_ticks}-{run.at}"
 
 
 def pause_run(directory: Path, batch: str, shown: str) -> StartedRun:
-    """Ask the run of a batch that a page showed to stop: it waits for rows on their way, and sends no other.
+    """Ask the run that a page showed for a batch to stop: it finishes the rows in flight, and sends no others.
 
-    Asked again, or after its end, it does nothing more: a second signal would not wait. Returns the newest run, which
-    is another one where the page is out of date.
+    Repeating this, or calling it after the run's end, does nothing: a second signal would not wait. Return the newest
+    run, which is a different one if the page is out of date.
     """
     with _lock:
         found = started_run(directory, batch)
@@ -119,7 +119,7 @@ def _summary_path(directory: Path, batch: str) -> Path:
 
 
 def _ticks(pid: int) -> str | None:
-    """Return when a process started, in the system's own count; None if it does not run."""
+    """Return when a process started, in the system's ticks; None if it is not running."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

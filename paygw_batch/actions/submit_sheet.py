@@ -1,6 +1,6 @@
-"""Submits a sheet, once for every conversation: plan -> approve -> open -> send.
+"""Submits a sheet, for any kind of conversation: plan -> approve -> open -> send.
 
-How it is sent (a progress bar, a queue of outcomes) is passed in as a function.
+The caller passes in the function that sends (with a progress bar, or a queue of outcomes).
 """
 
 import shlex
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def require_named_plan(asked: Submission, settings: Settings) -> None:
-    """Raise `ApprovalError` if a person named a plan that cannot be read, or that no policy asks for."""
+    """Raise `ApprovalError` if a person named a plan that is unreadable, or that no policy asks for."""
     if asked.options.is_plan_named:
         named_plan(settings, asked.plan)
 
@@ -52,9 +52,9 @@ def submit_sheet(
     conversation: Conversation,
     send: Callable[[SendJob, Plan], T],
 ) -> T | RefusedSheet:
-    """Open the sheet's batch, or find it opened, and `send` the rows that are due in it.
+    """Open the sheet's batch, or find it already open, and `send` its due rows.
 
-    Raises `ApprovalError` when a new batch is not approved: nothing has been written by then.
+    Raises `ApprovalError` if a new batch is not approved; nothing has been written by then.
     """
     plan = plan_sheet(asked, settings, journal)
     conversation.show(plan)
@@ -100,7 +100,7 @@ def submit_sheet(
 
 
 def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
-    """Return the summary with the warnings of a planned sheet, if it has any."""
+    """Return the summary with a planned sheet's warnings, if it has any."""
     if plan.warnings_found.is_empty:
         return summary
     told = warnings_told(plan.warnings_found, plan.validated.sheet.headers)
@@ -108,7 +108,7 @@ def with_warnings_told(summary: Summary, plan: Plan) -> Summary:
 
 
 def refused_summary(refused: RefusedSheet, asked: Submission) -> Summary:
-    """Return the summary of a refused sheet; if the submission is strict, warnings are among its defects."""
+    """Return the summary of a refused sheet; if the submission is strict, warnings count as defects."""
     plan, validated = refused.plan, refused.plan.validated
     summary = Summary(
         ExitCode.DEFECTS,

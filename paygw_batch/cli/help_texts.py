@@ -1,7 +1,7 @@
-"""Shows the help of every command in the chosen language, with an example for each option and the exit codes.
+"""Shows every command's help in the chosen language, with an example for each option and the exit codes.
 
-The English texts stay beside the commands, in docstrings and `help=`. They are the keys of the catalogue, and are
-translated when help is shown: only then is `--lang` known. What click itself says goes through our catalogue too.
+The English texts stay beside the commands, in docstrings and `help=`. They are the keys of the catalogue, translated
+when help is shown, because `--lang` is only known then. Click's own texts go through our catalogue too.
 """
 
 import copy
@@ -49,16 +49,16 @@ SHEET_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         mark("Files"): ("out", "for_excel", "force"),
     }
 )
-"""The groups of the options by which a sheet is run, and the parameters of each."""
+"""The option groups of a command that runs a sheet, and the parameters in each."""
 
 
 def section_title(title: str) -> str:
-    """Return the title of a section of help; click puts a colon behind it, and French a blank before the colon."""
+    """Return the title of a help section; click adds a colon, and French needs a space before it."""
     return say("{title}:", title=say(title)).removesuffix(":")
 
 
 def paragraphs(text: str | None) -> tuple[str, ...]:
-    """Return the paragraphs of a docstring, each on one line: these are the keys of the catalogue."""
+    """Return the paragraphs of a docstring, each on one line, as in the catalogue's keys."""
     return tuple(" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n") if part.strip())
 
 
@@ -66,7 +66,7 @@ class HelpCommand(click.Command):
     """A command whose help is in the chosen language, and ends with examples and the exit codes."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the line of usage; its words are typed, and are not translated."""
+        """Write the usage line; its words are typed, so they are not translated."""
         formatter.write_usage(ctx.command_path, " ".join(self.collect_usage_pieces(ctx)), say("Usage: "))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
@@ -82,7 +82,7 @@ class HelpCommand(click.Command):
             formatter.write_dl(list(self.option_lines(ctx).values()))
 
     def option_lines(self, ctx: click.Context) -> dict[str | None, tuple[str, str]]:
-        """Return the words and the help of each option by the name of its parameter."""
+        """Return the words and the help of each option, by parameter name."""
         return dict(self._option_lines(ctx))
 
     def _option_lines(self, ctx: click.Context) -> Iterator[tuple[str | None, tuple[str, str]]]:
@@ -101,7 +101,7 @@ class HelpCommand(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples of the command, and the exit codes."""
-        # Loaded with the first help that is shown, not with each command.
+        # Loaded with the first help that is shown, not with every command.
         from paygw_batch.cli.help_texts import EXAMPLES  # noqa: PLC0415
 
         if examples := EXAMPLES.get(name_of(ctx)):
@@ -115,14 +115,14 @@ class HelpCommand(click.Command):
 
 
 class HelpGroup(HelpCommand, click.Group):
-    """A command with commands below it, whose help is in the chosen language."""
+    """A command with subcommands, whose help is in the chosen language."""
 
     command_class = HelpCommand
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is called; one that is not there is answered with those that are."""
+        """Return the called command; an unknown name is answered with the known ones."""
         if self.commands and args[0] not in self.commands and not ctx.resilient_parsing:
             if near := get_close_matches(args[0], self.commands, n=1):
                 ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=args[0], near=near[0]))
@@ -142,10 +142,10 @@ class HelpGroup(HelpCommand, click.Group):
 
 
 class SheetCommand(HelpCommand):
-    """A command that runs a sheet: its options are many, and are shown in groups."""
+    """A command that runs a sheet; its many options are shown in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options group by group; options without a group are last."""
+        """Write the options group by group, those without a group last."""
         lines = self.option_lines(ctx)
         for title, names in SHEET_OPTIONS.items():
             with formatter.section(section_title(title)):
@@ -155,7 +155,7 @@ class SheetCommand(HelpCommand):
 
 
 def name_of(ctx: click.Context) -> str:
-    """Return the words of a command without the program's: `resolve row`; empty for the program itself."""
+    """Return the words of a command without the program's name: `resolve row`; empty for the program itself."""
     if ctx.parent is None:
         return ""
     return f"{name_of(ctx.parent)} {ctx.info_name}".strip()
@@ -176,7 +176,7 @@ _SAID = mark_all(
     "{value} is not in the range {range}.",
     "Choose from:\n\t{choices}",
 )
-"""What click says of a command line that cannot be read, for the catalogue."""
+"""Click's messages about an unreadable command line, for the catalogue."""
 _COUNTED = (
     mark_count("Did you mean {possibility}?", "(Did you mean one of: {possibilities}?)"),
     mark_count("Got unexpected extra argument ({args})", "Got unexpected extra arguments ({args})"),
@@ -186,7 +186,7 @@ _COUNTED = (
 
 
 def speak_our_languages() -> None:
-    """Have click translate by our catalogue. Its own function would look for catalogues of the system."""
+    """Make click translate through our catalogue; by default it looks for the system's."""
     for module in (core, exceptions, parser, termui, types):
         for name, ours in (("_", gettext), ("ngettext", ngettext)):
             if hasattr(module, name):
@@ -433,4 +433,4 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = MappingProxyType(
         for name, examples in _EXAMPLES.items()
     }
 )
-"""The examples by the words of their command (`help_texts.name_of`)."""
+"""The examples by command words (`help_texts.name_of`)."""

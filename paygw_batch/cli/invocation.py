@@ -1,4 +1,4 @@
-"""Holds the options that all commands share, before a command and after it, and the type of every path."""
+"""Holds the options shared by all commands, before or after a command, and the type of every path."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -13,27 +13,27 @@ from paygw_batch.language import ENGLISH, languages, say, use
 
 
 class NamedFile(click.Path):
-    """The path of a file or a folder. An empty one is refused: in a shell, that is a variable that was never set.
+    """The path of a file or folder. An empty one is refused: in a shell, it means a variable that was never set.
 
-    To Python an empty path is the current directory, of which nobody spoke.
+    Python would take an empty path for the current directory, which nobody asked for.
     """
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path. Fails as click does for a wrong value (exit code 2)."""
+        """Return the path. Fails like click for a wrong value (exit code 2)."""
         if not os.fsdecode(value).strip():
             self.fail(say("the path is empty. Name the file or folder."), param, ctx)
         return super().convert(value, param, ctx)
 
 
 class WholeNumber(click.IntRange):
-    """A whole number within bounds; click's own name for it is a programmer's."""
+    """An integer within bounds, with a name that people understand, unlike click's."""
 
     @property
     def name(self) -> str:  # type: ignore[override]  # an attribute in the base class
-        """What a person is told that it is."""
+        """The name of this kind of value, for people."""
         return say("whole number")
 
 
@@ -42,13 +42,13 @@ class Number(click.FloatRange):
 
     @property
     def name(self) -> str:  # type: ignore[override]  # as above
-        """What a person is told that it is."""
+        """The name of this kind of value, for people."""
         return say("number")
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """The options before the command, which all commands share."""
+    """The options before the command, shared by all commands."""
 
     config: Path | None
     journal: Path | None
@@ -63,14 +63,14 @@ def _speak(_context: click.Context, _parameter: click.Parameter, name: str | Non
 
 
 def with_language_first(words: Sequence[str]) -> list[str]:
-    """Return a command line with the language that it asks for anywhere in front: help and mistakes are in it too."""
+    """Return a command line with its language option moved to the front, so that help and errors use it too."""
     named = [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
     named += [name for word, name in pairwise(words) if word == "--lang"]
     return [*(f"--lang={name}" for name in named if name in languages()), *words]
 
 
 def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the program to its own function."""
+    """Add the program's options to its main function."""
     for option in reversed(
         (
             click.option("--config", type=NamedFile(), envvar="PAYGW_CONFIG", help="Configuration file (TOML)."),
@@ -97,9 +97,9 @@ def program_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def also_after(command: click.Command) -> click.Command:
-    """Have a command, and those below it, take the options of the program as well. Their help shows them once, before.
+    """Let a command and its subcommands take the program's options too. Their help shows them only once, before.
 
-    The commonest slip of a person who types is to write them at the end.
+    Writing them at the end is the most common slip.
     """
     taken = {name for parameter in command.params for name in parameter.opts}
     command.params.extend(option for option in _after() if taken.isdisjoint(option.opts))
@@ -110,7 +110,7 @@ def also_after(command: click.Command) -> click.Command:
 
 
 def _after() -> list[click.Option]:
-    """Return the options of the program as a command takes them: given there, a value replaces the one before it."""
+    """Return the program's options as a command takes them: a value given there replaces the one before it."""
     own: dict[str, Any] = {"expose_value": False, "hidden": True}
     return [
         click.Option(["--config"], type=NamedFile(), callback=_instead, **own),
@@ -126,6 +126,6 @@ def _instead(context: click.Context, parameter: click.Parameter, value: Any) -> 
     if not value or parameter.name is None:
         return
     root = context.find_root()
-    root.params[parameter.name] = value  # errors are shown as these say
+    root.params[parameter.name] = value  # errors are displayed according to these
     if isinstance(context.obj, Invocation):
         context.obj = replace(context.obj, **{parameter.name: value})

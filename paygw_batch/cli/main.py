@@ -21,10 +21,10 @@ from paygw_batch.language import mark, say
 from paygw_batch.processes import forbid_core_dumps
 
 POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
-"""The times for which polars' allocator keeps freed memory, in milliseconds (jemalloc's `MALLOC_CONF`)."""
+"""How long polars' allocator keeps freed memory, in milliseconds (jemalloc's `MALLOC_CONF`)."""
 
 _JSON_ASKED = "paygw_batch.json_asked"
-"""Whether --json is among the words of the command line, though they may not be understood."""
+"""Whether --json is on the command line, even if the rest cannot be parsed."""
 COMMANDS = {
     "init": mark("Set up an endpoint, or the sandbox."),
     "template": mark("Write an empty sheet to fill in."),
@@ -84,7 +84,7 @@ class _CommandGroup(HelpGroup):
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         option = super().get_help_option(ctx)
         if option is not None:
-            option.is_eager = False  # `--lang` and PAYGW_LANG are read first: help is in that language
+            option.is_eager = False  # `--lang` and PAYGW_LANG are read first, so that help uses them
         return option
 
     def resolve_command(
@@ -127,18 +127,18 @@ class _CommandGroup(HelpGroup):
 
 
 def _hint_of(error: PaygwError, ctx: click.Context) -> str:
-    """Return the hint of an error; the general one of a wrong usage names the command that was called."""
+    """Return an error's hint; the general one for wrong usage names the command that was called."""
     if error.hint == say(UsageError.default_hint) and ctx.invoked_subcommand:
         return say("`paygw-batch {command} --help` shows its usage.", command=ctx.invoked_subcommand)
-    if error.option and error.option not in f"{error.message} {error.hint}":  # the sentence is one for a page, too
+    if error.option and error.option not in f"{error.message} {error.hint}":  # pages use the same sentence
         return f"{error.hint} {say('The option: {option}.', option=error.option)}".strip()
     return error.hint
 
 
 def _fit(error: click.UsageError, *, is_json: bool) -> click.UsageError:
-    """Return click's error with a text that can be printed: it repeats the words of the command line.
+    """Return click's error with a printable text, because it repeats words from the command line.
 
-    With --json its summary is printed here: click prints the error itself.
+    With --json, the summary is printed here; click prints the error itself.
     """
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its text is the help
     if is_json:
@@ -151,7 +151,7 @@ def _fit(error: click.UsageError, *, is_json: bool) -> click.UsageError:
 
 
 def fitted(text: str, stream: TextIO) -> str:
-    """Return a line as it is printed to a stream: at a terminal broken between words."""
+    """Return a line as printed to a stream: on a terminal, broken between words."""
     if not stream.isatty():
         return text
     from paygw_batch.cli.screen.screen import wrapped  # noqa: PLC0415 (rich: only for what is shown)
@@ -160,7 +160,7 @@ def fitted(text: str, stream: TextIO) -> str:
 
 
 def _print_summary(message: str, exit_code: int, code: str = "") -> None:
-    """Print the one JSON object of a command that could not go on."""
+    """Print the JSON object of a command that could not continue."""
     from paygw_batch.cli.screen.screen import json_line  # noqa: PLC0415 (as heavy as a command)
     from paygw_batch.report.summary import ExitCode, Summary  # noqa: PLC0415 (as above)
 
@@ -171,7 +171,7 @@ def _print_summary(message: str, exit_code: int, code: str = "") -> None:
 def _fail(
     ctx: click.Context, message: str, hint: str, exit_code: int, *, code: str = "", trace: Exception | None = None
 ) -> NoReturn:
-    """Print the error and its hint on standard error, with --json also the summary; end with `exit_code`."""
+    """Print the error and its hint on standard error and, with --json, the summary; end with `exit_code`."""
     interruption.ignore()
     told = standard_error().file
     if trace is not None:
@@ -181,14 +181,14 @@ def _fail(
     click.echo(click.style(first, fg="red", bold=True) + text.removeprefix(first), file=told)
     if hint:
         click.echo(fitted(fit_for_terminal(hint), told), file=told)
-    # Of the group's own options, which are known before a command's module is loaded.
+    # The group's own options are known before a command's module is loaded.
     if ctx.params.get("as_json"):
         _print_summary(message, exit_code, code)
     ctx.exit(exit_code)
 
 
 def _bare_trace(error: BaseException) -> str:
-    """Return where an error happened, without its text and without source lines: both could hold a payee's data."""
+    """Return where an error happened, without its text or source lines, which could contain a payee's data."""
     lines = [say("Trace, innermost last:")]
     while error.__cause__ is not None:
         error = error.__cause__
@@ -214,14 +214,14 @@ def cli(
     os.umask(0o077)
     from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (not for `--help`)
 
-    # click takes an empty variable for one that is not set: another configuration would be used than was meant.
+    # Click treats an empty variable as unset, which would select another configuration than the one intended.
     if config is None and os.environ.get("PAYGW_CONFIG") is not None:
         raise ConfigurationError(say("PAYGW_CONFIG is empty."), hint=say("Set it to a path, or unset it."))
     ctx.obj = Invocation(config or own_configuration(), journal, as_json, quiet, verbose)
 
 
 def run() -> None:
-    """Run the command that was asked for, and end the process with its exit code."""
+    """Run the requested command, and end the process with its exit code."""
     forbid_core_dumps(for_good=True)
     # polars' allocator keeps freed memory for half a second unless it is configured before it is loaded. A tenth
     # is a good part of the peak of a large sheet; giving back at once costs a third of the time in page faults.
@@ -232,7 +232,7 @@ def run() -> None:
         error.show()
         code = error.exit_code
     except click.Abort:
-        # What click makes of an interrupt that comes outside of a command.
+        # Click turns an interrupt outside a command into this.
         if interruption.came:
             raise KeyboardInterrupt from None
         click.echo("Aborted!", err=True)

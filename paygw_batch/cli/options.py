@@ -33,7 +33,7 @@ def _encoding(_context: click.Context, _parameter: click.Parameter, name: str | 
 
 
 def answers_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that answer the open questions of a sheet: see `answers_of`."""
+    """Add the options that answer a sheet's open questions: see `answers_of`."""
     for option in reversed(_ANSWERS):
         command = option(command)
     return command
@@ -52,7 +52,7 @@ _ANSWERS = (
 
 
 def answers_of(given: dict[str, Any]) -> SheetAnswers:
-    """Take the values of `answers_options` out of the values of a command's options."""
+    """Remove the values of `answers_options` from a command's options, and return them."""
     return SheetAnswers(**{asked.value: given.pop(asked.value) for asked in Asked})
 
 
@@ -91,7 +91,7 @@ def settings_of(
 ) -> Settings:
     """Return the settings of this invocation; flags that were not given (None) change nothing.
 
-    A configuration file that others may write is refused, or noted in `distrusts`.
+    A configuration file that others may write to is refused, or added to `distrusts` if given.
     """
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     if invocation.journal is not None:
@@ -100,12 +100,12 @@ def settings_of(
 
 
 def guard_of(invocation: Invocation, settings: Settings, *, force: bool = False) -> OutputGuard:
-    """Return the guard that keeps the outputs of this invocation off files that they must not replace."""
+    """Return the guard that keeps this invocation's outputs from overwriting protected files."""
     return OutputGuard(settings, invocation.config, force)
 
 
 def require_csv(out: Path | None, *, for_excel: bool) -> None:
-    """Raise `UsageError` if a file is to be one for Excel, and is no CSV file."""
+    """Raise `UsageError` if a file meant for Excel is not a CSV file."""
     if for_excel and out is not None and out.suffix.lower() != ".csv":
         raise UsageError(
             say("--for-excel is for CSV files, but {out} is not one.", out=out),
@@ -114,13 +114,13 @@ def require_csv(out: Path | None, *, for_excel: bool) -> None:
 
 
 def program_words(invocation: Invocation) -> list[str]:
-    """Return the words that start the program in a process of its own, with this invocation's configuration."""
+    """Return the command line that starts the program in another process with this invocation's configuration."""
     config = [] if invocation.config is None else ["--config", str(invocation.config.absolute())]
     return [sys.executable, "-P", "-m", "paygw_batch", *config]
 
 
 def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
-    """Return the control totals that a person stated as `--expect-rows N` and `--expect-total CUR=AMOUNT`."""
+    """Return the control totals given as `--expect-rows N` and `--expect-total CUR=AMOUNT`."""
     amounts: dict[str, Decimal] = {}
     for text in sums:
         currency, equals, amount_text = text.partition("=")
@@ -150,9 +150,9 @@ def stated_totals(rows: int | None, sums: tuple[str, ...]) -> ControlTotals:
 
 
 def complete_batches(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Return the batches whose id begins so, the newest first; else files, because a batch has its sheet's name too.
+    """Return the matching batch ids, newest first; otherwise files, because a sheet's path also names a batch.
 
-    A shell shows no error, so if there is no journal, nothing is completed.
+    A shell shows no error, so without a journal nothing is completed.
     """
     found: list[CompletionItem[str]] = []
     with suppress(PaygwError):
@@ -165,7 +165,7 @@ def complete_batches(ctx: click.Context, _parameter: click.Parameter, incomplete
 
 
 def complete_countries(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Return the codes of the countries that begin so."""
+    """Return the matching country codes."""
     from paygw_batch.countries.data import config_dir  # noqa: PLC0415 (not before a shell asks)
 
     codes = sorted(file.stem for file in (config_dir() / "countries").glob("*.toml"))
@@ -173,7 +173,7 @@ def complete_countries(_ctx: click.Context, _parameter: click.Parameter, incompl
 
 
 def _batches(shared: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return id and sheet of every batch, the newest first. `shared` are the options before the command."""
+    """Return the id and sheet of every batch, newest first. `shared` are the options before the command."""
     from paygw_batch.cli.invocation import Invocation  # noqa: PLC0415 (not before a shell asks)
     from paygw_batch.settings.user_directories import own_configuration  # noqa: PLC0415 (as above)
     from paygw_batch.wiring.journal import journal_to_read  # noqa: PLC0415 (as above)

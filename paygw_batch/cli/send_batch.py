@@ -1,4 +1,4 @@
-"""Submits and continues batches from the command line: shows, sends, asks, writes the results, and reports the run."""
+"""Submits and continues batches from the command line: shows, sends, asks, writes the results, reports the run."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ SHOW_CURSOR = "\x1b[?25h"
 
 @contextmanager
 def reported(settings: Settings, command: str, screen: Screen) -> Iterator[RunReport]:
-    """Report a run to log, metrics and hook: also the screen's sentences, and failures of reporting itself."""
+    """Report a run to log, metrics and hook, including the screen's sentences, and show failures to report."""
     with run_reported(settings, command, screen.note_aside, interruption.sentence) as report:
         screen.listener = report.said
         try:
@@ -59,7 +59,7 @@ def reported(settings: Settings, command: str, screen: Screen) -> Iterator[RunRe
 
 @dataclass(slots=True)
 class Continued:
-    """A batch that a command continues, where its reconciliation goes, and how that ended."""
+    """A batch that a command continues, the path of its reconciliation, and the result."""
 
     task: SendJob
     out: Path
@@ -80,7 +80,7 @@ def continued(
     force: bool,
     for_excel: bool = False,
 ) -> Iterator[Continued]:
-    """Hold the journal and the gateway for a batch (None: the one that has rows to send), and report how that ended."""
+    """Hold the journal and the gateway for a batch (None: the only one with rows to send), and report the result."""
     guard = guard_of(invocation, settings, force=force)
     guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION), reporting=True)
     require_gateway(settings)
@@ -96,7 +96,7 @@ def continued(
 
 
 def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> Path:
-    """Return where the reconciliation of a batch goes: `out`, or beside its sheet. Raises `OutputError`."""
+    """Return the path of a batch's reconciliation: `out`, or beside its sheet. Raises `OutputError`."""
     sheet = Path(record.sheet_path)
     path = out or default_out(sheet, record.sheet_name)
     named = say("The reconciliation") if out is None else "--out"
@@ -111,7 +111,7 @@ def send_and_reconcile(
 ) -> Summary:
     """Send the due rows of the batch, write the reconciliation file, and return the summary.
 
-    Raises the error by which the run could not go on.
+    Raises the error that stopped the run.
     """
     with progress_on(screen.err) as progress:
         try:
@@ -131,13 +131,13 @@ def send_and_reconcile(
         quarantine_h=quarantine_h,
         for_excel=for_excel,
     )
-    if interruption.came:  # kept while the results were written
+    if interruption.came:  # a signal that came while the results were written
         return replace(summary, exit_code=worst({summary.exit_code, ExitCode.INTERRUPTED}))
     return summary
 
 
 def drain_on_signals(run: Drained, progress: Progress) -> None:
-    """First signal: start no new row and wait for those in flight. Second: leave at once."""
+    """First signal: start no new row and wait for those in flight. Second: exit at once."""
     signals = 0
     interruption.has_sent = True
 
@@ -157,7 +157,7 @@ def drain_on_signals(run: Drained, progress: Progress) -> None:
 
     interruption.heed_within(asyncio.get_running_loop(), heed)
     if interruption.came:
-        # It was lost on its way (in a callback of the interpreter): it counts, but not as the first of two.
+        # The exception was lost (in a callback of the interpreter): the signal counts, but not as the first of two.
         run.drain()
 
 
@@ -206,9 +206,9 @@ def submit_and_report(
     *,
     may_ask: bool = True,
 ) -> Summary:
-    """Submit a sheet, write its results, and return the summary. Raises `ApprovalError` for one that is not approved.
+    """Submit a sheet, write its results, and return the summary. Raises `ApprovalError` if it is not approved.
 
-    Where a question comes up, a person is asked only if one `may_ask`.
+    Open questions are put to a person only if `may_ask`.
     """
 
     def send(task: SendJob, plan: Plan) -> Summary:
@@ -228,7 +228,7 @@ def submit_and_report(
 
 
 def show_planned(screen: Screen, plan: Plan) -> None:
-    """Show defects and warnings of a planned sheet, and how much of it the journal knows."""
+    """Show a planned sheet's defects and warnings, and how many of its rows the journal has."""
     headings = plan.validated.sheet.headers
     show_findings(screen, say("Defects"), plan.validated.defects_found, headings)
     show_findings(screen, say("Warnings"), plan.warnings_found, headings)
@@ -236,7 +236,7 @@ def show_planned(screen: Screen, plan: Plan) -> None:
 
 
 def show_known(screen: Screen, plan: Plan) -> None:
-    """Say the number of rows of a sheet that the journal has already."""
+    """Show how many of a sheet's rows the journal already has."""
     if plan.known_rows:
         screen.say(
             say_count(

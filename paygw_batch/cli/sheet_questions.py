@@ -25,7 +25,7 @@ T = TypeVar("T")
 def answered(
     screen: Screen, read: Callable[[SheetAnswers], T], answers: SheetAnswers, operation: str, sheet: Path
 ) -> tuple[T, SheetAnswers]:
-    """Read a sheet, asking what it leaves open; return the result of `read`, and the answers.
+    """Read a sheet, asking its open questions; return the result of `read`, and the answers.
 
     Commands in hints name `sheet`. Raises `SheetQuestion` if nobody can be asked, or the answer was no.
     """
@@ -50,7 +50,7 @@ def answered(
 
 
 def as_typed(sheet: Path, answers: SheetAnswers, column_profile: str | None) -> str:
-    """Return a sheet as a person types it in another command, with the options that say how it is read."""
+    """Return a sheet as typed in another command, with the options that say how to read it."""
     options = [(asks.value, getattr(answers, asks.value)) for asks in Asked] + [("column-profile", column_profile)]
     words = [word for name, answer in options if answer is not None for word in (f"--{name}", answer)]
     return shlex.join([str(sheet), *words])

@@ -1,4 +1,4 @@
-"""Hears the signals that stop a command, from its start to its end."""
+"""Handles the signals that stop a command, from its start to its end."""
 
 import os
 import signal
@@ -21,11 +21,11 @@ AGAIN = mark("Run the same command again to continue.")
 
 
 _TAKE_A_VALUE = frozenset({"--config", "--journal", "--lang"})
-"""The options before a command that are followed by a value. A test compares them with those that there are."""
+"""The options before a command that take a value. A test compares them with the real ones."""
 
 
 def command_in(words: Iterable[str]) -> str:
-    """Return the command that these words of a command line name; an empty text where they name none."""
+    """Return the command named in these command-line words; empty if there is none."""
     left = iter(words)
     for word in left:
         if word in _TAKE_A_VALUE:
@@ -45,21 +45,21 @@ class Interruption:
         self._is_heeded = False
 
     def heed(self) -> None:
-        """Raise `KeyboardInterrupt` at a signal from now on, unless this process leaves signals to someone else."""
+        """Raise `KeyboardInterrupt` at a signal from now on, unless this process leaves signals to another."""
         self._is_heeded = True
         self.heed_again()
 
     def heed_again(self) -> None:
-        """Take the signals back after a run, which had other handlers."""
+        """Take the signals back after a run, which had its own handlers."""
         if self._is_heeded:
             for each in HEEDED:
                 if signal.getsignal(each) is not signal.SIG_IGN:
                     signal.signal(each, self._raise)
 
     def heed_within(self, loop: "AbstractEventLoop", heed: Callable[[], None]) -> None:
-        """Call `heed` in an event loop at each signal; keep one that comes when the loop has just ended.
+        """Call `heed` in an event loop at each signal; keep one that arrives just after the loop has ended.
 
-        The loop's own handlers would be taken away at its end, and for an instant a signal would kill the process.
+        The loop would remove its own handlers at its end, and for an instant a signal would kill the process.
         """
         came = self.came
 
@@ -82,9 +82,9 @@ class Interruption:
         turn()
 
     def raise_on_second_signal(self) -> None:
-        """Take the signals back after a run: one is only kept, so that results are written; the next one raises.
+        """Take the signals back after a run: the first is only noted, so that results are written; the next raises.
 
-        What the run did is known by then, and its exit code has to say it, rows in doubt before an interruption.
+        The run's results are known by then, and its exit code must report them: rows in doubt before an interruption.
         """
         if self._is_heeded:
             for each in HEEDED:
@@ -106,7 +106,7 @@ class Interruption:
         self.heed_again()
 
     def _raise(self, _signal: int, _frame: FrameType | None) -> None:
-        # Kept as well: where an exception cannot go on (a callback of the interpreter), it would be lost.
+        # Stored as well: where an exception cannot propagate (a callback of the interpreter), it would be lost.
         self.came = True
         raise KeyboardInterrupt
 

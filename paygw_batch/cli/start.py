@@ -1,7 +1,7 @@
-"""The start of the program: hears signals before anything heavy is imported, and until the command's end.
+"""Starts the program: handles signals before anything heavy is imported, and until the command's end.
 
 Until a run starts its rows, SIGINT and SIGTERM raise `KeyboardInterrupt`, so that files are closed and the journal is
-let go. The run then has its own handlers (`cli/send_batch.py`). Nothing heavy may be imported here.
+released. The run then has its own handlers (`cli/send_batch.py`). Nothing heavy may be imported here.
 """
 
 import sys
@@ -13,10 +13,10 @@ from paygw_batch.language import say
 def main() -> None:
     """Run the program, as the console script does."""
     interruption.heed()
-    if command_in(sys.argv[1:]) == "work":  # to a worker a signal is its normal end, also before it is ready
+    if command_in(sys.argv[1:]) == "work":  # for a worker a signal is a normal end, even before it is ready
         interruption.raise_on_second_signal()
     try:
-        from paygw_batch.cli.main import run  # noqa: PLC0415 (heavy: a signal must be heard before)
+        from paygw_batch.cli.main import run  # noqa: PLC0415 (heavy: signals must be handled first)
 
         run()
     except KeyboardInterrupt:

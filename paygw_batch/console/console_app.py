@@ -1,4 +1,4 @@
-"""Builds the application, every path with its handler and who may ask for it, and serves it until a signal."""
+"""Builds the application (every path, its handler, and who may request it), and serves it until a signal."""
 
 import asyncio
 import socket
@@ -126,23 +126,23 @@ ROUTES = (
     WebRoute("/payouts/{batch}/continue", payout_page.continue_payout, Act.START, "continue payout", "POST"),
     WebRoute("/payouts/{batch}/rows/{row:int}", payout_page.row, Act.LOOK, "open row"),
 )
-"""Every page and every act. No other path exists."""
+"""Every page and every action. No other path exists."""
 _UPLOADS = ("/new", "/again", "/statement")
-"""How the paths end to which files are sent."""
+"""The endings of the paths that accept file uploads."""
 
 
 def console_of(settings: Settings, *, config: Path | None, environ: Mapping[str, str], port: int) -> Console:
-    """Return the parts that the pages work with. `port` is where browsers reach them, if no proxy is in front.
+    """Return the parts that the pages work with. `port` is where browsers reach them, unless there is a proxy.
 
-    Raises `ConfigurationError` when the configuration names nobody who prepares or approves.
+    Raises `ConfigurationError` if the configuration names nobody who prepares or approves.
     """
     section, public, members = settings.console, settings.console.origin, members_of(settings)
     if config is None:
         raise ConfigurationError(say("The pages need a configuration file."), hint=say("Name it with --config."))
     given = ["--config", str(config.absolute())]
-    if settings.journal.url is None:  # a journal in a database is named by the configuration alone
+    if settings.journal.url is None:  # only the configuration names a journal in a database
         given += ["--journal", str(settings.journal_path())]
-    trail = open_trail(settings)  # it makes the sandbox's journal
+    trail = open_trail(settings)  # creates the sandbox's journal
     kept = KeptSessions(settings.journal_path())
     access = passkey_access(settings, members, kept)
     is_secure = public is not None and public.startswith("https:")
@@ -205,7 +205,7 @@ _BACKLOG = 256
 _MAX_HEAD_BYTES = 32 * 1024
 _GRACE_S = 10
 HEAD_LIMIT_S = 5.0
-"""How long the head of a request may take to arrive. A browser, or the proxy before it, sends it at once."""
+"""The time limit for a request's head. A browser, or the proxy before it, sends it at once."""
 
 
 def serve_console(
@@ -216,9 +216,9 @@ def serve_console(
     *,
     read_again: Callable[[], Settings],
 ) -> None:
-    """Serve the pages by the settings of the file `config` until SIGINT or SIGTERM; `tell` is called with the place.
+    """Serve the pages configured in the file `config` until SIGINT or SIGTERM; call `tell` with their address.
 
-    `read_again` reads that file: people get their keys while the pages are served.
+    `read_again` reloads that file, because people get their keys while the pages are being served.
     """
     section = settings.console
     with ExitStack() as stack:
@@ -241,9 +241,9 @@ def serve_console(
 
 
 class CurrentPages:
-    """The pages by the configuration as it is: after a change of its file they are built again.
+    """Serves the pages as now configured: they are rebuilt after a change of the configuration file.
 
-    A file that cannot be used changes nothing, and `tell` is called with the reason.
+    An unusable file changes nothing, and `tell` is called with the reason.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class CurrentPages:
             )
 
     def _mark(self) -> tuple[int, int] | None:
-        """Return a mark that another version of the file does not have; None while there is none."""
+        """Return a value that differs for every version of the file; None if there is no file."""
         if self._config is None:
             return None
         with suppress(OSError):
@@ -284,13 +284,13 @@ class CurrentPages:
 
 
 def listen_on_port(port: int) -> socket.socket:
-    """Return a socket on loopback; 0 asks for any free port. The pages are never on another address."""
+    """Return a socket on loopback; 0 means any free port. The pages never use another address."""
     return listen_on_loopback(port, backlog=_BACKLOG)
 
 
 @contextmanager
 def listen_on_socket(path: Path) -> Iterator[socket.socket]:
-    """Yield a Unix socket, for its owner and group alone; a proxy in front of it speaks TLS."""
+    """Yield a Unix socket for its owner and group only; a proxy in front of it provides TLS."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         if path.is_socket():
@@ -313,7 +313,7 @@ def listen_on_socket(path: Path) -> Iterator[socket.socket]:
 
 
 async def serve_pages(app: AsgiApp, listener: socket.socket, *, ready: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM. Runs are other processes, and go on."""
+    """Serve until SIGINT or SIGTERM. Runs are separate processes, and continue."""
     server = LocalServer(
         app,
         http=bounded(HEAD_LIMIT_S, heads_alone=True),

@@ -1,7 +1,7 @@
-"""Lets people in by passkey: whose key is whose, open sign-ins, invitations.
+"""Gives people access by passkey: key owners, open sign-ins, invitations.
 
-A sign-in signs a text with a first line for this act, like every other signature here: it can never count as an
-approval. No list of credentials is kept: the person is the one in the configuration whose key fits the signature.
+A sign-in signs a text whose first line names this act, like every other signature here, so it never counts as an
+approval. No list of credentials is kept: the person is the one in the configuration whose key matches the signature.
 """
 
 import base64
@@ -43,7 +43,7 @@ _TOKEN_CHARACTERS = 43
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """Whose passkey an invitation asks for, and until when."""
+    """The person whom an invitation asks for a passkey, and its expiry."""
 
     name: str
     expires_at: str
@@ -51,21 +51,21 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True)
 class UsedInvitation:
-    """Whose passkey was made by an invitation, and whether this was the first click."""
+    """The person whose passkey an invitation created, and whether this was the first click."""
 
     name: str
     is_first: bool
 
 
 class Invitations:
-    """The invitations in a folder, which is made when the first one is written."""
+    """The invitations in a folder, which is created with the first one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = Lock()
 
     def invite(self, name: str, token: str, now: datetime) -> Invitation:
-        """Write an invitation for a person. `token` is random, and is in the link alone."""
+        """Write an invitation for a person. `token` is random, and appears only in the link."""
         invitation = Invitation(name, timestamp(now + timedelta(hours=INVITATION_H)))
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         content = {"expires_at": invitation.expires_at, "name": invitation.name}
@@ -73,7 +73,7 @@ class Invitations:
         return invitation
 
     def invitation(self, token: str, now: datetime) -> Invitation | None:
-        """Return the invitation with this token; None if there is none, or it was used, or has expired."""
+        """Return the invitation with this token; None if it is missing, used, or expired."""
         if len(token) != _TOKEN_CHARACTERS or not _PLAIN_TOKEN.issuperset(token):
             return None
         try:
@@ -84,9 +84,9 @@ class Invitations:
         return found if timestamp(now) < found.expires_at else None
 
     def use(self, token: str, fingerprint: str, now: datetime) -> UsedInvitation | None:
-        """Return the invitation with this token, used for the passkey with this fingerprint and for none other.
+        """Return the invitation with this token, and use it for the passkey with this fingerprint only.
 
-        The same passkey again is the second click of one form. None as `invitation` does.
+        The same passkey again is a second click on one form. Returns None as `invitation` does.
         """
         with self._lock:
             found = self.invitation(token, now)
@@ -96,7 +96,7 @@ class Invitations:
             write_whole(self._path(token, "used"), json.dumps(content).encode())
             try:
                 self._path(token).unlink()
-            except FileNotFoundError:  # another browser was quicker
+            except FileNotFoundError:  # another browser was faster
                 return None
             return UsedInvitation(found.name, is_first=True)
 
@@ -119,12 +119,12 @@ _HAS_KEY = 0x40
 
 
 ALGORITHMS = (-7, -8, -257)
-"""ES256, EdDSA and RS256 (RFC 9053, RFC 8812), the wanted ones first."""
+"""ES256, EdDSA and RS256 (RFC 9053, RFC 8812), in order of preference."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewPasskey:
-    """The parts of a new passkey as a browser hands them in, each in base64url without padding."""
+    """The parts of a new passkey as a browser sends them, each in base64url without padding."""
 
     client_data: str
     authenticator_data: str
@@ -133,12 +133,12 @@ class NewPasskey:
 
 
 def invitation_challenge(token: str) -> str:
-    """Return the challenge for the passkey that an invitation asks for."""
+    """Return the challenge for an invitation's passkey."""
     return challenge_of(f"paygw-batch invitation 1\n{token}".encode())
 
 
 def new_passkey(made: NewPasskey, token: str, party: RelyingParty) -> PublicKey | None:
-    """Return the key of a passkey that was made for an invitation on a page of `party`, its owner verified; or None."""
+    """Return the key of a passkey created for an invitation on a page of `party`, with its owner verified; or None."""
     client_data, said = from_base64url(made.client_data), from_base64url(made.authenticator_data)
     plain = from_base64url(made.public_key)
     if client_data is None or said is None or plain is None:
@@ -151,22 +151,22 @@ def new_passkey(made: NewPasskey, token: str, party: RelyingParty) -> PublicKey 
 
 
 SIGN_IN_S = 300.0
-"""How long a page to sign in on may be open before the passkey is used."""
+"""How long a sign-in page may be open before the passkey is used."""
 
 
 _KEPT_S = 24 * 3600.0
-"""How long a sign-in that has ended is kept: longer than a clock is set back."""
+"""How long a finished sign-in is remembered: longer than a clock is ever set back."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignInText:
-    """The text of one sign-in. `nonce` is random, and is used once."""
+    """The text of one sign-in. `nonce` is random, and used once."""
 
     nonce: str
 
     @property
     def text(self) -> bytes:
-        """The bytes whose digest is the challenge."""
+        """The bytes hashed into the challenge."""
         return f"paygw-batch sign-in 1\n{self.nonce}".encode()
 
     @property
@@ -176,10 +176,10 @@ class SignInText:
 
 
 class OpenSignIns:
-    """Begins sign-ins, and ends each once, within `SIGN_IN_S`.
+    """Begins sign-ins, and ends each of them once, within `SIGN_IN_S`.
 
-    A nonce has the time in it, and a code that only this console can make: beginning one keeps nothing, so that nobody
-    fills a disk or drives out the sign-ins of others by opening the page. Those that have ended are kept.
+    A nonce contains the time and a code that only this console can compute. Beginning one stores nothing, so nobody can
+    fill a disk or displace other people's sign-ins by opening the page. Finished ones are stored.
     """
 
     def __init__(self, kept: KeptSessions, *, now_s: Callable[[], float], new_nonce: Callable[[], str]) -> None:
@@ -193,7 +193,7 @@ class OpenSignIns:
         return SignInText(f"{begun}.{self._code(begun)}")
 
     def end(self, nonce: str) -> SignInText | None:
-        """Return the text of an open sign-in, which is open no longer; None for one that was not begun, or long ago."""
+        """Close an open sign-in and return its text; None if it was never begun, or too long ago."""
         begun, _, code = nonce.rpartition(".")
         if not hmac.compare_digest(code.encode(), self._code(begun).encode()):
             return None
@@ -211,7 +211,7 @@ class OpenSignIns:
 def key_that_signed(
     sign_in: SignInText, signature: PasskeySignature, keys: Iterable[PublicKey], party: RelyingParty
 ) -> PublicKey | None:
-    """Return the one of `keys` that signed a sign-in, or None."""
+    """Return the key among `keys` that signed a sign-in, or None."""
     return next((key for key in keys if has_asserted(key, signature, sign_in.text, party)), None)
 
 
@@ -220,7 +220,7 @@ RANDOM_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class PasskeyAccess:
-    """The parts of access by passkey. `party` is None if the configuration does not say the console's address."""
+    """The parts of access by passkey. `party` is None if the console's address is not configured."""
 
     party: RelyingParty | None
     keys: Mapping[PublicKey, Member]
@@ -239,12 +239,12 @@ def passkey_access(settings: Settings, members: tuple[Member, ...], kept: KeptSe
 
 
 def invitation_folder(settings: Settings) -> Path:
-    """Return where invitations are kept."""
+    """Return the folder of invitations."""
     return settings.console_directory() / "invitations"
 
 
 def signature_in(form: Mapping[str, str]) -> PasskeySignature:
-    """Return the signature that a form carries, as `static/passkey.js` puts it there; empty parts if it has none."""
+    """Return the signature in a form, as `static/passkey.js` puts it there; its parts are empty if it has none."""
     return PasskeySignature(
         client_data=form.get("client_data", ""),
         authenticator_data=form.get("authenticator_data", ""),

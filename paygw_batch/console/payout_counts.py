@@ -1,6 +1,6 @@
-"""Remembers the number of rows of a payout in each state, so that many tabs that ask cost one count.
+"""Caches the number of a payout's rows in each state, so that many polling tabs cost one count.
 
-A count reads an index over all rows in the rarer states. Of a million rows it takes a tenth of a second.
+A count reads an index over all rows in the rarer states: a tenth of a second for a million rows.
 """
 
 from collections import defaultdict, deque
@@ -11,11 +11,11 @@ from threading import Lock
 from paygw_batch.journal import BatchRecord, JournalReader, StateTally
 
 OLD_S = 1.0
-"""A tab that asks by itself may be shown a count of this age: it asks again in two seconds."""
+"""A polling tab may be shown a count of this age, because it polls again in two seconds."""
 
 
 WINDOW_S = 30.0
-"""The rate is that of the last seconds: a run slows down and speeds up with the gateway."""
+"""The rate covers the last seconds, because a run's speed follows the gateway's."""
 _LEAST_S = 4.0
 
 
@@ -27,7 +27,7 @@ class _Count:
 
 
 class PayoutCounts:
-    """The latest count of each payout. It may be called from several threads: of one payout, one counts."""
+    """The latest count of each payout. Safe from several threads; only one counts a payout at a time."""
 
     def __init__(self, *, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
@@ -37,19 +37,19 @@ class PayoutCounts:
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
 
     def seen(self, batch: str, words: str) -> str | None:
-        """Return the text by which tabs know a payout as it was a second ago at most; None: it was not looked at.
+        """Return the value by which tabs know a payout as of at most a second ago; None if it was not looked at.
 
-        `words` is the language of the tabs. While one tab reads the journal, the others read nothing.
+        `words` is the tabs' language. While one tab reads the journal, the others read nothing.
         """
         found = self._seen.get((batch, words))
         return found[1] if found is not None and self._monotonic_s() - found[0] < OLD_S else None
 
     def note_seen(self, batch: str, words: str, seen: str) -> None:
-        """Note how tabs know a payout as it is now."""
+        """Record the value by which tabs know a payout as it is now."""
         self._seen[batch, words] = (self._monotonic_s(), seen)
 
     def rate(self, batch: str, answered: int) -> float:
-        """Return the number of rows a second that got an answer lately; 0 while unknown. `answered` rows have one."""
+        """Return the recent number of answered rows a second; 0 while unknown. `answered` is their present number."""
         with self._locks[batch]:
             looks, now_s = self._answered[batch], self._monotonic_s()
             while looks and (now_s - looks[0][0] > WINDOW_S or looks[0][1] > answered):
@@ -60,12 +60,12 @@ class PayoutCounts:
             return (answered - looks[0][1]) / passed_s if passed_s >= _LEAST_S else 0.0
 
     def tallies(self, journal: JournalReader, record: BatchRecord, *, is_poll: bool) -> Sequence[StateTally]:
-        """Return the counts of a payout as the journal has them now; for a poll, now or a second ago."""
+        """Return a payout's counts from the journal, as of now; for a poll, at most a second old."""
         with self._locks[record.batch]:
             found, now_s = self._found.get(record.batch), self._monotonic_s()
             if found is not None and is_poll and now_s - found.at_s < OLD_S:
                 return found.tallies
-            head = journal.head().hash  # before the count: what is written meanwhile is counted again
+            head = journal.head().hash  # before the count, so that later writes cause a new one
             if found is None or found.head != head:
                 found = _Count(head, self._monotonic_s(), journal.tallies(record.number))
                 self._found[record.batch] = found

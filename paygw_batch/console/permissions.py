@@ -1,4 +1,4 @@
-"""Knows who may use the pages, and which act each may do: one table, and a refusal for everything else."""
+"""Knows who may use the pages, and for which actions: one table, and a refusal for everything else."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A person who may use the pages. The identity is the person, and not a key."""
+    """A person who may use the pages, identified as a person rather than by a key."""
 
     name: str
     roles: frozenset[Role]
 
     @property
     def is_masked(self) -> bool:
-        """Whether account numbers are shown to this person by their last digits alone."""
+        """Whether this person sees only the last digits of account numbers."""
         return not self.roles & {Role.MAKER, Role.APPROVER}
 
 
@@ -65,7 +65,7 @@ def members_of(settings: Settings) -> tuple[Member, ...]:
 
 
 class Act(StrEnum):
-    """The act that a request asks for."""
+    """The action that a request asks for."""
 
     LOOK = "look"
     """Look at payouts, rows and sheets in preparation."""
@@ -74,19 +74,19 @@ class Act(StrEnum):
     PREPARE = "prepare"
     """Upload a sheet."""
     MEND = "mend"
-    """Change a sheet in preparation: mend a cell, leave a row out, sign, take it back."""
+    """Change a sheet in preparation: correct a cell, leave a row out, sign, take it back."""
     APPROVE = "approve"
     """Approve a payout that another person signed, or send it back."""
     START = "start"
     """Start, continue or pause the sending of an approved payout."""
     SETTLE = "settle"
-    """Settle a row as paid, read a statement of the gateway's, or carry out an order that two people agreed to."""
+    """Settle a row as paid, read one of the gateway's statements, or carry out an order that two people agreed to."""
     ORDER = "order"
     """Draft, sign or take back an order that lets rows be sent again."""
     AGREE = "agree"
     """Agree to an order that another person signed, or send it back."""
     DOWNLOAD = "download"
-    """Take files away that name payees with their accounts."""
+    """Download files that name payees with their accounts."""
     ADMINISTER = "administer"
     """See people, keys and the health of the program."""
     CHECK = "check"
@@ -95,7 +95,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """The subject of an act: a payout or an order that `maker` prepares or prepared; empty if nobody is noted."""
+    """The subject of an action: a payout or an order prepared by `maker`; empty if nobody is recorded."""
 
     maker: str = ""
 
@@ -116,13 +116,13 @@ _ROLES: Mapping[Act, frozenset[Role]] = MappingProxyType(
         Act.ADMINISTER: frozenset({Role.MAKER, Role.APPROVER, Role.AUDITOR, Role.ADMINISTRATOR}),
     }
 )
-"""The roles that may do each act at all. An act or a role that is not here is refused."""
+"""The roles that may do each action at all. Any other action or role is refused."""
 
 
 def may(member: Member, act: Act, thing: Thing | None = None) -> bool:
-    """Whether a person may do something, with a thing where it is about one.
+    """Whether a person may do something, with `thing` if it is about one.
 
-    A person has one role on one payout, and on one order: who prepares it does not approve it, nobody else changes it.
+    A person has one role on each payout and each order: its maker does not approve it, and nobody else changes it.
     """
     if not member.roles & _ROLES.get(act, frozenset()):
         return False

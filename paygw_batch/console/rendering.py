@@ -1,6 +1,6 @@
-"""Renders the templates, with the words and signs of states and the language that a browser has chosen.
+"""Renders the templates, with words and signs for states, in the browser's language.
 
-Every value is escaped, every sentence goes through one function. No state is shown by colour alone.
+Every value is escaped, and every sentence goes through one function. No state is shown by colour alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         INVALID: ("-", *mark_all("Left out", "not part of this payout")),
     }
 )
-"""State -> sign, word, meaning; in the order in which they are shown."""
+"""The sign, word and meaning of each state, in the order in which they are shown."""
 STATES_SHOWN = tuple(_WORDS)
 
 
@@ -75,7 +75,7 @@ _DAYS = mark_all(
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The values of one page: each field has a name in its template, and no other names are there."""
+    """The values of one page: each field has a name in its template, which can use no other names."""
 
     template: ClassVar[str]
 
@@ -89,13 +89,13 @@ class PageLink:
 
 
 def pages_after(after: int, next_after: int, anchor: str = "", /, **kept: str) -> Sequence[PageLink]:
-    """Return the links of a list that is shown after a row: to its first page, and to the next one (0: none)."""
+    """Return a list's links after a row: to its first page, and to the next one (0: none)."""
     labels = {say("First page"): 0 if after else None, say("Next page"): next_after or None}
     return page_links("after", labels, anchor, **kept)
 
 
 def page_links(name: str, places: Mapping[str, int | None], anchor: str = "", /, **kept: str) -> Sequence[PageLink]:
-    """Return the links to places of a list, by their labels. `name` is the place in the address, `kept` the rest."""
+    """Return links to positions in a list, by label. `name` is the position's name in the address, `kept` the rest."""
     return [
         PageLink(f"?{urlencode({key: value for key, value in {**kept, name: place}.items() if value})}#{anchor}", label)
         for label, place in places.items()
@@ -119,9 +119,9 @@ _zone: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
 
 @contextmanager
 def shown_for(cookies: Mapping[str, str], zone: tzinfo) -> Iterator[None]:
-    """Answer in the browser's language, with times in this zone, and thousands apart by a narrow space.
+    """Respond in the browser's language, with times in this zone, and a narrow space between thousands.
 
-    Tables and sentences of a page share it in every language: a comma is a decimal sign to some of the readers.
+    Tables and sentences use the space in every language, because to some readers a comma is a decimal sign.
     """
     token = _zone.set(zone)
     try:
@@ -135,7 +135,7 @@ _NARROW_SPACE = "\u202f"
 
 
 def when(at: str | None) -> str:
-    """Return a time as people read it, in the zone of the pages: `22 Nov 2026, 23:26 EAT`; other text as it is."""
+    """Return a time for people, in the pages' zone: `22 Nov 2026, 23:26 EAT`; other text unchanged."""
     if not at:
         return ""
     try:
@@ -146,7 +146,7 @@ def when(at: str | None) -> str:
 
 
 def day(text: str) -> str:
-    """Return a day as people read it: `22 Nov 2026`; other text as it is."""
+    """Return a day for people: `22 Nov 2026`; other text unchanged."""
     try:
         return _day(date.fromisoformat(text))
     except ValueError:
@@ -154,7 +154,7 @@ def day(text: str) -> str:
 
 
 def day_of(at: str) -> str:
-    """Return the day of a time in the zone of the pages, as a field for days has it: `2026-11-22`."""
+    """Return the day of a time in the pages' zone, in the format of a date field: `2026-11-22`."""
     return datetime.fromisoformat(at).astimezone(_zone.get()).date().isoformat()
 
 
@@ -163,7 +163,7 @@ def _day(moment: date) -> str:
 
 
 def ago(at: str) -> str:
-    """Return how long ago a time was, in the largest unit that says it; other text as it is."""
+    """Return how long ago a time was, in the largest suitable unit; other text unchanged."""
     try:
         passed_s = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
     except ValueError:
@@ -184,7 +184,7 @@ def masked(number: str) -> str:
 
 
 def _share(part: int, whole: int) -> int:
-    """Return a part in per cent, rounded down: 100 means all of it."""
+    """Return a part in per cent, rounded down, so that 100 means all of it."""
     return part * 100 // whole if whole else 0
 
 
@@ -196,17 +196,17 @@ LANGUAGE_COOKIE = "language"
 
 
 _OWN_NAME = mark("English")
-"""Each catalogue has the name of its language for it."""
+"""Each catalogue translates this to the name of its language."""
 
 
 def language_of(cookies: Mapping[str, str]) -> str:
-    """Return the language that a browser has chosen; that of the process if it has chosen none that is there."""
+    """Return the browser's chosen language, or the process's if none is chosen or available."""
     chosen = cookies.get(LANGUAGE_COOKIE, "")
     return chosen if chosen in languages() else language()
 
 
 def own_names() -> Mapping[str, str]:
-    """Return the code of each language, with its name in that language."""
+    """Return the name of each language in that language, by code."""
     found = {}
     for code in languages():
         with speaking(code):

@@ -1,6 +1,6 @@
-"""Checks or marks a sheet in another process, within limits: an upload is anybody's bytes.
+"""Checks or marks a sheet in another process, within limits, because an upload may contain anything.
 
-The system limits the process. If it dies, the sheet was too much, and the pages go on.
+The system limits the process. If it dies, the sheet was too much, and the pages continue.
 """
 
 import os
@@ -22,12 +22,12 @@ from paygw_batch.sheet.write.rejects import NO_MARKED_WORKBOOK
 from paygw_batch.wiring.operations import rules_of
 
 MAX_MEMORY_BYTES = 8 * 1024**3
-"""Of addresses: libraries reserve far more than they use."""
+"""Address space, of which libraries reserve far more than they use."""
 MAX_FILE_BYTES = 4 * 1024**3
 MAX_PROCESSOR_S = 300
 LIMIT_S = 600
 IN_PROCESS_BYTES = 256 * 1024
-"""A sheet of this size that was checked before is checked again where the pages are: a process costs a second."""
+"""A sheet up to this size, once checked, is checked again in the pages' process: starting one costs a second."""
 _PROGRAM = "from paygw_batch.console.sheet_process import main; main()"
 _MARKING = "from paygw_batch.console.sheet_process import mark; mark()"
 
@@ -35,7 +35,7 @@ _MARKING = "from paygw_batch.console.sheet_process import mark; mark()"
 def check_in_process(
     folder: PayoutFolder, settings: Settings, maker_key: str, *, config: Path, environ: Mapping[str, str]
 ) -> None:
-    """Check a payout in another process. Raises `SheetError` if that process does not end by itself."""
+    """Check a payout in another process. Raises `SheetError` if the process is killed."""
     if not run_within_limits(_PROGRAM, [str(folder.path), maker_key], settings, config=config, environ=environ):
         raise SheetError(
             say("The sheet is too large: checking it needs more memory or time than is allowed."),
@@ -46,7 +46,7 @@ def check_in_process(
 def mark_in_process(
     folder: PayoutFolder, settings: Settings, path: Path, *, config: Path, environ: Mapping[str, str]
 ) -> None:
-    """Write the sheet of a payout with marks to `path`, in another process. Raises `SheetError` if it cannot."""
+    """Write the marked sheet of a payout to `path`, in another process. Raises `SheetError` if it cannot."""
     if not run_within_limits(_MARKING, [str(folder.path), str(path)], settings, config=config, environ=environ):
         raise SheetError(
             say(NO_MARKED_WORKBOOK),
@@ -57,13 +57,13 @@ def mark_in_process(
 def run_within_limits(
     program: str, given: Sequence[str], settings: Settings, *, config: Path, environ: Mapping[str, str]
 ) -> bool:
-    """Run a program of ours in another process, which limits itself first; return whether it ended by itself."""
+    """Run one of our programs in another process, which limits itself first; return whether it ended by itself."""
     kept = {name: value for name, value in environ.items() if name.startswith("PAYGW_")}
     secrets = secret_variables(settings)
     environment = child_environment(environ) | {name: value for name, value in kept.items() if name not in secrets}
     environment.setdefault("POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS", "2"))
     environment["PAYGW_LANG"] = language()
-    # A journal in a database is named by the configuration alone.
+    # Only the configuration names a journal in a database.
     journal = str(settings.journal_path()) if settings.journal.url is None else ""
     command = [sys.executable, "-P", "-c", program, str(config), journal]
     try:
@@ -83,7 +83,7 @@ def run_within_limits(
 
 
 def limit_this_process() -> Settings:
-    """Limit this process, which reads an upload; return the settings by its first arguments: configuration, journal."""
+    """Limit this process, which reads an upload; return the settings for its arguments configuration and journal."""
     forbid_core_dumps(for_good=True)
     os.umask(0o077)
     use(os.environ.get("PAYGW_LANG", ENGLISH))
@@ -95,7 +95,7 @@ def limit_this_process() -> Settings:
 
 
 def main() -> None:
-    """Check one payout: configuration, journal, folder and the maker's public key are the arguments."""
+    """Check one payout; the arguments are configuration, journal, folder and the maker's public key."""
     settings = limit_this_process()
     folder, key = sys.argv[3:]
     maker = read_public_key(key)
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def mark() -> None:
-    """Mark the sheet of one payout: configuration, journal, folder and the workbook to write are the arguments."""
+    """Mark the sheet of one payout; the arguments are configuration, journal, folder and the workbook to write."""
     settings = limit_this_process()
     folder, path = sys.argv[3:]
     mark_payout(PayoutFolder(Path(folder)), settings, rules_of(settings, PAYOUT), Path(path))

@@ -1,4 +1,4 @@
-"""Answers requests in one way: who is it, may they, is the form ours; then the page, and its errors in plain words."""
+"""Answers every request in one way: identify, authorise, check the form; then the page, or its error in plain words."""
 
 import importlib.util
 import logging
@@ -52,7 +52,7 @@ _SECRETS = frozenset({"token"})
 
 
 def thing_of(path: Mapping[str, Any], form: Mapping[str, str]) -> str:
-    """Return the thing that a request is about, by its path and its form. The token of an invitation is a secret."""
+    """Return the subject of a request, from its path and form. An invitation's token is left out as a secret."""
     return ", ".join(f"{name} {value}" for name, value in _parts(path, form))
 
 
@@ -88,7 +88,7 @@ _GENERAL = mark_all(
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """Everything that the pages work with. `program` is the command line by which another command is started."""
+    """Everything that the pages work with. `program` is the command line for starting other commands."""
 
     settings: Settings
     config: Path
@@ -113,12 +113,12 @@ class Console:
 
     @property
     def directory(self) -> Path:
-        """Where sheets in preparation are."""
+        """The folder of sheets in preparation."""
         return self.settings.console_directory()
 
     @property
     def is_secure(self) -> bool:
-        """Whether browsers see the pages over TLS: their cookie then never leaves it."""
+        """Whether browsers see the pages over TLS, and must never send the cookie without it."""
         return (self.settings.console.origin or "").startswith("https:")
 
 
@@ -144,7 +144,7 @@ class FieldRefused(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a form was refused: beside the field of this name, or above the page (empty)."""
+    """Why a form was refused, for the field of this name, or for the whole page (empty)."""
 
     sentence: str
     hint: str
@@ -153,7 +153,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One request of a person who may make it."""
+    """One request by a person who may make it."""
 
     console: Console
     request: Request
@@ -163,24 +163,24 @@ class Visit:
     signature: UploadFile | None = None
     """A detached signature of the upload, in its own field."""
     form_page: str = "/"
-    """The page that has the form, if this is an answer to one."""
+    """The page with the form, if this answers one."""
     refusal: Refusal | None = None
-    """Why the form was refused: its page is shown again, with the answers in it."""
+    """Why the form was refused: its page is shown again, with the answers filled in."""
 
     @property
     def member(self) -> Member:
-        """Who asks."""
+        """The person who asks."""
         if self.session is None:
             raise ActRefused(say("Sign in first."))
         return self.session.member
 
     @property
     def passkey(self) -> SignedInKey | None:
-        """The passkey by which the person signed in, and signs; None in the sandbox, where a name was chosen."""
+        """The passkey that the person signed in with, and signs with; None in the sandbox, where a name was chosen."""
         return None if self.session is None else self.session.passkey
 
     def may(self, act: Act, maker: str | None = None) -> bool:
-        """Whether the person may do something, with a payout that `maker` prepares where one is named."""
+        """Whether the person may do something, with a payout prepared by `maker` if one is named."""
         return may(self.member, act, None if maker is None else Thing(maker))
 
     def require(self, act: Act, maker: str, sentence: str) -> None:
@@ -193,24 +193,24 @@ class Visit:
         return str(self.request.path_params[name])
 
     def note(self, act: str, thing: str, result: AuditResult, *, said: str = "", who: str | None = None) -> None:
-        """Note an act of the person (or of `who`) in the audit trail, before it is done. Raises `AuditUnwritable`."""
+        """Record an action of the person (or `who`) in the audit trail before it is done. Raises `AuditUnwritable`."""
         name = "" if self.session is None else self.session.member.name
         note = AuditNote(name if who is None else who, act, thing, result, said)
         self.console.trail.note(note, timestamp(self.console.now()))
 
     @property
     def thing(self) -> str:
-        """The thing that the request is about, as the audit trail has it."""
+        """The subject of the request, as the audit trail names it."""
         return thing_of(self.request.path_params, self.form)
 
     def query(self, name: str) -> str:
-        """Return a value behind the question mark, or of the refused form; empty if there is none."""
+        """Return a query value, or that of the refused form; empty if there is none."""
         return self.request.query_params.get(name) or ("" if self.refusal is None else self.form.get(name, ""))
 
     def query_number(self, name: str) -> int:
-        """Return a number behind the question mark; 0 if there is none."""
+        """Return a numeric query value; 0 if there is none."""
         text = self.query(name)
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0  # noqa: PLR2004 (no row is so far)
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0  # noqa: PLR2004 (no row number is that long)
 
     def page(self, page: Page, *, status: int = 200) -> Response:
         """Return a page."""
@@ -237,12 +237,12 @@ class Visit:
         return HTMLResponse(console.templates.get_template(page.template).render(values), status_code=status)
 
     def gone(self, sentence: str) -> PaygwError:
-        """Return the error that a thing isn't there: a form about it was sent from a page that is out of date."""
+        """Return the error for a missing thing: a form about it came from an outdated page."""
         return PageOutdated(sentence) if self.request.method == "POST" else PageNotFound(sentence)
 
     @property
     def _back(self) -> str:
-        """The address of this page; where it is an answer to a form, of the page that has the form."""
+        """The address of this page or, for an answer to a form, of the page with the form."""
         url = self.request.url
         if self.request.method == "POST":
             shown = {name: self.form[name] for name in ("kind", "after") if self.form.get(name)}
@@ -251,40 +251,40 @@ class Visit:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """The environment of a command that is started for the person: it speaks the language of the page."""
+        """The environment for a command started for the person, in the language of the page."""
         return {**self.console.environ, "PAYGW_LANG": language()}
 
     def go_to(self, path: str) -> Response:
-        """Lead the browser to another page, after something was done."""
+        """Redirect the browser to another page after an action."""
         return RedirectResponse(path, status_code=303)
 
 
 @dataclass(frozen=True, slots=True)
 class PageFrame:
-    """The values that every page has beside its own."""
+    """The values that every page has in addition to its own."""
 
     member: Member | None
     roles: Sequence[Role]
     csrf: str
     may: Callable[[str], bool]
-    """Whether the person may do an act at all, by its name."""
+    """Whether the person may do an action at all, by its name."""
     is_sandbox: bool
     has_workers: bool
-    """Whether several machines can send: they share a journal in a database."""
+    """Whether several machines can send, sharing a journal in a database."""
     gateway: str
     here: str
     back: str
-    """The address of this page; of an answer to a form, that of the page with the form."""
+    """The address of this page or, for an answer to a form, of the page with the form."""
     home: str
     """The first page for this person."""
     session_left_s: int
-    """The seconds without a look after which the person is signed out; 0: nobody is signed in."""
+    """The seconds of inactivity until the person is signed out; 0: nobody is signed in."""
     refusal: Refusal | None
     sent: Mapping[str, str]
-    """The fields of the form that was refused."""
+    """The fields of the refused form."""
     languages: Mapping[str, str]
     called: Callable[[str, str], str]
-    """The name of a payout, by its batch and the name of its sheet."""
+    """Returns a payout's name, from its batch and its sheet's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ class ErrorPage(Page):
 
 @dataclass(frozen=True, slots=True)
 class ForwardPage(Page):
-    """A page that a link of another site leads to: the browser asks once more, from our own site."""
+    """A page reached from another site's link: the browser requests it again, from our own site."""
 
     template: ClassVar[str] = "forward.html"
 
@@ -309,9 +309,9 @@ class ForwardPage(Page):
 
 
 def called_in(console: Console) -> Callable[[str, str], str]:
-    """Return how payouts are called: as their makers named them; one that was started elsewhere is called as its sheet.
+    """Return a function that names payouts: as their makers did or, if started elsewhere, after their sheets.
 
-    The names are looked up when the first one is asked for.
+    The names are looked up when the first one is needed.
     """
     uploads = cache(partial(uploads_by_batch, console.directory))
 
@@ -327,9 +327,9 @@ _SHOWN, _REFUSED = 200, 409
 
 @dataclass(frozen=True, slots=True)
 class WebRoute:
-    """A path with its handler, the permission it needs (None: no sign-in), its words in the audit trail, its method.
+    """A path with its handler, the permission it needs (None: no sign-in), its name in the audit trail, and its method.
 
-    `form` is where the page with the form of a POST is: beside the path under this name, at the path (empty), or, by
+    `form` locates the page with the form of a POST: beside the path under this name, at the path (empty), or, by
     default, one step above it.
     """
 
@@ -342,7 +342,7 @@ class WebRoute:
     form: str | None = None
 
     def endpoint(self, console: Console, pages: Mapping[str, Handler]) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint for Starlette. `pages` are the handlers of all pages, by their paths."""
+        """Return the endpoint for Starlette. `pages` are the handlers of all pages, by path."""
         page_with_form = pages.get(self.form_page(self.path)) if self.method == "POST" and self.act else None
 
         async def answer(request: Request) -> Response:
@@ -368,7 +368,7 @@ class WebRoute:
                 with suppress(AuditUnwritable):
                     await run_in_threadpool(self._note_refusal, visit, error)
                 return _too_much(visit)
-            except Exception as error:  # noqa: BLE001 (the last resort: a page that tells nothing, a trace without data)
+            except Exception as error:  # noqa: BLE001 (the last resort: a page without details, a trace without data)
                 _log.error("Unexpected error at %s. %s", self.path, _bare_trace(error))
                 return visit.page(ErrorPage(say("Something went wrong")), status=500)
             finally:
@@ -377,13 +377,13 @@ class WebRoute:
         return answer
 
     def _answer_poll(self, visit: Visit) -> Response:
-        """Answer a tab that asks by itself, in one thread: many tabs do, every two seconds."""
+        """Answer a polling tab, all in one thread, because many tabs poll every two seconds."""
         visit = _with_session(visit, is_poll=True)
         refused = self._refused(visit)
         return self.handler(visit) if refused is None else refused
 
     def form_page(self, path: str) -> str:
-        """Return the address of the page that has the form which is sent to `path`."""
+        """Return the address of the page whose form is sent to `path`."""
         if self.form == "":
             return path
         above = path.rpartition("/")[0]
@@ -391,13 +391,13 @@ class WebRoute:
 
     @property
     def is_noted(self) -> bool:
-        """Whether the act is noted before it is done. Who signs in is known, and noted, afterwards."""
+        """Whether the action is recorded before it is done; a sign-in is recorded after it."""
         return self.act is not None and (self.method == "POST" or self.act is Act.DOWNLOAD)
 
     def _answer_refused(self, visit: Visit, error: PaygwError, page_with_form: Handler | None) -> Response:
-        """Return the page about an error, and note it where something was to be done, or was not for this person.
+        """Return the page about an error, and record it if it was a refused action or lacked permission.
 
-        A form that was refused comes back with its answers, and the reason.
+        A refused form comes back with its answers, and the reason.
         """
         if (self.method == "POST" or isinstance(error, ActRefused)) and not isinstance(error, AuditUnwritable):
             try:
@@ -430,11 +430,11 @@ class WebRoute:
         return None
 
     def _to_sign_in(self, visit: Visit) -> Response:
-        """Lead to the sign-in, and from there to the page that was asked for: of a form, to the page that has it."""
+        """Redirect to the sign-in, and from there to the requested page; for a form, to the page that has it."""
         request, is_form = visit.request, self.method == "POST"
         wanted = visit.form_page if is_form else f"{request.url.path}?{request.url.query}".rstrip("?")
         if not is_form and request.headers.get("sec-fetch-site") == "cross-site" and not _cookie_of(visit):
-            # A link in a mail: the browser keeps the cookie of a session from what another site leads to.
+            # A link in an e-mail: the browser withholds the session's cookie on the way from another site.
             return visit.page(ForwardPage(wanted))
         shown = {"to": wanted if wanted != "/" else "", "ended": "yes" if _cookie_of(visit) else ""}
         query = urlencode({name: value for name, value in shown.items() if value})
@@ -445,7 +445,7 @@ class WebRoute:
 
 
 def _with_session(visit: Visit, *, is_poll: bool = False) -> Visit:
-    """Return the visit with the session of the browser. A poll keeps none alive."""
+    """Return the visit with the browser's session, which a poll does not prolong."""
     return replace(visit, session=visit.console.sessions.session(_cookie_of(visit), is_poll=is_poll))
 
 
@@ -454,13 +454,13 @@ def _cookie_of(visit: Visit) -> str:
 
 
 def own_path(address: str) -> str | None:
-    """Return an address of these pages as it is; None for one that may lead elsewhere."""
+    """Return an address unchanged if it is one of these pages; None if it may lead elsewhere."""
     is_own = address.startswith("/") and not address.startswith("//") and "\\" not in address
     return address if is_own and address.isprintable() else None
 
 
 def error_page(visit: Visit, error: PaygwError) -> Response:
-    """Return the page about an error, in the words of the pages: without the hints for a terminal."""
+    """Return the page about an error, in the pages' words and without hints for a terminal."""
     match error:
         case PageNotFound():
             status, heading = 404, say("There is no such page")
@@ -481,17 +481,17 @@ def _too_much(visit: Visit) -> Response:
 
 
 def _require_own_origin(visit: Visit) -> None:
-    """Raise `ActRefused` for a form that another site sends. Every browser names the origin of a form."""
+    """Raise `ActRefused` for a form sent by another site. Every browser states the origin of a form."""
     headers = visit.request.headers
     if headers.get("origin") not in visit.console.origins or headers.get("sec-fetch-site", "none") not in _OWN_SITE:
         raise ActRefused(say("This form does not come from these pages."))
 
 
 async def _with_form(visit: Visit, *, is_signed_in: bool) -> Visit:
-    """Return the visit with the values of its form. Raises `ActRefused` for one that is not of this session."""
+    """Return the visit with the values of its form. Raises `ActRefused` if the form is not from this session."""
     try:
         found = await visit.request.form(max_files=2, max_fields=MAX_FIELDS)
-    except HTTPException:  # too many fields, or no form at all
+    except HTTPException:  # too many fields, or not a form
         raise ActRefused(say(_STRANGE)) from None
     form = {name: value for name, value in found.multi_items() if isinstance(value, str)}
     if is_signed_in and (visit.session is None or not visit.session.has_token(form.get("csrf", ""))):
@@ -507,12 +507,12 @@ def _cookie(console: Console, request: Request) -> str:
 
 
 def first_page(member: Member) -> str:
-    """Return the page to which a person is led after signing in."""
+    """Return the page shown after signing in."""
     return "/people" if member.roles == {Role.ADMINISTRATOR} else "/"
 
 
 def signed_in(visit: Visit, member: Member, way: SignInWay, passkey: SignedInKey | None = None) -> Response:
-    """Return the answer that signs a person in, with a new session, and leads to the first page for them."""
+    """Return the response that signs a person in with a new session, and redirects to their first page."""
     console = visit.console
     session_id = console.sessions.sign_in(member, _cookie(console, visit.request), way, passkey)
     answer = visit.go_to(own_path(visit.form.get("to", "")) or first_page(member))
@@ -521,7 +521,7 @@ def signed_in(visit: Visit, member: Member, way: SignInWay, passkey: SignedInKey
 
 
 def signed_out(visit: Visit) -> Response:
-    """Return the answer that ends the session."""
+    """Return the response that ends the session."""
     visit.console.sessions.sign_out(_cookie(visit.console, visit.request))
     answer = visit.go_to("/sign-in")
     _forget_cookie(visit, answer)
@@ -535,14 +535,14 @@ def _forget_cookie(visit: Visit, answer: Response) -> None:
 
 
 def _bare_trace(error: BaseException) -> str:
-    """Return where an error happened, without its text and without source lines: both could hold a payee's data."""
+    """Return where an error happened, without its text or source lines, which could contain a payee's data."""
     frames = traceback.extract_tb(error.__traceback__)
     places = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
     return f"{places}: {type(error).__qualname__}"
 
 
 def payout_record(journal: JournalReader, batch: str) -> BatchRecord:
-    """Return the batch of an address. Raises `PageNotFound` if there is none."""
+    """Return the batch at an address. Raises `PageNotFound` if there is none."""
     found = journal.batch(batch)
     if found is None:
         raise PageNotFound(say("There is no such payout."))
@@ -550,7 +550,7 @@ def payout_record(journal: JournalReader, batch: str) -> BatchRecord:
 
 
 def account_filter(visit: Visit) -> Callable[[str], str]:
-    """Return how an account is shown to this person: whole, or its last digits."""
+    """Return a function that formats accounts for this person: whole, or their last digits."""
     return masked if visit.member.is_masked else str
 
 
@@ -562,7 +562,7 @@ FILE_TYPES = {
 
 
 def file_to_take_away(visit: Visit, ending: str, write: Callable[[Path], str]) -> Response:
-    """Return the file that `write` writes, and names for the person; nothing of it is left behind."""
+    """Return the file that `write` writes and names for the person, without leaving anything behind."""
     make_directory(visit.console.directory)
     with tempfile.NamedTemporaryFile(
         dir=visit.console.directory, prefix=".download-", suffix=f".{ending}", delete=False
@@ -582,7 +582,7 @@ def file_to_take_away(visit: Visit, ending: str, write: Callable[[Path], str]) -
 
 
 def has_workbooks() -> bool:
-    """Whether workbooks can be written: that needs another extra."""
+    """Whether workbooks can be written, which needs another extra."""
     return importlib.util.find_spec("xlsxwriter") is not None
 
 
@@ -593,6 +593,6 @@ RUNS = "runs"
 
 @contextmanager
 def made_once(number: str) -> Iterator[None]:
-    """Let one visit at a time make the thing `number`: a second click waits for the first."""
+    """Let one visit at a time create `number`: a second click waits for the first."""
     with _locks[number]:
         yield

@@ -1,4 +1,4 @@
-"""Guards every request before a page sees it: host, size and time of the body; and every answer: its headers."""
+"""Guards every request before a page sees it (host, size and time of the body), and sets every response's headers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
@@ -29,18 +29,18 @@ HEADERS: Mapping[str, str] = MappingProxyType(
         "cache-control": "no-store",
     }
 )
-"""On every answer. `same-origin`: with `no-referrer` a browser says no origin with a form, and forms need one."""
+"""On every response. `same-origin`: with `no-referrer`, browsers send no origin with a form, and forms need one."""
 _FOR_A_YEAR = "max-age=31536000"
 MAX_FORM_BYTES = 256 * 1024
 BODY_LIMIT_S = 300.0
-"""How long a body may take to arrive. A sheet of 64 MiB needs two Mbit/s."""
+"""The time limit for a body. A sheet of 64 MiB needs two Mbit/s."""
 
 
 class WebGuard:
     """The outermost layer of the pages.
 
-    `hosts` are the names by which browsers may ask: another name means that a foreign page has its own name lead here.
-    `most_bytes` says how long the body for a path may be.
+    `hosts` are the accepted host names: any other means that a foreign site points its own name here. `most_bytes`
+    returns the maximum body length for a path.
     """
 
     def __init__(self, app: AsgiApp, *, hosts: Collection[str], most_bytes: Callable[[str], int], tls: bool) -> None:
@@ -71,11 +71,11 @@ class WebGuard:
 
 
 class BodyRefused(Exception):
-    """A body is longer than it may be, or does not end."""
+    """A body is too long, or does not end."""
 
 
 class _Body:
-    """Counts the bytes of a body as they arrive, and the time that they take."""
+    """Counts a body's bytes as they arrive, and the time they take."""
 
     def __init__(self, receive: AsgiReceive, most: int) -> None:
         self._receive = receive

@@ -1,4 +1,4 @@
-"""Knows who is signed in: a session ends when nobody uses it, after some hours, and with the person's passkey."""
+"""Knows who is signed in. A session ends after inactivity, after some hours, or with the person's passkey."""
 
 import hashlib
 import hmac
@@ -19,7 +19,7 @@ from paygw_batch.run.approval_keys import PublicKey
 
 SECRET_BYTES = 32
 _MAX_SESSIONS = 1_000
-"""The maximum number of sessions: the oldest ends for a new one."""
+"""The maximum number of sessions; a new one ends the oldest."""
 _TABLES = """
 CREATE TABLE session (
     digest     BLOB PRIMARY KEY,
@@ -38,7 +38,7 @@ CREATE TABLE secret (
     value BLOB NOT NULL
 ) STRICT;
 """
-"""`secret` proves that a sign-in was begun here. It opens no session, and signs nothing for anybody."""
+"""`secret` proves that a sign-in was begun here. It opens no session, and signs nothing for anyone."""
 _PAYS = 0x70617973
 _SESSIONS = SideDatabase(mark("file of sessions"), _PAYS, _TABLES, SessionsBroken, SessionsBroken)
 _OLDEST = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM session ORDER BY started_s DESC LIMIT ?)"
@@ -46,9 +46,9 @@ _OLDEST = "DELETE FROM session WHERE digest NOT IN (SELECT digest FROM session O
 
 @dataclass(frozen=True, slots=True)
 class KeptSession:
-    """A session as it is kept: whose it is, how the person signed in, since when, and when it was used last.
+    """A stored session: its person, how and when they signed in, and its last use.
 
-    `key` and `credential` are those of the passkey; empty if the person signed in another way.
+    `key` and `credential` are the passkey's; empty if the person signed in another way.
     """
 
     person: str
@@ -60,9 +60,9 @@ class KeptSession:
 
 
 class KeptSessions:
-    """The sessions of the pages about one journal, until `close`. It may be called from several threads.
+    """The sessions of the pages about one journal, until `close`. Safe to call from several threads.
 
-    Raises `SessionsBroken`, and `JournalError` for a file that is not private.
+    Raises `SessionsBroken`, and `JournalError` if the file is not private.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -77,21 +77,21 @@ class KeptSessions:
             self.secret: bytes = self._run("SELECT value FROM secret")[0][0]
 
     def begin(self, digest: bytes, session: KeptSession, *, instead_of: bytes) -> None:
-        """Keep a new session; the one `instead_of` which it begins ends."""
+        """Store a new session, and end the session `instead_of`, which it replaces."""
         with self._lock, _SESSIONS.writing(self._connection, self._path):
             self._run("DELETE FROM session WHERE digest = ?", instead_of)
             self._run("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", digest, *astuple(session))
             self._run(_OLDEST, _MAX_SESSIONS)
 
     def session(self, digest: bytes) -> KeptSession | None:
-        """Return the session with an id of this digest; None if there is none."""
+        """Return the session whose id has this digest; None if there is none."""
         query = "SELECT person, way, key, credential, started_s, seen_s FROM session WHERE digest = ?"
         with self._lock, _SESSIONS.reading(self._path):
             found = self._run(query, digest)
         return KeptSession(*found[0]) if found else None
 
     def use(self, digest: bytes, at_s: float) -> None:
-        """Note that a session was used."""
+        """Record that a session was used."""
         with self._lock, _SESSIONS.writing(self._connection, self._path):
             self._run("UPDATE session SET seen_s = ? WHERE digest = ?", at_s, digest)
 
@@ -101,7 +101,7 @@ class KeptSessions:
             self._run("DELETE FROM session WHERE digest = ?", digest)
 
     def end_all(self, is_over: Callable[[KeptSession], bool]) -> None:
-        """End every session that `is_over`."""
+        """End every session for which `is_over` is true."""
         query = "SELECT digest, person, way, key, credential, started_s, seen_s FROM session"
         with self._lock, _SESSIONS.writing(self._connection, self._path):
             for digest, *kept in self._run(query):
@@ -109,7 +109,7 @@ class KeptSessions:
                     self._run("DELETE FROM session WHERE digest = ?", digest)
 
     def end_sign_in(self, digest: bytes, at_s: float, *, forget_before_s: float) -> bool:
-        """Note that a sign-in was used; return whether this is the first time. Old ones are forgotten."""
+        """Record that a sign-in was used; return whether this is the first time. Old ones are removed."""
         with self._lock, _SESSIONS.writing(self._connection, self._path):
             self._run("DELETE FROM used_sign_in WHERE at_s < ?", forget_before_s)
             self._run("INSERT OR IGNORE INTO used_sign_in VALUES (?, ?)", digest, at_s)
@@ -125,13 +125,13 @@ class KeptSessions:
 
 _BYTES = 32
 _NOTED_EVERY_S = 15.0
-"""A use is noted at most this often: pages that are opened one after the other wait for no disk."""
+"""A use is recorded at most this often, so that pages opened in quick succession do not wait for a disk."""
 _CLOCK_STEP_S = 60.0
-"""A clock that goes back by more ends the sessions: nobody can say how old they are."""
+"""If the clock goes back by more than this, the sessions end, because their age is unknown."""
 
 
 class SignInWay(StrEnum):
-    """The way by which a person signed in."""
+    """How a person signed in."""
 
     PASSKEY = "passkey"
     LIST = "list"
@@ -140,7 +140,7 @@ class SignInWay(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SignedInKey:
-    """The passkey by which a person signed in: with it, and no other, the person signs approvals."""
+    """The passkey of a sign-in: the person signs approvals with this one, and no other."""
 
     key: PublicKey
     credential: str
@@ -149,7 +149,7 @@ class SignedInKey:
 
 @dataclass(frozen=True, slots=True)
 class WebSession:
-    """A person who is signed in. `csrf_token` is in every form of theirs, and in nobody else's.
+    """A signed-in person. `csrf_token` is in each of their forms, and in nobody else's.
 
     `passkey` is None if the person signed in another way.
     """
@@ -158,17 +158,17 @@ class WebSession:
     csrf_token: str = field(repr=False)
     passkey: SignedInKey | None = None
     left_s: float = 0
-    """The seconds without a use after which the session ends."""
+    """The seconds of inactivity after which the session ends."""
 
     def has_token(self, given: str) -> bool:
-        """Whether a form came from a page of this session. No token, or an empty one, never is its own."""
+        """Whether a form came from a page of this session. A missing or empty token never counts."""
         return bool(given) and hmac.compare_digest(given.encode(), self.csrf_token.encode())
 
 
 class WebSessions:
     """All sessions, by the digest of their id: nobody can sign in with a digest.
 
-    Each ends with what it began by: the person among `members`, the passkey among `keys`, the way among `ways`.
+    Each ends with its basis: the person among `members`, the passkey among `keys`, the way among `ways`.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class WebSessions:
         kept.end_all(lambda one: self._is_over(one, now_s()))
 
     def sign_in(self, member: Member, before: str, way: SignInWay, passkey: SignedInKey | None = None) -> str:
-        """Return the id of a new session. The one `before` it, from the same browser, ends."""
+        """Return the id of a new session. The session `before` it in the same browser ends."""
         session_id, now_s = secrets.token_urlsafe(_BYTES), self._now_s()
         key, credential = ("", "") if passkey is None else (passkey.key.text, passkey.credential)
         session = KeptSession(member.name, way, key, credential, now_s, now_s)
@@ -200,7 +200,7 @@ class WebSessions:
         return session_id
 
     def session(self, session_id: str, *, is_poll: bool = False) -> WebSession | None:
-        """Return the session with an id, None if it has ended. A page that asks by itself keeps none alive."""
+        """Return the session with an id, None if it has ended. A polling page does not prolong it."""
         digest = _digest(session_id)
         found = self._kept.session(digest) if session_id else None
         if found is None:
@@ -210,7 +210,7 @@ class WebSessions:
             self._kept.end(digest)
             return None
         if not is_poll and now_s - found.seen_s > _NOTED_EVERY_S:
-            with suppress(SessionsBroken):  # on a full disk people look on, until the session ends
+            with suppress(SessionsBroken):  # on a full disk people keep reading until the session ends
                 self._kept.use(digest, now_s)
         key = self._keys.get(found.key)
         passkey = None if key is None else SignedInKey(key[0], found.credential)
@@ -241,5 +241,5 @@ def _digest(session_id: str) -> bytes:
 
 
 def _token_of(session_id: str) -> str:
-    """Return the token for the forms of a session. It says nothing about the id, and is kept nowhere."""
+    """Return the token for a session's forms. It reveals nothing about the id, and is not stored."""
     return hmac.new(session_id.encode(), b"forms", hashlib.sha256).hexdigest()

@@ -321,7 +321,7 @@ _OF_PYDANTIC = {
     "list_type": mark("Input should be a valid list"),
     "dict_type": mark("Input should be a valid dictionary"),
 }
-"""What pydantic says of a wrong value, by the type of the error: its own sentences, for the catalogue."""
+"""Pydantic's own messages about a wrong value, by the type of error, for the catalogue."""
 
 
 def _shared(*groups: list[str]) -> str:

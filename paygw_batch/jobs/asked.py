@@ -1,4 +1,4 @@
-"""Declares what the thread of the jobs tells the thread that sends. It loads no library."""
+"""Declares the messages from the jobs' thread to the sending thread. It loads no library."""
 
 import asyncio
 from contextlib import suppress

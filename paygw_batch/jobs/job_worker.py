@@ -10,9 +10,10 @@ import socket
 import threading
 import time
 from asyncio.subprocess import DEVNULL
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,7 +26,7 @@ from procrastinate.manager import JobManager
 from paygw_batch.clock import HEED_EVERY_S
 from paygw_batch.errors import JournalError
 from paygw_batch.jobs.asked import AskedShare, Trouble
-from paygw_batch.jobs.calling import SHARE, pool_of, prepare_async, priority, share_lock
+from paygw_batch.jobs.calling import SHARE, AsyncAnswered, pool_of, prepare_async, priority, share_lock
 from paygw_batch.jobs.timetable import ScheduledCommand, times_of
 from paygw_batch.journal import SharedRun
 
@@ -41,7 +42,7 @@ class Tend(Protocol):
         """Return the runs that wait."""
 
     def close(self) -> None:
-        """Close what it looks with."""
+        """Close the connection."""
 
 
 TEND_EVERY_S = 2.0
@@ -76,7 +77,7 @@ class JobWorker:
     ) -> None:
         self._lease_s, self._program, self._tend = lease_s, list(program), tend
         self._by_queue = {entry.name: entry for entry in scheduled}
-        self._connector = PsycopgConnector(**pool_of(url, prepare_async), min_size=1, max_size=4)
+        self._connector = PsycopgConnector(**pool_of(url, prepare_async, AsyncAnswered), min_size=1, max_size=4)
         self._jobs = _Jobs(self._connector)
         how: WorkerOptions = {
             "delete_jobs": "always",
@@ -256,7 +257,15 @@ class JobWorker:
 
 
 class _Jobs(JobManager):
-    """The jobs in the database, in which one that is to be tried again may meet the next one of its name."""
+    """The jobs in the database, in which one that is to be tried again may meet the next one of its name.
+
+    The end of a job is written until it is there: procrastinate would forget a job whose end is lost, and that job
+    would keep its lock for as long as its worker lives.
+    """
+
+    async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
+        """Finish a job."""
+        await _until_answered(partial(super().finish_job, job, status, delete_job))
 
     async def retry_job(
         self,
@@ -268,6 +277,19 @@ class _Jobs(JobManager):
     ) -> None:
         """Let a job be tried again. Where the next one waits already, that is the next try."""
         try:
-            await super().retry_job(job, retry_at, priority, queue, lock)
+            await _until_answered(partial(super().retry_job, job, retry_at, priority, queue, lock))
         except UniqueViolation:
             await self.finish_job(job, Status.FAILED, delete_job=True)
+
+
+async def _until_answered(write: Callable[[], Awaitable[None]]) -> None:
+    """Write the end of a job, again and again while the server does not answer."""
+    while True:
+        try:
+            await write()
+        except ConnectorException as error:
+            if not isinstance(error.__cause__, psycopg.OperationalError):
+                raise
+            await asyncio.sleep(AGAIN_AFTER_S)
+        else:
+            return

@@ -1,4 +1,4 @@
-"""Reads the timetable of the configuration: what is done when, by which command of the program."""
+"""Reads the timetable in the configuration: which command of the program runs when."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -82,7 +82,7 @@ _OVER = frozenset({State.PAID, State.RETURNED, State.REPLACED, State.REJECTED})
 
 
 class WaitingInbox(Protocol):
-    """The inbox of this host: the notifications that the journal has not recorded yet."""
+    """This host's inbox: the notifications that the journal has not recorded yet."""
 
     def after(self, taken: InboxEnd, *, limit: int) -> Sequence[InboxEntry]:
         """Return up to `limit` notifications that follow `taken`."""
@@ -101,7 +101,7 @@ class WaitingInbox(Protocol):
         ...
 
     def close(self) -> None:
-        """Close it. It is reopened when needed."""
+        """Close the inbox. It is reopened when needed."""
         ...
 
 
@@ -135,7 +135,7 @@ class JournalReader(ABC):
         return [BatchRecord(*line) for line in found]
 
     def batch(self, batch: str, *, operation: str | None = None) -> BatchRecord | None:
-        """Return the batch with this id, of one operation where one is named; None if there is none."""
+        """Return the batch with this id, of one operation if `operation` names it; None if there is none."""
         return next((BatchRecord(*line) for line in self._run("batch", batch=batch, operation=operation)), None)
 
     def compare(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> tuple[Sequence[Known], Sequence[Clash]]:
@@ -651,7 +651,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def _forgetting(self, before: str) -> AbstractContextManager[object]:
-        """One transaction, as `_writing`, in which people may be forgotten, up to a date or one of them."""
+        """Run the block in one transaction, like `_writing`, in which people may be forgotten."""
 
     @abstractmethod
     def _mark(self, batch: int, place: int) -> int:

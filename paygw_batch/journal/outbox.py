@@ -1,10 +1,10 @@
-"""Keeps the notices that people are to get, and says which of them may be sent now: once for every store.
+"""Keeps the notices meant for people, and says which of them may be sent now, for every store.
 
-A notice is durable before it is sent, and each try is durable before it is made: `claim` books the next one. So a crash
-loses nothing, and while no process dies, no notice is sent twice. After a crash between the sending and `note_sent` it
-is sent again, with the same id.
+A notice is durable before it is sent, and `claim` books each try durably before it is made. So a crash loses nothing,
+and as long as no process dies, no notice is sent twice. After a crash between sending and `note_sent`, it is sent
+again with the same id.
 
-The SQL is each store's own: `outbox.sql` in its folder has the same names in both.
+Each store has its own SQL: `outbox.sql` in its folder, with the same names.
 """
 
 import json
@@ -19,7 +19,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.journal.values import KeptNotice, NewNotice, Occasion
 
 FIRST_PAUSE = timedelta(minutes=10)
-"""Between the first try and the second; each further pause is twice as long. No try takes nearly as long."""
+"""The pause between the first two tries; each later pause is twice as long. No try takes nearly as long."""
 LONGEST_PAUSE = timedelta(hours=6)
 GIVEN_UP_AFTER = timedelta(days=5)
 
@@ -31,21 +31,21 @@ OUTBOX_PARTS: Mapping[str, str] = {
 
 
 def next_try(tries: int, written_at: str, now: datetime) -> str | None:
-    """Return when to try a notice again after this number of tries; None: never."""
+    """Return when to try a notice again after `tries` tries; None: never."""
     later = now + min(FIRST_PAUSE * 2 ** min(tries - 1, 16), LONGEST_PAUSE)
     return timestamp(later) if later < datetime.fromisoformat(written_at) + GIVEN_UP_AFTER else None
 
 
 class Outbox(ABC):
-    """The outbox of one journal, open until its place closes it. Called from one thread."""
+    """The outbox of one journal, open until its place closes it. Call it from one thread."""
 
     def add(self, notices: Iterable[NewNotice], at: str) -> None:
-        """Make notices durable, each subject once for each recipient."""
+        """Make notices durable, at most one for each subject and recipient."""
         with self._writing():
             self._add(notices, at)
 
     def take_over(self, notices: Iterable[KeptNotice]) -> None:
-        """Make notices of another outbox durable that it did not send, with their ids: they are due now. Once each."""
+        """Take over another outbox's unsent notices, with their ids; they are due now. Repeating this adds nothing."""
         with self._writing():
             for one in notices:
                 content = None if one.content is None else json.dumps(one.content)
@@ -57,9 +57,9 @@ class Outbox(ABC):
         return [_kept(line) for line in self._run("due", now=timestamp(now), limit=limit)]
 
     def claim(self, notice: KeptNotice, content: Mapping[str, Any], now: datetime) -> bool:
-        """Make durable that a notice is being sent, with its text; return False if another process was faster.
+        """Record durably that a notice is being sent, with its text; return False if another process was faster.
 
-        To be called before each try: until the next one is due, nobody else sends it.
+        Call it before each try: nobody else sends the notice until the next try is due.
         """
         with self._writing():
             claimed = self._run(
@@ -73,26 +73,26 @@ class Outbox(ABC):
         return bool(claimed)
 
     def note_sent(self, notice: KeptNotice, at: str) -> None:
-        """Make durable that a notice was sent: it never is again."""
+        """Record durably that a notice was sent; it is never sent again."""
         with self._writing():
             self._run("note_sent", number=notice.number, at=at)
 
     def note_problem(self, notice: KeptNotice, problem: str) -> None:
-        """Keep why a notice could not be sent."""
+        """Record why a notice could not be sent."""
         with self._writing():
             self._run("note_problem", number=notice.number, problem=problem)
 
     def hurry(self, now: datetime) -> None:
-        """Make notices due that wait for their next try or were given up; one that is being sent is left alone."""
+        """Make due any notice that waits for its next try or was given up, but not one that is being sent."""
         with self._writing():
             self._run("hurry", now=timestamp(now), before=timestamp(now - FIRST_PAUSE))
 
     def listed(self, *, limit: int) -> Sequence[KeptNotice]:
-        """Return up to `limit` notices: those that were not sent first, and of each kind the newest first."""
+        """Return up to `limit` notices: unsent ones first, and the newest first within each group."""
         return [_kept(line) for line in self._run("listed", limit=limit)]
 
     def newest_subject(self, occasion: Occasion, batch: str) -> str:
-        """Return the greatest subject of the notices of an occasion about a batch; empty: there is none."""
+        """Return the greatest subject of an occasion's notices about a batch; empty if there is none."""
         ((found,),) = self._run("newest_subject", occasion=occasion.value, batch=batch)
         return found or ""
 
@@ -103,15 +103,15 @@ class Outbox(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close it."""
+        """Close the outbox."""
 
     @abstractmethod
     def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement of `outbox.sql`, and return all it finds."""
+        """Run a statement of `outbox.sql` and return all its rows."""
 
     @abstractmethod
     def _writing(self) -> AbstractContextManager[object]:
-        """One transaction that is durable when the block is left."""
+        """Run the block in one transaction, durable when the block ends."""
 
     def _add(self, notices: Iterable[NewNotice], at: str, run: int | None = None) -> None:
         """Add notices inside the open transaction; with `run`, they are due when that run is over."""

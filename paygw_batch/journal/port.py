@@ -250,6 +250,8 @@ class SharedWork:
     workers: Sequence[WorkerLife]
     runs: Sequence[RunNow]
     gate: GateState
+    takeovers: int = 0
+    """The number of leases, since the journal was made, that a process took over from another one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def signature_of(key: bytes, notice: str, at_s: int, body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A webhook. Without a `key`, what it gets is not signed: its address is then the secret."""
+    """A webhook. Without a `key`, its messages are not signed, and its address is the secret."""
 
     url: str = field(repr=False)
     trust: ssl.SSLContext = field(repr=False)

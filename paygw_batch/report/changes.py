@@ -1,7 +1,7 @@
-"""Compares a sheet with the payments before it: changed accounts, amounts off, people new or missing.
+"""Compares a sheet with earlier payments: changed accounts, unusual amounts, people new or missing.
 
-Each person is compared with the last batch like this sheet that paid that person, no matter how many other batches lie
-between: docs/decisions/0206. Findings are values; the sentences are made where they are shown.
+Each person is compared with the last similar batch that paid that person, however many other batches lie between:
+docs/decisions/0206. Findings are values; the sentences are made when they are shown.
 """
 
 import io
@@ -25,12 +25,12 @@ GONE = "payee.gone"
 DANGER: Mapping[str, int] = MappingProxyType(
     {code: place for place, code in enumerate((CHANGED_ACCOUNT, AMOUNT_OFF, NEW_PAYEE, GONE))}
 )
-"""The kinds of changes, the most dangerous one first: docs/decisions/0206."""
+"""The kinds of changes, most dangerous first: docs/decisions/0206."""
 
 _MAX_TIMES = 2.0
-"""A batch is like the sheet if at least half of the people in both get at most this many times more or less."""
+"""A batch resembles the sheet if at least half of the people in both get at most this many times more or less."""
 _MONEY_LEFT = frozenset({State.PAID, State.ACCEPTED, State.IN_FLIGHT, State.IN_DOUBT})
-"""The states of a row that paid its payee, or may have. One that is ready, rejected, returned or replaced did not."""
+"""The states of a row that paid its payee, or may have. A ready, rejected, returned or replaced row did not."""
 _PAGE_COLUMNS = ("row", "valid", "country", "currency", "amount", "account_name", "account_number", "phone")
 _ALL = pl.lit(value=True)
 _EMPTY_PAGE = pl.DataFrame(schema=dict.fromkeys(_PAGE_COLUMNS, pl.String) | {"row": pl.UInt32, "valid": pl.Boolean})
@@ -42,7 +42,7 @@ _NO_BATCHES = pl.DataFrame(
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """An earlier payment to an account: the sum that one batch paid to it; `amount` is empty if it paid none."""
+    """An earlier payment to an account: the sum that one batch paid; `amount` is empty if it paid none."""
 
     account: str
     amount: str
@@ -58,9 +58,9 @@ NO_PAYMENT = Payment("", "", "", "", "")
 class Change:
     """How a payee differs from earlier payments, as values.
 
-    `amount` is what this sheet pays to `account`; empty for a payee whom only an earlier batch paid (row 0). `before`
-    is the payment that it is compared with, `first` the first that the account ever got, under any name, and
-    `shared_with` another name that the account was paid under. `stake` is the money that moves because of it.
+    `amount` is what this sheet pays to `account`; empty for a payee found only in an earlier batch (row 0). `before` is
+    the payment it is compared with, `first` the first one that the account ever got, under any name, and `shared_with`
+    another name paid under the account. `stake` is the money that the change moves.
     """
 
     row: int
@@ -77,7 +77,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """The number of people of a sheet that one earlier batch paid, and that any did."""
+    """The number of people in a sheet that one earlier batch paid, and that any batch paid."""
 
     batch: BatchRecord
     found: int
@@ -86,11 +86,11 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The differences of a sheet from earlier payments, the most dangerous first.
+    """How a sheet differs from earlier payments, most dangerous first.
 
-    `people` counts its people, and `overlap` names the batch that has most of them (if none has any, the newest); if
-    others approved any batch, it is one that they approved.
-    `known_since`: row of the sheet -> the day on which its account was first paid; a row that is missing has a new one.
+    `people` counts its people, and `overlap` names the batch that shares most of them (the newest, if none shares any);
+    if others approved any batch, it is an approved one. `known_since` gives the day on which each row's account was
+    first paid; a missing row has a new account.
     """
 
     changes: Sequence[Change]
@@ -108,16 +108,16 @@ def compare_with_past(
     share: Decimal,
     minor_units: Mapping[str, int],
 ) -> Comparison:
-    """Return how the rows of a sheet (`Validated.rows`) differ from the payments of `batches`, oldest first.
+    """Return how a sheet's rows (`Validated.rows`) differ from the payments of `batches`, oldest first.
 
-    `against` adds the differences from one more batch; it takes nothing away.
+    `against` adds the differences from one more batch; it removes none.
     """
     units = _units(now)
     past = _Past.read(journal, batches, units)
     found = _Sheet(units, past, share, minor_units)
     base = _base(journal, batches, past)
     changed = found.changed_accounts(None)
-    # What one more batch shows excuses nothing: an amount that is off stays listed beside an account it calls changed.
+    # One more batch excuses nothing: an unusual amount stays listed beside an account that this batch calls changed.
     also = changed if against is None else found.changed_accounts(against)
     compared = {base: changed, against: also} if base != against else {base: changed}
     lines = [
@@ -150,7 +150,7 @@ def accounts(rows: pl.DataFrame) -> pl.DataFrame:
         value=readable_amount("amount"),
         payee=pl.format("{} {}", "country", account),
     )
-    # `plain_name` of plain ASCII is this, and hundreds of thousands of names are nothing else.
+    # `plain_name` does just this to plain ASCII, which is all that most of hundreds of thousands of names contain.
     is_plain = pl.col("name").str.contains(r"^[ -~]*$")
     simple = pl.col("name").str.to_lowercase().str.replace_all(r" +", " ").str.strip_chars(" ")
     others = valid.filter(~is_plain).select("name").unique()
@@ -177,9 +177,9 @@ def _pages(journal: JournalReader, batch: BatchRecord) -> Iterator[pl.DataFrame]
 
 
 def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection[int], bool]:
-    """Return some rows of a batch, and whether these are the ones that paid; False: all but these did.
+    """Return some rows of a batch, and whether they are the ones that paid; False: all others did.
 
-    It costs the fewer of both kinds: most batches paid every row.
+    It reads whichever are fewer: most batches paid every row.
     """
     counts: dict[State, int] = {}
     for tally in journal.tallies(batch.number):
@@ -188,13 +188,13 @@ def _listed_rows(journal: JournalReader, batch: BatchRecord) -> tuple[Collection
     others = counts.keys() - left
     is_left = sum(counts[state] for state in left) < sum(counts[state] for state in others)
     wanted = left if is_left else others
-    # Rows that are ready are asked for alone.
+    # Ready rows can only be queried alone.
     groups = [group for group in (wanted & {State.READY}, wanted - {State.READY}) if group]
     return {row.row for group in groups for row in journal.rows(batch.number, states=group)}, is_left
 
 
 def _paid_rows(journal: JournalReader, batch: BatchRecord, wanted: pl.Expr = _ALL) -> pl.DataFrame:
-    """Return the rows of a batch that were paid, or may have been, as `accounts`; `wanted` leaves some out."""
+    """Return the rows of a batch that were paid, or may have been, in the form of `accounts`; `wanted` filters them."""
     rows, are_paid = _listed_rows(journal, batch)
     listed = pl.col("row").is_in(list(rows))
     keep = (listed if are_paid else ~listed) & wanted
@@ -210,9 +210,9 @@ def _is_approved(journal: JournalReader, number: int) -> bool:
 class _Past:
     """The earlier payments to the accounts and names of a sheet.
 
-    `paid`: sums by `batch, payee, person, currency` with `name`, `account`. `touched`: the `unit`s of the sheet by
-    `batch` that paid that account or name, with `by_name`. `batches`: for each, its overlap with the sheet, its
-    distance (how many times more or less the person in the middle gets), and whether others approved it.
+    `paid`: sums by `batch, payee, person, currency` with `name`, `account`. `touched`: the sheet's `unit`s by the
+    `batch` that paid their account or name, with `by_name`. `batches`: each batch's overlap with the sheet, its
+    distance (how many times more or less the median person gets), and whether others approved it.
     """
 
     records: Mapping[int, BatchRecord]
@@ -222,7 +222,7 @@ class _Past:
 
     @staticmethod
     def read(journal: JournalReader, records: Sequence[BatchRecord], units: pl.DataFrame) -> "_Past":
-        """Read the pages of all batches, one page at a time, and keep the payments to the people of the sheet."""
+        """Read all batches page by page, keeping the payments to the people in the sheet."""
         payees, persons = units["payee"].unique().implode(), units["person"].drop_nulls().unique().implode()
         wanted = pl.col("payee").is_in(payees) | pl.col("person").is_in(persons).fill_null(value=False)
         keys = ("batch", "payee", "person", "currency")
@@ -255,13 +255,13 @@ class _Past:
         return _Past({one.number: one for one in records}, paid, touched, batches.match_to_schema(_NO_BATCHES.schema))
 
     def overlap_of(self, batch: BatchRecord) -> int:
-        """Return the number of people of the sheet that a batch paid."""
+        """Return the number of people in the sheet that a batch paid."""
         return int(self.batches.filter(batch=batch.number)["overlap"].sum())
 
     def base(self) -> BatchRecord | None:
-        """Return the batch with the most people of the sheet: of those like it, if they have half as many as any.
+        """Return the batch with most of the sheet's people, preferring similar ones if they have at least half as many.
 
-        Batches that others approved come first: a payment that only its maker saw hides nobody who is missing.
+        Approved batches come first: a payment seen only by its maker must not hide that someone is missing.
         """
         if self.batches.is_empty():
             return None
@@ -276,11 +276,11 @@ class _Past:
         return self.records[ranked["batch"][0]]
 
     def references(self, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
-        """Return for each of `keys` among `candidates` the batch to compare with, `alike`, and the `latest`.
+        """Return, for each of `keys` among `candidates`, the batch to compare with (`alike`) and the `latest`.
 
-        Batches that others approved come before all that nobody but their maker saw, and of those, batches with at
-        least half as many people of the sheet as the one with the most: a small batch is not a measure. `alike` is
-        the newest that pays like the sheet, or else the one that pays most like it.
+        Approved batches come before those seen only by their maker; then batches with at least half as many of the
+        sheet's people as the one with the most, because a small batch is no yardstick. `alike` is the newest batch that
+        pays like the sheet, or else the most similar one.
         """
         every = candidates.join(self.batches, on="batch").filter(
             pl.col("is_approved") == pl.col("is_approved").any().over(keys)
@@ -310,7 +310,7 @@ def _is_alike() -> pl.Expr:
 
 
 def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -> pl.DataFrame:
-    """Return for each batch the ratio of its payment to the middle person of those in both."""
+    """Return, for each batch, how its payments to the people in both compare with the sheet's, as a median ratio."""
     lines = touched.select("unit", "batch").join(
         units.select("unit", "payee", "person", "currency", "value"), on="unit"
     )
@@ -329,9 +329,9 @@ def _distances(units: pl.DataFrame, touched: pl.DataFrame, paid: pl.DataFrame) -
 
 
 def _base(journal: JournalReader, batches: Sequence[BatchRecord], past: _Past) -> BatchRecord | None:
-    """Return the batch whose people the sheet should have: one that others approved, if any batch is.
+    """Return the batch whose people the sheet should have: an approved one, if there is any.
 
-    A payment that only its maker saw hides nobody who is missing, not even if it alone has people of the sheet.
+    A payment seen only by its maker must not hide that someone is missing, even if no other batch shares people.
     """
     most = past.base()
     if most is not None and _is_approved(journal, most.number):
@@ -356,7 +356,7 @@ class _Sheet:
     def changed_accounts(self, against: BatchRecord | None) -> Sequence[Change]:
         """Return the people whose name was paid before, but to another account, in a batch that is compared.
 
-        Both count, the batch most like this sheet and the latest large one: a payment beside makes no account known.
+        Both the most similar batch and the latest large one count: a side payment makes no account known.
         """
         past = self._past
         by_name = past.touched.filter("by_name")
@@ -396,7 +396,7 @@ class _Sheet:
         ]
 
     def _old_accounts(self, unknown: pl.DataFrame) -> pl.DataFrame:
-        """Return the account that the batch paid each name to: first those that the sheet does not pay, then by sum."""
+        """Return the accounts to which the batch paid each name: first those not in the sheet, then by sum."""
         paid = self._past.paid.join(unknown, on=["batch", "person"], how="semi", maintain_order="left")
         sums = paid.group_by("batch", "person", "payee").agg(pl.col("value").sum(), pl.col("account").first())
         here = pl.col("old_payee").is_in(self._units["payee"].unique().implode())
@@ -410,14 +410,14 @@ class _Sheet:
         )
 
     def amounts_off(self, changed: Collection[tuple[int, str]], against: BatchRecord | None) -> Iterator[Change]:
-        """Yield the payees whose amount is more than the share away from that of the batch to compare with."""
+        """Yield the payees whose amount differs by more than the share from that of the batch to compare with."""
         past, pair = self._past, ["payee", "person"]
         known = past.touched.select("unit").unique()
         pairs = past.paid.select("batch", *pair, "currency", before="value")
         units = self._units.join(known, on="unit", how="semi", maintain_order="left")
         ever = past.paid.select(pair).unique()
         named = units.join(ever, on=pair, how="semi", maintain_order="left", nulls_equal=True)
-        # A known account under a name of another spelling: all that the sheet pays to it is compared.
+        # A known account under a differently spelled name: compare everything that the sheet pays to it.
         total = self._units.group_by("payee", "currency").agg(total=pl.col("value").sum())
         respelled = (
             units.join(ever, on=pair, how="anti", nulls_equal=True)
@@ -452,16 +452,16 @@ class _Sheet:
             yield self._change(NEW_PAYEE, line, line["value"], NO_PAYMENT)
 
     def gone(self, rows: pl.DataFrame, batch: BatchRecord, changed: Sequence[Change]) -> Iterator[Change]:
-        """Yield the payees that a batch paid and this sheet does not. A payee with a new account counts as here."""
+        """Yield the payees that a batch paid and this sheet does not. A payee with a new account is not missing."""
         sums = rows.group_by("payee", "person", "currency", maintain_order=True).agg(
             pl.col("name", "account").first(), pl.col("value").sum()
         )
         is_here = pl.col("payee").is_in(self._units["payee"].unique().implode())
         olds = pl.DataFrame([(one.row, one.before.account) for one in changed], schema=_OLD_ACCOUNTS, orient="row")
         moved = olds.join(self._units.select("row", "person"), on="row").select("person", "account").unique()
-        # Another person on an account that somebody left has not moved with them.
+        # If someone else now has the account of a person who left, that person has not moved there.
         left = sums.join(moved, on=["person", "account"], how="semi")
-        # A person paid to a third account in this batch is known by name alone.
+        # A person that this batch paid to a third account is only recognised by name.
         elsewhere = moved.join(left, on="person", how="anti")
         away = (
             sums.filter(~is_here)
@@ -480,14 +480,14 @@ class _Sheet:
         return {row: first[payee] for row, payee in paid if payee in first}
 
     def usual(self) -> Mapping[str, float]:
-        """Return the usual (median) sum of a payee, for each currency, in earlier batches and in this sheet."""
+        """Return a payee's usual (median) sum in each currency, over earlier batches and this sheet."""
         found: dict[str, float] = {}
         for frame in (self._past.paid, self._units):
             found.update(frame.group_by("currency").agg(pl.col("value").cast(pl.Float64).median()).iter_rows())
         return found
 
     def _first_payments(self) -> Mapping[str, tuple[int, Mapping[str, Decimal]]]:
-        """Return for each account of the sheet the first batch that paid it, with the sums by currency."""
+        """Return, for each account in the sheet, the first batch that paid it, with the sums by currency."""
         paid = self._past.paid.filter(pl.col("payee").is_in(self._units["payee"].unique().implode()))
         first = paid.filter(pl.col("batch") == pl.col("batch").min().over("payee"))
         sums = first.group_by("payee", "batch", "currency").agg(pl.col("value").sum())
@@ -497,7 +497,7 @@ class _Sheet:
         return found
 
     def _other_names(self) -> Mapping[int, str]:
-        """Return for each unit the latest other name that its account was paid under."""
+        """Return, for each unit, the latest other name that its account was paid under."""
         units = self._units.select("unit", "payee", "person").unique()
         named = self._past.paid.filter(pl.col("person").is_not_null()).rename({"person": "other", "name": "other_name"})
         found = units.join(named, on="payee").filter(pl.col("other") != pl.col("person")).sort("batch")
@@ -524,7 +524,7 @@ class _Sheet:
 
 
 def _each_once(changes: Sequence[Change]) -> Sequence[Change]:
-    """Return changes without those that two batches show: the first is kept, that of the batch chosen by the rule."""
+    """Return changes without repeats from a second batch; the first stays, from the batch that the rule chose."""
     found: dict[tuple[int, str, str, str, str], Change] = {}
     for one in changes:
         found.setdefault((one.row, one.code, one.name, one.account, one.currency), one)
@@ -532,10 +532,9 @@ def _each_once(changes: Sequence[Change]) -> Sequence[Change]:
 
 
 def _by_danger(found: Sequence[Change], usual: Mapping[str, float]) -> Sequence[Change]:
-    """Return changes by kind, and of a kind those first that move most money.
+    """Return changes by kind and, within a kind, by the money that they move, largest first.
 
-    Money of several currencies is compared by how many usual payments of its currency it is. What became more comes
-    before what became less.
+    Money in several currencies is compared in usual payments of each currency. Increases come before decreases.
     """
 
     def order(change: Change) -> tuple[int, bool, float, int, str]:

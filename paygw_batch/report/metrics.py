@@ -1,8 +1,8 @@
 """Writes gauges in the text format of Prometheus, for the textfile collector of its node exporter.
 
-Source: the "Text-based format" of Prometheus' exposition formats. Every command writes the journal's gauges
-again; those of a command's last run stay until that command runs again. Labels hold words of ours and currencies,
-never a payee, an order or a file name.
+Source: the "Text-based format" of Prometheus' exposition formats. Every command rewrites the journal's gauges; those of
+a command's last run stay until it runs again. Labels contain only our own words and currencies, never a payee, an order
+or a file name.
 """
 
 import re
@@ -30,22 +30,24 @@ _OF_RUN: Mapping[str, str] = {
 _OF_FOLDER: Mapping[str, str] = {
     "paygw_folder_files": "Files in the drop folder after the last run, and refused ones that nobody has taken away.",
 }
+_TAKEOVERS = "paygw_lease_takeovers_total"
 _OF_WORKERS: Mapping[str, str] = {
     "paygw_workers": "Workers of all hosts: alive, or dead with a chunk that nobody has taken over yet.",
     "paygw_run_rows_left": "Rows that are still to be sent, of each batch that workers are sending.",
     "paygw_gate_stopped": "1 while no worker may send, because a limit or a person stopped them.",
+    _TAKEOVERS: "Leases, since the journal was made, that a process took over from one that died or fell silent.",
     "paygw_workers_timestamp_seconds": "When the workers were last looked at.",
 }
 _LAST_SUCCESS = "paygw_run_last_success_timestamp_seconds"
 _SAMPLE = re.compile(r"(paygw_[a-z_]+)(\{[^{}\n]*\})? (\S+)")
 
 Samples = dict[str, dict[str, str]]
-"""Metric -> labels as they are written -> value."""
+"""The values by metric, and by labels as they are written."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalTotals:
-    """The counts and sums of all batches of a journal, each row once. `oldest_in_doubt` is when that row was sent."""
+    """The counts and sums of all batches in a journal, each row once. `oldest_in_doubt` is when that row was sent."""
 
     states: Mapping[str, int]
     totals: Mapping[str, Mapping[str, str]]
@@ -54,7 +56,7 @@ class JournalTotals:
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A command that has ended, and how. `files` counts those of the drop folder by state."""
+    """A command that has ended, and its result. `files` counts the drop folder's files by state."""
 
     command: str
     summary: Summary
@@ -71,8 +73,8 @@ def metrics_text(
 ) -> str:
     """Return all gauges as lines of text. Each metric has its help and type.
 
-    `ended` is None if the journal has changed and no command has ended. `earlier` is the text that is replaced: what
-    it says of other commands stays, and so do the figures of a journal, or of workers, that were not read now (None).
+    `ended` is None if the journal has changed without a command ending. `earlier` is the text to replace: its samples
+    for other commands stay, as do figures of a journal or of workers that were not read now (None).
     """
     before = _samples_of(earlier)
     samples = {name: before.get(name, {}) for name in _OF_JOURNAL} if figures is None else _of_journal(figures, now)
@@ -103,7 +105,7 @@ def _of_run(summary: Summary, now: datetime) -> dict[str, str]:
 def _of_journal(figures: JournalTotals, now: datetime) -> Samples:
     oldest = figures.oldest_in_doubt
     return {
-        # Also those that are 0: a gauge that is absent ends no alert and begins none.
+        # Include zeros: a missing gauge neither ends nor starts an alert.
         "paygw_rows": {_labels(state=state): str(figures.states.get(state, 0)) for state in STATES},
         "paygw_amount": {
             _labels(currency=currency, state=state): sums.get(state, "0")
@@ -125,12 +127,13 @@ def _of_workers(work: SharedWork, now: datetime) -> Samples:
         },
         "paygw_run_rows_left": {_labels(batch=run.batch): str(run.rows_left) for run in work.runs},
         "paygw_gate_stopped": {"": str(int(work.gate.stop is not None))},
+        _TAKEOVERS: {"": str(work.takeovers)},
         "paygw_workers_timestamp_seconds": {"": _seconds(now)},
     }
 
 
 def _samples_of(text: str) -> Samples:
-    """Return our own samples in an earlier text; every other line is left out."""
+    """Return our own samples from an earlier text, ignoring every other line."""
     found: Samples = {}
     for line in text.splitlines():
         if sample := _SAMPLE.fullmatch(line):
@@ -153,6 +156,6 @@ def _lines(samples: Samples) -> Iterator[str]:
         if not samples[name]:
             continue
         yield f"# HELP {name} {help_text}"
-        yield f"# TYPE {name} gauge"
+        yield f"# TYPE {name} {'counter' if name == _TAKEOVERS else 'gauge'}"
         for labels, value in sorted(samples[name].items()):
             yield f"{name}{labels} {value}"

@@ -1,6 +1,6 @@
-"""Finds the next step for a person, about a row or a batch: as data, and in the words of the command line.
+"""Finds a person's next step for a row or a batch, as data and in command-line terms.
 
-A page has its own words for the same steps.
+Pages have their own words for the same steps.
 """
 
 import shlex
@@ -24,27 +24,27 @@ from paygw_batch.run.resolve import open_from
 _WORDS = mark_all("notification", "enquiry", "statement", "person", "reply", "witness", "pay", "collect")
 """The sources of evidence and the verbs of operations, for the catalogue."""
 LONG_ACCEPTED_H = 24
-"""How long after its attempt an accepted row without a final answer is worth a question."""
+"""An accepted row without a final answer is worth a question after this many hours from its attempt."""
 NEED_PERSON = frozenset({State.IN_FLIGHT, State.IN_DOUBT, State.REJECTED, State.RETURNED, State.ACCEPTED})
-"""The states in which a row may wait for someone to find something out or to decide; accepted ones when it is long."""
+"""The states in which a row may wait for a person to find out or decide something; an accepted one only after long."""
 
 
 class RowStep(StrEnum):
-    """The next step about a row."""
+    """The next step for a row."""
 
     RESOLVE_HELD = "resolve_held"
     RESOLVE_DOUBT = "resolve_doubt"
     RESOLVE_ACCEPTED = "resolve_accepted"
     WAIT_FOR_RUN = "wait_for_run"
     RETRY_AFTER_PERSON = "retry_after_person"
-    """A person's word alone says that it is rejected."""
+    """The row is rejected on a person's word alone."""
     RETRY = "retry"
     SEND = "send"
     PAY_ANEW = "pay_anew"
 
 
 class BatchStep(StrEnum):
-    """The next step about a batch."""
+    """The next step for a batch."""
 
     RESOLVE_DOUBT = "resolve_doubt"
     LOOK_AT_CONTRADICTIONS = "look_at_contradictions"
@@ -56,10 +56,10 @@ class BatchStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """The next step for a person about `row` of a batch (its id, shortened or not).
+    """A person's next step for `row` of a batch (its id, shortened or not).
 
-    `verb` is that of the batch's operation, `hold` what holds the row. What the person decides counts from `not_before`
-    on; empty: from now on.
+    `verb` is that of the batch's operation, and `hold` the evidence that holds the row. The person's decision takes
+    effect from `not_before`; empty: from now.
     """
 
     step: RowStep
@@ -103,14 +103,14 @@ def _step_of(row: RowState, now: datetime) -> RowStep | None:
 
 
 def long_accepted_until(now: datetime) -> str:
-    """Return the latest intent time at which an accepted row has waited long by `now`."""
+    """Return the intent time up to which an accepted row has waited too long by `now`."""
     return timestamp(now - timedelta(hours=LONG_ACCEPTED_H))
 
 
 def batch_steps(
     states: Mapping[str, int], *, contradictions: int, waiting: int, interrupted: bool
 ) -> Iterator[tuple[BatchStep, int]]:
-    """Yield the next steps for a person about a batch, each with the number of its rows or messages."""
+    """Yield a person's next steps for a batch, each with its number of rows or messages."""
     ready = states.get(State.READY, 0)
     steps = (
         (BatchStep.RESOLVE_DOUBT, states.get(State.IN_DOUBT, 0)),
@@ -142,7 +142,7 @@ def held_sentence(hold: Hold) -> str:
 
 
 def in_command_words(step: NextStep) -> str:
-    """Return a step about a row as the command line says it."""
+    """Return a row's next step in command-line terms."""
     row, marked = step.row, step.row.possible_duplicate_of
     again = (
         ""
@@ -192,11 +192,11 @@ _COMMAND_WORDS: Mapping[RowStep, str] = {
         "The money was returned: find out why, and {verb} it under another order id in a new sheet."
     ),
 }
-"""Each step about a row, as the command line says it."""
+"""Each step for a row, in command-line terms."""
 
 
 def batch_in_command_words(step: BatchStep, count: int, batch: str) -> str:
-    """Return a step about a batch as the command line says it."""
+    """Return a batch's next step in command-line terms."""
     match step:
         case BatchStep.RESOLVE_DOUBT:
             return say(
@@ -228,14 +228,14 @@ def batch_in_command_words(step: BatchStep, count: int, batch: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StateStep:
-    """The next step for a person about all rows of a batch that are in one state, and the commands for it."""
+    """A person's next step for all rows of a batch in one state, and the commands for it."""
 
     sentence: str
     commands: Sequence[str] = ()
 
 
 def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first_row: int) -> StateStep:
-    """Return the next step for the rows of a batch in `state`, as people are shown it; `first_row` is one of them."""
+    """Return the next step for a batch's rows in `state`, as people see it; `first_row` is one of them."""
     sheet = shlex.quote(batch.sheet_path or batch.sheet_name)
     match state:
         case State.IN_DOUBT:
@@ -288,10 +288,10 @@ def step_of_state(state: str, batch: BatchRecord, operation: Operation, *, first
 def next_steps(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int], *, verb: str, quarantine_h: float
 ) -> Mapping[int, str]:
-    """Return the next step of those of `rows` that need a separate one: in doubt, held, or rejected by a person.
+    """Return the next steps of those of `rows` that need their own: in doubt, held, or rejected by a person.
 
-    As of the time at which the batch was opened: a quarantine is named whether it is over or not, and what is written
-    twice is the same twice.
+    Computed as of the batch's opening, so a quarantine is named even if it is over, and repeating this gives the same
+    text.
     """
     holds, opened = journal.holds(batch.number), datetime.fromisoformat(batch.opened_at)
     quarantine, steps = JournalClock.read(journal, opened).quarantine(quarantine_h), {}

@@ -36,14 +36,14 @@ OCCASION_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class NoticeWords:
-    """A notice in words: what people read on every channel. A line of `table` is a state, its rows and its sums."""
+    """A notice in words, as people read it on every channel. A line of `table` is a state, its rows and its sums."""
 
     title: str
     sentences: Sequence[str]
     table: Sequence[tuple[str, str, str]]
     link: str
     names_nobody: bool = True
-    """Whether no payee's data goes with it."""
+    """Whether it contains no payee's data."""
 
 
 def trouble_words(code: str) -> str:
@@ -54,7 +54,7 @@ def trouble_words(code: str) -> str:
 
 
 def notice_words(notice: KeptNotice, content: Mapping[str, Any], *, has_file: bool = False) -> NoticeWords:
-    """Return a notice in the chosen language; `has_file`: the sheet with its mistakes marked goes with it."""
+    """Return a notice in the chosen language; `has_file`: the sheet with its errors marked is attached."""
     sentences = [*_sentences(notice.occasion, content)]
     if has_file:
         sentences.append(say("The rows with their mistakes are attached. They contain payees' data."))
@@ -73,7 +73,7 @@ def mail_text(words: NoticeWords) -> str:
 
 
 def mail_page(words: NoticeWords) -> str:
-    """Return the HTML of an e-mail: nothing in it is fetched."""
+    """Return the HTML of an e-mail, which loads nothing."""
     return our_templates().get_template("notice.html").render(words=words)
 
 

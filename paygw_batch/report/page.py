@@ -1,4 +1,4 @@
-"""Renders the pages that are files from their templates, and makes the environment of the console's."""
+"""Renders static pages from their templates, and creates the environment for the console's."""
 
 from collections.abc import Callable
 from functools import cache
@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 
 
 def page_environment(*folders: Path) -> "Environment":
-    """Return an environment for the templates in these folders: it escapes every value, and refuses an unknown name."""
+    """Return an environment for the templates in these folders; it escapes every value and rejects unknown names."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 (only if a page is written)
 
     made = Environment(
@@ -38,14 +38,14 @@ def page_environment(*folders: Path) -> "Environment":
 
 @cache
 def our_templates() -> "Environment":
-    """Return the environment of the pages that are files."""
+    """Return the environment for static pages."""
     made = page_environment(_HERE / "templates", _HERE / "static")
     made.filters.update(state_words=state_words, minute=_minute)
     return made
 
 
 def page(kind: PageKind, **values: object) -> str:
-    """Return a page as one file: it has its style sheet in it and no script, and fetches nothing."""
+    """Return a page as one file with its style sheet, without scripts; it loads nothing."""
     return our_templates().get_template(f"{kind}.html").render(generator=kind.generator, **values)
 
 

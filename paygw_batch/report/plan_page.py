@@ -1,7 +1,7 @@
-"""Shows a plan to an approver: differences from earlier payments first, warnings by kind, and everybody who is paid.
+"""Shows a plan to an approver: differences from earlier payments, warnings by kind, and everyone who is paid.
 
-As lines and as a page, for the same eyes as the sheet. Every sentence is made here, of the values of the findings: none
-is what the maker of the plan wrote, but for the warnings that the validation words itself.
+As lines and as a page, for people who may see the sheet. Every sentence is made here from the findings' values, never
+taken from the plan's maker, except for warnings that the validation words itself.
 """
 
 import csv
@@ -30,7 +30,7 @@ EXAMPLES_OF_KIND = 3
 """The maximum number of warnings of a kind on the page; the plan has all of them."""
 _NO_WARNINGS = frozenset({*DANGER, FIRST_RUN, COMPARED, KNOWN_SINCE, LEFT_OUT, MENDED, MEANT, READ_AS})
 _SHOWN_ENDS = 3
-"""The number of last digits of an account, and of differing digits, shown to those who may not see it whole."""
+"""How many last digits of an account, and differing digits, are shown to people who may not see all of it."""
 _MAX_DECIMALS = 4
 _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -40,12 +40,12 @@ _HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         GONE: mark_all("person missing", "people missing"),
     }
 )
-"""How one and how several changes of a kind are called."""
+"""The name of each kind of change, singular and plural."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindOfDifference:
-    """The differences of one kind from earlier payments. `words` name them, as many as there are."""
+    """The differences of one kind from earlier payments. `words` names them in the right number."""
 
     words: str
     findings: Sequence[PlanFinding]
@@ -58,7 +58,7 @@ class KindOfDifference:
 
 @dataclass(frozen=True, slots=True)
 class KindOfWarning:
-    """The warnings of a plan with one code: all of them, counted, and the first few."""
+    """The warnings of a plan with one code: their number, and the first few."""
 
     code: str
     count: int
@@ -67,7 +67,7 @@ class KindOfWarning:
 
 @dataclass(frozen=True, slots=True)
 class ListedPayee:
-    """One row that is paid. `code` is the most dangerous difference of its payee; empty for none.
+    """One row that is paid. `code` is its payee's most dangerous difference; empty for none.
 
     `known_since` is the day on which the account was first paid; empty for a new one.
     """
@@ -86,7 +86,7 @@ Piece = tuple[str, bool]
 
 
 def differing(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Piece]]:
-    """Return two accounts in pieces, each with whether it differs from the other account."""
+    """Return two accounts in pieces, each marked if it differs from the other account."""
     if len(old) == len(new):
         runs = groupby(range(len(old)), key=lambda at: old[at] != new[at])
         ranges = [(is_other, list(places)) for is_other, places in runs]
@@ -101,7 +101,7 @@ def differing(old: str, new: str) -> tuple[Sequence[Piece], Sequence[Piece]]:
 
 
 def masked_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
-    """Return an account in pieces for those who may not see it whole: enough digits to compare, too few to pay to."""
+    """Return an account in pieces for people who may not see all of it: enough digits to compare, too few to pay to."""
     length, at, shown_others = sum(len(piece) for piece, _ in pieces), 0, 0
     masked: list[Piece] = []
     for piece, is_other in pieces:
@@ -133,7 +133,7 @@ def _rows_in(ranges: str) -> Iterator[int]:
 
 
 def payees(document: PlanDocument) -> Sequence[ListedPayee]:
-    """Return everybody who is paid: those whom something dangerous is said of first, then the largest amounts."""
+    """Return everyone who is paid: those with a dangerous difference first, then the largest amounts."""
     known = {row: one.at for one in document.findings if one.code == KNOWN_SINCE for row in _rows_in(one.rows)}
     codes: dict[tuple[str, str, str], str] = {}
     for one in sorted((one for one in document.findings if one.code in DANGER), key=lambda one: DANGER[one.code]):
@@ -149,7 +149,7 @@ def payees(document: PlanDocument) -> Sequence[ListedPayee]:
 
 
 def people_table(document: PlanDocument) -> pl.DataFrame:
-    """Return everybody who is paid as a table to take away, in the sheet's order."""
+    """Return everyone who is paid as a table to download, in the sheet's order."""
     headings = ("row", "name", "account", "currency", "amount", "known_since", "differs")
     lines = [
         (str(one.row), one.name, one.account, one.currency, one.amount, one.known_since, difference_word(one.code))
@@ -159,7 +159,7 @@ def people_table(document: PlanDocument) -> pl.DataFrame:
 
 
 def difference_word(code: str) -> str:
-    """Return one of the kinds of differences in words; nothing for none."""
+    """Return the name of a kind of difference; empty for none."""
     return say(_HEADINGS[code][0]) if code in _HEADINGS else ""
 
 
@@ -171,9 +171,9 @@ def differences(document: PlanDocument) -> Sequence[KindOfDifference]:
 
 
 def comparison(document: PlanDocument, *, is_for_officers: bool = False) -> str:
-    """Return the sentences that say how many people were paid before, and which batch has most of them.
+    """Return the sentences about how many people were paid before, and which batch has most of them.
 
-    Officers know a batch by its sheet and the day alone.
+    Officers know a batch only by its sheet and its day.
     """
     one = next((one for one in document.findings if one.code in {COMPARED, FIRST_RUN}), None)
     if one is None:
@@ -223,7 +223,7 @@ def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
 
 
 def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
-    """Return the warnings by kind: first those about the whole sheet, then rare kinds before frequent ones."""
+    """Return the warnings by kind: those about the whole sheet first, then rare kinds before frequent ones."""
     of_code: dict[str, list[PlanFinding]] = {}
     for one in document.findings:
         if one.code not in _NO_WARNINGS:
@@ -258,12 +258,12 @@ def first_paid(one: PlanFinding) -> str:
 
 
 def shared_with(one: PlanFinding) -> str:
-    """Return under which other name the account of a finding was paid; empty for none."""
+    """Return the other name that the account of a finding was paid under; empty for none."""
     return say("this account was paid under the name {name}", name=one.shared_with) if one.shared_with else ""
 
 
 def sentence_of(one: PlanFinding) -> str:
-    """Return a finding as a sentence, made of its values; only a warning has its own words."""
+    """Return a finding as a sentence made from its values; only a warning has its own words."""
     match one.code:
         case "payee.account":
             told = (
@@ -329,7 +329,7 @@ def finding_line(finding: PlanFinding) -> str:
 
 
 def _finding_lines(finding: PlanFinding) -> Iterator[str]:
-    """Yield a difference as lines; a changed account with both numbers whole, and the digits that differ marked."""
+    """Yield a difference as lines; a changed account shows both full numbers, with differing digits marked."""
     yield f"- {finding_line(finding)}"
     if finding.code == CHANGED_ACCOUNT:
         names = (say("before"), say("now"))
@@ -338,13 +338,13 @@ def _finding_lines(finding: PlanFinding) -> Iterator[str]:
         yield f"    {names[0]:<{width}}  {finding.old_account}"
         yield f"    {names[1]:<{width}}  {finding.account}"
         marks = "".join(("^" if is_other else " ") * len(piece) for piece, is_other in new)
-        # If digits only went missing, the new account has none to mark.
+        # If digits are only missing, the new account has none to mark.
         marks = marks if marks.strip() else "".join(("^" if is_other else " ") * len(piece) for piece, is_other in old)
         yield f"    {'':<{width}}  {marks.rstrip()}"
 
 
 def plan_lines(document: PlanDocument) -> Iterator[str]:
-    """Yield the findings of a plan as lines of text: every difference, who is left out, then warnings by kind."""
+    """Yield a plan's findings as lines of text: every difference, the rows left out, then warnings by kind."""
     if told := comparison(document):
         yield told
     found = differences(document)
@@ -397,7 +397,7 @@ def _left_out_lines(document: PlanDocument) -> Iterator[str]:
 
 
 def people_lines(document: PlanDocument) -> Iterator[str]:
-    """Yield everybody who is paid as lines of text: those with a difference first, then the largest amounts."""
+    """Yield everyone who is paid as lines of text: those with a difference first, then the largest amounts."""
     everybody = payees(document)
     yield say_count(len(everybody), "{count:,} payment in all:", "{count:,} payments in all:")
     for one in everybody:
@@ -411,7 +411,7 @@ def _since(one: ListedPayee) -> str:
 
 
 def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) -> str:
-    """Return a plan as one page of HTML: totals, all differences, who is left out, warnings by kind, and all people."""
+    """Return a plan as one HTML page: totals, all differences, rows left out, warnings by kind, and all people."""
     return page(
         PageKind.PLAN,
         content=document.content,
@@ -432,7 +432,7 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
 
 
 def _advice(code: str) -> str:
-    """Return the meaning of a kind of warning and the suggestion for it; nothing for one outside the catalogue."""
+    """Return a kind of warning's meaning and suggestion; empty if it is not in the catalogue."""
     try:
         meaning = meaning_of(code, WARNINGS)
     except KeyError:

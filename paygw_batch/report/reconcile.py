@@ -1,6 +1,6 @@
-"""Joins the sheet as received with the state of every row, and lists the rows in doubt as questions to the gateway.
+"""Joins the received sheet with the state of every row, and lists the rows in doubt as questions to the gateway.
 
-Pure functions of sheet and journal.
+Everything is a pure function of sheet and journal.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from paygw_batch.sheet.instructions import from_pages
 
 
 def _ours(name: str) -> str:
-    """Return the name of a journal's column beside those of a sheet: no sheet has such a name."""
+    """Return the name of a journal column beside a sheet's: no sheet has such a name."""
     return name if name == "row" else f"\0{name}"
 
 
@@ -42,14 +42,14 @@ _URL_SCHEMA = {"row": pl.UInt32, CUSTOMER_URL: pl.String}
 def reconciliation(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
     """Return one line for every row of the batch's sheet, with the columns of the reconciliation file.
 
-    `minor_units` says how many decimals each currency has. Raises `InternalError` when rows or amounts do not tie with
-    the journal's own: such a file is not written.
+    `minor_units` gives the decimals of each currency. Raises `InternalError` if rows or amounts do not match the
+    journal's: such a file is never written.
     """
     return pl.concat(reconciled(journal, batch, minor_units))
 
 
 def reconciled(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield the reconciliation piece by piece. Raises `InternalError` before its end when it does not tie."""
+    """Yield the reconciliation piece by piece. Raises `InternalError` before its end if it does not match."""
     require_remembered(journal, batch)
     holds = journal.holds(batch.number)
     columns = RECONCILED_OF[batch.operation]
@@ -67,9 +67,9 @@ def reconciled(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[
 
 
 def with_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Yield the pieces of a reconciliation with amounts and times once more at the end, typed, for a data frame.
+    """Yield the pieces of a reconciliation with amounts and times added at the end as typed columns, for a data frame.
 
-    The text beside them is what was read and what was answered; an amount that does not read as one is null here.
+    The text columns keep exactly what was read and answered; an unreadable amount is null here.
     """
     for piece in pieces:
         names = {typed: _free_name(typed, piece.columns) for typed in ("amount_decimal", *_TYPED_TIMES)}
@@ -84,18 +84,18 @@ def with_typed_columns(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]
 
 _TIME = "%Y-%m-%dT%H:%M:%S%.fZ"
 _TYPED_TIMES = {"first_sent_at_utc": "first_sent_at", "updated_at_utc": "updated_at"}
-"""Typed column -> the text that it is of."""
+"""The text column for each typed column."""
 
 
 def _free_name(name: str, taken: Sequence[str]) -> str:
-    """Return a name that no column of the sender has."""
+    """Return a name that none of the sender's columns has."""
     while name in taken:
         name += "_"
     return name
 
 
 def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> Iterator[pl.DataFrame]:
-    """Yield the pages of the sheet with the states of their rows, so that no more than a page is in memory twice."""
+    """Yield the sheet's pages with the states of their rows, holding at most one page twice in memory."""
     standings = _standings(journal.standing_lines(batch.number))
     ahead = next(standings)
     for page in journal.pages(batch.number):
@@ -114,7 +114,7 @@ def _pieces(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str
 
 
 def _shown(joined: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns that a person is shown, and `valid`, of rows joined with their states."""
+    """Return the columns shown to a person, and `valid`, of rows joined with their states."""
     own = {name: pl.col(_ours(name)) for name in LINE_COLUMNS if name not in {"row", "minor"}}
     joined = _worded(joined)
     return joined.select(
@@ -131,7 +131,7 @@ def _shown(joined: pl.DataFrame) -> pl.DataFrame:
 
 
 def _worded(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows with the messages that the journal keeps in the chosen language."""
+    """Return the rows with the journal's messages in the chosen language."""
     messages = rows[_ours("message")].drop_nulls()
     coded = messages.filter(messages.str.starts_with(CODED)).unique()
     said = pl.Series([recorded(message) for message in coded], dtype=pl.String)
@@ -150,7 +150,7 @@ def _standings(lines: Iterable[Sequence[tuple[int | str | None, ...]]]) -> Itera
 
 
 def _with_holds(frame: pl.DataFrame, holds: Mapping[int, Hold]) -> pl.DataFrame:
-    """Return the rows; the message of a held row ends with the reason of its hold."""
+    """Return the rows, adding to each held row's message the reason for its hold."""
     if not holds:
         return frame
     told = pl.DataFrame(
@@ -165,9 +165,9 @@ def _with_holds(frame: pl.DataFrame, holds: Mapping[int, Hold]) -> pl.DataFrame:
 
 
 def _checked_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
-    """Return the last of some row numbers. Raises `InternalError` unless each is above the one before it.
+    """Return the last of some row numbers. Raises `InternalError` unless they increase.
 
-    With the count of all rows this is the invariant that every row of the sheet is there exactly once.
+    Together with the count of all rows, this proves that every row of the sheet appears exactly once.
     """
     above = pl.Series([newest]).cast(pl.Int64).append(rows.cast(pl.Int64)).diff(null_behavior="drop")
     if not (above > 0).all():
@@ -176,10 +176,10 @@ def _checked_order(batch: BatchRecord, newest: int, rows: pl.Series) -> int:
 
 
 def _check_states_and_amounts(batch: BatchRecord, joined: pl.DataFrame, minor_units: Mapping[str, int]) -> None:
-    """Check two invariants, in one look at the rows.
+    """Check two invariants in one pass over the rows.
 
-    The journal pays the rows that were found valid, and no others. Every amount shown is the amount the journal pays,
-    and with that every sum.
+    The journal pays the rows that were found valid, and no others. Every amount shown, and so every sum, is what the
+    journal pays.
     """
     factors = {currency: Decimal(10**units) for currency, units in minor_units.items()}
     factor = pl.col("currency").replace_strict(factors, default=None, return_dtype=pl.Decimal(10, 0))
@@ -200,7 +200,7 @@ _QUESTION_SCHEMA: Mapping[str, type[pl.DataType]] = {
 
 
 def questions(journal: JournalReader, batch: BatchRecord, minor_units: Mapping[str, int]) -> pl.DataFrame:
-    """Return one line (`QUESTION_COLUMNS`) for every row of the batch that is in doubt, in the sheet's order.
+    """Return one line (`QUESTION_COLUMNS`) for every in-doubt row of the batch, in the sheet's order.
 
     It names orders and no people: the gateway knows its payees. `answer` is empty, for support to fill in with paid,
     rejected or not-received; `resolve statement` reads the list back.

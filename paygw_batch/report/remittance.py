@@ -1,4 +1,4 @@
-"""Finds the payee in the fields of a form, and writes a remittance advice: the payments to one person, as a page."""
+"""Finds the payee in a form's fields, and writes a remittance advice: the payments to one person, as a page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from paygw_batch.report.page import page
 
 @dataclass(frozen=True, slots=True)
 class Payee:
-    """Whom a payment is to: name and account or phone number, as the reconciliation shows them."""
+    """The recipient of a payment: name and account or phone number, as the reconciliation shows them."""
 
     name: str
     number: str
 
     @property
     def person(self) -> tuple[str, str]:
-        """The key of one person's payments: the number, and the name without regard to case."""
+        """The key of one person's payments: the number, and the name regardless of case."""
         return self.number, " ".join(self.name.casefold().split())
 
 
 def payee_of(form: str, fields: Mapping[str, str]) -> Payee:
-    """Return whom the fields of a form name. The account counts, or the phone of a form that has no account."""
+    """Return the payee named by a form's fields: the account counts, or the phone if the form has no account."""
     name, account, phone = (
         " ".join(fields[name] for name in shown_fields(form, column) if fields.get(name))
         for column in ("account_name", "account_number", "phone")
@@ -35,18 +35,18 @@ def payee_of(form: str, fields: Mapping[str, str]) -> Payee:
 
 
 def shown_fields(form: str, column: str) -> tuple[str, ...]:
-    """Return the fields of `form` that are shown in `column` of the reconciliation: those it names, else its own."""
+    """Return the fields of `form` shown in `column` of the reconciliation: those it names, or its own."""
     forms = read_forms(config_dir())
     named = forms[form].shown.items() if form in forms else ()
     return next((tuple(fields) for name, fields in named if name == column), (column,))
 
 
 _NAME = "\0"
-"""In place of the name, which is printed in bold."""
+"""Placeholder for the name, which is printed in bold."""
 
 
 def remittance_page(payee: Payee, paid: Sequence[FoundPayment]) -> str:
-    """Return the page for payments that were all paid to one person, the newest last."""
+    """Return the page for one person's payments, all of them paid, newest last."""
     sums: dict[str, Decimal] = {}
     for payment in paid:
         sums[payment.currency] = sums.get(payment.currency, Decimal(0)) + Decimal(payment.amount)

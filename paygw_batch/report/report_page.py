@@ -1,7 +1,7 @@
-"""Writes the reconciliation as one HTML page: sums, the rows that need a person, and the rest when it is asked for.
+"""Writes the reconciliation as one HTML page: sums, the rows that need a person, and the rest on demand.
 
-Made from the same frame as the CSV, and like it a pure function of sheet and journal. It shows payees, so it is for the
-same eyes as the reconciliation itself.
+Made from the same frame as the CSV, and like it a pure function of sheet and journal. It shows payees, so it is for
+people who may see the reconciliation.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _TOP, _BOTTOM = 12, 34
 
 
 _GAP = 0.15
-"""How much of a bar's place is left empty."""
+"""The share of a bar's width that is left empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A bar chart under a heading, with a sentence about it, and a title for those who hear the page."""
+    """A bar chart under a heading, with a sentence about it, and a title for screen readers."""
 
     heading: str
     about: str
@@ -71,7 +71,7 @@ class Chart:
     left = 56
 
     def scale(self) -> Iterator[tuple[int, float]]:
-        """Yield the counts beside the chart, each with its height."""
+        """Yield the counts on the chart's axis, each with its height."""
         highest = self._highest()
         return ((count, self._y(count)) for count in sorted({0, highest // 2, highest}))
 
@@ -88,7 +88,7 @@ class Chart:
                     below += count
 
     def labels(self) -> Iterator[tuple[str, float]]:
-        """Yield the labels below the bars, each with the middle of its bar."""
+        """Yield the labels below the bars, each with the centre of its bar."""
         place = self._place()
         return ((bar.label, self.left + (at + 0.5) * place) for at, bar in enumerate(self.bars) if bar.label)
 
@@ -103,7 +103,7 @@ class Chart:
 
 
 def outcomes_over_time(frame: pl.DataFrame) -> Chart | None:
-    """Return a chart of the times at which rows reached their state, in bars of equal time.
+    """Return a chart of when rows reached their state, in bars of equal duration.
 
     Rows that need a person are on top of a bar.
     """
@@ -139,7 +139,7 @@ def outcomes_over_time(frame: pl.DataFrame) -> Chart | None:
 
 
 def latency(frame: pl.DataFrame) -> Chart | None:
-    """Return how long the gateway's answers took, for rows it answered at the first attempt."""
+    """Return a chart of the gateway's response times, for rows answered at the first attempt."""
     answered = frame.filter((pl.col("attempts") == 1) & pl.col("gateway_status").is_not_null())
     sent, told = (pl.col(name).str.to_datetime(_TIME, time_zone="UTC") for name in ("first_sent_at", "updated_at"))
     taken = answered.select(ms=(told - sent).dt.total_milliseconds()).drop_nulls()["ms"]
@@ -157,7 +157,7 @@ def latency(frame: pl.DataFrame) -> Chart | None:
 
 
 def _band(place: int) -> str:
-    """Return the name of the latencies between two steps."""
+    """Return the name of the response times between two steps."""
     if place == len(LATENCY_STEPS_MS):
         return say("from {time}", time=_duration(LATENCY_STEPS_MS[-1]))
     return f"< {_duration(LATENCY_STEPS_MS[place])}"
@@ -171,14 +171,14 @@ def _duration(ms: int) -> str:
 
 
 SHOWN_ROWS = 500
-"""The maximum number of rows listed of a state that needs a person; the reconciliation file has all of them."""
+"""The maximum number of rows listed for a state that needs a person; the reconciliation file has all of them."""
 ROWS_ON_DEMAND = 1_000
 """The maximum number of paid rows listed, and of accepted ones."""
 SHOWN_DEEDS = 200
 HELD = "held"
-"""Rows that are ready, and that evidence speaks against: no run sends them."""
+"""Ready rows that evidence speaks against: no run sends them."""
 PERSON_STATES = ("in_doubt", HELD, "rejected", "returned", "invalid")
-"""The states of rows that wait for a person, in the order of the page."""
+"""The states of rows that wait for a person, in the page's order."""
 _SHOWN_COLUMNS = (
     *("row", "state", "account_name", "account", "currency", "amount", "client_orderid", "sent_orderid"),
     *("gateway_reference", "updated_at", "error_code", "message"),
@@ -189,9 +189,9 @@ _CUT = mark("These are the first {shown:,} of {all:,} rows: the reconciliation f
 
 @dataclass(frozen=True, slots=True)
 class RowsInState:
-    """The rows in one state: all of them counted, and the first ones by their columns, with `caption` for their table.
+    """The rows in one state: their number, and the first ones by column, with a `caption` for their table.
 
-    `step` is the next step about all of them, and `own` that of a row.
+    `step` is the next step for all of them, and `own` a single row's.
     """
 
     state: str
@@ -257,7 +257,7 @@ def _about(batch: BatchRecord, history: Sequence[HistoryEntry]) -> tuple[str, st
 
 
 def _rows_in_state(frame: pl.DataFrame, state: str, most: int, minor_units: Mapping[str, int]) -> RowsInState:
-    """Return the rows in one state, in the sheet's order, with their amounts as people read them."""
+    """Return the rows in one state, in the sheet's order, with amounts formatted for people."""
     found = frame.filter(pl.col("state") == state)
     rows = [
         {**row, "amount": _amount(row["amount"], minor_units.get(row["currency"] or ""))}
@@ -272,7 +272,7 @@ def _rows_in_state(frame: pl.DataFrame, state: str, most: int, minor_units: Mapp
 
 
 def _amount(amount: str | None, units: int | None) -> str:
-    """Return an amount as people read it, or as the sheet has it if it is not one."""
+    """Return an amount formatted for people, or the sheet's text if it is not an amount."""
     value = None if units is None else parse_amount(amount or "", minor_units=units)
     return (amount or "") if value is None else with_separators(money_text(value, units))
 
@@ -280,7 +280,7 @@ def _amount(amount: str | None, units: int | None) -> str:
 def _waiting(
     journal: JournalReader, batch: BatchRecord, frame: pl.DataFrame, minor_units: Mapping[str, int], quarantine_h: float
 ) -> Iterator[RowsInState]:
-    """Yield the rows that need a person, those in doubt first, each state with its next step; ready rows last."""
+    """Yield the rows that need a person by state, in doubt first, each with its next step; ready rows come last."""
     operation = load_operation(batch.operation)
     for state in (*PERSON_STATES, State.READY.value):
         found = _rows_in_state(frame, state, SHOWN_ROWS, minor_units)
@@ -293,7 +293,7 @@ def _waiting(
 
 
 def _charts(frame: pl.DataFrame, history: Sequence[HistoryEntry]) -> Sequence[Chart]:
-    # The time of a row about which a person decided is that of the decision, and not of an answer.
+    # If a person decided about a row, its time is that of the decision, not of an answer.
     decided = [deed.row for deed in history if deed.row is not None]
     charts = (outcomes_over_time(frame), latency(frame.filter(~pl.col("row").is_in(decided))))
     return [chart for chart in charts if chart is not None]

@@ -37,14 +37,14 @@ _ORDER = (
 
 
 def worst(codes: set[ExitCode]) -> ExitCode:
-    """Return the code that is first in the documented order."""
+    """Return the code that comes first in the documented order."""
     return next((code for code in _ORDER if code in codes), ExitCode.DONE)
 
 
 def of_states(states: Mapping[str, int], *, interrupted: bool = False, contradictions: int = 0) -> ExitCode:
     """Return the exit code of a batch whose rows have these states.
 
-    Rows left ready by an interruption are not a run that stopped early by itself: 130 says that.
+    Rows left ready by an interruption do not make it a run that stopped early by itself: that case is 130.
     """
     codes = {ExitCode.DONE}
     if states.get("in_doubt") or contradictions:
@@ -60,7 +60,7 @@ def of_states(states: Mapping[str, int], *, interrupted: bool = False, contradic
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The result of a command. `totals`: currency -> state -> exact sum as text, in the currency's own decimals."""
+    """The result of a command. `totals`: exact sums as text with the currency's decimals, by currency and state."""
 
     exit_code: ExitCode
     message: str
@@ -76,9 +76,9 @@ class Summary:
     reconciliation: Path | None = None
     further: Mapping[str, Any] = field(default_factory=dict)
     option: str = ""
-    """As `PaygwError.option`, of a sheet that was refused; the JSON object does not have it."""
+    """As `PaygwError.option`, for a refused sheet; not in the JSON object."""
     is_under_way: bool = False
-    """Whether workers go on with it; the JSON object does not have it."""
+    """Whether workers continue it; not in the JSON object."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented JSON object."""

@@ -22,12 +22,12 @@ STATE_COLOURS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "paid": ("#A9D18E", "#274E13"),
     }
 )
-"""State -> (fill, ink) on white; the states that need a person are first. Each pair can be read in grey as well."""
+"""Fill and ink colours of each state on white, states that need a person first. All are readable in greyscale."""
 
 
 _KEYS = ("country", "currency", "state")
 _ROWS_AT_ONCE = 100_000
-"""The number of rows counted at a time, so that exact decimals of a large sheet need little memory."""
+"""The number of rows counted at a time, so that the exact decimals of a large sheet take little memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class BatchTotals:
 
 @dataclass(frozen=True, slots=True)
 class CurrencyTotals:
-    """All rows of one currency: their number, their sum as text, and (state, rows, sum) for each state that they have.
+    """All rows of one currency: their number, their sum as text, and (state, rows, sum) for each of their states.
 
     States that need a person come first.
     """
@@ -53,7 +53,7 @@ class CurrencyTotals:
 
 
 def by_currency(books: BatchTotals) -> Sequence[CurrencyTotals]:
-    """Return the totals of each currency over all countries. The rows that name no currency come last."""
+    """Return each currency's totals over all countries. Rows without a currency come last."""
     counts: dict[str, dict[str, int]] = {}
     sums: dict[str, dict[str, Decimal]] = {}
     for _, currency, state, count, amount in books.lines:
@@ -72,16 +72,16 @@ def by_currency(books: BatchTotals) -> Sequence[CurrencyTotals]:
 
 
 class RunningTotals:
-    """Counts and sums rows that go by, exactly."""
+    """Counts and sums rows exactly as they pass through."""
 
     def __init__(self, minor_units: Mapping[str, int]) -> None:
         self._minor_units = minor_units
         self._parts: list[pl.DataFrame] = []
 
     def counting(self, pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-        """Yield frames with the columns `country, currency, amount, state`, and count their rows.
+        """Yield frames with the columns `country, currency, amount, state`, counting their rows.
 
-        An amount that is not a plain amount (of an invalid row) adds nothing to a sum.
+        An amount that is not a plain number (of an invalid row) adds nothing to a sum.
         """
         for piece in pieces:
             self._parts += (
@@ -101,14 +101,14 @@ def books(frame: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
 
 
 def books_of_pieces(pieces: Iterable[pl.DataFrame], minor_units: Mapping[str, int]) -> BatchTotals:
-    """Count and sum frames as `RunningTotals` does, and keep none of them."""
+    """Count and sum frames as `RunningTotals` does, keeping none of them."""
     counter = RunningTotals(minor_units)
     deque(counter.counting(pieces), maxlen=0)
     return counter.books()
 
 
 def totals_of_sheet(counts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
-    """Return the books of a sheet that was only looked at, by its `Validated.counts`."""
+    """Return the totals of a sheet that was not submitted, from its `Validated.counts`."""
     state = pl.when("valid").then(pl.lit("ready")).otherwise(pl.lit(INVALID))
     return _books(counts.select("country", "currency", "count", "sum", state=state), minor_units)
 
@@ -132,7 +132,7 @@ def _books(parts: pl.DataFrame, minor_units: Mapping[str, int]) -> BatchTotals:
 
 
 def money_text(amount: Decimal, minor_units: int | None) -> str:
-    """Return an amount with the currency's decimals, and with more only if it has more."""
+    """Return an amount with the currency's decimals, or more if it has more."""
     if minor_units is not None and amount == (rounded := round(amount, minor_units)):
         return format(rounded, "f")
     return format(amount.normalize(), "f")

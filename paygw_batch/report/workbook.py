@@ -1,4 +1,4 @@
-"""Writes the reconciliation as a workbook: payments as a person reads and prints them, totals, and every column."""
+"""Writes the reconciliation as a workbook: payments for reading and printing, totals, and every column."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +18,9 @@ from paygw_batch.sheet.columns import RECONCILIATION_COLUMNS
 from paygw_batch.sheet.write.table import workbook_options
 
 EXACT_DIGITS = 15
-"""The digits of a number that a spreadsheet keeps. An amount that may need more is written as text."""
+"""The number of digits that a spreadsheet keeps. An amount that may need more is written as text."""
 MAX_ROWS = 1_048_400
-"""The number of rows that a worksheet holds between its header and the totals at its foot."""
+"""The number of rows that fit in a worksheet between its header and the totals at the bottom."""
 
 _COLUMNS: Mapping[str, int] = {
     mark("Row"): 7,
@@ -35,7 +35,7 @@ _COLUMNS: Mapping[str, int] = {
     mark("Sent (UTC)"): 17,
     mark("Last change (UTC)"): 18,
 }
-"""The columns that a person needs and prints, in their order, with the widths in characters."""
+"""The columns that a person needs and prints, in order, with their widths in characters."""
 _AMOUNT, _STATE, _KNOWN, _SENT, _CHANGED = (
     [*_COLUMNS].index(name) for name in ("Amount", "State", "What is known", "Sent (UTC)", "Last change (UTC)")
 )
@@ -44,26 +44,26 @@ _WIDTHS = {"message": 44, "row": 7, "country": 9, "currency": 9, "state": 10, "a
 """The widths of columns under their own names, if not the usual one."""
 _USUAL_WIDTH = 20
 _LETTERS_A_LINE = int(1.1 * _COLUMNS["What is known"])
-"""A width is in digits; letters are narrower on the whole."""
+"""A width is in digits; letters are narrower on average."""
 _LINE_POINTS, _MAX_LINES = 15, 20
 _LINED = {"bottom": 1, "bottom_color": "#D9D9D9"}
 _RIGHT = {"align": "right"}
 _GAP = "_)"
-"""At the end of a number's format: a little room to its right."""
+"""Ends a number format: a small space on the right."""
 _A4 = 9
 _MAX_PRINTED = 80
-"""The number of characters of a name printed at the top of a page: a spreadsheet takes 255 in all."""
+"""The maximum length of a name printed at the top of a page; a spreadsheet allows 255 characters in all."""
 _TIME = "%Y-%m-%dT%H:%M:%S%.3fZ"
 _DAY_MS = 86_400_000
 _FIRST_DAY = 25_569
-"""1970-01-01 as a spreadsheet counts days."""
+"""1970-01-01 as a spreadsheet's day number."""
 
 
 def workbook_of(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord, minor_units: Mapping[str, int]) -> bytes:
     """Return a reconciliation frame as an .xlsx file. The `excel` extra must be installed.
 
-    Amounts are numbers where a spreadsheet holds them exactly, else text. The worksheet of all columns has the very
-    texts of the CSV. Made again, the file is the same to the byte. Raises `OutputError` for too many rows.
+    Amounts are numbers if a spreadsheet holds them exactly, otherwise text. The worksheet of all columns has exactly
+    the texts of the CSV. The file is reproducible to the byte. Raises `OutputError` if there are too many rows.
     """
     from xlsxwriter import Workbook  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
 
@@ -78,7 +78,7 @@ def workbook_of(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord, min
         payments, totals, every = (
             workbook.add_worksheet(name) for name in say_all("Payments", "Totals", "All columns")
         )
-        # These names come first among the texts of the file: by them it is known again as one of ours.
+        # These names come first among the file's texts, and identify the file as one of ours.
         pen.headings(every, {name: _WIDTHS.get(name, _USUAL_WIDTH) for name in frame.columns})
         _add_payments(pen, payments, frame, books)
         _add_totals(pen, totals, books)
@@ -91,7 +91,7 @@ def workbook_of(frame: pl.DataFrame, books: BatchTotals, batch: BatchRecord, min
 
 
 def _add_payments(pen: "_Pen", sheet: Any, frame: pl.DataFrame, books: BatchTotals) -> None:
-    """Add a line for each row, the sender's own columns behind those for people, and totals at the foot."""
+    """Add a line for each row, with the sender's own columns after those for people, and totals at the bottom."""
     of_sender = [name for name in frame.columns if name not in RECONCILIATION_COLUMNS]
     pen.headings(sheet, {say(name): width for name, width in _COLUMNS.items()}, right=[say("Amount")])
     pen.headings(sheet, dict.fromkeys(of_sender, _USUAL_WIDTH), first=len(_COLUMNS))
@@ -126,7 +126,7 @@ def _as_text(count: int) -> str:
 
 
 def _for_people(frame: pl.DataFrame, of_sender: Sequence[str]) -> pl.DataFrame:
-    """Return `_COLUMNS` and the sender's own; times as the days that a spreadsheet counts."""
+    """Return `_COLUMNS` and the sender's own, with times as a spreadsheet's day numbers."""
     sent, changed = (
         pl.col(name).str.to_datetime(_TIME, time_zone="UTC").dt.epoch("ms") / _DAY_MS + _FIRST_DAY
         for name in ("first_sent_at", "updated_at")
@@ -148,7 +148,7 @@ def _for_people(frame: pl.DataFrame, of_sender: Sequence[str]) -> pl.DataFrame:
 
 
 def _add_foot(pen: "_Pen", sheet: Any, at: int, books: BatchTotals) -> int:
-    """Add the totals of each currency from line `at` on, and return the line behind them."""
+    """Add the totals of each currency from line `at` on, and return the next free line."""
     for total in by_currency(books):
         name = say("Total {currency}", currency=total.currency) if total.currency else say("Total without a currency")
         for state, rows, amount in _lines_of(total):
@@ -161,12 +161,12 @@ def _add_foot(pen: "_Pen", sheet: Any, at: int, books: BatchTotals) -> int:
 
 
 def _lines_of(total: CurrencyTotals) -> Sequence[tuple[str, int, str]]:
-    """Return the lines of a currency: all its rows, with no state, and then each state."""
+    """Return the lines of a currency: all its rows, without a state, and then each state."""
     return [("", total.rows, total.sum), *total.states]
 
 
 def _add_totals(pen: "_Pen", sheet: Any, books: BatchTotals) -> None:
-    """Add the totals of each currency, and below them those of each country."""
+    """Add the totals of each currency, followed by those of each country."""
     lines = [
         (total.currency, "" if state else say("all"), state, rows, amount)
         for total in by_currency(books)
@@ -185,7 +185,7 @@ def _add_totals(pen: "_Pen", sheet: Any, books: BatchTotals) -> None:
 
 
 def _set_up_pages(sheet: Any, batch: BatchRecord) -> None:
-    """Make a worksheet ready for people: its header stays in sight, and it prints on landscape A4."""
+    """Set up a worksheet for people: the header stays visible, and it prints on A4 landscape."""
     sheet.freeze_panes(1, 2 if sheet.get_name() != say("Totals") else 0)
     sheet.ignore_errors({"number_stored_as_text": "A1:XFD1048576"})
     sheet.set_landscape()
@@ -199,7 +199,7 @@ def _set_up_pages(sheet: Any, batch: BatchRecord) -> None:
 
 
 class _Pen:
-    """Writes the cells of a workbook in its formats: text as text, and money as numbers if they are exact."""
+    """Writes a workbook's cells in its formats: text as text, and money as numbers if they are exact."""
 
     def __init__(self, workbook: Any, minor_units: Mapping[str, int]) -> None:
         self._minor_units = minor_units
@@ -225,13 +225,13 @@ class _Pen:
     def headings(
         self, sheet: Any, widths: Mapping[str, int], *, first: int = 0, at: int = 0, right: Iterable[str] = ()
     ) -> None:
-        """Write headings in line `at` from column `first` on, and make the columns as wide as they are to be."""
+        """Write headings in line `at` from column `first` on, and set the columns' widths."""
         for place, (name, width) in enumerate(widths.items(), start=first):
             sheet.set_column(place, place, width)
             sheet.write_string(at, place, name, self._head_right if name in right else self._head)
 
     def line(self, sheet: Any, at: int, cells: Sequence[str | int | None], *, is_total: bool = False) -> None:
-        """Write texts, and the numbers of rows and attempts; None leaves a cell as it is."""
+        """Write texts, and counts of rows and attempts; None leaves a cell as it is."""
         for place, cell in enumerate(cells):
             if isinstance(cell, str):
                 _write_text(sheet, at, place, cell, self._texts[is_total])
@@ -239,24 +239,24 @@ class _Pen:
                 sheet.write_number(at, place, cell, self._number)
 
     def count(self, sheet: Any, at: int, place: int, count: int, *, is_total: bool) -> None:
-        """Write their number."""
+        """Write a number of rows."""
         sheet.write_number(at, place, count, self._money[0, is_total])
 
     def sentence(self, sheet: Any, at: int, place: int, sentence: str) -> None:
-        """Write a text over several lines. Not every spreadsheet makes a row as high as its wrapped text."""
+        """Write a text over several lines. Not every spreadsheet adjusts a row's height to wrapped text."""
         _write_text(sheet, at, place, sentence, self._wrapped)
         lines = ceil(len(sentence) / _LETTERS_A_LINE)
         if lines > 1:
             sheet.set_row(at, _LINE_POINTS * min(lines, _MAX_LINES))
 
     def state(self, sheet: Any, at: int, place: int, state: str) -> None:
-        """Write a state in its colours; the empty one means all states."""
+        """Write a state in its colours; an empty one means all states."""
         sheet.write_string(at, place, state_words(state) if state else say("all"), self._states[state])
 
     def money(
         self, sheet: Any, at: int, place: int, amount: str | None, currency: str | None, *, is_total: bool = False
     ) -> bool:
-        """Write an amount or a sum, and return whether it is a number there, or the text that it is."""
+        """Write an amount or a sum; return whether it was written as a number rather than text."""
         units = self._minor_units.get(currency or "")
         if units is not None and amount and is_exact(amount, units):
             sheet.write_number(at, place, float(amount), self._money[units, is_total])
@@ -274,7 +274,7 @@ def _write_text(sheet: Any, at: int, place: int, text: str, style: Any) -> None:
 
 
 def _money_pattern(units: int | None) -> str:
-    """Return the format of money with `units` decimals; None: text."""
+    """Return the number format for money with `units` decimals; None means text."""
     return "@" if units is None else f"#,##0{'.' if units else ''}{'0' * units}{_GAP}"
 
 

@@ -1,1 +1,1 @@
-"""Takes the decisions that a person or timer asks for: submit, release, resolve, refresh, approval. Knows no screen."""
+"""Carries out the decisions of a person or timer: submit, release, resolve, refresh, approval. Knows no screen."""

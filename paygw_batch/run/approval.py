@@ -1,7 +1,7 @@
-"""Checks plans: a plan names exactly the instructions to pay, its maker signs it, others approve it.
+"""Checks plans: a plan names exactly the instructions to pay, its maker signs it, and others approve it.
 
 A plan names the endpoint, the journal and the batch, with a digest of every instruction, totals and findings. It opens
-one batch, once. How it is signed and approved, and by whom: `signed_document.py`.
+one batch, once. Signing and approving are in `signed_document.py`.
 """
 
 import hashlib
@@ -38,23 +38,24 @@ COMPARED = "payee.compared"
 KNOWN_SINCE = "payee.known_since"
 """The code of the rows whose accounts were first paid on one day."""
 MENDED = "cell.mended"
-"""The code of a mended cell."""
+"""The code of a corrected cell."""
 MEANT = "column.meant"
-"""The code of a heading that a person gave another meaning than its own."""
+"""The code of a heading to which a person gave a different meaning."""
 READ_AS = "sheet.encoding"
 """The code of the encoding that somebody had to name for a sheet."""
 _ROWS_AT_ONCE = 100_000
 
 
 class Content(SignedPart):
-    """The payments of a plan. `totals`: currency -> sum of the valid rows; `instructions_sha256` covers each.
+    """The payments of a plan. `totals` has the valid rows' sums by currency; `instructions_sha256` covers each row.
 
-    `people_sha256` covers the list that approvers read: `submit` makes it again, so what is listed is what is paid.
+    `people_sha256` covers the list that approvers read; `submit` recomputes it, so that exactly the listed people are
+    paid.
     """
 
     endpoint: str
     journal: str
-    """The id of the journal whose batch this will be."""
+    """The id of the journal that the batch will be in."""
     operation: str
     batch: str
     sheet: str
@@ -69,14 +70,14 @@ class Content(SignedPart):
 class PlanFinding(SparsePart):
     """A finding for an approver, as values: a difference from earlier payments, a row left out, a warning.
 
-    Its sentence is made where it is shown (`report/plan_page.py`); only a warning of the validation has a `message`,
-    and the `column` and `value` that it speaks of. Row 0: no row of the sheet.
+    The sentence is made when it is shown (`report/plan_page.py`). Only a warning of the validation has a `message`,
+    with its `column` and `value`. Row 0: no row of the sheet.
 
-    `name`, `account`, `amount` and `currency` are those of the payee in this sheet. `old_account` and the four fields
-    `before...` are the payment that it is compared with, and `first...` the first that the account ever got;
-    `shared_with` is another name that the account was paid under. `people`, `found` and `paid_before` count the people
-    of the sheet, those whom one earlier batch paid, and those whom any did. `by` and `at` say who changed something
-    and when, `becomes` is the new text of a cell, `reasons` are the codes of defects, and `rows` are ranges of rows.
+    `name`, `account`, `amount` and `currency` are the payee's in this sheet. `old_account` and the four `before...`
+    fields are the payment it is compared with, and `first...` the first one that the account ever got; `shared_with` is
+    another name paid under the account. `people`, `found` and `paid_before` count the people in the sheet, those paid
+    by one earlier batch, and those paid by any. `by` and `at` say who changed something and when, `becomes` is a cell's
+    new text, `reasons` are the codes of defects, and `rows` are ranges of rows.
     """
 
     row: int
@@ -108,7 +109,7 @@ class PlanFinding(SparsePart):
 
     @property
     def values(self) -> tuple[object, ...]:
-        """Everything but the sentence: equal for two findings of the same fact in two languages."""
+        """Everything but the sentence: equal for the same finding in two languages."""
         return tuple(getattr(self, name) for name in type(self).model_fields if name != "message")
 
 
@@ -124,22 +125,22 @@ class PlanDocument(SignedDocument):
     content: Content
     findings: list[PlanFinding]
     people: str
-    """Everybody who is paid: a line of CSV each, with `PEOPLE_COLUMNS`."""
+    """Everyone who is paid, one line of CSV each, with `PEOPLE_COLUMNS`."""
     repeats_meant: str = ""
-    """The batch that the sheet is meant to repeat under other order ids, as its maker said; empty: none."""
+    """The batch that the maker meant the sheet to repeat under other order ids; empty: none."""
     against: str = ""
-    """The batch that its maker compared the sheet with, beside the comparison that is always made; empty: none."""
+    """A batch that the maker compared the sheet with, in addition to the usual comparison; empty: none."""
     language: str = ENGLISH
-    """The language of the findings: they are made again in the same one."""
+    """The language of the findings, in which they are also recomputed."""
 
     def model_post_init(self, _: object, /) -> None:
-        """Raise `ValueError` unless the list of people is the one that the content names."""
+        """Raise `ValueError` unless the list of people matches the digest in the content."""
         if hashlib.sha256(self.people.encode()).hexdigest() != self.content.people_sha256:
             raise ValueError("the list of people is not the one that the content names")
 
     @property
     def code(self) -> str:
-        """The code that two people compare by phone: that of the payout, the same before and after it is signed."""
+        """The code that two people compare by phone: the payout's, which signing does not change."""
         return in_groups(payout_code(self))
 
 
@@ -148,9 +149,9 @@ PEOPLE_COLUMNS = ("row", "name", "account", "currency", "amount")
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """The journal's note of a plan that opens a batch: its digest, and who prepared and approved it, as it is kept.
+    """The journal's record of a plan that opens a batch: its digest, and who prepared and approved it.
 
-    `repeats_meant` is the batch that the sheet is meant to repeat, as its maker said and the others approved.
+    `repeats_meant` is the batch that the sheet is meant to repeat, as its maker stated and the others approved.
     """
 
     plan_sha256: str
@@ -159,7 +160,7 @@ class Approved:
 
 
 NOT_ASKED_FOR = Approved("", ())
-"""The note if no approval is required."""
+"""The record if no approval is required."""
 
 
 def content_and_people(
@@ -190,9 +191,9 @@ def content_and_people(
 
 
 def _digest_and_totals(validated: Validated, minor_units: Mapping[str, int]) -> tuple[str, dict[str, str], str]:
-    """Return a digest of the instructions of a sheet, the sum of each currency, and the list of people.
+    """Return a digest of a sheet's instructions, the sum of each currency, and the list of people.
 
-    Of the sheet itself no more than a part is held.
+    Holds only one part of the sheet at a time.
     """
     digest, lines = hashlib.sha256(), []
     sums: Counter[str] = Counter()
@@ -209,7 +210,7 @@ def _digest_and_totals(validated: Validated, minor_units: Mapping[str, int]) -> 
 
 
 def _people(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping[str, int]) -> str:
-    """Return `PEOPLE_COLUMNS` of some instructions: the account and the amount are those that are sent."""
+    """Return the `PEOPLE_COLUMNS` of some instructions, with the account and amount that are sent."""
     names = rows.select("row", name=pl.col("account_name").fill_null(""))
     digits = pl.col("currency").replace_strict(minor_units, return_dtype=pl.Int64, default=0)
     factor = pl.lit(10, pl.Int64).pow(digits)
@@ -233,10 +234,10 @@ def unsigned_plan(
     repeats_meant: str = "",
     against: str = "",
 ) -> PlanDocument:
-    """Return a plan that its maker has yet to sign. Its findings are in the language that is spoken now.
+    """Return a plan that its maker has yet to sign, with findings in the current language.
 
-    `people` is the list that belongs to the content, `repeats_meant` the batch that the maker says the sheet is to
-    repeat, `against` one that it was compared with.
+    `people` is the list that the content covers, `repeats_meant` the batch that the maker means the sheet to repeat,
+    and `against` one that it was compared with.
     """
     return PlanDocument(
         content=content,
@@ -253,7 +254,7 @@ def unsigned_plan(
 
 
 def payout_code(document: PlanDocument) -> str:
-    """Return the 16 hex digits that two people compare: if a payment or a finding differs, so do they.
+    """Return the 16 hex digits that two people compare: they change if any payment or finding does.
 
     They are the same before and after the plan is signed.
     """
@@ -262,7 +263,7 @@ def payout_code(document: PlanDocument) -> str:
 
 
 def payments_sha256(content: Content) -> str:
-    """Return the SHA-256 of the payments of a plan, in hex: plans of the same payments are found by it."""
+    """Return the SHA-256 of a plan's payments, in hex, by which plans of the same payments are found."""
     return hashlib.sha256(content.model_dump_json().encode()).hexdigest()
 
 
@@ -278,8 +279,8 @@ def check_plan(
 ) -> Approved:
     """Return who prepared and approved exactly `content`.
 
-    `used` is the batch that the plan has opened already, if there is one: it opens no other. Raises `ApprovalError`
-    when the plan is used, about other content, or approved by fewer people than the policy needs.
+    `used` is the batch that the plan has already opened, if any; it opens no other. Raises `ApprovalError` if the plan
+    is used, has other content, or is approved by fewer people than the policy needs.
     """
     if used is not None:
         raise ApprovalError(
@@ -305,7 +306,7 @@ def check_plan(
 
 
 def require_same_content(document: PlanDocument, content: Content) -> None:
-    """Raise `ApprovalError` unless a plan is about exactly `content`."""
+    """Raise `ApprovalError` unless a plan has exactly this `content`."""
     if document.content != content:
         raise ApprovalError(
             say("The plan does not match: {content}.", content=_what_differs(document.content, content)),
@@ -314,9 +315,9 @@ def require_same_content(document: PlanDocument, content: Content) -> None:
 
 
 def check_findings(document: PlanDocument, again: Sequence[PlanFinding], *, repeated: str) -> None:
-    """Raise `ApprovalError` unless a plan has exactly the findings that were made `again`.
+    """Raise `ApprovalError` unless a plan has exactly the recomputed findings `again`.
 
-    That is every value, every word and their order: people read the first ones of many, and trust each sentence as the
+    That includes every value, every word and their order: people read the first of many, and trust each sentence as the
     program's own. `repeated` is the batch that the sheet repeats, or empty.
     """
     if tuple(again) == tuple(document.findings) and document.repeats_meant == repeated:
@@ -358,5 +359,5 @@ def _sums(content: Content) -> str:
 
 
 def read_plan(path: Path) -> PlanDocument:
-    """Return the plan in the file `path`. Raises `ApprovalError` when there is none, or it does not read as one."""
+    """Return the plan in the file `path`. Raises `ApprovalError` if it is missing or not a plan."""
     return read_document(path, PlanDocument)

@@ -1,11 +1,11 @@
 """Reads the people who prepare and approve, and their keys: Ed25519 (RFC 8032) as PEM files, public keys as one line.
 
-A person is a name and every key under it. Names that look the same are one name, and two names cannot share a key.
+A person is a name with all its keys. Names that look the same are one name, and two names cannot share a key.
 A key in a token (RFC 7512) is Ed25519 or P-256.
 
-A passkey has its own kind of key: P-256, RSA or Ed25519. What a passkey signs is in `passkey.py`. Beside the
-gateway's signatures this is the only place of the program that does cryptography: approvals are between people of one
-company and have nothing to do with how the gateway is spoken to.
+A passkey has another kind of key: P-256, RSA or Ed25519. `passkey.py` defines what it signs. Besides the gateway's
+signatures, this is the only cryptography in the program: approvals are between people of one company, and unrelated to
+the gateway's protocol.
 """
 
 import base64
@@ -41,7 +41,7 @@ HOW_TO_MAKE_ONE = "openssl genpkey -algorithm ed25519 -out approval.pem"
 MIN_RSA_BITS = 2048
 MAX_RSA_BITS = 8192
 RSA_EXPONENT = 65537
-"""The one that authenticators use. With a small one, signatures were forged elsewhere."""
+"""The exponent that authenticators use. Small exponents have led to forged signatures elsewhere."""
 
 _PEM = re.compile(rb"\s*-----BEGIN PUBLIC KEY-----(.*)-----END PUBLIC KEY-----\s*", re.DOTALL)
 KeyOfAPerson = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
@@ -51,36 +51,36 @@ KeyOfAPerson = Ed25519PublicKey | EllipticCurvePublicKey | RSAPublicKey
 class PublicKey:
     """The public half of a person's key: its SubjectPublicKeyInfo in DER, as this program encodes it.
 
-    A key has one such encoding, whichever text it was read from: two keys are the same if these bytes are.
+    A key has only one such encoding, however it was written, so two keys are the same if these bytes are.
     """
 
     material: bytes
 
     @property
     def text(self) -> str:
-        """The key as one line of text, in its one spelling: base64 of SubjectPublicKeyInfo."""
+        """The key as one line of text, in its only spelling: base64 of SubjectPublicKeyInfo."""
         return base64.b64encode(self.material).decode("ascii")
 
     @property
     def fingerprint(self) -> str:
-        """The first 16 hex digits of the SHA-256 of the key's DER encoding: short enough to read to each other."""
+        """The first 16 hex digits of the SHA-256 of the key's DER encoding: short enough to read aloud."""
         return hashlib.sha256(self.material).hexdigest()[:16]
 
     @property
     def is_file_key(self) -> bool:
-        """Whether a key file can hold its private half. Another one is a passkey's, or in a token."""
+        """Whether a key file can hold its private half. Otherwise it belongs to a passkey or a token."""
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey)
 
     @property
     def may_sign_text(self) -> bool:
-        """Whether signatures over text as it is count: of Ed25519 keys, and of P-256 keys, as tokens have them.
+        """Whether its signatures over plain text count: those of Ed25519 keys, and of P-256 keys, which tokens have.
 
-        A passkey of that kind signs no text of ours as it is: what it signs begins with a digest of its console's name.
+        A P-256 passkey never signs our text directly: what it signs begins with a digest of its console's name.
         """
         return isinstance(load_der_public_key(self.material), Ed25519PublicKey | EllipticCurvePublicKey)
 
     def has_signed(self, data: bytes, signature: str) -> bool:
-        """Whether `signature` is this key's over exactly `data`, in the one spelling that `ApprovalKey.sign` writes.
+        """Whether `signature` is this key's over exactly `data`, in the spelling that `ApprovalKey.sign` writes.
 
         A passkey signs more than the text (see `passkey.py`).
         """
@@ -111,7 +111,7 @@ class PublicKey:
 
 
 def public_key_of(key: KeyOfAPerson) -> PublicKey:
-    """Return a key in the one encoding that this program compares keys by."""
+    """Return a key in the encoding by which this program compares keys."""
     return PublicKey(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
 
@@ -123,7 +123,7 @@ class ApprovalKey:
     _sign: Callable[[bytes], bytes] = field(repr=False)
 
     def sign(self, data: bytes) -> str:
-        """Return the signature of `data`, in base64. Raises `ConfigurationError` if a token makes no good one."""
+        """Return the signature of `data`, in base64. Raises `ConfigurationError` if a token makes no valid one."""
         signature = self._sign(data)
         if not self.public.verifies(signature, data):
             raise ConfigurationError(say("The key made a signature that its public half does not verify."))
@@ -133,7 +133,7 @@ class ApprovalKey:
 def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
     """Return the Ed25519 key in the PEM file `path`, encrypted or not.
 
-    Raises `ConfigurationError` when it cannot be read, is open to others, is not such a key, or stays closed.
+    Raises `ConfigurationError` if the file is unreadable, open to others, not such a key, or cannot be decrypted.
     """
     pem = read_trusted(path, say("The key {path}", path=path), Others.MAY_NOTHING)
     try:
@@ -152,11 +152,11 @@ def load_approval_key(path: Path, passphrase: bytes | None) -> ApprovalKey:
 
 
 def read_public_key(text: str) -> PublicKey | None:
-    """Return the public key that a line of text is, or None when it is none that a person may have.
+    """Return the public key in a line of text, or None if it is not a key that a person may have.
 
-    That is Ed25519, P-256, or RSA of 2048 bits or more, as `openssl pkey -pubout` or a browser's `getPublicKey()` have
-    it. One key has many spellings: with line breaks, with too little or too much padding, with other unused bits at
-    its end. All of them are the same key.
+    Accepted are Ed25519, P-256, and RSA of at least 2048 bits, as `openssl pkey -pubout` or a browser's
+    `getPublicKey()` write them. A key has many spellings (line breaks, padding, unused bits at its end), and all of
+    them are the same key.
     """
     bare = "".join(text.split()).rstrip("=")
     try:
@@ -166,7 +166,7 @@ def read_public_key(text: str) -> PublicKey | None:
 
 
 def read_public_key_der(der: bytes) -> PublicKey | None:
-    """Return the public key that SubjectPublicKeyInfo in DER is, or None when it is none that a person may have."""
+    """Return the public key in DER (SubjectPublicKeyInfo), or None if it is not one that a person may have."""
     try:
         key = load_der_public_key(der)
     except (ValueError, UnsupportedAlgorithm):
@@ -183,19 +183,19 @@ def read_public_key_der(der: bytes) -> PublicKey | None:
 
 
 def read_pem_public_key(pem: bytes) -> PublicKey | None:
-    """Return the public key in a PEM file, or None when it is none of those kinds."""
+    """Return the public key in a PEM file, or None if it is not of a supported kind."""
     found = _PEM.fullmatch(pem)
     return None if found is None else read_public_key(found[1].decode("ascii", "replace"))
 
 
 def read_own_spelling(text: str) -> PublicKey | None:
-    """Return the key that `PublicKey.text` writes as `text`, or None: a signed document has no other spelling."""
+    """Return the key that `PublicKey.text` writes as `text`, or None: a signed document allows no other spelling."""
     key = read_public_key(text)
     return key if key is not None and key.text == text else None
 
 
 Listed = Mapping[str, str | Sequence[str]]
-"""People as the configuration lists them: name -> public key, or several."""
+"""People as the configuration lists them: a public key, or several, by name."""
 
 
 _HOW_TO_SHOW_ONE = (
@@ -205,21 +205,21 @@ _HOW_TO_SHOW_ONE = (
 
 
 _BLANKS = str.maketrans(dict.fromkeys("\u115f\u1160\u2800", " "))
-"""Characters that look like a blank, though Unicode calls them letters or symbols."""
+"""Characters that look blank, though Unicode calls them letters or symbols."""
 
 
 _INVISIBLE = frozenset(
     "\u034f\u17b4\u17b5\u180b\u180c\u180d\u180f" + "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 )
-"""Marks that show nothing."""
+"""Marks that are invisible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
     """A person by name, with the keys that may prepare and the keys that may approve.
 
-    `is_maker` and `is_approver` say that the person is listed as such, maybe without a key yet: a passkey can be made
-    only on the pages. A person without a key can do nothing.
+    `is_maker` and `is_approver` say that the person is listed, perhaps without a key yet: a passkey can only be created
+    on the pages. A person without a key can do nothing.
     """
 
     name: str
@@ -241,15 +241,15 @@ class People:
     listed: tuple[Person, ...]
 
     def owner_of(self, key: PublicKey) -> Person | None:
-        """Return the person that a key belongs to."""
+        """Return the owner of a key."""
         return next((person for person in self.listed if key in person.keys), None)
 
     def maker_with(self, key: PublicKey) -> Person | None:
-        """Return who may prepare with this key."""
+        """Return the person who may prepare with this key."""
         return next((person for person in self.listed if key in person.maker_keys), None)
 
     def approver_with(self, key: PublicKey) -> Person | None:
-        """Return who may approve with this key."""
+        """Return the person who may approve with this key."""
         return next((person for person in self.listed if key in person.approver_keys), None)
 
     @property
@@ -263,7 +263,7 @@ class People:
 
 
 def plain_name(name: str) -> str:
-    """Return the form in which names are compared: two names that a person reads as the same have the same.
+    """Return the form in which names are compared, the same for names that people read as the same.
 
     NFKC and case folding, no invisible characters, single blanks.
     """
@@ -273,7 +273,7 @@ def plain_name(name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return a name as it is shown and noted: on one line, without unprintable characters."""
+    """Return a name as it is shown and recorded: on one line, without unprintable characters."""
     return " ".join("".join(one for one in name if one.isspace() or one.isprintable()).split())
 
 
@@ -284,7 +284,7 @@ def _is_invisible(one: str) -> bool:
 def people_of(makers: Listed, approvers: Listed) -> People:
     """Return the people that a configuration lists.
 
-    Raises `ConfigurationError` for a name or a key that is none, and for two names that share a key.
+    Raises `ConfigurationError` for an invalid name or key, and for two names that share a key.
     """
     names: dict[str, str] = {}
     keys: dict[str, dict[str, list[PublicKey]]] = {}
@@ -347,9 +347,9 @@ def _refuse_shared_keys(people: Sequence[Person]) -> None:
 
 
 MODULE = "PAYGW_APPROVAL_MODULE"
-"""The variable that names the module of the token's vendor."""
+"""The variable for the PKCS#11 module of the token's vendor."""
 PASSPHRASE = "PAYGW_APPROVAL_PASSPHRASE"  # noqa: S105 (the name of a variable, not a secret)
-"""The variable that holds the PIN, or the passphrase of a key in a file."""
+"""The variable for the PIN, or for the passphrase of a key in a file."""
 _HINTS = {
     KeyTrouble.MODULE: mark("Set PAYGW_APPROVAL_MODULE to the module of the token's vendor, a file that ends in .so."),
     KeyTrouble.TOKEN_GONE: mark("Plug it in, or correct the token's name in --key."),
@@ -358,13 +358,13 @@ _HINTS = {
     KeyTrouble.KEY_MISSING: mark("Correct --key. The vendor's tool makes a key in the token."),
     KeyTrouble.SEVERAL_KEYS: mark("Add the id of the right one to --key: `id=%01`."),
 }
-"""What to do about troubles for which the gateway's key has settings, and a person's has not."""
+"""Remedies for errors that have settings for the gateway's key, but not for a person's."""
 
 
 def approval_key_at(key: Path, passphrase: bytes | None, module: str | None) -> ApprovalKey:
-    """Return the key of a person: in a file, or in a token that the module at `module` reaches.
+    """Return a person's key, in a file or in a token that the module at `module` reaches.
 
-    Raises `ConfigurationError` where it cannot be used, with one sentence.
+    Raises `ConfigurationError`, with one sentence, if it cannot be used.
     """
     if not str(key).startswith(PKCS11):
         return load_approval_key(key, passphrase)

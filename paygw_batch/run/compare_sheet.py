@@ -1,6 +1,6 @@
-"""Compares the rows of a sheet with the journal, part by part: no more than a part is in memory.
+"""Compares a sheet's rows with the journal, with only one part in memory at a time.
 
-Finds a sheet that repeats a batch of the last days under other order ids: October's list sent as November's.
+Finds a sheet that repeats a recent batch under other order ids: October's list sent as November's.
 """
 
 from collections import Counter, defaultdict
@@ -22,8 +22,8 @@ from paygw_batch.sheet.model import Validated
 class SheetComparison:
     """The results of comparing a sheet's rows with the journal.
 
-    `amended` are the clashes of rows that may replace a payment, `conflicts` all others. `paid_before` are rows to pay
-    that pay like rows of another batch. `own_ids` has the order ids of all rows that the journal found something about.
+    `amended` are clashing rows that may replace a payment, `conflicts` all other clashes. `paid_before` are rows to pay
+    that resemble rows of another batch. `own_ids` has the order ids of all rows with a result.
     """
 
     known: list[Known] = field(default_factory=list)
@@ -39,7 +39,7 @@ class SheetComparison:
         return any((self.known, self.amended, self.conflicts, self.spelled, self.paid_before))
 
     def of_rows(self, rows: Collection[int], since: str) -> "SheetComparison":
-        """Return the findings about some rows; payments that look alike are of batches opened after `since`."""
+        """Return the results for some rows, with look-alikes only from batches opened after `since`."""
         return SheetComparison(
             [one for one in self.known if one.row in rows],
             [one for one in self.amended if one.row in rows],
@@ -50,7 +50,7 @@ class SheetComparison:
         )
 
     def sort(self) -> None:
-        """Put everything into the order of the rows."""
+        """Sort all results by row."""
         for found in (self.known, self.amended, self.conflicts, self.spelled, self.paid_before):
             found.sort(key=attrgetter("row"))
 
@@ -90,11 +90,11 @@ def compare_sheet(
     since: str,
     memory: "ComparisonMemory | None" = None,
 ) -> SheetComparison:
-    """Hold every valid row against all batches of the operation; against none, the sheet is not even read again.
+    """Compare every valid row with all batches of the operation; if there are none, the sheet is not read again.
 
-    `may_replace` says of a clash whether its row may replace the payment. Payments that look alike are of batches
-    opened after `since`. With the `memory` of an earlier comparison, in which nothing may be replaced, the journal is
-    asked only about rows that have changed since then.
+    `may_replace` says whether a clashing row may replace the payment. Look-alikes come from batches opened after
+    `since`. With the `memory` of an earlier comparison, in which nothing may be replaced, the journal is only asked
+    about rows that have changed since.
     """
     found = SheetComparison()
     if any(record.operation == operation for record in journal.batches()):
@@ -106,11 +106,11 @@ def compare_sheet(
 
 
 _ASKED = ("row", "client_orderid", "content", "payee", "currency", "minor")
-"""The values of an instruction that the journal is asked about."""
+"""The values of an instruction used to query the journal."""
 
 
 class ComparisonMemory:
-    """Keeps the journal's answers about the rows of a sheet until something is written to the journal."""
+    """Keeps the journal's answers about a sheet's rows until something is written to the journal."""
 
     def __init__(self) -> None:
         self._head: object = None
@@ -119,8 +119,8 @@ class ComparisonMemory:
         self._found = SheetComparison()
 
     def compared(self, validated: Validated, journal: JournalReader, operation: str, since: str) -> SheetComparison:
-        """Return the comparison of a sheet of which no row may replace a payment."""
-        head = (operation, journal.head())  # before the rows: what is written meanwhile is asked about again
+        """Return the comparison of a sheet whose rows may not replace a payment."""
+        head = (operation, journal.head())  # before the rows, so that later writes cause a new query
         asked = pl.concat(part.instructions.select(_ASKED) for part in validated.parts())
         kept = SheetComparison()
         changed = asked
@@ -135,25 +135,25 @@ class ComparisonMemory:
 
 
 def with_rows(frame: pl.DataFrame, rows: Sequence[int]) -> pl.DataFrame:
-    """Return the rows of a frame that have these numbers."""
+    """Return the rows of a frame with these numbers."""
     return frame.filter(pl.col("row").is_in(pl.Series(rows, dtype=pl.UInt32).implode()))
 
 
 def without_rows(frame: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
-    """Return the rows of a frame that do not have these numbers."""
+    """Return the rows of a frame without these numbers."""
     left_out = pl.Series(list(rows), dtype=pl.UInt32)
     return frame.filter(~pl.col("row").is_in(left_out.implode())) if left_out.len() else frame
 
 
 WHOLE_SHEET = 0
-"""The row number of a finding about the sheet as a whole."""
+"""The row number of a finding about the whole sheet."""
 ROWS_NAMED = 20
 """The maximum number of rows that a sentence about one batch names."""
 
 
 @dataclass(frozen=True, slots=True)
 class SheetRepeat:
-    """The batch that a sheet repeats, and the number of the sheet's `of_rows` rows that repeat one of it."""
+    """The batch that a sheet repeats, and the number of the sheet's `of_rows` rows that do so."""
 
     batch: str
     sheet_name: str
@@ -176,7 +176,7 @@ class SheetRepeat:
 
     @property
     def question(self) -> str:
-        """The question whether that is meant."""
+        """The question whether the repeat is intended."""
         return say(
             "Is this sheet meant to repeat batch {batch} of {opened_at}?",
             batch=self.batch,
@@ -184,11 +184,11 @@ class SheetRepeat:
         )
 
     def as_warning(self) -> pl.DataFrame:
-        """Return it as a frame of warnings (`DEFECT_SCHEMA`) has it, at row 0: the sheet as a whole."""
+        """Return the repeat as a frame of warnings (`DEFECT_SCHEMA`) at row 0, the whole sheet."""
         return as_defects([(WHOLE_SHEET, "client_orderid", self.batch, SheetRepeatsBatch.code, self.message)])
 
     def refusal(self) -> SheetRepeatsBatch:
-        """Return the error for a sheet after a person's no, or if nobody could be asked."""
+        """Return the error for a sheet after a person said no, or if nobody could be asked."""
         return SheetRepeatsBatch(
             say("The sheet repeats a batch: {message} Nothing was sent.", message=self.message),
             hint=say("If every row is meant to be paid again, run the command again with --repeats-meant."),
@@ -197,7 +197,7 @@ class SheetRepeat:
 
 
 def repeated_by(batches: Iterable[RepeatedBatch], of_rows: int) -> SheetRepeat | None:
-    """Return the batch that more than half of a sheet's rows repeat: the most repeated one, the first of equals."""
+    """Return the batch that more than half of a sheet's rows repeat: the most repeated one, or the first of equals."""
     repeated = max(batches, key=lambda one: one.rows, default=None)
     if repeated is None or repeated.rows * 2 <= of_rows:
         return None
@@ -205,18 +205,18 @@ def repeated_by(batches: Iterable[RepeatedBatch], of_rows: int) -> SheetRepeat |
 
 
 def outside_repeat(look_alikes: Sequence[LookAlike], repeat: SheetRepeat | None) -> Sequence[LookAlike]:
-    """Return the look-alikes that the finding about the whole sheet does not speak of."""
+    """Return the look-alikes that the finding about the whole sheet does not cover."""
     return look_alikes if repeat is None else [found for found in look_alikes if found.batch != repeat.batch]
 
 
 def repeated_within_a_batch(look_alikes: Sequence[LookAlike]) -> Sequence[LookAlike]:
-    """Return the look-alikes of batches that have two of them or more."""
+    """Return the look-alikes from batches that have at least two of them."""
     of_batch = Counter(found.batch for found in look_alikes)
     return [found for found in look_alikes if of_batch[found.batch] > 1]
 
 
 def one_warning_per_batch(look_alikes: Sequence[LookAlike], sheet_names: Mapping[str, str]) -> pl.DataFrame:
-    """Return a warning (`DEFECT_SCHEMA`) for each batch, at row 0: the rows that pay like its rows, and how many.
+    """Return a warning (`DEFECT_SCHEMA`) for each batch at row 0: the rows that resemble its own, and their number.
 
     `sheet_names` has the name of each batch's sheet.
     """

@@ -1,7 +1,7 @@
-"""Makes orders to forget people: one person says who is forgotten, another approves; it counts once.
+"""Makes orders to forget people: one person chooses, another approves, and the order counts once.
 
-An order names exactly the payments whose payees are forgotten, and no person. It holds as long as the same payments
-would be forgotten now.
+An order names exactly the payments whose payees are forgotten, and no person. It is valid as long as it would still
+forget the same payments.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ NOTHING_FORGOTTEN = mark("Nobody was forgotten.")
 
 
 class ForgottenBatch(SignedPart):
-    """A batch in which people are forgotten, and the number of their rows. Its sheet goes whole."""
+    """A batch in which people are forgotten, and the number of their rows. Its whole sheet is removed."""
 
     batch: str
     operation: str
@@ -30,10 +30,10 @@ class ForgottenBatch(SignedPart):
 
 
 class ForgetContent(SignedPart):
-    """The payments whose payees would be forgotten, and the journal they are in.
+    """The payments whose payees would be forgotten, and their journal.
 
-    `before` is the date up to which they are meant; empty if one person is: then `instructions` are the numbers of
-    that person's payments. `sha256` is the digest of exactly these payments (`Forgettable.sha256`).
+    `before` is the date before which people are forgotten; empty for one person, and then `instructions` are the
+    numbers of that person's payments. `sha256` is the digest of exactly these payments (`Forgettable.sha256`).
     """
 
     endpoint: str
@@ -64,7 +64,7 @@ class ForgetOrder(SignedDocument):
 
 
 def require_remembered(journal: JournalReader, batch: BatchRecord) -> None:
-    """Raise `PeopleForgotten` for a batch of which people were forgotten: it is over, and its sheet is gone."""
+    """Raise `PeopleForgotten` if people in a batch were forgotten: it is over, and its sheet is gone."""
     if (forgotten := journal.forgotten(batch.number)) is not None:
         raise PeopleForgotten(
             say(
@@ -109,9 +109,9 @@ def _content_of(journal: JournalReader, chosen: Forgettable, endpoint: str) -> F
 def forget_order_in_force(
     order: ForgetOrder, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, endpoint: str, cutoff: str
 ) -> tuple[Forgettable, str, SignedOrder]:
-    """Return the payments whose payees are forgotten by an order now, who decided it, and the order to keep.
+    """Return the payments whose payees an order forgets now, who decided it, and the order to keep.
 
-    Raises `ApprovalError` unless it is approved, and the same payments would be forgotten as when it was made.
+    Raises `ApprovalError` unless it is approved, and would forget the same payments as when it was made.
     """
     require_place(order, journal, endpoint)
     decided, kept = agreed(order, journal, policy, now, batch="")
@@ -126,12 +126,12 @@ def forget_order_in_force(
 
 
 def was_carried_out(order: SignedDocument, journal: JournalReader) -> bool:
-    """Whether people were forgotten by an order, in whichever copy."""
+    """Whether an order, in any copy, has forgotten people."""
     return any(read_forget_order(text).digest() == order.digest() for text in journal.signed_orders())
 
 
 def read_forget_order(text: str) -> ForgetOrder:
-    """Return an order as the journal keeps it. Raises `JournalCorrupt` for a text that is not an order."""
+    """Return an order as the journal keeps it. Raises `JournalCorrupt` if the text is not an order."""
     try:
         return ForgetOrder.model_validate_json(text)
     except ValueError:
@@ -139,7 +139,7 @@ def read_forget_order(text: str) -> ForgetOrder:
 
 
 def check_kept_forget_order(order: ForgetOrder, journal: JournalReader) -> None:
-    """Raise `JournalCorrupt` unless an order that was carried out is about this journal, and its facts say the same."""
+    """Raise `JournalCorrupt` unless a carried-out order is about this journal and matches its facts."""
     digest, content = order.digest(), order.content
     done: list[tuple[str, str]] = []
     for record in journal.batches():

@@ -1,9 +1,9 @@
-"""Checks the signed orders that a journal keeps: their signatures, and the facts that they brought about.
+"""Checks the signed orders in a journal: their signatures, and the facts that they led to.
 
-Withdraws signed plans and orders: a person says that one counts no more, and signs that.
+Also withdraws signed plans and orders, by a person's signed statement.
 
-The journal keeps the withdrawal under the digest of the signed text of the document. So it holds for every copy of it,
-with whichever approvals. A document that was used already cannot be withdrawn.
+The journal keeps the withdrawal under the digest of the document's signed text, so it applies to every copy, whatever
+its approvals. A document that was already used cannot be withdrawn.
 """
 
 import json
@@ -32,14 +32,14 @@ KINDS = (SettlementOrder, ReleaseOrder)
 
 
 _Deed = tuple[int | None, int | None, str, str]
-"""Row, attempt, kind of fact, and the evidence of a settlement; a release has none in its fact."""
+"""Row, attempt, kind of fact, and a settlement's evidence; the fact of a release has none."""
 
 
 def check_kept_orders(journal: JournalReader) -> int:
-    """Return the number of signed orders in the journal. Raises `JournalCorrupt` for one that is not true.
+    """Return the number of signed orders in the journal. Raises `JournalCorrupt` if one is not genuine.
 
-    Each must be signed by the keys that it names, be about this journal and its batch, and have brought about the facts
-    that it asks for. Whether these keys are in the configuration today decides nothing about an order of then.
+    Each must be signed by the keys that it names, be about this journal and its batch, and have led to the facts that
+    it asks for. Whether those keys are configured today does not matter for a past order.
     """
     journal_id, count = journal.head().journal_id, 0
     for batch in journal.batches():
@@ -65,7 +65,7 @@ def check_kept_orders(journal: JournalReader) -> int:
 
 
 def is_kept(journal: JournalReader, order: RowOrder) -> bool:
-    """Whether the journal keeps an order, under whichever approvals: it was carried out."""
+    """Whether the journal keeps an order, with any approvals: it was carried out."""
     content, digest = order.content, order.digest()
     batch = journal.batch(content.batch)
     kept = [] if batch is None else journal.signed_orders(batch.batch)
@@ -108,9 +108,9 @@ def _check(
 
 
 def _is_signed_by_its_keys(document: SignedDocument) -> bool:
-    """Whether the maker and every approver signed a document, each with another key: with those that it names.
+    """Whether the maker and every approver signed a document, each with a different one of the keys that it names.
 
-    Whose keys they are is not asked: for the documents of then, which were judged when they were carried out.
+    The owners of the keys are not checked: past documents were judged when they were carried out.
     """
     signed_by = {document.maker: (document.signature, "")}
     signed_by |= {approval.key: (approval.signature, approval.approved_at) for approval in document.approvals}
@@ -147,7 +147,7 @@ def _deed_of(entry: HistoryEntry) -> _Deed:
 
 
 class WithdrawalDocument(SignedPart):
-    """A withdrawal as the journal keeps it. `key` and `signature` are empty if a person did it at a page."""
+    """A withdrawal as the journal keeps it. `key` and `signature` are empty if it was made on a page."""
 
     document: Literal["paygw-batch withdrawal 1"] = "paygw-batch withdrawal 1"
     journal: str
@@ -167,7 +167,7 @@ class WithdrawalDocument(SignedPart):
 def withdrawn_with(document: SignedDocument, key: ApprovalKey, people: People, now: datetime) -> Withdrawal:
     """Return the withdrawal of a document, signed by its maker or by anyone who may approve.
 
-    Raises `ApprovalError` for everybody else's key.
+    Raises `ApprovalError` for anyone else's key.
     """
     owner = people.owner_of(key.public)
     maker = read_own_spelling(document.maker)
@@ -183,12 +183,12 @@ def withdrawn_with(document: SignedDocument, key: ApprovalKey, people: People, n
 
 
 def withdrawn_at_a_page(document: SignedDocument, name: str, now: datetime) -> Withdrawal:
-    """Return the withdrawal of a document by a person who is signed in. It pays nothing, so no key is asked for."""
+    """Return the withdrawal of a document by a person who is signed in. It pays nothing, so it needs no key."""
     return _kept(_unsigned(document, name, now, ""))
 
 
 def require_unused(document: SignedDocument, journal: JournalReader) -> None:
-    """Raise `ApprovalError` for a plan that has opened a batch, and for an order that was carried out."""
+    """Raise `ApprovalError` for a plan that has opened a batch, or an order that was carried out."""
     if isinstance(document, RowOrder):
         if is_kept(journal, document):
             raise ApprovalError(
@@ -219,9 +219,9 @@ def require_unused(document: SignedDocument, journal: JournalReader) -> None:
 
 
 def check_kept_withdrawals(journal: JournalReader) -> int:
-    """Return the number of withdrawals in the journal. Raises `JournalCorrupt` for one that is not true.
+    """Return the number of withdrawals in the journal. Raises `JournalCorrupt` if one is not genuine.
 
-    Whether its key is in the configuration today decides nothing about a withdrawal of then.
+    Whether its key is configured today does not matter for a past withdrawal.
     """
     journal_id, kept = journal.head().journal_id, journal.withdrawals()
     for one in kept:

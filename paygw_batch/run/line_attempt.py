@@ -1,4 +1,4 @@
-"""Finds the attempt that a line of a statement is about: by its time, or because there is only one; and its money."""
+"""Finds the attempt that a statement line is about, by its time or as the only one, and compares the money."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,9 +19,9 @@ DO_NOT_SEND = mark("The payee may have the money: do not send it again, and ask 
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """When a line was true, and of which attempt. `wrong` is why its times cannot be used, if so.
+    """When a line was true, and of which attempt. `wrong` says why its times cannot be used, if so.
 
-    `own` are the times that the line itself states of when it was true: the gateway's, and no person's.
+    `own` are the times at which the line itself says it was true: the gateway's statement, not a person's.
     """
 
     times: StatedTimes
@@ -31,9 +31,9 @@ class LineTime:
 
 
 def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, true_by: str = "") -> LineTime:
-    """Return the times that hold for a line of a statement that was true `as_of` a time, if one was given.
+    """Return the times of a line in a statement that was true `as_of` a time, if one was given.
 
-    `true_by` is when the same file was carried out before, empty if it was not: no line of it can be newer.
+    `true_by` is when the same file was first carried out, empty if it was not: none of its lines can be newer.
     """
     own, sent_at = read_time(line.time), read_time(line.sent_at)
     for text, found in ((line.time, own), (line.sent_at, sent_at)):
@@ -61,10 +61,10 @@ def line_time(line: StatementLine, as_of: TimeSpan | None, now: datetime, *, tru
 def other_attempt_sentence(
     line: StatementLine, left_at: str | None, time: LineTime, *, is_only_attempt: bool, came_first: bool
 ) -> str | None:
-    """Return why a line cannot be about the latest attempt of its row, which left at `left_at`, or None: it is.
+    """Return why a line cannot be about its row's latest attempt, sent at `left_at`; None if it can.
 
-    `came_first`: its file was read before that attempt was intended, by the order of the journal. Whatever clocks
-    said then, it cannot know of it.
+    `came_first`: in the journal's order, its file was read before that attempt was intended. Whatever the clocks said,
+    it cannot know of it.
     """
     if came_first:
         return say(
@@ -109,7 +109,7 @@ def _span(time: TimeSpan) -> Span:
 
 
 def other_money_sentence(line: StatementLine, row: RowState, minor_units: int) -> str | None:
-    """Return a sentence when a line is about other money than the row's; None if it is the same."""
+    """Return a sentence if a line and its row disagree about the money; None if they agree."""
     ours = from_minor(row.minor, minor_units=minor_units)
     if line.currency != row.currency:
         return say(
@@ -136,9 +136,9 @@ def other_money_sentence(line: StatementLine, row: RowState, minor_units: int) -
 
 
 def other_order_sentence(order_id: str, clash: Clash | None, *, is_contrary: bool) -> str | None:
-    """Return why a line is a difference that names no order of the batch; None if another batch has the order.
+    """Return why a line matches no order of the batch; None if another batch has the order.
 
-    `clash` is the order in the journal, None if it has none; `is_contrary` whether the line holds a row.
+    `clash` is the order in the journal, None if it has none; `is_contrary` is whether the line holds a row.
     """
     if clash is not None and not is_contrary:
         return None

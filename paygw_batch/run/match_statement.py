@@ -1,11 +1,11 @@
-"""Compares a statement with a batch: the rows it settles, the lines that agree, and every line that does not fit.
+"""Compares a statement with a batch: the rows it settles, the lines that agree, and every line that does not match.
 
-A statement is a claim about money, so nothing is guessed: a line is used only when order id, amount and currency are
-those of the latest attempt of a row. A row that a statement does not mention stays as it is: absence is not evidence.
+A statement is a claim about money, so nothing is guessed: a line is only used if its order id, amount and currency are
+those of a row's latest attempt. A row that the statement does not mention stays as it is: absence is not evidence.
 
-An order id may have served several attempts. A line settles a row only if it can speak of the latest one: there is
-no other, or it carries a time that says so (`line_attempt.py`). By a line about an order that would still be sent, or
-about one of which nothing left from here, the row is held, in whichever batch it is: `contrary` has the line.
+An order id may have served several attempts. A line settles a row only if it can be about the latest: because there is
+no other, or because its time says so (`line_attempt.py`). A line about an order that could still be sent, or that was
+never sent from here, holds the row, in any batch: `contrary` has the line.
 """
 
 from collections import Counter
@@ -62,7 +62,7 @@ _AGREES: Mapping[State, frozenset[Resolution]] = {
     State.READY: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
     State.REPLACED: frozenset({Resolution.REJECTED, Resolution.NOT_RECEIVED}),
 }
-"""The resolutions of a statement that agree with the journal, by the state of a row that is settled already."""
+"""The resolutions of a statement that agree with the journal, by the state of a row already settled."""
 _OF_ANSWER: Mapping[str, OutcomeKind] = {"paid": OutcomeKind.PAID, "rejected": OutcomeKind.REJECTED}
 _MAY_BE_SENT = frozenset({State.READY, State.REJECTED}) | _UNSETTLED
 """The states from which a run may send a row, at once or after a person's decision."""
@@ -81,7 +81,7 @@ _EARLIER_REJECTED = mark(
 
 @dataclass(frozen=True, slots=True)
 class StatementDifference:
-    """A line of the statement that does not fit the journal, and why."""
+    """A line of the statement that does not match the journal, and why."""
 
     line: int
     order_id: str
@@ -92,11 +92,11 @@ class StatementDifference:
 class Matched:
     """The result of comparing a statement with one batch.
 
-    `settlements` may be made as they are; `agreeing` lines say what the journal knows; `elsewhere` lines speak of
-    orders of other batches; `waiting` rows are still being worked on, by the gateway's own word. `silent` are rows in
-    doubt that the statement does not settle. `contrary` are the lines, all of them differences too, that must keep
-    their orders from being sent: evidence for the journal. `attempts` are those there are now of the instructions that
-    it names and that may be sent again: the journal keeps them, because the file can speak of no later one.
+    `settlements` may be made as they are; `agreeing` lines match the journal; `elsewhere` lines are about orders of
+    other batches; `waiting` rows are still in progress according to the gateway. `silent` rows are in doubt, and not
+    settled by the statement. `contrary` lines, which are also differences, must keep their orders from being sent:
+    evidence for the journal. `attempts` gives the present number of attempts of named instructions that may be sent
+    again, which the journal keeps because the file cannot be about a later one.
     """
 
     settlements: Sequence[Settlement]
@@ -121,17 +121,17 @@ class _Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """The gateway has not decided yet, or has not answered yet."""
+    """The gateway has not decided or answered yet."""
 
 
 _Reading = Settlement | StatementDifference | _Agrees | _Elsewhere | _Waits
 
 
 class StatementReader:
-    """Reads the lines of one statement against one batch of a journal.
+    """Reads the lines of one statement for one batch of a journal.
 
-    `words` are the gateway's status words and what each means; `minor_units` how many decimals each currency has;
-    `as_of` is when the whole statement was true, if a person said so.
+    `words` gives the meaning of each of the gateway's status words, and `minor_units` the decimals of each currency;
+    `as_of` is the time of the whole statement, if a person stated it.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class StatementReader:
         self._contrary_ids: Collection[str] = ()
 
     def match(self, statement: Statement) -> Matched:
-        """Return the settlements by the statement, and every line that does not fit."""
+        """Return the statement's settlements, and every line that does not match."""
         times = Counter(line.order_id for line in statement.lines)
         rows, doubtful = self._rows(times)
         earlier, elsewhere = self._other_orders([order_id for order_id in times if order_id not in rows])
@@ -204,7 +204,7 @@ class StatementReader:
         )
 
     def evidence(self, statement: Statement, contrary: Sequence[StatementLine], by: str) -> Sequence[Evidence]:
-        """Return the lines that must keep their orders from being sent, as evidence that `by` vouches for."""
+        """Return the lines that must keep their orders from being sent, as evidence vouched for by `by`."""
         of_file = {"statement": statement.name, "sha256": statement.sha256, "by": by}
         found = []
         for line in contrary:
@@ -216,7 +216,7 @@ class StatementReader:
         return found
 
     def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
-        """Return the meanings of a statement's words, those of a person's answers included."""
+        """Return the meanings of a statement's words, including those that a person answered."""
         found = {_word(line): self._meaning(line) for line in statement.lines}
         return {word: meaning for word, meaning in found.items() if meaning is not None}
 
@@ -230,7 +230,7 @@ class StatementReader:
         return found
 
     def _contrary(self, statement: Statement) -> Mapping[str, StatementLine]:
-        """Return, by order id, the lines by which the gateway has an order that the journal would send, or may."""
+        """Return, by order id, the lines showing that the gateway has an order that the journal might still send."""
         meant = {line.order_id: line for line in reversed(statement.lines) if self._meaning(line) is not None}
         suspects = {order_id: line for order_id, line in meant.items() if first_order_id(order_id)}
         for operation in self._operations():
@@ -257,7 +257,7 @@ class StatementReader:
         return sorted({record.operation for record in self._journal.batches()})
 
     def _shared(self, order_ids: Iterable[str]) -> frozenset[str]:
-        """Return which order ids another operation than the batch's uses too."""
+        """Return the order ids that an operation other than the batch's uses too."""
         found: set[str] = set()
         for operation in self._operations():
             if operation != self._batch.operation:
@@ -269,7 +269,7 @@ class StatementReader:
         return fitting(self._claim(line), self._journal.orders(line.order_id))
 
     def _rows(self, order_ids: Mapping[str, int]) -> tuple[Mapping[str, RowState], Sequence[RowState]]:
-        """Return the rows whose latest attempt the statement names, by its order id, and all that are in doubt."""
+        """Return the rows whose latest attempt the statement names, by order id, and all rows in doubt."""
         named: dict[str, RowState] = {}
         doubtful = []
         for row in self._journal.rows(self._batch.number, numbers=self._concerned(order_ids)):
@@ -280,7 +280,7 @@ class StatementReader:
         return named, doubtful
 
     def _concerned(self, order_ids: Mapping[str, int]) -> set[int]:
-        """Return the rows that the statement names, or that are in doubt: of a large batch mostly few."""
+        """Return the rows that the statement names or that are in doubt: usually few of a large batch."""
         row, state, sent = (LINE_COLUMNS.index(name) for name in ("row", "state", "sent_orderid"))
         doubtful = {State.IN_DOUBT.value, State.IN_FLIGHT.value}
         return {
@@ -291,7 +291,7 @@ class StatementReader:
         }
 
     def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
-        """Return which ids belong to this batch, though to no latest attempt of it, and which to other batches."""
+        """Return the ids that belong to this batch but not to a latest attempt, and those of other batches."""
         own: dict[str, Clash] = {}
         other: dict[str, Clash] = {}
         for operation in self._operations():
@@ -317,7 +317,7 @@ class StatementReader:
     def _read_unsettled(
         self, line: StatementLine, row: RowState, said: Resolution | None, time: LineTime, evidence: str
     ) -> _Reading:
-        """Read a line about a row that waits for a word: it must be about the latest attempt."""
+        """Read a line about an unsettled row: it must be about the latest attempt."""
         is_only = all(map(is_only_attempt, self._fitting(line)))
         left_at = self._left_at(row)
         is_older = came_first(self._first.attempts, row.instruction, row.attempt)
@@ -338,7 +338,7 @@ class StatementReader:
         return Settlement(row.row, said, f"{evidence}, line {line.line}: {_word(line)}{at}", basis)
 
     def _read_settled(self, line: StatementLine, row: RowState, said: Resolution | None, time: LineTime) -> _Reading:
-        """Read a line about a row that needs no word: it agrees, or contradicts the journal."""
+        """Read a line about a settled row: it agrees with the journal, or contradicts it."""
         if said is None:
             waits = say("still being worked on")
             return _Agrees() if row.state is State.PAID else self._contradiction(line, row, waits)
@@ -357,11 +357,11 @@ class StatementReader:
         return line_time(line, self._as_of, self._now(), true_by=self._first.at)
 
     def _left_at(self, row: RowState) -> str | None:
-        """Return the latest time at which the latest attempt of a row can have left; None: there is none."""
+        """Return the latest time at which a row's latest attempt can have left; None if nothing left."""
         return None if row.intended_at is None else latest_start(self._clock.noted, row.intended_at)
 
     def _claim(self, line: StatementLine) -> Claim:
-        """Return the claim of a line. The person who gives a statement to `resolve` vouches for it by name."""
+        """Return the claim of a line. The person who gives the statement to `resolve` vouches for it by name."""
         amount = None if line.amount is None else f"{line.amount:f}"
         return Claim(
             line.order_id,
@@ -375,7 +375,7 @@ class StatementReader:
         )
 
     def _read_earlier(self, line: StatementLine, clash: Clash) -> _Reading:
-        """Read a line about an attempt that was rejected and released since, or about a row that was never sent."""
+        """Read a line about a rejected attempt that was released since, or about a row that was never sent."""
         said = self._said(line)
         if isinstance(said, StatementDifference):
             return said
@@ -388,7 +388,7 @@ class StatementReader:
         return StatementDifference(line.line, line.order_id, say(_EARLIER_REJECTED, order_id=line.order_id))
 
     def _said(self, line: StatementLine) -> Resolution | StatementDifference | None:
-        """Return the resolution that a line states for its order; None: the gateway has not decided."""
+        """Return the resolution that a line states for its order; None if the gateway has not decided."""
         if line.status is None:
             resolution = _SAYS.get(line.answer or "")
             if resolution is None and line.answer:

@@ -1,7 +1,7 @@
-"""The frame of every order about rows: which batch of which journal, the people who signed it, and that it still holds.
+"""The common part of orders about rows: the batch and its journal, the signers, and whether the order is still valid.
 
-An order names endpoint, journal and batch, and each row as it was. It holds as long as all of that is so, and carrying
-it out ends that: it cannot be used again.
+An order names endpoint, journal and batch, and each row as it was. It is valid while all that is unchanged; carrying it
+out changes the rows, so it cannot be used again.
 """
 
 from abc import abstractmethod
@@ -37,18 +37,18 @@ class RowOrder(SignedDocument):
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The rows of the sheet that it is about."""
+        """The sheet's rows that the order is about."""
         return [one.row for one in self.content.rows]
 
     @abstractmethod
     def content_now(
         self, journal: JournalReader, batch: BatchRecord, *, endpoint: str, minor_units: Mapping[str, int]
     ) -> OrderedBatch:
-        """Return the content that an order about the same would have now."""
+        """Return the content that an order about the same rows would have now."""
 
     @abstractmethod
     def refusal(self, actual: OrderedBatch) -> ApprovalError:
-        """Return the refusal of an order that is no longer true; `actual` is the content that it would have now."""
+        """Return the refusal of an outdated order; `actual` is the content that it would have now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def order_in_force(
 ) -> OrderInForce:
     """Return an order that may be carried out. Raises `ApprovalError` unless it is approved, and true of every row.
 
-    Whether rows may be settled or released so at all is checked as for any settlement or release.
+    Whether the rows may be settled or released at all is checked as for any settlement or release.
     """
     batch = batch_of_order(order, journal, endpoint)
     decided, kept = agreed(order, journal, policy, now, batch=batch.batch)
@@ -84,7 +84,7 @@ def agreed(
 ) -> tuple[str, SignedOrder]:
     """Return who prepared and approved an order, and the order as the journal keeps it.
 
-    Raises `ApprovalError` for one that was withdrawn, or that too few people approve.
+    Raises `ApprovalError` if it was withdrawn, or too few people approve it.
     """
     require_not_withdrawn(order, journal.withdrawals())
     found = require_signatures(order, policy, now)

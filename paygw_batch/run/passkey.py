@@ -1,8 +1,8 @@
-"""Verifies a signature by passkey: a WebAuthn assertion, offline, with the public key alone.
+"""Verifies a passkey signature: a WebAuthn assertion, offline, with the public key alone.
 
-The challenge of an assertion is the SHA-256 of the text that is signed. What a browser adds (the page's origin, whether
-the person was there) is checked against the configuration. Source: W3C Web Authentication, Level 3, section 7.2. Not
-checked is the signature counter: it needs a memory of each key, and nothing is decided by the order of two signatures.
+The challenge of an assertion is the SHA-256 of the signed text. What a browser adds (the page's origin, whether the
+person was there) is checked against the configuration. Source: W3C Web Authentication, Level 3, section 7.2. The
+signature counter is not checked: that needs a record for each key, and nothing depends on the order of two signatures.
 """
 
 import base64
@@ -18,14 +18,14 @@ from paygw_batch.run.approval_keys import PublicKey
 MAX_CLIENT_DATA_BYTES = 4096
 _HASH_BYTES = 32
 _AUTHENTICATOR_DATA_BYTES = _HASH_BYTES + 1 + 4
-"""The hash of the relying party, flags, and a counter. More is only there where something more was asked for."""
+"""The hash of the relying party, flags, and a counter. There is more only if more was requested."""
 _PRESENT, _VERIFIED, _MAY_BE_COPIED, _IS_COPIED = 0x01, 0x04, 0x08, 0x10
 _CARRIES_MORE = 0x40 | 0x80
-"""Flags of a new key and of extensions: an assertion that we ask for has neither."""
+"""Flags for a new key and for extensions: an assertion that we request has neither."""
 
 
 class PasskeySignature(BaseModel):
-    """A signature by passkey as it is in a file: the three parts of an assertion, each in base64url without padding."""
+    """A passkey signature as it is in a file: the three parts of an assertion, each in base64url without padding."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -43,12 +43,12 @@ class RelyingParty:
 
     @property
     def rp_id(self) -> str:
-        """The name that a passkey is made for: the host of the origin."""
+        """The name that a passkey is created for: the host of the origin."""
         return urlsplit(self.origin).hostname or ""
 
 
 def challenge_of(data: bytes) -> str:
-    """Return the challenge by which a passkey signs `data`: its SHA-256, in base64url."""
+    """Return the challenge with which a passkey signs `data`: its SHA-256, in base64url."""
     return to_base64url(hashlib.sha256(data).digest())
 
 
@@ -58,7 +58,7 @@ def to_base64url(data: bytes) -> str:
 
 
 def from_base64url(text: str) -> bytes | None:
-    """Return the bytes that `to_base64url` writes as `text`, or None: no other spelling counts."""
+    """Return the bytes that `to_base64url` writes as `text`, or None: no other spelling is valid."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
@@ -81,9 +81,9 @@ def has_asserted(key: PublicKey, signature: PasskeySignature, data: bytes, party
 
 
 def party_named_by(signature: PasskeySignature) -> RelyingParty | None:
-    """Return the console that a browser named in an assertion; None if it named none.
+    """Return the console named by a browser in an assertion; None if it named none.
 
-    It says whether an assertion fits together, and never that it counts: that is asked of the configured console.
+    This shows whether an assertion is consistent, not whether it is valid: only the configured console decides that.
     """
     members = strict_object(from_base64url(signature.client_data) or b"")
     origin = None if isinstance(members, str) else members.get("origin")
@@ -91,9 +91,9 @@ def party_named_by(signature: PasskeySignature) -> RelyingParty | None:
 
 
 def is_client_data(client_data: bytes, kind: str, challenge: str, party: RelyingParty) -> bool:
-    """Whether a browser collected this for an act of this kind, for this challenge, on a page of `party` itself.
+    """Whether a browser collected this for this kind of act and this challenge, on a page of `party` itself.
 
-    Browsers may add members that nobody has heard of; a page in a frame of another one says so.
+    Browsers may add unknown members; a page inside another page's frame says so.
     """
     members = strict_object(client_data) if len(client_data) <= MAX_CLIENT_DATA_BYTES else "too long"
     if isinstance(members, str):
@@ -115,7 +115,7 @@ def _is_of_verified_person(authenticator_data: bytes, party: RelyingParty) -> bo
 
 
 def is_of_verified_person(authenticator_data: bytes, party: RelyingParty) -> bool:
-    """Whether an authenticator says that its owner was present and verified, for a passkey made for `party`."""
+    """Whether an authenticator confirms that its owner was present and verified, for a passkey created for `party`."""
     if len(authenticator_data) < _AUTHENTICATOR_DATA_BYTES:
         return False
     flags = authenticator_data[_HASH_BYTES]

@@ -1,8 +1,8 @@
-"""Checks our clock, because the quarantine is counted by it.
+"""Checks our clock, because the quarantine depends on it.
 
 It is compared with two others: the newest time in the journal, which it is behind only if it was set back, and the
-`Date` of the gateway's replies. What the quarantine guards is stopped while one of them speaks against it. A clock that
-is behind notes attempts too early: the run stops, and the quarantine is longer by as much.
+`Date` of the gateway's replies. While either contradicts it, everything that the quarantine guards is stopped. A slow
+clock records attempts too early, so the run stops and the quarantine is extended by the difference.
 """
 
 from dataclasses import dataclass, replace
@@ -17,26 +17,26 @@ from paygw_batch.journal import ClockSeen, Journal, JournalReader
 from paygw_batch.language import say
 
 MAX_AHEAD_S = 600
-"""How far our clock may be ahead of the gateway's, or behind the journal's newest time, while rows are sent."""
+"""The most that our clock may be ahead of the gateway's, or behind the journal's newest time, while rows are sent."""
 LOOK_EVERY = timedelta(seconds=1)
 NOTED_FROM_S = 60
-"""A difference is noted in the journal when it has changed by more."""
+"""A difference is recorded in the journal when it has changed by more than this."""
 MAX_LONGER = timedelta(days=3650)
 """The most that a `Date`, of any year, can add to a quarantine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """The time after its latest attempt in which no person can let a row leave again: `hours` and `longer`.
+    """The time after a row's latest attempt in which no person can let it be sent again: `hours` plus `longer`.
 
-    `longer` covers attempts that were noted too early because our clock was behind the gateway's.
+    `longer` covers attempts recorded too early because our clock was behind the gateway's.
     """
 
     hours: float
     longer: timedelta = timedelta()
 
     def opens(self, intended_at: str) -> datetime:
-        """Return the time at which it ends for an attempt."""
+        """Return the end of the quarantine for an attempt."""
         return datetime.fromisoformat(intended_at) + timedelta(hours=self.hours) + self.longer
 
     def cutoff(self, now: datetime) -> str:
@@ -56,21 +56,21 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class JournalClock:
-    """Our clock at `now`, beside the two that the journal holds it against: read once for each act of a person."""
+    """Our clock at `now`, and the two that the journal compares it with, read once for each act of a person."""
 
     now: datetime
     newest_time: str
     """No fact and no evidence of the journal is later."""
     noted: ClockSeen | None
-    """How far we were from the gateway's clock when that was last noted."""
+    """The difference from the gateway's clock when it was last recorded."""
 
     @classmethod
     def read(cls, journal: JournalReader, now: datetime) -> "JournalClock":
-        """Read from a journal how right our clock is."""
+        """Read from a journal how accurate our clock is."""
         return cls(now, *journal.clock())
 
     def quarantine(self, hours: float) -> Quarantine:
-        """Return the quarantine in force: longer if an attempt within it may be noted too early."""
+        """Return the quarantine in force, extended if an attempt within it may have been recorded too early."""
         if self.noted is None:
             return Quarantine(hours)
         behind_s = _behind_s(self.noted)
@@ -79,15 +79,15 @@ class JournalClock:
         return Quarantine(hours, min(timedelta(seconds=behind_s), MAX_LONGER))
 
     def days_ago(self, days: int) -> str:
-        """Return the time of `days` ago; an earlier one if the journal has noted its times too early since.
+        """Return the time of `days` ago, or an earlier one if the journal has recorded times too early since.
 
-        What was opened later than that, by the gateway's clock, has no earlier time in the journal (decision 0141). 0
-        days are none: nothing was opened after `now`.
+        Anything opened after that, by the gateway's clock, has no earlier time in the journal (decision 0141). With 0
+        days, nothing qualifies: nothing was opened after `now`.
         """
         return self.quarantine(24.0 * days).cutoff(self.now) if days else timestamp(self.now)
 
     def behind_sentence(self, *, at_most_s: float = 0) -> str | None:
-        """Return why our clock is wrong by the journal's newest time; None if it is at most `at_most_s` behind."""
+        """Return why our clock contradicts the journal's newest time; None if it is at most `at_most_s` behind."""
         if timestamp(self.now + timedelta(seconds=at_most_s)) >= self.newest_time:
             return None
         return say(
@@ -97,7 +97,7 @@ class JournalClock:
         )
 
     def ahead_sentence(self) -> str | None:
-        """Return why our clock is wrong by the gateway's, as it was last noted, or None."""
+        """Return why our clock contradicts the gateway's, as last recorded; None if it does not."""
         seen = self.noted
         if seen is None or seen.ahead_s <= MAX_AHEAD_S:
             return None
@@ -114,7 +114,7 @@ class JournalClock:
         return [one for one in (self.behind_sentence(), self.ahead_sentence()) if one is not None]
 
     def require_sound(self) -> None:
-        """Raise `UsageError` if something speaks against our clock: the quarantine cannot be counted by it."""
+        """Raise `UsageError` if our clock is contradicted, because the quarantine depends on it."""
         if wrong := self.sentences():
             raise UsageError(
                 say("{wrong} Nothing is settled, released or amended while the clock is wrong.", wrong=" ".join(wrong)),
@@ -128,7 +128,7 @@ class JournalClock:
 
 
 def latest_start(clock: ClockSeen | None, intended_at: str) -> str:
-    """Return the latest time, by the gateway's clock, at which an attempt noted at `intended_at` can have left."""
+    """Return the latest time, by the gateway's clock, at which an attempt recorded at `intended_at` can have left."""
     if clock is None or intended_at < clock.behind_from:
         return intended_at
     behind_s = max(_behind_s(clock), clock.was_behind_s if intended_at <= clock.behind_until else 0)
@@ -137,15 +137,15 @@ def latest_start(clock: ClockSeen | None, intended_at: str) -> str:
 
 
 def _behind_s(clock: ClockSeen) -> int:
-    """Return how far behind our clock was when last noted; 0 if the difference is within the tolerance."""
+    """Return how far our clock was behind when last recorded; 0 if the difference is within the tolerance."""
     return -clock.ahead_s if clock.ahead_s < -MAX_AHEAD_S else 0
 
 
 def _following(seen: ClockSeen, before: ClockSeen | None) -> ClockSeen:
-    """Return a note, with the knowledge of the note `before` it about a clock that was behind.
+    """Return a record that keeps the knowledge of the record `before` it about a slow clock.
 
-    `was_behind_s` is the most that notes found it behind. Attempts from `behind_from` (ours, the last time that was
-    right) to `behind_until` (the gateway's, the next) may be noted too early by that much.
+    `was_behind_s` is the most that any record found it behind. Attempts from `behind_from` (our clock's last correct
+    time) to `behind_until` (the gateway's next) may be recorded too early by that much.
     """
     if before is None:
         return seen
@@ -162,7 +162,7 @@ def _following(seen: ClockSeen, before: ClockSeen | None) -> ClockSeen:
 
 
 class DateWatch:
-    """Holds the newest difference between our clock and the `Date` of a reply. It writes nothing."""
+    """Keeps the newest difference between our clock and the `Date` of a reply. It writes nothing."""
 
     def __init__(self, now: Now) -> None:
         self.seen: ClockSeen | None = None
@@ -170,7 +170,7 @@ class DateWatch:
         self._next_look: datetime | None = None
 
     def see(self, came_back: RawReply | TransportFault) -> None:
-        """Take the time of a reply, if it states one: of one reply a second, because a run can have thousands."""
+        """Note the time of a reply, if it has one; at most one reply a second, because a run can have thousands."""
         now = self._now()
         is_too_soon = self._next_look is not None and self._next_look - LOOK_EVERY <= now < self._next_look
         if is_too_soon or isinstance(came_back, TransportFault) or (date := date_of(came_back)) is None:
@@ -179,7 +179,7 @@ class DateWatch:
         self.seen = ClockSeen(timestamp(now), timestamp(date), round((now - date).total_seconds()))
 
     def judged(self, verdict: Verdict) -> Verdict:
-        """Return a verdict with the advice to stop the run if our clock is behind: it notes attempts too early."""
+        """Return a verdict that advises stopping the run if our clock is slow: it records attempts too early."""
         if self.seen is None or not (behind_s := _behind_s(self.seen)) or isinstance(verdict.advice, TryAgain):
             return verdict
         reason = say(
@@ -190,7 +190,7 @@ class DateWatch:
             gateway_date=self.seen.gateway_date,
         )
         if isinstance(verdict.advice, StopRun):
-            reason = f"{verdict.advice.reason} {reason}"  # a gateway refuses credentials for an old timestamp too
+            reason = f"{verdict.advice.reason} {reason}"  # an old timestamp may be why a gateway refuses credentials
         return replace(verdict, advice=StopRun(reason))
 
     def note_in(self, journal: Journal) -> None:

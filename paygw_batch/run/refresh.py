@@ -1,12 +1,12 @@
-"""Asks the gateway, at a polite rhythm, for the state of the rows that are accepted or in doubt.
+"""Asks the gateway, at a polite pace, for the state of rows that are accepted or in doubt.
 
-An answer is evidence like a notification, and goes through the same ruling and the same table. An unsound answer
-changes nothing, and is asked for again.
+An answer is evidence like a notification, and is judged by the same rules and table. An unsound answer changes nothing,
+and the question is repeated.
 
-Asks the gateway at once about an order in an unproven notification.
+Also asks the gateway at once about an order in an unproven notification.
 
-The notification moves nothing by itself. The answer to the enquiry is evidence as `refresh` brings it. It waits in the
-inbox like a notification, because a run may hold the journal: the process that holds it records the answer.
+The notification moves nothing by itself; the answer to the enquiry is evidence, as in `refresh`. It waits in the inbox
+like a notification, because a run may hold the journal, and the holder records it.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ OFTEN_EVERY_S = 5.0
 OFTEN_FOR_S = 300.0
 SELDOM_EVERY_S = 60.0
 SILENT_ROUNDS = 3
-"""Rounds in a row without a single reply after which the gateway counts as unreachable."""
+"""After this many rounds in a row without any reply, the gateway counts as unreachable."""
 OPEN_STATES = frozenset({State.ACCEPTED, State.IN_DOUBT})
 
 Ask = Callable[[Expected], Awaitable[EnquiryAnswer]]
@@ -50,7 +50,7 @@ Ask = Callable[[Expected], Awaitable[EnquiryAnswer]]
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time as a refresh sees it: seconds that only go forward, a wait, and the wall clock."""
+    """Time for a refresh: a monotonic clock in seconds, a wait, and the wall clock."""
 
     monotonic_s: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
@@ -59,7 +59,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Politeness:
-    """Limits on enquiries: at once, a second, and in time."""
+    """Limits on enquiries: how many at once, how many a second, and for how long."""
 
     concurrency: int
     rate_per_s: float
@@ -68,7 +68,7 @@ class Politeness:
 
 @dataclass(slots=True)
 class Refreshed:
-    """The result of a refresh. `findings` counts the effects of the answers that were kept."""
+    """The result of a refresh. `findings` counts the effects of the answers that were recorded."""
 
     asked: int = 0
     findings: Counter[Finding] = field(default_factory=Counter)
@@ -79,7 +79,7 @@ class Refreshed:
 
 
 def pause_after(elapsed_s: float) -> float:
-    """Return the wait between two rounds, `elapsed_s` after the first began."""
+    """Return the pause between two rounds, `elapsed_s` after the first began."""
     return OFTEN_EVERY_S if elapsed_s < OFTEN_FOR_S else SELDOM_EVERY_S
 
 
@@ -98,7 +98,7 @@ class Refresh:
         clock: Clock,
         take_in: Callable[[], None],
     ) -> None:
-        """`take_in` takes notifications in that wait; `words` is the operator's `[outcomes]`."""
+        """`take_in` records waiting notifications; `words` is the operator's `[outcomes]`."""
         self.result = Refreshed()
         self._journal = journal
         self._batch = batch
@@ -119,7 +119,7 @@ class Refresh:
         self._stopping.set()
 
     async def run(self) -> Refreshed:
-        """Ask until every row has its final word, the limit has passed, or something stops it."""
+        """Ask until every row has its final state, the time limit passes, or something stops it."""
         began_s = self._clock.monotonic_s()
         while rows := self._open_rows():
             await self._round(rows)
@@ -171,7 +171,7 @@ class Refresh:
         return await self._ask(expected)
 
     def _keep(self, heard: Sequence[tuple[RowState, EnquiryAnswer]]) -> None:
-        """Record the answers that say something new."""
+        """Record the answers that add something new."""
         at = timestamp(self._clock.now())
         evidence = []
         for row, answer in heard:
@@ -221,11 +221,11 @@ class Refresh:
 AGAIN_AFTER_S = 5.0
 """Delay before asking again when the last answer was missing or inconclusive."""
 MAX_ASKED = 6
-"""How often it is asked because of one notification."""
+"""The maximum number of enquiries for one notification."""
 MAX_WAITING = 10_000
-"""The maximum number of orders that wait to be asked about. Orders beyond it are left to a person."""
+"""The maximum number of orders waiting for an enquiry. Any more are left to a person."""
 AFTER_REFUSAL_S = 60.0
-"""Pause of all enquiries after the gateway has refused one altogether."""
+"""The pause of all enquiries after the gateway has refused one altogether."""
 _ASKED_ABOUT = frozenset({Finding.TO_CONFIRM, Finding.AMBIGUOUS, Finding.UNMATCHED})
 _EVER = "0001-01-01T00:00:00.000Z"
 
@@ -235,7 +235,7 @@ def asked_about(
 ) -> Sequence[Candidate] | Waits:
     """Return the instructions to ask about because of an unproven claim; `Waits` while one is in flight.
 
-    Those are the ones that the claim, if it were true, would move or contradict, and those that have no final word yet.
+    These are the ones that the claim, if true, would move or contradict, and those without a final state.
     """
     ruling = rule(claim, candidates, words, note="")
     if isinstance(ruling, Waits):
@@ -256,8 +256,8 @@ class _Doubt:
 class FollowUp:
     """Asks about orders in the background of the listener's event loop, politely, and keeps the answers.
 
-    `look` returns the instructions that go by an order id, from the journal; it is called in a thread. `keep` makes a
-    line of the inbox durable. `words` is the operator's `[outcomes]`.
+    `look` returns the journal's instructions for an order id, and is called in a thread. `keep` makes a line of the
+    inbox durable. `words` is the operator's `[outcomes]`.
     """
 
     def __init__(
@@ -284,11 +284,11 @@ class FollowUp:
         self._waiting: set[str] = set()
 
     def doubt(self, claim: Claim) -> None:
-        """Queue a claim that is not proven. Each order waits once."""
+        """Queue an unproven claim, each order at most once."""
         self._put(_Doubt(claim))
 
     async def run(self, doubts: Iterable[Claim] = ()) -> None:
-        """Ask until cancelled, first about `doubts` of earlier."""
+        """Ask until cancelled, starting with earlier `doubts`."""
         for claim in doubts:
             self.doubt(claim)
         async with asyncio.TaskGroup() as group:
@@ -327,7 +327,7 @@ class FollowUp:
                 group.create_task(self._put_later(again))
 
     async def _follow(self, doubt: _Doubt) -> _Doubt | None:
-        """Ask about the order of one claim; return the doubt that is left for later, or None."""
+        """Ask about the order of one claim; return the doubt left for later, or None."""
         order_id = doubt.claim.order_id or ""
         found = await asyncio.to_thread(self._look, order_id)
         candidates = asked_about(doubt.claim, found, self._words)
@@ -339,7 +339,7 @@ class FollowUp:
         return None if is_settled else replace(doubt, asked=doubt.asked + 1)
 
     async def _settled(self, candidate: Candidate, order_id: str) -> bool:
-        """Ask about one instruction; return whether the answer says something new, which is then kept."""
+        """Ask about one instruction; return whether the answer is new, in which case it is kept."""
         wait_s = self._rhythm.wait_s(self._clock.monotonic_s())
         self._rhythm.start(self._clock.monotonic_s())
         await self._clock.sleep(wait_s)
@@ -352,7 +352,7 @@ class FollowUp:
         said = self._words.get(claim.status or "")
         if said is not None and said.value == candidate.standing.state.value:
             return False
-        # It was true at some time before it was asked for: it says nothing of an attempt that left since.
+        # It was true before the question was sent, so it says nothing about an attempt sent since.
         dated = replace(claim, times=StatedTimes(true_at=(Span(_EVER, at),)))
         await self._keep(encode_notification(_kept(dated, at)))
         return True
@@ -374,7 +374,7 @@ class FollowUp:
 
 
 def _kept(claim: Claim, at: str) -> Notification:
-    """Return the answer to an enquiry as it is kept in the inbox."""
+    """Return the answer to an enquiry in the form of the inbox."""
     return Notification(
         received_at=at,
         method="",

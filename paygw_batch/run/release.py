@@ -1,8 +1,8 @@
 """Checks which rejected rows a person may release for another attempt.
 
-Makes release orders: one person names rejected rows to send again, another approves; it counts once.
+Also makes release orders: one person names rejected rows to send again, another approves, and the order counts once.
 
-An order names for each row its latest attempt. It holds as long as each of them is rejected after that attempt.
+An order names each row's latest attempt. It is valid while each of them is rejected after that attempt.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -35,14 +35,14 @@ _WHY_NOT = {
 
 
 def is_quarantined(row: RowState, until: str) -> bool:
-    """Whether a person alone called a row rejected, and its attempt left after `until`: it waits for release."""
+    """Whether a row rejected only on a person's word cannot be released yet: its attempt left after `until`."""
     return row.is_rejected_by_person and row.intended_at is not None and row.intended_at > until
 
 
 def quarantined(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowState]:
-    """Return those of `rows` (None: all) that a person alone called rejected and that wait for release, by row."""
+    """Return, by row, those of `rows` (None: all) rejected only on a person's word and not releasable yet."""
     clock = JournalClock.read(journal, now())
     until = clock.quarantine(quarantine_h).cutoff(clock.now)
     return {
@@ -53,7 +53,7 @@ def quarantined(
 
 
 def waiting_sentence(row: RowState, quarantine: Quarantine) -> str:
-    """Return why a row that a person called rejected is not released yet, and from when on it may be."""
+    """Return why a row that a person called rejected cannot be released yet, and when it may be."""
     opens = open_from(row, quarantine)
     return say(
         "Row {row} is rejected on a person's word alone. Its attempt was sent at {intended_at} and could still "
@@ -68,7 +68,7 @@ def waiting_sentence(row: RowState, quarantine: Quarantine) -> str:
 def check_releasable(
     journal: JournalReader, batch: BatchRecord, rows: Sequence[int], *, quarantine_h: float, now: Now
 ) -> None:
-    """Raise `UsageError`, with a sentence for each, when one of `rows` is not a rejected row that may be released.
+    """Raise `UsageError`, with a sentence for each, if any of `rows` is not a releasable rejected row.
 
     Also raises if our clock is unreliable or people of the batch were forgotten, whichever rows are named.
     """
@@ -97,10 +97,10 @@ def check_releasable(
 
 
 class RejectedRow(SignedPart):
-    """One rejected row to send again: the attempt that was rejected, under which order id.
+    """One rejected row to send again: the attempt that was rejected, and its order id.
 
-    `duplicate_of` is the attempt that it may be a duplicate of, because a word about it did not come over the wire; 0:
-    none.
+    `duplicate_of` is the attempt that it might duplicate, because that attempt's outcome did not arrive over the wire;
+    0: none.
     """
 
     row: int
@@ -149,7 +149,7 @@ class ReleaseOrder(RowOrder):
         )
 
     def refusal(self, actual: OrderedBatch) -> ApprovalError:
-        """Return the refusal of an order that names the first row that has changed."""
+        """Return the refusal of an order, naming the first row that has changed."""
         is_now = {one.row: one for one in ReleaseContent.model_validate(actual).rows}
         changed = next((one.row for one in self.content.rows if is_now.get(one.row) != one), None)
         what = (
@@ -172,7 +172,7 @@ def release_content(
     endpoint: str,
     minor_units: Mapping[str, int],
 ) -> ReleaseContent:
-    """Return the content of an order to release those of `rows` that are rejected now."""
+    """Return the content of an order to release those of `rows` that are now rejected."""
     standings = standings_of(journal, batch, set(rows))
     found = (standings[row] for row in rows if row in standings)
     return ReleaseContent(

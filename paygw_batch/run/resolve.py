@@ -16,28 +16,28 @@ from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A decision about one row: its resolution, the evidence, and on whose word."""
+    """A decision about one row: its resolution, the evidence, and who vouches for it."""
 
     row: int
     resolution: Resolution
     evidence: str
     basis: Basis = Basis.PERSON
     words: str = ""
-    """A person's own words before the evidence of a statement."""
+    """A person's words, shown before a statement's evidence."""
 
     @property
     def said(self) -> str:
-        """The evidence as it is shown and kept."""
+        """The evidence as it is shown and recorded."""
         return said_by(self.evidence, self.words)
 
 
 def said_by(evidence: str, words: str) -> str:
-    """Return evidence with a person's own words before it, if there are some."""
+    """Return evidence preceded by a person's words, if there are any."""
     return f"{words} ({evidence})" if words else evidence
 
 
 def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
-    """Whether a person may settle a row in `state` so; a row in flight counts as in doubt, a ready one must be held."""
+    """Whether a person may settle a row in `state` this way; in flight counts as in doubt, and ready must be held."""
     if state is State.READY and not is_held:
         return False
     state = State.IN_DOUBT if state is State.IN_FLIGHT else state
@@ -45,18 +45,18 @@ def may_settle(state: State, resolution: Resolution, *, is_held: bool) -> bool:
 
 
 def needs_second_person(state: State, resolution: Resolution) -> bool:
-    """Whether, under `[approval]`, one person alone may not settle a row in `state` so.
+    """Whether, under `[approval]`, settling a row in `state` this way needs a second person.
 
-    True for every word by which a row could be sent again while its money may be on its way: not received or rejected,
-    of a row that is in doubt (or in flight), that the gateway has accepted, or that evidence holds. To call a row paid
-    sends nothing.
+    True for every resolution that lets a row be sent again while its money may be on its way: not received or rejected,
+    for a row that is in doubt (or in flight), accepted by the gateway, or held by evidence. Calling a row paid sends
+    nothing.
     """
     is_open = state in {State.IN_DOUBT, State.IN_FLIGHT, State.ACCEPTED, State.READY}
     return is_open and resolution is not Resolution.PAID
 
 
 def open_from(standing: RowState, quarantine: Quarantine) -> datetime | None:
-    """Return when the quarantine after a row's latest attempt ends: a person may then let it be sent again.
+    """Return when the quarantine after a row's latest attempt ends, and a person may let it be sent again.
 
     None: nothing left.
     """
@@ -64,7 +64,7 @@ def open_from(standing: RowState, quarantine: Quarantine) -> datetime | None:
 
 
 def quarantine_sentence(standing: RowState, quarantine: Quarantine, now: datetime) -> str | None:
-    """Return why a row may not be called not received yet and from when on it may, or None when it may."""
+    """Return why a row may not be called not received yet, and when it may be; None if it may be now."""
     opens = open_from(standing, quarantine)
     if opens is None or now >= opens:
         return None
@@ -86,7 +86,7 @@ def check_settlements(
     quarantine_h: float,
     now: Now,
 ) -> Mapping[int, RowState]:
-    """Return the rows of `settlements` as they are. Raises `UsageError` if one of these may not be made."""
+    """Return the present rows of `settlements`. Raises `UsageError` if one of these may not be made."""
     clock = JournalClock.read(journal, now())
     clock.require_sound()
     quarantine = clock.quarantine(quarantine_h)
@@ -121,7 +121,7 @@ def check_settlements(
 
 
 def standings_of(journal: JournalReader, batch: BatchRecord, rows: Iterable[int]) -> Mapping[int, RowState]:
-    """Return the standings of the given rows of a batch."""
+    """Return the states of the given rows of a batch."""
     return {standing.row: standing for standing in journal.rows(batch.number, numbers=set(rows))}
 
 
@@ -136,10 +136,10 @@ def settle(
     order: SignedOrder | None = None,
     standings: Mapping[int, RowState] | None = None,
 ) -> None:
-    """Make all settlements durable in one transaction, or none of them. They must have been checked.
+    """Record all settlements durably in one transaction, or none. They must have been checked.
 
     `carried_out` is the statement they come from, `order` the signed order that asks for them. `standings` are the rows
-    as `check_settlements` read them: a word is about the attempt that was checked. None: they are read now.
+    as `check_settlements` read them, because a decision is about the attempt that was checked. None: read them now.
     """
     at, digest = timestamp(now()), "" if order is None else order.sha256
     if standings is None:
@@ -148,7 +148,7 @@ def settle(
     for settlement in settlements:
         if (standing := standings.get(settlement.row)) is None:
             raise InternalError(f"row {settlement.row} of batch {batch.batch} was checked, and is not there")
-        if standing.state is State.IN_FLIGHT:  # those of a run that has ended are in doubt
+        if standing.state is State.IN_FLIGHT:  # a finished run's rows are in doubt
             raise JournalError(
                 say("A worker is sending row {row} now. Nothing was settled.", row=settlement.row),
                 hint=say("Wait for its answer, then run the same command again."),
@@ -158,7 +158,7 @@ def settle(
     attempts = {standing.instruction: standing.attempt for standing in standings.values()}
     note = None
     if carried_out is not None:
-        attempts |= dict(carried_out.attempts)  # those that there were when the file was read
+        attempts |= dict(carried_out.attempts)  # those that existed when the file was read
         note = replace(carried_out, at=at, attempts=tuple(sorted(attempts.items())))
     try:
         journal.settle(entries, note=note, order=None if order is None else replace(order, at=at))
@@ -167,7 +167,7 @@ def settle(
 
 
 def _moved_meanwhile(error: RowsMoved, before: Mapping[int, RowState], now: Mapping[int, RowState]) -> JournalError:
-    """Return the error that names the rows which the gateway's answer moved since they were read."""
+    """Return the error naming the rows that the gateway's answer moved after they were read."""
     moved = [row for row, one in now.items() if (one.state, one.attempt) != (before[row].state, before[row].attempt)]
     if not moved:
         return error

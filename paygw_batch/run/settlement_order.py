@@ -1,7 +1,7 @@
-"""Makes settlement orders: one person writes the resolution of each row, another approves; it counts once.
+"""Makes settlement orders: one person writes each row's resolution, another approves, and the order counts once.
 
-An order names for each row its latest attempt and its state. It holds as long as all of that is so. It is a person's
-word, whatever it claims: if it claims to be the gateway's, the statement that it names is read and proven again.
+An order names each row's latest attempt and state, and is valid while these are unchanged. It is a person's word,
+whatever it claims: if it cites the gateway, the statement that it names is read and verified again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +32,8 @@ class OrderedRow(SignedPart):
     """One row to settle: its latest attempt, and its resolution.
 
     `order_id` and `sent_at`, the time of that attempt, are empty if nothing ever left. `hold` is the number of the
-    evidence that holds a ready row, 0 if none does: lifting a hold changes no state, so that only this keeps an
-    order from lifting the next one too.
+    evidence that holds a ready row, or 0. Lifting a hold changes no state, so only this number keeps an order from
+    lifting the next hold too.
     """
 
     row: int
@@ -49,19 +49,19 @@ class OrderedRow(SignedPart):
     evidence: str
     basis: Basis
     words: str = ""
-    """The maker's own words before the evidence of a statement."""
+    """The maker's words, shown before a statement's evidence."""
 
     @property
     def settlement(self) -> Settlement:
-        """The settlement that it asks for."""
+        """The settlement that this row asks for."""
         return Settlement(self.row, self.resolution, self.evidence, self.basis, self.words)
 
 
 class OrderContent(OrderedBatch):
-    """The rows that would be settled, and the journal and batch they are in.
+    """The rows that would be settled, and their journal and batch.
 
-    `statement` and `statement_sha256` name the file that it was read from and are empty if a person said it.
-    `attempts` are pairs of an instruction that the file names and its attempts at that time: it speaks of no later one.
+    `statement` and `statement_sha256` name the file that the order was read from, and are empty for a person's word.
+    `attempts` pairs each instruction named in the file with its number of attempts then: the file covers no later one.
     """
 
     statement: str
@@ -85,18 +85,18 @@ class SettlementOrder(RowOrder):
 
     @property
     def settlements(self) -> Sequence[Settlement]:
-        """The settlements that it asks for."""
+        """The settlements that the order asks for."""
         return [one.settlement for one in self.content.rows]
 
     @property
     def claims_the_gateways_word(self) -> bool:
-        """Whether a row of it would be settled on the gateway's own word: nothing but its statement proves that."""
+        """Whether any row would be settled on the gateway's word, which only its statement proves."""
         return any(one.basis is Basis.GATEWAY for one in self.content.rows)
 
     def require_said_by(self, statement: Statement | None, match: Callable[[Statement], Matched]) -> None:
-        """Raise `ApprovalError` unless the statement, read now, says all that the order gives as the gateway's word.
+        """Raise `ApprovalError` unless the statement, read now, confirms all that the order attributes to the gateway.
 
-        `match` compares the statement with the batch. None: it is not there.
+        `match` compares the statement with the batch. None: the statement is missing.
         """
         if statement is None or statement.sha256 != self.content.statement_sha256:
             raise ApprovalError(
@@ -120,7 +120,7 @@ class SettlementOrder(RowOrder):
                 )
 
     def carried_out(self, by: str) -> CarriedOut | None:
-        """Return the statement that it carries out, None if it was not read from one."""
+        """Return the statement that the order carries out; None if it was not read from one."""
         content = self.content
         if not content.statement_sha256:
             return None
@@ -138,7 +138,7 @@ class SettlementOrder(RowOrder):
         return actual.model_copy(update={name: getattr(self.content, name) for name in of_statement})
 
     def refusal(self, actual: OrderedBatch) -> ApprovalError:
-        """Return the refusal of an order that names the rows that have changed."""
+        """Return the refusal of an order, naming the rows that have changed."""
         changes = _what_changed(self.content, OrderContent.model_validate(actual))
         return ApprovalError(
             say("The settlement order is no longer valid: {actual}.", actual=changes),
@@ -159,7 +159,7 @@ def order_content(
     statement: Statement | None = None,
     attempts: Mapping[int, int] | None = None,
 ) -> OrderContent:
-    """Return the content of an order to settle rows of a batch now, by a person's word or by a `statement`.
+    """Return the content of an order to settle rows of a batch now, on a person's word or from a `statement`.
 
     `attempts` are those of the instructions that the statement names (`Matched.attempts`).
     """
@@ -176,7 +176,7 @@ def order_content(
                 order_id=standing.sent_orderid or "",
                 attempt=standing.attempt,
                 sent_at=standing.intended_at or "",
-                # A row in flight without a run is in doubt: the next command that opens the journal records that.
+                # A row in flight without a run is in doubt; the next command that opens the journal records that.
                 state=State.IN_DOUBT if standing.state is State.IN_FLIGHT else standing.state,
                 hold=holds[settlement.row].number if settlement.row in holds else 0,
                 currency=standing.currency,
@@ -197,12 +197,12 @@ def order_content(
 
 
 def whose_word(one: OrderedRow) -> str:
-    """Return whose word it is that settles a row."""
+    """Return who vouches for a row's resolution."""
     return say("the gateway's, proven by its statement") if one.basis is Basis.GATEWAY else say("a person's")
 
 
 def consequence(one: OrderedRow, quarantine: Quarantine, shown: Callable[[str], str] = str) -> str:
-    """Return whether and when a row can be paid again once it is settled so; `shown` writes a time."""
+    """Return whether and when a row can be paid again after this settlement; `shown` formats a time."""
     if one.resolution is Resolution.PAID:
         return say("it is never sent again")
     if one.basis is Basis.GATEWAY or not one.sent_at:

@@ -1,9 +1,9 @@
-"""Documents that one person signs and others approve: a plan to pay, an order to settle rows.
+"""Documents that one person signs and others approve: a plan to pay, or an order to settle rows.
 
-The first line of the signed text names the kind of document: a signature over one kind never counts for another.
-The maker signs the whole content. An approver signs the digest of that, a time and their own key: nobody can carry an
-approval over to other content or make it younger. Who counts is decided by people, not by keys (`People`). Each
-signs the same text, with a key from a file or with a passkey (see `passkey.py`).
+The first line of the signed text names the kind of document, so a signature on one kind never counts for another. The
+maker signs the whole content. An approver signs its digest, a time and their own key, so nobody can transfer an
+approval to other content or make it look newer. Approvals are counted by person, not by key (`People`). Everyone signs
+the same text, with a key from a file or with a passkey (see `passkey.py`).
 """
 
 import hashlib
@@ -29,17 +29,17 @@ _APPROVE_IT = mark("`paygw-batch approve {placeholder} --key KEY` approves it.")
 _UNKNOWN_MAKER = mark("The {noun} was made with a key that does not belong to a listed maker.")
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 CLOCK_SKEW = timedelta(minutes=5)
-"""How far ahead of this machine's clock an approver's may be."""
+"""The most that an approver's clock may be ahead of this machine's."""
 MAX_SIGNING = timedelta(minutes=10)
-"""How long a person may look at a text before it is signed by passkey: its time was written when it was shown."""
+"""The time limit for signing a displayed text by passkey: its time was set when it was shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPolicy:
     """The people who may prepare and approve, and the sums that need approval.
 
-    A batch needs approval when its sum in any currency reaches `from_amount`; a currency that is not listed always
-    does. A settlement that lets a row be paid again always does.
+    A batch needs approval if its sum in any currency reaches `from_amount`, and always if the currency is not listed. A
+    settlement that lets a row be paid again always needs it.
     """
 
     needed: int
@@ -47,7 +47,7 @@ class ApprovalPolicy:
     expires_h: float
     people: People
     passkeys: RelyingParty | None = None
-    """The console at whose pages people sign by passkey; None: no signature by passkey counts."""
+    """The console whose pages people use to sign by passkey; None: passkey signatures do not count."""
 
 
 class SignedPart(BaseModel):
@@ -57,7 +57,7 @@ class SignedPart(BaseModel):
 
 
 class SparsePart(SignedPart):
-    """A part that a document may have very often: its empty values are not written."""
+    """A part that a document may contain very often: empty values are not written."""
 
     @model_serializer(mode="wrap")
     def _filled(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class SignedDocument(SignedPart):
     nothing_done: ClassVar[str]
     """The first sentence of a refusal."""
     make_another: ClassVar[str]
-    """The hint how its maker makes another one."""
+    """The hint for the maker about making another one."""
 
     document: str
     content: Any
@@ -97,7 +97,7 @@ class SignedDocument(SignedPart):
     approvals: list[Approval]
 
     def signed_text(self) -> bytes:
-        """Return the text that the maker's signature covers: everything but itself and the approvals."""
+        """Return the text that the maker's signature covers: everything except itself and the approvals."""
         return _text(self.document, self.model_dump(exclude={"signature", "approvals"}))
 
     def digest(self) -> str:
@@ -110,13 +110,13 @@ class SignedDocument(SignedPart):
         return in_groups(self.digest()[:16])
 
     def approval_text(self, key: PublicKey, approved_at: str) -> bytes:
-        """Return the text that the signature of an approver with this key covers."""
+        """Return the text that an approver's signature with this key covers."""
         body = {"sha256": self.digest(), "approved_at": approved_at, "key": key.text}
         return _text(f"{self.document} approval", body)
 
 
 def in_groups(digits: str) -> str:
-    """Return digits in groups of four, as people read them out."""
+    """Return digits in groups of four, for reading aloud."""
     return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
 
@@ -129,7 +129,7 @@ def _text(domain: str, body: Mapping[str, object]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """The maker of a document and its approvers now: valid approvals by person, and the problems of the others."""
+    """A document's maker and present approvers: valid approvals by person, and the problems of the others."""
 
     maker: Person
     made_at: str
@@ -143,9 +143,9 @@ def signed(unsigned: Document, key: ApprovalKey) -> Document:
 
 
 def made_by_passkey(unsigned: Document, signature: PasskeySignature, policy: ApprovalPolicy) -> Document:
-    """Return a document with its maker's signature by passkey.
+    """Return a document with its maker's passkey signature.
 
-    Raises `ApprovalError` when the signature is not over this document, or not by a maker.
+    Raises `ApprovalError` if the signature is not over this document, or not by a maker.
     """
     document = unsigned.model_copy(update={"signature": signature})
     _maker_of(document, policy)
@@ -162,15 +162,15 @@ class ApprovalText:
 
     @property
     def challenge(self) -> str:
-        """The challenge by which a passkey signs the text."""
+        """The challenge with which a passkey signs the text."""
         return challenge_of(self.text)
 
 
 def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPolicy, now: datetime) -> ApprovalText:
     """Return the text that the owner of `key` signs to approve the document now.
 
-    Raises `ApprovalError` for a document that was changed, a maker or an approver whom the policy does not know, and
-    the maker's own approval, with whichever key.
+    Raises `ApprovalError` if the document was changed, the policy does not know its maker or approver, or the maker
+    tries to approve it, with any key.
     """
     maker = _maker_of(document, policy)
     owner = policy.people.owner_of(key)
@@ -193,7 +193,7 @@ def approval_text(document: SignedDocument, key: PublicKey, policy: ApprovalPoli
 
 
 def approve(document: Document, key: ApprovalKey, policy: ApprovalPolicy, now: datetime) -> Document:
-    """Return the document with an approval by `key`, in place of an earlier one by the same person.
+    """Return the document with an approval by `key`, replacing an earlier one by the same person.
 
     Raises `ApprovalError` as `approval_text` does.
     """
@@ -203,9 +203,9 @@ def approve(document: Document, key: ApprovalKey, policy: ApprovalPolicy, now: d
 
 
 def approve_by_passkey(document: Document, approval: Approval, policy: ApprovalPolicy, now: datetime) -> Document:
-    """Return the document with an approval that a passkey signed lately, in place of an earlier one by the same person.
+    """Return the document with a recent passkey approval, replacing an earlier one by the same person.
 
-    Raises `ApprovalError` for one that does not count, with the reason, and for one whose text was shown long ago.
+    Raises `ApprovalError` with the reason if it is not valid, or if its text was shown too long ago.
     """
     found: Person | str = say("has no time")
     if _is_time(approval.approved_at):
@@ -228,7 +228,7 @@ def _with_approval(document: Document, approval: Approval, policy: ApprovalPolic
 
 
 def signatures_of(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
-    """Return who made and who approves of a document. Raises `ApprovalError` for its maker, or when it was changed."""
+    """Return a document's maker and approvers. Raises `ApprovalError` if its maker is invalid or it was changed."""
     maker = _maker_of(document, policy)
     valid: dict[Person, Approval] = {}
     wrong = []
@@ -244,7 +244,7 @@ def signatures_of(document: SignedDocument, policy: ApprovalPolicy, now: datetim
 def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: datetime) -> Signatures:
     """Return who made and approved a document.
 
-    Raises `ApprovalError` when fewer people approve than are needed, or when it claims to be made later than now.
+    Raises `ApprovalError` if too few people approve, or if its stated time is in the future.
     """
     found = signatures_of(document, policy, now)
     if datetime.fromisoformat(document.made_at) > now + CLOCK_SKEW:
@@ -277,7 +277,7 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
 
 
 def require_not_withdrawn(document: SignedDocument, withdrawals: Iterable[Withdrawal]) -> None:
-    """Raise `DocumentWithdrawn` for a document that a person withdrew, in whichever copy."""
+    """Raise `DocumentWithdrawn` if a person withdrew the document, in any copy."""
     for one in withdrawals:
         if one.sha256 == document.digest():
             raise DocumentWithdrawn(
@@ -292,7 +292,7 @@ def require_not_withdrawn(document: SignedDocument, withdrawals: Iterable[Withdr
 
 
 def name_of(key: str, people: People) -> str:
-    """Return the name of the person whose key a document has."""
+    """Return the name of the person who owns a document's key."""
     public = read_own_spelling(key)
     owner = None if public is None else people.owner_of(public)
     return say("an unknown key") if owner is None else owner.name
@@ -320,7 +320,7 @@ def _maker_of(document: SignedDocument, policy: ApprovalPolicy) -> Person:
 
 
 def has_signed_by(key: PublicKey, text: bytes, signature: Signature, party: RelyingParty | None) -> bool:
-    """Whether a person signed exactly `text` with `key`: from a file, or as a passkey at a page of `party`."""
+    """Whether `key` signed exactly `text`, from a file or as a passkey on a page of `party`."""
     if isinstance(signature, str):
         return key.has_signed(text, signature)
     return party is not None and has_asserted(key, signature, text, party)
@@ -329,7 +329,7 @@ def has_signed_by(key: PublicKey, text: bytes, signature: Signature, party: Rely
 def _approver_of(
     approval: Approval, document: SignedDocument, maker: Person, policy: ApprovalPolicy, now: datetime
 ) -> Person | str:
-    """Return the person whose valid approval it is, or the reason why it is not valid."""
+    """Return the person whose valid approval this is, or the reason why it is not valid."""
     key = read_own_spelling(approval.key)
     if key is not None and policy.people.owner_of(key) == maker:
         return say("is by the maker of the {noun}", noun=say(document.noun))
@@ -350,9 +350,9 @@ def _approver_of(
 
 
 def read_document(path: Path, *kinds: type[Document], data: bytes | None = None) -> Document:
-    """Return the document in the file `path` (or `data`, kept elsewhere by that name), which must be of one of `kinds`.
+    """Return the document in the file `path` (or `data`, stored elsewhere by that name), of one of `kinds`.
 
-    Raises `ApprovalError` when there is none, or it does not read as one, or another version of this program made it.
+    Raises `ApprovalError` if it is missing, unreadable, or made by another version of this program.
     """
     noun = say(kinds[0].noun) if len(kinds) == 1 else say("plan or order")
     first = kinds[0]
@@ -372,7 +372,7 @@ def read_document(path: Path, *kinds: type[Document], data: bytes | None = None)
         document = kind.model_validate_json(data)
         for moment in (document.made_at, *(approval.approved_at for approval in document.approvals)):
             if not _is_time(moment):
-                raise ValueError(moment)  # noqa: TRY301 (the same end as a document that does not read)
+                raise ValueError(moment)  # noqa: TRY301 (handled like any unreadable document)
     except (ValidationError, ValueError, StopIteration):
         raise ApprovalError(
             say("{name} does not read as a {noun}.", name=path.name, noun=noun),
@@ -389,7 +389,7 @@ def _is_time(text: str) -> bool:
 
 
 def _check_version(path: Path, label: "_Label", kinds: Sequence[type[SignedDocument]]) -> None:
-    """Raise `ApprovalError` for a document of a version that this program does not read."""
+    """Raise `ApprovalError` if this program cannot read the document's version."""
     if label.document is not None and label.document not in {kind.model_fields["document"].default for kind in kinds}:
         raise ApprovalError(
             say(
@@ -403,7 +403,7 @@ def _check_version(path: Path, label: "_Label", kinds: Sequence[type[SignedDocum
 
 
 class _Label(BaseModel):
-    """The kind that a file says it is; its other content is not looked at."""
+    """The kind that a file says it is; the rest of its content is not read."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -416,7 +416,7 @@ def write_document(document: SignedDocument, path: Path) -> None:
 
 
 def check_reachable(policy: ApprovalPolicy) -> None:
-    """Raise `ConfigurationError` if no person's plan could ever have enough approvals by others."""
+    """Raise `ConfigurationError` if no one's plan could ever have enough approvals by others."""
     others = max((len(policy.people.approvers_for(maker)) for maker in policy.people.makers), default=0)
     if others < policy.needed:
         raise ConfigurationError(

@@ -51,8 +51,8 @@ from paygw_batch.sheet.model import Validated
 class Plan:
     """The effect that submitting a sheet to a journal would have. Nothing has been written yet.
 
-    `existing` is the batch, when the journal has it already: then only what is due in it is sent. `known` rows are
-    covered by other batches of the journal; `amendments` replace a payment that was rejected or never sent.
+    `existing` is the batch if the journal already has it, and then only its due rows are sent. `known` rows are covered
+    by other batches of the journal; `amendments` replace payments that were rejected or never sent.
     """
 
     validated: Validated
@@ -60,9 +60,9 @@ class Plan:
     known: Sequence[Known]
     amendments: Sequence[Amendment]
     repeat: SheetRepeat | None = None
-    """The batch that the sheet repeats: it is not opened unless a person said that this is meant."""
+    """The batch that the sheet repeats: it is only opened if a person says that this is intended."""
     look_alikes: Sequence[LookAlike] = ()
-    """Rows that pay like rows of a batch, if several are of one batch: a warning a batch says so."""
+    """Rows that resemble rows of a batch. Several from one batch share one warning."""
     sheet_names: Mapping[str, str] = field(default_factory=dict)
     """The names of the sheets of those batches."""
 
@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def known_rows(self) -> int:
-        """The number of rows that the journal has already."""
+        """The number of rows that the journal already has."""
         return self.validated.payable if self.existing else len(self.known)
 
 
@@ -111,10 +111,10 @@ def plan_submission(
     """Compare a validated sheet with the journal.
 
     A row whose order id was used for other content is a defect, unless `amend` lets it replace a payment that was never
-    made (if only a person says so, after `quarantine_h`); so is one whose id was used in another spelling. A row like
-    one of the last `look_alike_days` gets a warning (several like one batch: one together), a repeat of a batch of the
-    last `repeat_days` a separate finding; 0: neither. With `strict`, rows with a warning are left out as defects.
-    Days count back from `as_of`, or from now. With `memory`, the journal is asked only about rows that have changed.
+    made (after `quarantine_h` if only a person says so). So is a row whose id was used in another spelling. A row that
+    resembles one of the last `look_alike_days` gets a warning, shared by rows that resemble one batch; a repeat of a
+    batch of the last `repeat_days` is a separate finding. 0 turns either off, and days count back from `as_of` or now.
+    With `strict`, rows with a warning are left out as defects. `memory` saves queries about unchanged rows.
 
     Raises `ReferenceLookAlike` if the order ids come from a reference that was used in another spelling.
     """
@@ -157,13 +157,13 @@ def plan_submission(
 
 
 def _sheet_names(look_alikes: Sequence[LookAlike], journal: JournalReader) -> Mapping[str, str]:
-    """Return the name of the sheet of each batch that has one of these."""
+    """Return the sheet name of each batch with a look-alike."""
     batches = {one.batch for one in look_alikes}
     return {one.batch: one.sheet_name for one in journal.batches() if one.batch in batches} if batches else {}
 
 
 def _existing(validated: Validated, journal: JournalReader, operation: str) -> BatchRecord | None:
-    """Return the batch of a sheet where the journal has it. Raises `PeopleForgotten` if its people were forgotten."""
+    """Return a sheet's batch if the journal has it. Raises `PeopleForgotten` if its people were forgotten."""
     existing = journal.batch(validated.batch, operation=operation)
     if existing is not None:
         require_remembered(journal, existing)
@@ -183,14 +183,14 @@ def open_planned_batch(
     plan_sha256: str = "",
     repeats_meant: bool = False,
 ) -> BatchRecord:
-    """Store the planned batch, whole, or return it when the journal has it already.
+    """Store the whole planned batch, or return it if the journal already has it.
 
-    Every row of a new batch is held to its country's contract once more: it is written down whole, or not at all.
+    Every row of a new batch is checked against its country's contract again; if one fails, nothing is stored.
 
-    `sheet_path` is where the sheet is: a run that continues the batch later writes its reconciliation there. `by` is
-    who opens the batch, `approvals` a sentence for each person who prepared or approved it, `plan_sha256` the digest of
-    the plan that they signed. Raises `SheetRepeatsBatch` for a sheet that repeats a batch, unless a person said that
-    this is meant (`repeats_meant`).
+    `sheet_path` is the location of the sheet, where a later run of the batch writes the reconciliation. `by` is the
+    person who opens the batch, `approvals` has a sentence for each person who prepared or approved it, and
+    `plan_sha256` is the digest of the plan that they signed. Raises `SheetRepeatsBatch` if the sheet repeats a batch
+    and nobody said that this is intended (`repeats_meant`).
     """
     if plan.existing is not None:
         return plan.existing
@@ -217,10 +217,10 @@ def open_planned_batch(
 
 
 def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
-    """Yield the parts of a batch, when they have passed the contract.
+    """Yield the parts of a batch that have passed the contract.
 
-    What that raises, and a sheet that was changed, is raised inside the journal's transaction: nothing of the batch is
-    kept.
+    An error here, including for a changed sheet, is raised inside the journal's transaction, so nothing of the batch is
+    stored.
     """
     pager = Pager()
     known = [row.row for row in plan.known]
@@ -228,15 +228,15 @@ def _parts(plan: Plan, gate: ContractGate) -> Iterator[BatchPart]:
         gate.hold(good_rows(part))
         pages = pager.take(part.rows)
         new = InstructionColumns(without_rows(part.instructions, known))
-        del part  # while the next one is made, there is room for its instructions alone
+        del part  # free its memory: the next part needs the room
         yield BatchPart(pages, new)
     yield BatchPart(pager.last())
 
 
 def _refuse_respelled_reference(validated: Validated, journal: JournalReader, operation: str) -> None:
-    """Raise `ReferenceLookAlike` when the sheet's reference was never used, but one that only differs in spelling was.
+    """Raise `ReferenceLookAlike` if the sheet's reference was never used, but another spelling of it was.
 
-    The ids of a sheet are all derived, or none is: the first row shows which.
+    Either all ids of a sheet are derived, or none is, so the first row decides.
     """
     opened = [one for one in journal.batches() if one.operation == operation and one.reference]
     reference = _reference(validated) if opened else None
@@ -266,7 +266,7 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
 
 
 def _reference(validated: Validated) -> str | None:
-    """Return the reference that a sheet's order ids were derived from; None if they are its own."""
+    """Return the reference that a sheet's order ids were derived from; None if the sheet has its own."""
     for part in validated.parts():
         for order_id, content in part.instructions.head(1).select("client_orderid", "content").iter_rows():
             return reference_of(order_id, content)
@@ -274,7 +274,7 @@ def _reference(validated: Validated) -> str | None:
 
 
 def _spelled_otherwise(found: SheetComparison) -> pl.DataFrame:
-    """Return a defect for every row whose order id the journal does not know, but knows in another spelling."""
+    """Return a defect for every row whose order id the journal knows only in another spelling."""
     lines = []
     for one in found.spelled:
         own_id = found.own_ids[one.row]
@@ -294,7 +294,7 @@ def _spelled_otherwise(found: SheetComparison) -> pl.DataFrame:
 def _repeat(
     validated: Validated, paid_before: Sequence[LookAlike], journal: JournalReader, *, since: str
 ) -> SheetRepeat | None:
-    """Return the batch opened after `since` that more than half of the rows to pay repeat."""
+    """Return the batch opened after `since` that more than half of the payable rows repeat."""
     if len(paid_before) * 2 <= validated.payable:
         return None
     columns = ("client_orderid", "payee", "currency", "minor")
@@ -327,7 +327,7 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int,
 
 
 def _is_over(clash: Clash, until: str) -> bool:
-    """Whether no quarantine keeps a payment from being replaced; the last that is over began at `until`."""
+    """Whether no quarantine blocks replacing a payment: the last that has ended began at `until`."""
     return clash.quarantined_since is None or clash.quarantined_since <= until
 
 

@@ -434,7 +434,7 @@ class BackupSection(Section):
 
 
 class TimetableSection(Section):
-    """`[timetable]`: when workers do what cron would do on one host, once over all hosts.
+    """`[timetable]`: the work that cron would do on one host, done by workers once over all hosts.
 
     `time_zone` is the zone of its times. Without an entry for something, no worker of this host does it.
     """
@@ -675,7 +675,7 @@ OCCASIONS: tuple[OccasionKey, ...] = get_args(OccasionKey)
 
 
 class NoticesSection(Section):
-    """`[notices]`: who is told what by e-mail, and the webhook that is told.
+    """`[notices]`: the e-mail recipients of each occasion, and the webhook.
 
     A key named after an occasion lists the recipients. `personal_data` lists those of them who may get payees' data.
     """
@@ -740,11 +740,11 @@ class NoticesSection(Section):
         return self
 
     def recipients(self) -> frozenset[str]:
-        """Return everybody who is told of any occasion by e-mail."""
+        """Return everyone who gets e-mail about any occasion."""
         return frozenset(one for occasion in OCCASIONS for one in self.mailboxes(occasion))
 
     def mailboxes(self, occasion: str) -> list[str]:
-        """Return who is told of an occasion by e-mail."""
+        """Return the people who get e-mail about an occasion."""
         found: list[str] = getattr(self, occasion)
         return found
 
@@ -755,7 +755,7 @@ class NoticesSection(Section):
 
     @property
     def needs_secret(self) -> bool:
-        """Whether what the webhook gets is signed."""
+        """Whether messages to the webhook are signed."""
         return self.has_webhook and self.webhook_format == "standard"
 
 

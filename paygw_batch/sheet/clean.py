@@ -100,7 +100,7 @@ def _cleaned_text(text: pl.Series) -> pl.Series:
 
 
 def _cleaned_line(text: pl.Series) -> pl.Series:
-    """Return texts without what `kept_by_spreadsheets` put around them: `="A-1"` would be another order id."""
+    """Return texts without the wrapping of `kept_by_spreadsheets`: `="A-1"` would be another order id."""
     return trimmed(trimmed(text).str.replace(_KEPT, "${1}"))
 
 

@@ -90,7 +90,7 @@ _LOGIN = " (login "
 
 
 def name_in(person: str) -> str:
-    """Return the name in what `person` returned, for pages that show no logins; without a name, the login it is."""
+    """Return the name in a result of `person`, for pages that show no logins; the login if there is no name."""
     return person.rpartition(_LOGIN)[0] or person
 
 

@@ -265,7 +265,7 @@ def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> Jour
 
 
 def _patiently(hold: Callable[[], T], tell: Tell, *, wait: bool) -> T:
-    """Take what another process may hold: wait for a moment, or as long as it takes if asked to `wait`."""
+    """Take a lock that another process may hold, waiting for a moment or, with `wait`, as long as it takes."""
     has_told = False
     give_up_s = time.monotonic() + LISTENER_LIMIT_S
     while True:

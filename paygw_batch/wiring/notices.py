@@ -1,4 +1,4 @@
-"""Makes of `[notices]` who is told what, and the ways on which notices are sent."""
+"""Derives the recipients and the channels of notices from `[notices]`."""
 
 import ssl
 from collections.abc import Mapping
@@ -33,14 +33,14 @@ class Channels:
 
 
 def recipients_of(settings: Settings, occasion: Occasion) -> list[str]:
-    """Return who is told of an occasion: addresses, and the webhook."""
+    """Return the recipients of an occasion: addresses, and the webhook."""
     section = settings.notices
     is_hooked = section.has_webhook and occasion.value in section.webhook_for
     return [*dict.fromkeys(section.mailboxes(occasion.value)), *([WEBHOOK] if is_hooked else [])]
 
 
 def has_notices(settings: Settings) -> bool:
-    """Whether anybody is told of anything."""
+    """Whether any occasion has a recipient."""
     return settings.notices.has_webhook or bool(settings.notices.recipients())
 
 

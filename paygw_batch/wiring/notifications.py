@@ -159,7 +159,7 @@ def _secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
 
 
 def _public_key(settings: Settings, environ: Mapping[str, str]) -> GatewayKey:
-    """Return the gateway's key. It is not a secret, but anyone who can write its file decides what is proven."""
+    """Return the gateway's key. It is not secret, but anyone who can write its file can forge proof."""
     section = settings.notifications
     algorithm = SignatureAlgorithm(section.hash_algorithm or "")
     if section.public_key_env is not None and (text := environ.get(section.public_key_env)):

@@ -23,7 +23,7 @@ can_trace = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 @pytest.mark.parametrize(
     ("call", "fault", "every"),
     [
-        ("fdatasync", KILL, 4),
+        ("fdatasync", KILL, 8),
         long("fdatasync", KILL, 2),
         long("fdatasync", "error=EIO", 4),
         long("pwrite64", KILL, 16),
@@ -51,7 +51,7 @@ def in_memory(spawner: Spawner, slow_gateway: GatewayProcess) -> Iterator[Machin
 
 
 @can_trace
-@pytest.mark.parametrize(("every", "disks"), [(15, 25), long(5, 50)])
+@pytest.mark.parametrize(("every", "disks"), [(45, 8), long(5, 50)])
 def test_a_power_cut_at_any_moment_leaves_a_journal_that_owes_nothing_that_had_left(
     in_memory: Machine, every: int, disks: int
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_disk_without_room_for_the_run_sends_nothing(small_disk: Machine, slow
     finish(small_disk, slow_gateway, sheet)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("room", [0, 8, 40, 80, 120, 160, 200, 240, 280])
 def test_a_full_disk_ends_the_run_in_order(small_disk: Machine, slow_gateway: GatewayProcess, room: int) -> None:
     sheet = small_disk.sheet(ROWS)

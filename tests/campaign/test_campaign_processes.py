@@ -23,7 +23,7 @@ ROWS = 30
 
 @pytest.mark.parametrize(
     ("behaviour", "seed", "kills"),
-    [(SLOW, 1, 10), long(SLOW, 1, 50), long(SLOW, 2, 50), (FAST, 3, 10), long(FAST, 3, 50), long(FAST, 4, 50)],
+    [(SLOW, 1, 10), long(SLOW, 1, 50), long(SLOW, 2, 50), long(FAST, 3, 10), long(FAST, 3, 50), long(FAST, 4, 50)],
 )
 def test_no_row_is_paid_twice_or_lost_by_kills_at_random_instants(
     tmp_path: Path, spawner: Spawner, behaviour: str, seed: int, kills: int
@@ -34,7 +34,7 @@ def test_no_row_is_paid_twice_or_lost_by_kills_at_random_instants(
     assert tally.kills_while_sending > 0
 
 
-@pytest.mark.parametrize("kills", [4, long(20)])
+@pytest.mark.parametrize("kills", [2, long(20)])
 def test_no_row_is_paid_twice_or_lost_with_the_listener_on_and_killed_as_well(
     tmp_path: Path, spawner: Spawner, notifying_gateway: GatewayProcess, kills: int
 ) -> None:

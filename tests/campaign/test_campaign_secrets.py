@@ -187,7 +187,7 @@ UNHEARD = {
 OF_VALIDATION = {"PANDERA_VALIDATION_ENABLED", "PANDERA_VALIDATION_DEPTH", "PYTHONOPTIMIZE"}
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", share(UNHEARD, every=4))
 def test_a_variable_of_the_environment_changes_nothing(
     machine: Machine, slow_gateway: GatewayProcess, name: str

@@ -1,6 +1,7 @@
 """A fresh machine for every test, set up for the sandbox."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,37 @@ def english_again() -> Iterator[None]:
     use(ENGLISH)
 
 
+def machine_at(home: Path) -> Program:
+    home.chmod(0o700)
+    config = home / "paygw.toml"
+    config.write_text(sandbox_toml())
+    return Program(home, config)
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    tmp_path.chmod(0o700)
-    config = tmp_path / "paygw.toml"
-    config.write_text(sandbox_toml())
-    return Program(tmp_path, config)
+    return machine_at(tmp_path)
+
+
+Kept = Callable[[Callable[[Program], object]], Program]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """Return a function that gives a machine as `begin` leaves it: played once a module, then put back for each test.
+
+    It is put back at the same place: journals, registry and witness name their paths.
+    """
+    copies: dict[Callable[[Program], object], tuple[Path, Path]] = {}
+
+    def give(begin: Callable[[Program], object]) -> Program:
+        if begin not in copies:
+            home = tmp_path_factory.mktemp("kept")
+            begin(machine_at(home))
+            copies[begin] = home, shutil.copytree(home, tmp_path_factory.mktemp("copy") / "home", symlinks=True)
+        home, copy = copies[begin]
+        shutil.rmtree(home)
+        shutil.copytree(copy, home, symlinks=True)
+        return Program(home, home / "paygw.toml")
+
+    return give

@@ -68,6 +68,7 @@ def test_batches_are_completed_the_newest_first_and_without_any_files(program: P
     assert completed(program, *config, "status", "payroll.c") == ["file,payroll.c"]
 
 
+@pytest.mark.long
 def test_countries_are_completed_in_any_case(program: Program) -> None:
     assert completed(program, "template", "k") == ["plain,KE"]
     assert completed(program, "init", "--country", "Z") == ["plain,ZA", "plain,ZM"]

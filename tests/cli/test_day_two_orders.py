@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.approving import policy
+from tests.cli.conftest import Kept
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
 
 EVIDENCE = "Ticket 4711, answered by support on the phone"
 
 
-@pytest.fixture
-def doubtful(program: Program) -> Program:
+def begin_doubtful(program: Program) -> None:
     """A batch of which rows 2 and 3 are in doubt, row 4 is accepted, and 5 is paid; too small to need a plan."""
     people = policy(program.home).replace('KES = "1000"', 'KES = "1000000"')
     configured = sandbox_toml().replace("[submission]", "[submission]\nquarantine_h = 0")
@@ -25,7 +25,11 @@ def doubtful(program: Program) -> Program:
     ]
     summary = program.json("submit", program.sheet(rows))
     assert summary["states"] == {"in_doubt": 2, "accepted": 1, "paid": 1}
-    return program
+
+
+@pytest.fixture
+def doubtful(kept: Kept) -> Program:
+    return kept(begin_doubtful)
 
 
 def order_of(program: Program) -> Path:

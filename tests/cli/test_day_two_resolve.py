@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Kept
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 from tests.cli.stopped import stopped, wait_for_first_payment
 
 EVIDENCE = "Ticket 4711, answered by support on the phone"
 
 
-@pytest.fixture
-def doubtful(program: Program) -> Program:
+def begin_doubtful(program: Program) -> None:
     """A batch of which row 2 is paid, rows 3 to 5 are in doubt (only 3 and 4 were paid), row 6 rejected, 7 accepted."""
     rows = [
         *kenyan_rows(1, prefix="GOOD"),
@@ -23,7 +23,11 @@ def doubtful(program: Program) -> Program:
     ]
     summary = program.json("submit", program.sheet(rows))
     assert summary["states"] == {"in_doubt": 3, "accepted": 1, "paid": 1, "rejected": 1}
-    return program
+
+
+@pytest.fixture
+def doubtful(kept: Kept) -> Program:
+    return kept(begin_doubtful)
 
 
 def without_quarantine(program: Program) -> None:

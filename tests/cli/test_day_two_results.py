@@ -13,14 +13,14 @@ import pytest
 
 from paygw_batch.report.workbook import is_exact
 from paygw_batch.wiring import outputs
+from tests.cli.conftest import Kept
 from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
 
 HOSTILE = '<script>alert(1)</script> & "x"'
 SPAN = '<span class="state">x</span>'
 
 
-@pytest.fixture
-def mixed(program: Program) -> Program:
+def begin_mixed(program: Program) -> None:
     rows = [
         *kenyan_rows(4),
         *kenyan_rows(1, amount="9001", prefix="NO"),
@@ -31,7 +31,11 @@ def mixed(program: Program) -> Program:
         [f"{row},{note}" for row, note in zip(rows, range(7), strict=True)], heading=f"{HEADING},note"
     )
     program.json("submit", sheet)
-    return program
+
+
+@pytest.fixture
+def mixed(kept: Kept) -> Program:
+    return kept(begin_mixed)
 
 
 def reconciled(program: Program, name: str = "out.xlsx") -> tuple[Path, Path]:

@@ -6,16 +6,20 @@ from datetime import timedelta
 import pytest
 
 from paygw_batch.cli.commands.status import age_text
+from tests.cli.conftest import Kept
 from tests.cli.paying import paying, unanswered
 from tests.cli.program import Program, kenyan_rows
 
 
-@pytest.fixture
-def three_batches(program: Program) -> Program:
+def begin_three_batches(program: Program) -> None:
     program.json("submit", program.sheet(kenyan_rows(2, prefix="A"), name="small.csv"))
     program.json("submit", program.sheet(kenyan_rows(2, amount="9001", prefix="B"), name="declined.csv"))
     program.json("submit", program.sheet(kenyan_rows(5, prefix="C"), name="large.csv"))
-    return program
+
+
+@pytest.fixture
+def three_batches(kept: Kept) -> Program:
+    return kept(begin_three_batches)
 
 
 @pytest.mark.share(3)

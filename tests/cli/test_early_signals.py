@@ -62,7 +62,7 @@ def struck(program: Program, moment: str, number: int, *arguments: str) -> "subp
     )
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(14)
 @pytest.mark.parametrize("strike", share([*product([*IMPORTS, *CALLS], [signal.SIGTERM, signal.SIGINT])], every=3))
 def test_a_signal_before_the_first_row_ends_with_130_and_one_object(
     program: Program, strike: tuple[str, signal.Signals]
@@ -80,6 +80,7 @@ def test_a_signal_before_the_first_row_ends_with_130_and_one_object(
     assert (again["exit_code"], again["states"]) == (0, {"paid": 3})
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_without_json_standard_output_stays_empty(program: Program, number: signal.Signals) -> None:
     sheet = program.sheet(kenyan_rows(3))
@@ -88,7 +89,7 @@ def test_without_json_standard_output_stays_empty(program: Program, number: sign
     assert "Interrupted" in done.stderr
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("moment", ["call:Interruption.raise_on_second_signal", "call:write_results"])
 def test_a_signal_between_the_last_row_and_the_summary_ends_with_130_and_does_not_say_that_nothing_was_sent(

@@ -20,6 +20,7 @@ from paygw_batch.run.release import ReleaseOrder
 from paygw_batch.run.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import SignedDocument, signed, write_document
 from tests.cli.approving import plan_of, policy
+from tests.cli.conftest import Kept
 from tests.cli.program import KENYAN, Program, kenyan_rows, sandbox_toml
 
 UNSIGNED = frozenset({"signature", "approvals"})
@@ -93,8 +94,7 @@ def _key(inner: Any, step: str) -> Any:
     return list(inner)[-1] if isinstance(inner, dict) else -1
 
 
-@pytest.fixture
-def company(program: Program) -> Program:
+def begin_company(program: Program) -> None:
     """A company with a paid month, two rejected rows and one in doubt. From KES 10,000,000 on a payout needs a plan."""
     people = policy(program.home).replace('KES = "1000"', 'KES = "10000000"')
     text = sandbox_toml().replace("[submission]", "[submission]\nquarantine_h = 0")
@@ -105,7 +105,11 @@ def company(program: Program) -> Program:
         *kenyan_rows(1, prefix="GOOD"),
     ]
     assert program.json("submit", program.sheet(rows, "before.csv"))["states"]["in_doubt"] == 1
-    return program
+
+
+@pytest.fixture
+def company(kept: Kept) -> Program:
+    return kept(begin_company)
 
 
 def key_of(program: Program, name: str) -> Path:
@@ -165,7 +169,7 @@ def test_a_document_that_nobody_changed_is_carried_out(company: Program, kind: t
     assert len(company.json("status")["batches"]) == 2 or states(company) != before or len(company.record()) > 4
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(9)
 @pytest.mark.parametrize(("kind", "where", "shape"), CASES)
 def test_a_changed_field_is_refused_or_seen(
     company: Program, kind: type[SignedDocument], where: Where, shape: Any

@@ -9,6 +9,7 @@ import pytest
 
 from paygw_batch.actions.find_payments import payment_search, spellings_of_number
 from paygw_batch.countries.load import load_rules
+from tests.cli.conftest import Kept
 from tests.cli.program import Program
 
 HEADING = (
@@ -24,11 +25,14 @@ PEOPLE = [
 NOVEMBER = ["KE,NOV-1,2000,KES,Jane WANJIKU,0712 345 001,0712345001,,,,"]
 
 
-@pytest.fixture
-def paid(program: Program) -> Program:
+def begin_paid(program: Program) -> None:
     program.run("submit", program.sheet(PEOPLE, "october.csv", HEADING))
     program.run("submit", program.sheet(NOVEMBER, "november.csv", HEADING))
-    return program
+
+
+@pytest.fixture
+def paid(kept: Kept) -> Program:
+    return kept(begin_paid)
 
 
 def orders(program: Program, *text: str) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from tests.checkout import ROOT
 from tests.cli.approving import policy
 from tests.cli.clocks import SetClock, clock_of
+from tests.cli.conftest import Kept
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
 
 YEARS = timedelta(days=3000)
@@ -184,12 +185,15 @@ def test_the_commands_of_the_document_do_what_it_says(paid: Program, set_ahead: 
     assert not left_in(paid)
 
 
-@pytest.fixture
-def people(program: Program) -> Program:
+def begin_people(program: Program) -> None:
     """A paid batch, and a configuration by which two people decide."""
     program.config.write_text(f"{sandbox_toml()}\n{policy(program.home).replace('1000', '1000000')}")
     assert program.json("submit", program.sheet(kenyan_rows(2)))["states"] == {"paid": 2}
-    return program
+
+
+@pytest.fixture
+def people(kept: Kept) -> Program:
+    return kept(begin_people)
 
 
 def ordered(program: Program, *approvers: str) -> Path:

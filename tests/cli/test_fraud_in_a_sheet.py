@@ -12,6 +12,7 @@ from paygw_batch.run.approval import PlanDocument, read_plan
 from paygw_batch.run.approval_keys import load_approval_key
 from paygw_batch.run.signed_document import signed, write_document
 from tests.cli.approving import plan_of, policy, signed_again
+from tests.cli.conftest import Kept
 from tests.cli.program import Program, sandbox_toml
 
 SCREEN_LINES = 24
@@ -24,13 +25,16 @@ def row(order: str, n: int, name: str, amount: str, *, account: str = "") -> str
     return f"KE,{order}-{n},{amount},KES,{name},{account or f'0712345{n:03}'},0712345{n:03}"
 
 
-@pytest.fixture
-def month(program: Program) -> Program:
+def october(program: Program) -> None:
     """A company that paid 34 people last month, and asks for one approval."""
     program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "100000000"'))
-    october = [row("OCT", n, name, f"{1000 + n}") for n, name in enumerate(NAMES[:34], 1)]
-    assert program.json("submit", program.sheet(october, "october.csv"))["exit_code"] == 0
-    return program
+    rows = [row("OCT", n, name, f"{1000 + n}") for n, name in enumerate(NAMES[:34], 1)]
+    assert program.json("submit", program.sheet(rows, "october.csv"))["exit_code"] == 0
+
+
+@pytest.fixture
+def month(kept: Kept) -> Program:
+    return kept(october)
 
 
 def november() -> list[str]:
@@ -194,12 +198,16 @@ FORGERIES: dict[str, Change] = {
 }
 
 
-@pytest.fixture
-def asking(month: Program) -> Program:
+def november_planned(month: Program) -> None:
     """The company of `month` with a plan of November; from now on KES 1,000 and more need approval."""
+    october(month)
     planned(month)
     month.config.write_text(month.config.read_text().replace('KES = "100000000"', 'KES = "1000"'))
-    return month
+
+
+@pytest.fixture
+def asking(kept: Kept) -> Program:
+    return kept(november_planned)
 
 
 def approved_and_submitted(program: Program, *arguments: str) -> int:
@@ -208,6 +216,7 @@ def approved_and_submitted(program: Program, *arguments: str) -> int:
     return program.run("submit", program.home / "payroll.csv", "--skip-invalid", *arguments).exit_code
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_plan_from_which_its_maker_took_what_an_approver_has_to_see_is_refused(asking: Program, forgery: str) -> None:
     signed_again(asking, FORGERIES[forgery])

@@ -24,6 +24,7 @@ def run(program: Program, *arguments: str | Path, out: Path | None = None, err: 
         ).returncode
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_a_run_whose_output_is_lost_is_finished_and_told_on_standard_error(
     program: Program, options: tuple[str, ...]
@@ -49,12 +50,14 @@ def test_what_was_asked_for_and_not_told_is_no_success(program: Program) -> None
     assert run(program, "--json", "verify", out=FULL) == 2
 
 
+@pytest.mark.long
 def test_an_error_keeps_its_code_where_nobody_can_be_told(program: Program) -> None:
     sheet = program.sheet(["KE,PAY-1,many,KES,Jane,254712345678,+254712345678"])
     assert run(program, "--json", "submit", sheet, out=FULL, err=FULL) == 3
     assert run(program, "--json", "submit", "nowhere.csv", out=FULL, err=FULL) == 3
 
 
+@pytest.mark.long
 def test_a_full_standard_error_does_not_stop_a_run(program: Program) -> None:
     assert run(program, "submit", program.sheet(kenyan_rows(20)), err=FULL) == 0
     assert len(program.record()) == 20

@@ -296,6 +296,7 @@ def test_what_was_typed_is_kept_in_a_command_if_the_setup_fails(nobody: Program)
     assert load_settings(nobody.config, environ={}).gateway.consumer_key == "my login"
 
 
+@pytest.mark.long
 def test_a_configuration_that_is_there_is_told_before_anything_is_asked(nobody: Program) -> None:
     init(nobody, *NEEDED)
     shown = at_a_terminal(nobody, "", "init", exit_code=2)

@@ -387,6 +387,7 @@ def test_adopting_asks_a_person_notes_the_deed_and_lets_runs_go_on(
     assert sorted(gateway.orders()) == PAID
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("answer", "exit_code"), [(b"y\n", 0), (b"n\n", 7), (b"\n", 7)])
 def test_at_a_terminal_adopting_asks_and_only_a_yes_adopts(
     program: Program, gateway: LoopbackGateway, paid: Path, answer: bytes, exit_code: int

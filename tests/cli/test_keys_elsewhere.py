@@ -119,6 +119,7 @@ def test_expired_credentials_are_one_sentence_at_doctor_and_before_the_first_byt
     assert program.record() == []
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
@@ -171,6 +172,7 @@ def blocks() -> list[str]:
     return re.findall(r"```sh\n(.*?)```", DOCUMENT, flags=re.DOTALL)
 
 
+@pytest.mark.long
 def test_the_documents_commands_for_a_token_run(tmp_path: Path) -> None:
     if (module := softhsm()) is None:
         pytest.skip(HOW_TO_GET_IT)

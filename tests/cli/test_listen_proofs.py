@@ -70,6 +70,7 @@ def rsa_header(body: bytes) -> str:
     return base64.b64encode(KEY.sign(body, padding.PKCS1v15(), hashes.SHA256())).decode()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("section", "made"), [(HEADER_HMAC, hmac_header), (HEADER_RSA, rsa_header)])
 @pytest.mark.parametrize("content_type", ["application/json", "text/json", "application/vnd.gateway+json"])
 def test_a_header_over_the_raw_body_moves_the_row_and_is_kept(

@@ -75,6 +75,7 @@ def test_status_loads_neither_transport_nor_sandbox_nor_what_reads_sheets(progra
         assert among(names, *ours, "ours.sheet.check", *heavy) == []
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("command", ["submit", "resume"])
 def test_the_payout_path_loads_no_httpx_and_a_page_alone_loads_jinja(program: Program, command: str) -> None:
     sheet = program.sheet(kenyan_rows(2))

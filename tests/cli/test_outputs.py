@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.approving import key, policy
+from tests.cli.conftest import Kept
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 FOREIGN = "who,what\nme,my own notes\n"
@@ -27,13 +28,16 @@ def refused(program: Program, *arguments: str | Path) -> str:
     return result.stderr
 
 
-@pytest.fixture
-def paid(program: Program) -> Program:
+def begin_paid(program: Program) -> None:
     """A machine with approvals configured, on which a sheet was paid."""
     program.config.write_text(sandbox_toml() + policy(program.home).replace('KES = "1000"', 'KES = "100000000"'))
     program.sheet(kenyan_rows(2))
     assert program.json("submit", program.home / "payroll.csv")["exit_code"] == 0
-    return program
+
+
+@pytest.fixture
+def paid(kept: Kept) -> Program:
+    return kept(begin_paid)
 
 
 WRITERS: dict[str, tuple[str, ...]] = {

@@ -10,13 +10,13 @@ import pytest
 
 from paygw_batch.report import report_page
 from tests.cli.approving import policy, prepared
+from tests.cli.conftest import Kept
 from tests.cli.program import Program, kenyan_rows, read_csv, sandbox_toml
 
 UGANDAN = "UG,UG-1,50000,UGX,Amina Okello,256712345678,+256712345678"
 
 
-@pytest.fixture
-def mixed(program: Program) -> Program:
+def begin_mixed(program: Program) -> None:
     rows = [
         *kenyan_rows(3, amount="1000000.5"),
         *kenyan_rows(1, amount="9001", prefix="NO"),
@@ -25,7 +25,11 @@ def mixed(program: Program) -> Program:
         UGANDAN,
     ]
     program.json("submit", program.sheet(rows))
-    return program
+
+
+@pytest.fixture
+def mixed(kept: Kept) -> Program:
+    return kept(begin_mixed)
 
 
 def page_of(program: Program) -> str:

@@ -230,7 +230,7 @@ MOMENTS += ["call:settings_of", "call:BatchServer.serve", "call:DatabasePlace.op
 MOMENTS += ["call:BatchServer._open_again_and_again", "call:gateway_of"]
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("at", share(range(len(MOMENTS)), every=4))
 def test_a_worker_ends_as_it_always_does_also_before_it_is_ready(hosts: Hosts, at: int) -> None:
     batch, number = handed_over(hosts), signal.SIGINT if at % 2 else signal.SIGTERM

@@ -25,6 +25,7 @@ from paygw_batch.settings.configuration import Settings, load_settings
 from paygw_batch.wiring.approvals import required_policy
 from paygw_batch.wiring.journal import find_batch, journal_to_read
 from tests.cli.approving import policy
+from tests.cli.conftest import Kept
 from tests.cli.program import Program, kenyan_rows, sandbox_toml
 from tests.run.test_passkey import CONSOLE, passkey
 
@@ -32,8 +33,7 @@ ADA, CLEO = passkey("p-ada"), passkey("r-cleo")
 EVIDENCE = "Ticket 4711: the account was closed, and is open again"
 
 
-@pytest.fixture
-def rejected(program: Program) -> Program:
+def begin_rejected(program: Program) -> None:
     """A batch of which rows 2 and 3 are rejected, row 4 is in doubt, and 5 is paid; too small to need a plan."""
     people = policy(program.home).replace('KES = "1000"', 'KES = "1000000"')
     for name, key in (("ada", ADA), ("cleo", CLEO)):
@@ -47,7 +47,11 @@ def rejected(program: Program) -> Program:
         *kenyan_rows(1, prefix="GOOD"),
     ]
     assert program.json("submit", program.sheet(rows))["states"] == {"in_doubt": 1, "paid": 1, "rejected": 2}
-    return program
+
+
+@pytest.fixture
+def rejected(kept: Kept) -> Program:
+    return kept(begin_rejected)
 
 
 def sheet_of(program: Program) -> Path:

@@ -111,6 +111,7 @@ def test_the_folder_of_a_host_that_is_down_is_picked_up_by_another_once(hosts: H
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
+@pytest.mark.long
 def test_jobs_that_are_emptied_in_the_middle_lose_nothing(hosts: Hosts) -> None:
     sheet = hosts.office.sheet(kenyan_rows(ROWS))
     workers = [hosts.host(name).start("work") for name in ("one", "two")]
@@ -136,6 +137,7 @@ def test_jobs_that_are_emptied_in_the_middle_lose_nothing(hosts: Hosts) -> None:
     assert hosts.office.json("verify")["exit_code"] == 0
 
 
+@pytest.mark.long
 def test_a_job_that_fails_is_tried_again_later(hosts: Hosts) -> None:
     worker = with_timetable(hosts.host("one"), hosts.place, more=f'verify = "{ONCE}"').start("work")
     hosts.wait_for_workers(worker)
@@ -166,6 +168,7 @@ def test_a_worker_does_what_its_own_configuration_says_and_nothing_else(hosts: H
     kill(worker)
 
 
+@pytest.mark.long
 def test_a_signal_to_run_folder_leaves_the_run_to_the_workers(tmp_path: Path, postgres_server: PostgresServer) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "drop").mkdir(mode=0o700)

@@ -52,12 +52,14 @@ def test_a_fresh_environment_pays_a_sandbox_sheet_with_init_and_one_more_command
     assert len(record) == 14
 
 
+@pytest.mark.long
 def test_a_sheet_of_the_users_own_is_paid_as_well(programs: Path, tmp_path: Path) -> None:
     (tmp_path / "my.csv").write_text("\n".join([HEADING, *kenyan_rows(3)]) + "\n")
     run(programs, tmp_path, "init", "--sandbox")
     assert run(programs, tmp_path, "submit", "my.csv")["states"] == {"paid": 3}
 
 
+@pytest.mark.long
 def test_nothing_is_written_into_the_installed_package(programs: Path, tmp_path: Path) -> None:
     def files() -> set[Path]:
         return {path for path in programs.parent.rglob("*") if path.suffix not in {".pyc", ""}}

@@ -355,6 +355,7 @@ def test_a_worker_writes_how_many_workers_live_and_what_is_left(hosts: Hosts) ->
     text = metrics.read_text()
     assert 'paygw_workers{state="alive"} ' in text
     assert "paygw_gate_stopped 0" in text
+    assert "# TYPE paygw_lease_takeovers_total counter\npaygw_lease_takeovers_total 0\n" in text
     assert "paygw_run_rows_left{" not in text  # the run is over: a gauge of it would alert for ever
 
 

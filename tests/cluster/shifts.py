@@ -44,6 +44,7 @@ at = "* * * * *"
 COMMANDS_MAY_END = ENDS - {6}
 _TABLES = "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'paygw_jobs'"
 _RESULTS = "SELECT job, exit_code FROM paygw_jobs.paygw_result"
+_SESSIONS = "SELECT pid, state, wait_event, query_start, query FROM pg_stat_activity WHERE datname = current_database()"
 _LEFT = """SELECT EXISTS (SELECT FROM paygw.run WHERE ended_at IS NULL),
     (SELECT count(*) FROM paygw.progress WHERE state IN ('ready', 'in_flight'))"""
 
@@ -187,8 +188,23 @@ class _Shift(Ordeal):
                     self.hand_over()
                     looked_s = time.monotonic() + LET_IT_SEND_S
             if now_s > arrived_s + 2 * PATIENCE_S:  # a command that failed four times is tried after 81 s again
-                raise Broken(f"nothing arrives any more, {self.left()}: {self.company.said()}")
+                raise Broken(f"nothing arrives any more, {self.left()}: {self.stuck()}; {self.company.said()}")
             time.sleep(TURN_S)
+
+    def stuck(self) -> str:
+        """Return the tables of the jobs and the commands under way; let each worker write where it is."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            names = [name for (name,) in connection.execute(_TABLES.encode())]
+            tables = {name: connection.execute(f"TABLE {name}".encode()).fetchall() for name in names}
+            tables["sessions"] = connection.execute(_SESSIONS.encode()).fetchall()
+        commands = {
+            host: [Path(f"/proc/{child}/cmdline").read_bytes() for child in children_of(run.pid)]
+            for host, run in self.workers.items()
+        }
+        for run in self.workers.values():
+            run.send(signal.SIGUSR1)  # see `spawner.py`
+        time.sleep(1.0)
+        return f"{tables}, {commands}, {[str(path) for path in self.folder.rglob('*')]}"
 
     def left(self) -> tuple[bool, int]:
         """Return whether a run is on, and how many rows are to be sent, or on their way."""

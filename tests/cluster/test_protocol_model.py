@@ -32,7 +32,7 @@ def test_in_every_order_of_events_nothing_is_paid_twice_and_no_row_is_lost(tmp_p
     assert "error: max search depth too small" not in said, said
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("guard", GUARDS)
 def test_without_one_of_its_guards_a_row_is_paid_twice(tmp_path: Path, guard: str) -> None:
     assert PAID_TWICE in checked(tmp_path, "TROUBLES=1", guard)

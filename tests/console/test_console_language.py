@@ -11,7 +11,7 @@ from paygw_batch.console.rendering import LANGUAGE_COOKIE, when
 from paygw_batch.journal import AuditResult
 from paygw_batch.language import say, speaking
 from tests.console.people import MAKER, ORIGIN, House, Person
-from tests.test_catalogue import TOOL
+from tests.test_catalogue import messages
 
 PAGES = (
     ("/sign-in", "sign_in"),
@@ -29,7 +29,7 @@ KE,P-1,abc,Jane,254712345001,+254712345001
 def sentences(template: str) -> set[str]:
     """Return the texts that a template has of the catalogue, and those of every page."""
     wanted = {f"paygw_batch/console/templates/{name}.html" for name in (template, "base", "parts")}
-    found = {message for message, place in TOOL["messages"]() if place in wanted and isinstance(message, str)}
+    found = {message for message, place in messages() if place in wanted and isinstance(message, str)}
     with speaking("fr"):
         return {text for text in found if "%(" not in text and say(text) != text}
 
@@ -48,7 +48,7 @@ def choose(person: Person, language: str, back: str = "/") -> str:
     return answer.headers["location"]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.parametrize(("address", "template"), PAGES)
 def test_a_page_in_french_has_no_english_sentence_of_its_template(house: House, address: str, template: str) -> None:
     person = house.stranger() if address == "/sign-in" else house.person(MAKER)

@@ -24,7 +24,6 @@ HEADING = "Country,Client Order ID,Amount,Currency,Account name,account_number,p
 
 
 IN_ANOTHER_PROCESS = {
-    "test_the_story_of_a_sheet_with_defects",
     "test_a_file_that_is_no_sheet_says_so_first_and_alone",
     "test_the_workbook_with_the_red_cells_is_made_in_another_process",
 }

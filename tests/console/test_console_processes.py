@@ -217,6 +217,7 @@ def polled(tmp_path: Path) -> Iterator[tuple[Program, Callable[[], int]]]:
             polling.join()
 
 
+@pytest.mark.long
 def test_fifty_tabs_poll_while_cron_starts_a_run_and_it_starts(polled: tuple[Program, Callable[[], int]]) -> None:
     """Story 10. A look at who holds the journal takes nothing that a starting run needs."""
     program, told = polled

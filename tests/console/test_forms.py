@@ -112,6 +112,7 @@ def test_a_form_of_another_file_changes_nothing(house: House, ada: Person, name:
     assert state(house, place) == before
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", ["mend", "mend a kind", "leave out"])
 def test_a_form_about_a_cell_that_was_mended_since_changes_nothing(house: House, ada: Person, name: str) -> None:
     act, typed = FORMS[name]
@@ -124,6 +125,7 @@ def test_a_form_about_a_cell_that_was_mended_since_changes_nothing(house: House,
     assert state(house, place) == before
 
 
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_that_does_not_say_what_its_page_showed_changes_nothing(house: House, ada: Person, name: str) -> None:
     act, typed = FORMS[name]
@@ -468,6 +470,7 @@ def test_an_invitation_sent_twice_is_used_once_and_shows_the_same_line(tmp_path:
 # Changes of a signed sheet
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("act", ["mend", "leave-out", "totals", "reading", "again", "remove"])
 def test_a_signed_sheet_that_is_changed_has_its_plan_withdrawn(house: House, ada: Person, act: str) -> None:
     typed = {

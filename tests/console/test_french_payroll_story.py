@@ -95,6 +95,7 @@ def corrected(ada: Desk, keyboard: Keyboard) -> None:
     page.keyboard.press("Enter")
 
 
+@pytest.mark.long
 def test_an_export_without_order_ids_is_paid_in_french_by_two_people(
     new_desk: NewDesk, address: str, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def upload(desk: Desk, path: Path) -> Keyboard:
     return keyboard
 
 
+@pytest.mark.long
 def test_story_1_eight_defects_are_mended_and_the_totals_move_each_time(ada: Desk, tmp_path: Path) -> None:
     path = tmp_path / "payroll-november.csv"
     path.write_bytes(sheet(wrong=EIGHT_DEFECTS))

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from paygw_batch.errors import (
     SheetQuestion,
     UsageError,
 )
+from tests.test_catalogue import messages
 
 PACKAGE = Path(paygw_batch.__file__).parent
 OF_TERMINALS = ("cli", "sandbox", "listener", "journal", "wiring/journal.py", "console/console_app.py")
@@ -39,7 +39,6 @@ ELSEWHERE = (
 """What a terminal or a report says, of which pages have their own wording."""
 OF_ERRORS = re.compile(r"Make a new |`paygw-batch \S+ (?:BATCH|\{placeholder\})|\[approval\] (?:needs|lists) |config/")
 """Hints that are attributes of a class of documents, and a mistake in the configuration, which no page gets past."""
-TOOL = runpy.run_path(str(PACKAGE.parent / "tooling/catalogue.py"))
 
 
 def hints() -> Iterator[tuple[str, str, ast.Call]]:
@@ -74,7 +73,7 @@ def test_a_hint_that_names_a_command_is_for_a_terminal() -> None:
 def messages_on_pages() -> Iterator[tuple[str, str]]:
     """Yield the sentences of the catalogue that a page may show, each with its file; not hints, nor a terminal's."""
     given_as_hints = " ".join(text for _, text, _ in hints())
-    for message, place in TOOL["messages"]():
+    for message, place in messages():
         text = message if isinstance(message, str) else message[1]
         if place.startswith(OF_PAGES) and not place.endswith(ELSEWHERE) and text not in given_as_hints:
             yield place, text

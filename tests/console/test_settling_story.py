@@ -105,6 +105,7 @@ def open_settling(page: Page, company: Company, batch: str, row: int) -> None:
     page.get_by_role("link", name="Settle it").click()
 
 
+@pytest.mark.long
 def test_story_11_never_had_it_is_shut_until_the_quarantine_ends_and_then_needs_two(
     company: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from procrastinate import App, PsycopgConnector
 from procrastinate.schema import SchemaManager
 
 from paygw_batch.errors import JournalError, JournalOutdated
-from paygw_batch.jobs.calling import call_workers, pool_of, prepare_async
+from paygw_batch.jobs.calling import AsyncAnswered, call_workers, pool_of, prepare_async
 from paygw_batch.jobs.job_worker import _Jobs
 from paygw_batch.journal import SharedRun
 from paygw_batch.journal.postgres import jobs_schema
@@ -97,7 +97,7 @@ def test_a_worker_that_calls_at_the_same_moment_is_not_in_the_way(
 
 
 async def _failed_beside_the_next_one(url: str) -> None:
-    connector = PsycopgConnector(**pool_of(url, prepare_async), min_size=1, max_size=1)
+    connector = PsycopgConnector(**pool_of(url, prepare_async, AsyncAnswered), min_size=1, max_size=1)
     async with App(connector=connector).open_async():
         jobs = _Jobs(connector)
         (doing,) = await jobs.list_jobs_async(status="doing")

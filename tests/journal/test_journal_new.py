@@ -123,6 +123,7 @@ def test_a_run_after_a_kill_opens_what_was_made_and_it_is_remembered(place: Path
     assert found > 0
 
 
+@pytest.mark.long
 def test_a_journal_whose_intention_was_given_up_has_to_be_adopted(place: Path) -> None:
     """Its disk was away when another journal was made in its place, and comes back."""
     found = 0

@@ -5,7 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -23,6 +23,7 @@ from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, Journa
 from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.opening import database_place
 from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.postgres import session
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.leasing.leases import Heartbeat
@@ -33,7 +34,7 @@ from tests.journal.journal_rows import AT, all_due, intent, new_instruction, ope
 from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer, own_server
 from tests.journal.wire_proxy import Trouble, WireProxy, wire_proxy
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -290,6 +291,51 @@ def test_a_row_whose_lease_is_taken_over_before_its_intent_is_known_to_be_durabl
     assert list(journal.writer.append([intent(due)])) == [MoveResult.HELD]
     assert states(journal) == [State.IN_DOUBT]
     journal.close()
+
+
+def test_a_read_without_an_answer_is_given_up(
+    at_database: DatabasePlace, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who follows workers reads for hours: it would hang for ever, and no other host could do its work."""
+    monkeypatch.setattr(session, "_SILENCE_LIMIT_S", 0.5)
+    with closing(open_postgres(replace(at_database, server=Server(proxy.url(at_database.server.url))))) as journal:
+        proxy.only, proxy.trouble = b"batch", Trouble.SILENCE
+        with pytest.raises(JournalError, match="cannot be used"):
+            journal.batches()
+    assert proxy.trouble is Trouble.NONE
+
+
+def test_a_lock_over_all_hosts_is_free_when_its_answer_is_lost(at_database: DatabasePlace, proxy: WireProxy) -> None:
+    server = Server(proxy.url(at_database.server.url), commit_limit_s=0.5)
+    proxy.only, proxy.trouble = b"pg_try_advisory_lock", Trouble.SILENCE
+    with pytest.raises(JournalError, match="cannot be used"), replace(at_database, server=server).only_one("this"):
+        pass
+    assert proxy.trouble is Trouble.NONE
+
+    def is_free() -> bool:
+        with suppress(JournalHeld), at_database.only_one("this"):
+            return True
+        return False
+
+    until(is_free)
+
+
+def test_the_server_misses_a_host_that_has_vanished(at_database: DatabasePlace) -> None:
+    """It would keep what that host had locked for two hours: the folder of the timetable, for one."""
+    with closing(session.connect(at_database.server, write=False)) as connection:
+        names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
+        assert [session.fetch(connection, f"SHOW {name}") for name in names] == [[("10",)], [("5",)], [("3",)]]
+
+
+def test_leases_that_were_taken_over_are_counted(at_database: DatabasePlace) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=2)
+        send(journal, 1, OutcomeKind.PAID)
+    assert at_database.shared_work().takeovers == 0, "leases were given back"
+    with closing(open_postgres(at_database)):
+        freeze(at_database.server.url)
+        with closing(open_postgres(at_database)):
+            assert at_database.shared_work().takeovers == 1, "the desk"
 
 
 def test_a_heartbeat_after_a_long_silence_proves_nothing(at_database: DatabasePlace) -> None:

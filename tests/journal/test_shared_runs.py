@@ -128,6 +128,20 @@ def test_two_workers_have_different_chunks_of_one_batch(at_database: DatabasePla
         assert 0 < one.sent_rows < 7
 
 
+def test_a_worker_that_thaws_does_not_take_its_own_chunk_again(at_database: DatabasePlace) -> None:
+    handed_over(at_database)
+    with worker(at_database) as journal:
+        assert journal.join_run() is not None
+
+        async def send(engine: EngineJournal) -> tuple[list[int], list[int]]:
+            first = [due.row for due in await engine.due(1, limit=3)]
+            by_hand(at_database, "UPDATE worker SET seen_at = seen_at - interval '1 hour'")
+            return first, [due.row for due in await engine.due(1, limit=3)]
+
+        with journal.for_engine() as engine:
+            assert asyncio.run(send(engine)) == ([2, 3, 4], [5, 6, 7])
+
+
 def test_a_second_start_joins_the_run_that_is_on(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with closing(open_postgres(at_database)) as desk:

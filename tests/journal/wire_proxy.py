@@ -25,11 +25,12 @@ class Trouble(Enum):
 
 
 class WireProxy:
-    """Relays to `port`; `trouble` is what happens next, once."""
+    """Relays to `port`; `trouble` is what happens next, once: to the next request in which `only` is."""
 
     def __init__(self, port: int) -> None:
         self._target = port
         self.trouble = Trouble.NONE
+        self.only = b""
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self._sockets: list[socket.socket] = []
@@ -63,7 +64,7 @@ class WireProxy:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
                 with self._lock:
-                    if self.trouble not in {Trouble.NONE, Trouble.POOLER}:
+                    if self.trouble not in {Trouble.NONE, Trouble.POOLER} and self.only in data:
                         state["trouble"], self.trouble = self.trouble, Trouble.NONE
                 if state["trouble"] is Trouble.LOSE_REQUEST:
                     break

@@ -7,7 +7,9 @@ from tests.pins import compare
 from tests.pins.outputs import GROUPS
 
 
-@pytest.mark.parametrize("group", [long(group) if group in {"hostile", "submitted"} else group for group in GROUPS])
+@pytest.mark.parametrize(
+    "group", [long(group) if group in {"hostile", "requests", "submitted"} else group for group in GROUPS]
+)
 def test_the_outputs_are_those_that_were_pinned(group: str) -> None:
     wrong = compare.differences(dict(compare.outputs_of([group])), [group])
     assert not wrong, "\n".join(wrong)

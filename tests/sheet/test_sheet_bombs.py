@@ -105,6 +105,7 @@ BOMBS: dict[str, Callable[[], Parts]] = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_what_is_packed_too_tightly_is_refused_before_it_is_unpacked(bomb: str, tmp_path: Path) -> None:
     path = packed(BOMBS[bomb](), tmp_path / "bomb.xlsx")

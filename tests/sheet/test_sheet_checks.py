@@ -120,6 +120,7 @@ def gate_opens(rules: Rules, rows: list[dict[str, str | None]], operation: str) 
     return True
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("examples", [4, long(300)])
 @pytest.mark.parametrize("operation", CELLS_OF)
 def test_validation_and_panderas_validate_find_the_same_in_rows_of_anything(

@@ -306,7 +306,7 @@ PARQUET_CASES = {
 }
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("case", PARQUET_CASES)
 def test_parquet_part_by_part_comes_to_the_same_as_a_whole(tmp_path: Path, rules: Rules, case: str) -> None:

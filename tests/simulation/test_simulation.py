@@ -42,6 +42,7 @@ def test_a_forging_world_that_failed_once_is_sound(seed: int) -> None:
     play_forging(seed)
 
 
+@pytest.mark.long
 def test_forging_makers_are_judged_for_every_danger() -> None:
     worlds = [play_forging(seed) for seed in range(WORLDS_OF_EVERY_DANGER)]
     assert sum(world.judge.judged for world in worlds) > WORLDS_OF_EVERY_DANGER / 10

@@ -1,4 +1,4 @@
-"""`paygw-batch approve`: look at a plan or an order, and approve it with a key that is not its maker's."""
+"""`paygw-batch approve`: check a plan or an order, and approve it with a key that is not its maker's."""
 
 from functools import partial
 from pathlib import Path
@@ -128,9 +128,9 @@ def _viewed(
     strict: bool,
     **answers_given: Any,
 ) -> PlanDocument:
-    """Return the plan as it is to be shown: as its maker signed it or, with its sheet, as its approver finds it.
+    """Return the plan to show: as its maker signed it or, with its sheet, as its approver finds it.
 
-    Raises `ApprovalError` for a plan that was withdrawn, of another sheet, or that does not show what is found.
+    Raises `ApprovalError` if the plan was withdrawn, is for another sheet, or does not show what is found.
     """
     if sheet is None:
         signed_by = name_of(found.maker, policy.people)

@@ -1,4 +1,4 @@
-"""`paygw-batch backup`: a safe copy of the journal, also while a run is on."""
+"""`paygw-batch backup`: make a safe copy of the journal, even during a run."""
 
 from contextlib import closing
 from pathlib import Path

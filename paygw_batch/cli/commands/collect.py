@@ -1,4 +1,4 @@
-"""`paygw-batch collect`: as submit, for a sheet of customers to collect from."""
+"""`paygw-batch collect`: like submit, for a sheet of customers to collect from."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`paygw-batch completion`: print the script by which a shell completes commands, options, batches and countries."""
+"""`paygw-batch completion`: print the shell script that completes commands, options, batches and countries."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -13,7 +13,7 @@ from paygw_batch.report.summary import ExitCode, Summary
 
 PROGRAM = "paygw-batch"
 VARIABLE = "_PAYGW_BATCH_COMPLETE"
-"""By which the shell asks the program: click takes the name from that of the program."""
+"""The variable with which the shell queries the program; click derives it from the program's name."""
 
 
 @click.command("completion", cls=HelpCommand)

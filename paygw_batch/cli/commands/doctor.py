@@ -1,6 +1,6 @@
 """`paygw-batch doctor`: is everything in place? Nothing is sent.
 
-Nothing is written but a sandbox's key, and the notice of a disk or a key that runs out.
+It only writes a sandbox's key, and notices about a full disk or an expiring key.
 """
 
 import asyncio
@@ -68,8 +68,7 @@ class Health(StrEnum):
 class HealthCheck:
     """One check and its result.
 
-    `what` is a marked name, and `of` whom or what it is about: a country, a person. `code` is the exit code if the
-    check fails.
+    `what` is a marked name, and `of` its subject: a country, a person. `code` is the exit code if the check fails.
     """
 
     what: str
@@ -178,7 +177,7 @@ def _missing(keys: Sequence[str]) -> str:
 
 
 def _payout_address(settings: Settings) -> HealthCheck:
-    """Show the whole address of a payout: a wrong one is seen here, before money is sent to it."""
+    """Show the full address of a payout, so that a wrong one is noticed before money is sent to it."""
     gateway = settings.gateway
     try:
         url = operation_url(gateway.base_url or "", load_operation(PAYOUT), gateway.endpoint_id or "")
@@ -188,7 +187,7 @@ def _payout_address(settings: Settings) -> HealthCheck:
 
 
 def _names_of_replies(settings: Settings) -> str:
-    """Return the names of the fields that are read in the replies to payouts."""
+    """Return the names of the fields that are read in replies to payouts."""
     names = as_answered(settings, load_operation(PAYOUT)).reply
     unit = {
         AmountUnit.MAJOR: say("amount, as it is sent"),
@@ -207,7 +206,7 @@ def _names_of_replies(settings: Settings) -> str:
 
 
 def _ready(settings: Settings, rules: Rules) -> list[str]:
-    """Return the countries in which the operation of `rules` can be used."""
+    """Return the countries that the operation of `rules` is ready for."""
     if settings.missing_for(operation_of(rules).name):
         return []
     return [code for code, rule in rules.items() if rule.form is not None and not rule.missing_terms]
@@ -258,7 +257,7 @@ def _columns(settings: Settings) -> HealthCheck:
 
 
 def _approval(settings: Settings) -> Iterator[HealthCheck]:
-    """List who may prepare and approve, by name and key, and the makers whose plans too few others may approve."""
+    """List the people who may prepare and approve, with their keys, and makers with too few possible approvers."""
     try:
         policy = policy_of(settings)
     except PaygwError as error:
@@ -303,7 +302,7 @@ def _fingerprints(keys: Iterable[PublicKey]) -> str:
 
 
 def _statements(settings: Settings) -> HealthCheck:
-    """Report the proof that a statement comes from the gateway, and whether it can be used."""
+    """Report how a statement proves that it comes from the gateway, and whether that can be checked."""
     try:
         rule = statement_rule(settings)
     except PaygwError as error:
@@ -344,7 +343,7 @@ def _environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[Hea
 
 
 def _notifications(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Check the settings and secrets that `listen` needs, if the callback address has a place for its token."""
+    """Check the settings and secrets for `listen`, if the callback address has room for its token."""
     if TOKEN not in (settings.gateway.server_callback_url or ""):
         return
     try:
@@ -400,7 +399,7 @@ def _notices(settings: Settings, environ: Mapping[str, str]) -> Iterator[HealthC
 
 
 def _tried_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningKey | None, PaygwError | None]:
-    """Return the private key after it has signed a test text, or the failed check."""
+    """Return the private key after it has signed a test text, or the error if it cannot."""
     try:
         key = signer_key(settings, environ)
         require_good_signature(key, _TEST_TEXT)
@@ -410,7 +409,7 @@ def _tried_key(settings: Settings, environ: Mapping[str, str]) -> tuple[SigningK
 
 
 def _key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox: bool) -> Iterator[HealthCheck]:
-    """Say where the key is, whether it can be copied, and when it expires."""
+    """Report where the key is, whether it can be copied, and when it expires."""
     if key is None:
         if problem is not None:
             yield HealthCheck.failed(_PRIVATE_KEY, problem)
@@ -477,7 +476,7 @@ def _journal_and_clock(settings: Settings, tell: Tell) -> Iterator[HealthCheck]:
 
 
 def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) -> Iterator[HealthCheck]:
-    """Look into the journal; add its sentences about the clock to `wrong`."""
+    """Inspect the journal; add its sentences about the clock to `wrong`."""
     path = settings.journal_place()
     if settings.uses_sandbox and not place_of(settings).may_exist():
         yield HealthCheck(_JOURNAL, Health.GOOD, say("{path}: not there yet; the first run creates it", path=path))
@@ -508,14 +507,14 @@ def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) ->
 
 
 def _unwritable(folder: Path) -> str:
-    """Return the sentence about a folder of a journal in which nothing can be written; empty if all is well."""
+    """Return the sentence about a journal's folder that cannot be written to; empty if it can."""
     if os.access(folder, os.W_OK):
         return ""
     return say("{folder} cannot be written, so no run can record what it sends, and none will start.", folder=folder)
 
 
 def _jobs(database: "DatabasePlace") -> HealthCheck:
-    """Look at the tables of the jobs of workers."""
+    """Check the tables for the workers' jobs."""
     try:
         found = say("procrastinate tables, {version}", version=database.check_jobs())
     except PaygwError as error:
@@ -524,7 +523,7 @@ def _jobs(database: "DatabasePlace") -> HealthCheck:
 
 
 def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[HealthCheck]:
-    """Compare [journal] replication, as it is `configured`, with the settings of the server."""
+    """Compare [journal] replication, as `configured`, with the server's settings."""
     waits = (
         say("the server waits for {names}", names=copies.waits_for)
         if copies.waits_for
@@ -548,7 +547,7 @@ def _replication(copies: "DatabaseCopies", configured: str | None) -> Iterator[H
 
 
 def _speed(key: SigningKey | None) -> HealthCheck:
-    """Name the processor, the build and the speed of a signature, which limit a run. A paid signature is not timed."""
+    """Report the limits on a run's speed: processor, build, signing. Signatures that cost money are not timed."""
     named = say("Python {version}, {processor}", version=platform.python_version(), processor=processor())
     if key is not None and key.custody.kind is KeyKind.FILE:
         named += "; " + say("a signature takes {ms:.2f} ms", ms=_signature_ms(key))
@@ -572,7 +571,7 @@ def _signature_ms(key: SigningKey) -> float:
 
 
 def _gateway(settings: Settings, rules: Rules) -> HealthCheck:
-    """Return whether the gateway can be reached, or why that cannot even be tried (a disk that cannot be written)."""
+    """Return whether the gateway can be reached, or why that cannot be tried (a disk that cannot be written)."""
     url = settings.gateway.base_url
     try:
         with gateway_of(settings, rules, os.environ) as connection:
@@ -591,7 +590,7 @@ async def _probe(connection: GatewayAccess) -> TransportFault | None:
 
 
 def _show_sample(signing: Signing, rule: CountryRule, screen: Screen) -> None:
-    """Show how an invented row would be signed. An integrator compares it with the gateway's own base string."""
+    """Show how an invented row would be signed, for comparison with the gateway's own base string."""
     instruction = _invented(rule)
     explanation = signing.explain(
         instruction, order_id=instruction.client_orderid, nonce=STALE_NONCE, timestamp_s=STALE_TIMESTAMP_S

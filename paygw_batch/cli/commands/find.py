@@ -27,7 +27,7 @@ from paygw_batch.wiring.operations import rules_of
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 
 _SHOWN_DIGITS = 3
-"""The number of digits of an account that are shown: enough to compare with the sheet, too few to pay to."""
+"""The number of digits of an account to show: enough to compare with the sheet, too few to pay to."""
 _TIMES = mark_all("sent {time}", "last update {time}")
 
 
@@ -77,7 +77,7 @@ def command(invocation: Invocation, *, text: tuple[str, ...], advice: Path | Non
 
 
 def _advice(found: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str:
-    """Return the remittance advice for the one person that was found. Others' payments are in none."""
+    """Return the remittance advice for the only person found. It never has other people's payments."""
     people = {payee_of(payment.form, payment.fields).person for payment in found}
     if len(people) > 1 or has_more:
         raise UsageError(
@@ -98,7 +98,7 @@ def _advice(found: Sequence[FoundPayment], typed: str, *, has_more: bool) -> str
 
 
 def _lines(payment: FoundPayment) -> list[str]:
-    """Return a payment as a person reads it."""
+    """Return a payment as lines for a person."""
     payee = payee_of(payment.form, payment.fields)
     order = say("order {order_id}", order_id=payment.sent_orderid or payment.client_orderid)
     if payment.gateway_reference:
@@ -137,7 +137,7 @@ def _lines(payment: FoundPayment) -> list[str]:
 
 
 def _told(payment: FoundPayment) -> dict[str, object]:
-    """Return a payment as the JSON has it."""
+    """Return a payment as it is in the JSON."""
     payee = payee_of(payment.form, payment.fields)
     return {
         "state": shown_state(payment.state),
@@ -165,7 +165,7 @@ def _told(payment: FoundPayment) -> dict[str, object]:
 
 
 def _masked(number: str) -> str:
-    """Return a number as screens show it: enough to compare, too little to pay to."""
+    """Return a number as it is shown on screens: enough to compare, too little to pay to."""
     return f"...{number[-_SHOWN_DIGITS:]}"
 
 

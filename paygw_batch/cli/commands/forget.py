@@ -170,7 +170,7 @@ def _preview(journal: JournalReader, chosen: Forgettable) -> Summary:
 def _written(
     settings: Settings, screen: Screen, journal: JournalReader, chosen: Forgettable, out: Path, key: Path
 ) -> Summary:
-    """Write the order to forget people, signed by its maker. Nothing is changed."""
+    """Write the order to forget people, signed by its maker. Nothing else changes."""
     if out.suffix.lower() != ".json":
         raise UsageError(
             say("{out} does not end in .json.", out=out), hint=say("An order must not overwrite another file.")

@@ -32,18 +32,18 @@ from paygw_batch.settings.sections import KEY_SCHEMES
 from paygw_batch.settings.user_directories import default_configuration
 
 EXAMPLE_SHEET = Path("sandbox-payroll.csv")
-"""The example sheet that `init --sandbox` writes into the current directory, to have something to pay."""
+"""The example sheet that `init --sandbox` writes into the current directory, so that there is something to pay."""
 
 
 _PRIVATE_KEY = "keys/merchant.pem"
-"""Where a new key goes, from the configuration's own directory."""
+"""The path of a new key, relative to the configuration's directory."""
 _NEEDED = {
     "base_url": mark("The gateway's base address (https://...)"),
     "endpoint_id": mark("Our endpoint id there"),
     "consumer_key": mark("Our consumer key (the login) there"),
     "server_callback_url": mark("Our address for the gateway's notifications (https://...)"),
 }
-"""The required options, each with its question. A missing one is asked for at a terminal, and is an error elsewhere."""
+"""The required options, each with its question: asked at a terminal if missing, and an error elsewhere."""
 _COUNTRIES = mark("Countries that you pay in, by their codes (KE TZ ...; Enter: later)")
 _PROFILE = mark("The signature covers json-params or raw-body (Enter: not known yet, the letter asks for it)")
 _PASSPHRASE = mark("A file with a passphrase for the new key (Enter: none)")
@@ -51,15 +51,15 @@ _PASSPHRASE = mark("A file with a passphrase for the new key (Enter: none)")
 
 _PROFILES = ("json-params", "raw-body")
 _OPTION_NAMES: Mapping[str, str] = MappingProxyType({"countries": "--country", "outcomes": "--outcome"})
-"""The options whose parameter has another name."""
+"""The options with a different parameter name."""
 _NOTHING = mark("Nothing was created.")
 
 
 class _KeyPlace(NamedFile):
-    """A file that a person names, or the address of a key that is not a file."""
+    """A named file, or the address of a key that is not in a file."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return an address as it is, and anything else as a path."""
+        """Return an address unchanged, and anything else as a path."""
         is_address = isinstance(value, str) and value.startswith(KEY_SCHEMES)
         return value if is_address else super().convert(value, param, ctx)
 
@@ -119,14 +119,14 @@ def command(invocation: Invocation, /, *, sandbox: bool, letter: Path | None, fo
         sheet = None if EXAMPLE_SHEET.exists() else EXAMPLE_SHEET
         done = set_up_sandbox(SetupPlaces(configuration, letter, sheet), journal=journal, force=force)
     else:
-        if screen.asks():  # before anything is asked, so that nothing is typed for nothing
+        if screen.asks():  # before any question, so that nobody types answers for nothing
             require_no_configuration(configuration, force=force)
         completed = _completed(answers, screen)
         try:
             endpoint = _endpoint(completed, journal)
             done = set_up_endpoint(endpoint, SetupPlaces(configuration, letter), environ=os.environ, force=force)
         except PaygwError as error:
-            if error.hint == say(ConfigurationError.default_hint):  # doctor has nothing to look at yet
+            if error.hint == say(ConfigurationError.default_hint):  # doctor has nothing to check yet
                 error.hint = say(_NOTHING)
             _keep_answers(screen, completed, answers, invocation)
             raise
@@ -165,7 +165,7 @@ def _completed(answers: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
 
 
 def _keep_answers(screen: Screen, completed: Mapping[str, Any], given: Mapping[str, Any], asked: Invocation) -> None:
-    """Print the command that has the answers of a person as options, so that nothing is typed twice."""
+    """Print a command with a person's answers as options, so that nothing has to be typed twice."""
     if completed == given:
         return
     words = ["paygw-batch", *(["--config", str(asked.config)] if asked.config is not None else []), "init"]
@@ -178,7 +178,7 @@ def _keep_answers(screen: Screen, completed: Mapping[str, Any], given: Mapping[s
 
 
 def _typed_base_url(text: str) -> str:
-    """Return a typed address, or have it asked for again; earlier answers are kept."""
+    """Return a typed address, or ask again if it is wrong; earlier answers are kept."""
     try:
         operation_url(text.strip(), load_operation(PAYOUT), "1")
     except PaygwError as error:
@@ -199,7 +199,7 @@ def _typed_profile(text: str) -> str:
 
 
 def _typed_file(text: str) -> str:
-    """Return the absolute path of a file that is typed, or nothing."""
+    """Return the absolute path of a typed file name, or nothing."""
     path = Path(text.strip()).expanduser().absolute()
     if text.strip() and not path.is_file():
         raise click.UsageError(say("There is no file {path}.", path=path))
@@ -227,7 +227,7 @@ def _words_of_countries(text: str) -> list[str]:
 _CHECKED: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {"base_url": _typed_base_url, "endpoint_id": _typed_endpoint, "server_callback_url": _typed_callback}
 )
-"""The checks of an answer at a prompt, by the option; a wrong answer is asked for again, with its fault."""
+"""The checks for answers at a prompt, by option; after a wrong answer, its error is shown and it is asked again."""
 
 
 def _is_address(text: str) -> bool:
@@ -281,12 +281,12 @@ def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
 
 
 def _path(given: Path | str | None) -> str | None:
-    """Return the absolute path for the configuration: a person types a path from the current directory."""
+    """Return the absolute path for the configuration: people type paths from the current directory."""
     return str(given.absolute()) if isinstance(given, Path) else given
 
 
 def _show(screen: Screen, done: FirstSetup) -> None:
-    """Print the paths of the setup, the key's public half and the letter. The JSON has them as members."""
+    """Print the created paths, the key's public half and the letter, which the JSON has as members."""
     if screen.as_json:
         return
     is_old = not done.has_new_key and not done.settings.uses_sandbox

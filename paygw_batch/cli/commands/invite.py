@@ -1,4 +1,4 @@
-"""`paygw-batch invite`: a link by which one person makes a passkey for the console."""
+"""`paygw-batch invite`: a link with which one person creates a passkey for the console."""
 
 import secrets
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""`paygw-batch journal`: make the journal of an endpoint, move it to a database, or adopt a copy of it."""
+"""`paygw-batch journal`: create the journal of an endpoint, move it to a database, or adopt a copy of it."""
 
 import sys
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ _ABOUT = {
     "last_fact": mark("last fact"),
     "last_fact_at": mark("last fact at"),
 }
-"""What is shown of a journal, by its keys of --json."""
+"""The labels of a journal's description, by its keys in --json."""
 
 
 @click.group("journal", cls=HelpGroup)
@@ -258,7 +258,7 @@ def _place_of_roll(settings: Settings) -> "DatabasePlace":
 def _finish_roll_call(
     screen: Screen, missing: "Sequence[MissingHost]", accepted: "AcceptedLoss | None" = None, who: str = ""
 ) -> None:
-    """Show the loss that was accepted, if there is one, and the hosts that are missing still."""
+    """Show an accepted loss, if there is one, and the hosts still missing."""
     further: dict[str, object] = {}
     message = ""
     if accepted is not None:

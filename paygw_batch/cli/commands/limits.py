@@ -18,7 +18,7 @@ from paygw_batch.wiring.approvals import person
 from paygw_batch.wiring.journal import require_database
 
 SLOWEST_PER_S, FASTEST_PER_S = 0.001, 100_000
-"""The rates that make sense: one row in a quarter of an hour, and more than any gateway takes."""
+"""The reasonable rates: from a row every quarter of an hour to more than any gateway accepts."""
 
 
 @click.command("limits", cls=HelpCommand)
@@ -106,7 +106,7 @@ def _sending(state: GateState) -> str:
 
 
 def _as_json(state: GateState, settings: Settings) -> dict[str, object]:
-    """Return the limits as the JSON has them."""
+    """Return the limits as they are in the JSON."""
     return {
         "rate_per_s": state.rate_per_s,
         "concurrency": state.concurrency,

@@ -1,4 +1,4 @@
-"""`paygw-batch listen`: receive the gateway's notifications, and take them into the journal whenever it is free."""
+"""`paygw-batch listen`: receive the gateway's notifications, and record them whenever the journal is free."""
 
 import asyncio
 import os
@@ -37,13 +37,13 @@ from paygw_batch.wiring.notifications import authenticity, field_names, listener
 from paygw_batch.wiring.operations import rules_of
 
 TAKE_IN_EVERY_S = 1.0
-"""The seconds between two attempts of the listener to take in waiting notifications, if the journal is free."""
+"""The seconds between two attempts to record waiting notifications, if the journal is free."""
 AT_ONCE = 200
-"""About the number of notifications that it records before it releases the journal."""
+"""About the number of notifications to record before releasing the journal."""
 METRICS_EVERY_S = 10.0
-"""The seconds between two times that it writes the metrics, after it has taken notifications in."""
+"""The minimum seconds between two writes of the metrics, once notifications were recorded."""
 AFTER_TROUBLE_S = 30.0
-"""How long the listener waits before it tries a journal again that could not be used."""
+"""The wait before retrying a journal that could not be used."""
 
 
 @click.command("listen", cls=HelpCommand)
@@ -96,7 +96,7 @@ def command(invocation: Invocation, *, port: int | None) -> None:
 
         asyncio.run(receive())
         interruption.heed_again()
-        keeper.close()  # what is under way is kept before the last look
+        keeper.close()  # finishes storing before the last look
         taking.take_what_is_left()
     counted = dict(sorted(app.counts.items()))
     summary = Summary(
@@ -119,7 +119,7 @@ def _asks(settings: Settings) -> bool:
 
 @contextmanager
 def _way_to_ask(settings: Settings) -> Iterator[GatewayAccess | None]:
-    """Yield the way to the gateway if unproven notifications are asked about, else None."""
+    """Yield a connection to the gateway if unproven notifications lead to enquiries, else None."""
     if not _asks(settings):
         yield None
         return
@@ -128,7 +128,7 @@ def _way_to_ask(settings: Settings) -> Iterator[GatewayAccess | None]:
 
 
 def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
-    """Yield the notes for a person about notifications that are not proven."""
+    """Yield notes for a person about unproven notifications."""
     if _asks(settings):
         yield say("The gateway is asked at once about each notification that is not proven.")
         return
@@ -140,17 +140,17 @@ def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
 
 def _open_inbox(settings: Settings) -> Inbox:
     taken = InboxEnd()
-    if settings.uses_sandbox and not place_of(settings).may_exist():  # the first run makes it, and takes in what waits
+    if settings.uses_sandbox and not place_of(settings).may_exist():  # the first run creates it, and records what waits
         make_directory(settings.journal_path().parent)
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
             taken = journal.head().inbox
-        make_directory(settings.journal_path().parent)  # it is not there beside a database
+        make_directory(settings.journal_path().parent)  # beside a database it may not exist
     return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
 
 
 class _Taking:
-    """Takes notifications in while no run holds the journal, for a moment at a time, so that a run can always start."""
+    """Records notifications while no run holds the journal, only briefly each time, so that a run can always start."""
 
     def __init__(self, settings: Settings, inbox: Inbox, screen: Screen) -> None:
         self.findings: Counter[Finding] = Counter()
@@ -163,7 +163,7 @@ class _Taking:
         self._measured_s = -METRICS_EVERY_S
 
     async def at_intervals(self) -> None:
-        """Take in waiting notifications at intervals, until cancelled; then finish the step that is under way."""
+        """Record waiting notifications at intervals until cancelled; then finish the current step."""
         while True:
             await asyncio.sleep(TAKE_IN_EVERY_S)
             moment = asyncio.create_task(asyncio.to_thread(self._take_and_measure))
@@ -176,7 +176,7 @@ class _Taking:
                 await asyncio.sleep(AFTER_TROUBLE_S)
 
     def take_what_is_left(self) -> None:
-        """Take in the waiting notifications when the listener ends, if the journal is free."""
+        """Record the waiting notifications when the listener ends, if the journal is free."""
         before = -1
         while before != self._taken and self._take_for_a_moment():
             before = self._taken
@@ -188,7 +188,7 @@ class _Taking:
         return is_well
 
     def _measure(self) -> None:
-        """Write the metrics, if notifications were taken in since they were written."""
+        """Write the metrics if notifications were recorded since the last time."""
         if self._is_measured:
             return
         self._is_measured, self._measured_s = True, time.monotonic()
@@ -196,7 +196,7 @@ class _Taking:
             self._note_once(failure)
 
     def _take_for_a_moment(self) -> bool:
-        """Take in some of the waiting notifications; return whether the journal could be used, or is only in use."""
+        """Record some waiting notifications; return whether the journal is usable, even if busy."""
         if self._inbox.end.number <= self._taken or not place_of(self._settings).may_exist():
             return True
         try:

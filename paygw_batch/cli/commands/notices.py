@@ -1,4 +1,4 @@
-"""`paygw-batch notices`: what people were told, and what waits to be sent."""
+"""`paygw-batch notices`: the notices that people got, and those waiting to be sent."""
 
 import os
 from dataclasses import asdict
@@ -55,7 +55,7 @@ def send(invocation: Invocation, *, again: bool) -> None:
     """
     screen, settings = Screen(invocation), settings_of(invocation)
     channels = channels_of(settings, os.environ)
-    with journal_to_read(settings):  # what speaks against the journal is said here
+    with journal_to_read(settings):  # reports anything wrong with the journal
         pass
     done = send_due(settings, channels, within_s=BY_ITSELF_S, again=again)
     if done.fault:

@@ -118,7 +118,7 @@ def command(
 
 
 def _show(screen: Screen, plan: Plan, *, skip_invalid: bool) -> None:
-    """Show the defects of a sheet, and of one that they refuse everything else too: a document has its warnings."""
+    """Show a sheet's defects, and everything else if they refuse it; otherwise the plan has its warnings."""
     if skip_invalid:
         show_findings(screen, say("Defects"), plan.validated.defects_found, plan.validated.sheet.headers)
     elif not plan.validated.defects_found.is_empty:

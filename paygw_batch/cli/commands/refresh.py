@@ -1,4 +1,4 @@
-"""`paygw-batch refresh`: ask the gateway for the outcome of the rows that are accepted or in doubt."""
+"""`paygw-batch refresh`: ask the gateway for the outcome of rows that are accepted or in doubt."""
 
 import asyncio
 import os
@@ -87,7 +87,7 @@ def _all_batches(invocation: Invocation, settings: Settings, screen: Screen, *, 
 
 
 _OF_ASKING = frozenset({ExitCode.PERSON_NEEDED, ExitCode.INTERRUPTED})
-"""What asking can come to for all batches: a row that is still in doubt, or an interruption. It sends nothing."""
+"""The possible exit codes of asking about all batches: a row is still in doubt, or an interruption."""
 
 
 def _told(summary: Summary, done: Refreshed) -> Summary:
@@ -104,7 +104,7 @@ def _told(summary: Summary, done: Refreshed) -> Summary:
 
 
 def _drain_on_signals(one: Refresh, screen: Screen) -> None:
-    """At a signal, send no new enquiry; wait for those under way."""
+    """At a signal, send no new enquiry and wait for those under way."""
 
     def heed() -> None:
         screen.say(say("Stopping: no new enquiries are started. Waiting for those under way."))

@@ -1,4 +1,4 @@
-"""`paygw-batch resolve`: a person settles rows in doubt, one by one or by a statement of the gateway's."""
+"""`paygw-batch resolve`: a person settles rows in doubt, one by one or from one of the gateway's statements."""
 
 import shlex
 from collections import Counter
@@ -61,7 +61,7 @@ from paygw_batch.wiring.statements import statement_in
 
 @dataclass(frozen=True, slots=True)
 class _OrderFile:
-    """Where an order is to be written, and the key of its maker."""
+    """The path for an order, and its maker's key."""
 
     out: Path
     key: Path
@@ -220,7 +220,7 @@ def order(
 
 @contextmanager
 def _settling(settings: Settings, screen: Screen, *, wait: bool) -> Iterator[tuple[Journal, RunReport]]:
-    """Hold the journal to settle rows, and report how that ended."""
+    """Hold the journal to settle rows, and report the result."""
     with (
         reported(settings, "resolve", screen) as report,
         run_journal(settings, "resolve", screen.say, wait=wait) as journal,
@@ -280,7 +280,7 @@ def _by_statement(
 def _previewed(
     settings: Settings, screen: Screen, batch: str, asked: AskedStatement, to_order: _OrderFile | None
 ) -> Summary:
-    """Show the effect that a statement would have; with `--out`, write it as an order. Nothing is changed."""
+    """Show the effect of a statement; with `--out`, write it as an order. Nothing else changes."""
     with journal_to_read(settings) as journal:
         return _preview(settings, screen, journal, find_batch(journal, batch), asked, to_order)
 
@@ -379,7 +379,7 @@ def _after(journal: JournalReader, record: BatchRecord, further: dict[str, objec
 def _order_file(guard: OutputGuard, out: Path | None, key: Path | None, statement: Path | None) -> _OrderFile | None:
     """Return the order's file and the maker's key from `--out` and `--key`; None if neither is given.
 
-    Raises `UsageError` when only one of them is given, and `OutputError` when the order must not be written there.
+    Raises `UsageError` if only one of them is given, and `OutputError` if the order must not be written there.
     """
     if out is None and key is None:
         return None
@@ -407,7 +407,7 @@ def _write_order(
     *,
     statement: Statement | None = None,
 ) -> Summary:
-    """Write the order to make `settlements`, signed by its maker. Nothing is changed."""
+    """Write the order to make `settlements`, signed by its maker. Nothing else changes."""
     policy = required_policy(settings)
     document = prepare_order(settings, journal, record, settlements, own_key(file.key), statement=statement)
     write_document(document, file.out)
@@ -431,7 +431,7 @@ def _write_order(
 
 @contextmanager
 def _naming_the_order(name: str, words: str) -> Iterator[None]:
-    """Add the commands that make and carry out an order to the refusal of one person; `words` are the command's."""
+    """Add the commands for an order to the refusal of a single person; `words` are the present command's."""
     try:
         yield
     except OrderNeeded as refusal:

@@ -34,7 +34,7 @@ from paygw_batch.wiring.journal import find_batch, journal_to_read
 from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 
 SHOWN_WAITING = 20
-"""The maximum number of rows named that cannot be released yet, with the time from which they can."""
+"""The maximum number of listed rows that cannot be released yet, each with the time when they can."""
 
 
 @click.command("retry", cls=HelpCommand)
@@ -115,7 +115,7 @@ def command(
 def _write_order(
     settings: Settings, screen: Screen, batch: str, rows: Sequence[int], evidence: str, out: Path, key: Path
 ) -> Summary:
-    """Write the order to release rows, signed by its maker. Nothing is changed."""
+    """Write the order to release rows, signed by its maker. Nothing else changes."""
     if out.suffix.lower() != ".json":
         raise UsageError(
             say("{out} does not end in .json.", out=out), hint=say("An order must not overwrite another file.")

@@ -1,4 +1,4 @@
-"""`paygw-batch run-folder`: submit the sheets that are in a folder. A timer calls this command."""
+"""`paygw-batch run-folder`: submit the sheets in a folder. A timer calls this command."""
 
 import os
 from collections import Counter
@@ -46,7 +46,7 @@ _REFUSED = {ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.APPROVAL}
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The parts that every sheet of a folder is submitted with."""
+    """Everything needed to submit each sheet of a folder."""
 
     settings: Settings
     rules: Rules
@@ -101,7 +101,7 @@ def command(
     guard = guard_of(invocation, settings)
     guard.check(reporting=True)
     require_complete(settings, rules, set())
-    # Sheets of an operation are claimed apart: what was begun as one must never be continued as another.
+    # Each operation claims its own sheets: what was begun as one must never continue as another.
     endpoint = settings.endpoint_identity().name
     owner = endpoint if operation == PAYOUT else f"{endpoint} {operation}"
     drop = Drop(folder, owner, guard, settle_s=settle_s, now=utc_now)
@@ -121,8 +121,8 @@ def command(
 
 
 def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
-    """Submit sheet after sheet, those first that an earlier run left; stop where going on makes no sense."""
-    # Workers sent the sheet before, and others could use the journal meanwhile.
+    """Submit one sheet after another, an earlier run's first; stop when there is no point in continuing."""
+    # After workers have sent a sheet, others may be using the journal.
     for claimed in drop.claim_all(partial(hold_again, run.journal, run.screen.say, wait=run.wait)):
         run.screen.say(f"{claimed.name}:")
         summary = _submit(claimed, run)
@@ -136,7 +136,7 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
             return
         is_refused = summary.exit_code in _REFUSED
         if is_refused:
-            # Before the sheet is moved: a run that is killed in between takes it again, and its name is told once.
+            # Before the sheet is moved: a run killed in between takes it again, and its notice is written only once.
             tell_of_refused_sheet(
                 run.settings, claimed.name, summary.defects, claimed.answer, run.screen.say, subject=claimed.kept_as
             )
@@ -144,7 +144,7 @@ def _submit_all(drop: Drop, run: _Run) -> Iterator[tuple[str, Summary]]:
 
 
 def _name_left(drop: Drop, screen: Screen) -> Mapping[str, str]:
-    """Name each file that is left in the folder and needs a person."""
+    """Name each file left in the folder that needs a person."""
     left = drop.look().left
     for why in left.values():
         screen.say(why)
@@ -153,7 +153,7 @@ def _name_left(drop: Drop, screen: Screen) -> Mapping[str, str]:
 
 
 def _submit(claimed: Claimed, run: _Run) -> Summary:
-    """Submit one sheet. A fault of the sheet is its summary; a fault of ours ends the whole run."""
+    """Submit one sheet. An error in the sheet becomes its summary; an error of ours ends the whole run."""
     try:
         if claimed.fault is not None:
             raise claimed.fault
@@ -185,7 +185,7 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
 
 
 def _settings_of_note(note: CoverNote, claimed: Claimed, settings: Settings) -> Settings:
-    """Return the settings for one sheet: how it is written, its cover note says first. Raises `SheetError`."""
+    """Return the settings for one sheet; its cover note decides first how it is written. Raises `SheetError`."""
     said = {} if note.column_profile is None else {"column_profile": note.column_profile}
     if note.column_profile is not None:
         try:
@@ -200,8 +200,8 @@ def _answers(note: CoverNote) -> SheetAnswers:
 
 
 def _read(claimed: Claimed, note: CoverNote, run: _Run) -> Validated:
-    """Read and validate a sheet as its cover note says. Raises `SheetError`, and `ConfigurationError`."""
-    # A plan, and everything that a person reads, has the name that the sender gave the sheet.
+    """Read and validate a sheet as its cover note says. Raises `SheetError` and `ConfigurationError`."""
+    # A plan, and everything that people read, uses the sender's name for the sheet.
     validated = validated_sheet(
         run.settings,
         run.rules,
@@ -269,7 +269,7 @@ def _told(sheets: list[tuple[str, Summary]], left: Mapping[str, str]) -> Summary
 
 
 def _worst_of(sheets: list[Summary], left: Mapping[str, str]) -> ExitCode:
-    """Return the exit code of a folder: the worst of its sheets, but no refused sheet (3) hides a row in doubt (5)."""
+    """Return a folder's exit code: its worst sheet's, though a refused sheet (3) never hides a row in doubt (5)."""
     codes = {summary.exit_code for summary in sheets} | {ExitCode.SOME_REJECTED if left else ExitCode.DONE}
     if ExitCode.PERSON_NEEDED in codes:
         codes -= {ExitCode.DEFECTS}

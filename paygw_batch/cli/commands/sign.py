@@ -1,4 +1,4 @@
-"""`paygw-batch sign`: how one row of a sheet is signed, step by step. Nothing is sent."""
+"""`paygw-batch sign`: show how one row of a sheet is signed, step by step. Nothing is sent."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from paygw_batch.wiring.signing import SANDBOX_URL, signing_of
 
 STALE_NONCE = "0" * 32
 STALE_TIMESTAMP_S = 1_700_000_000
-"""The time that is signed by default: the same at each run, and years old."""
+"""The default timestamp: the same on every run, and years old."""
 
 WARNING = mark(
     "The following shows the row's data in clear. Body and header together are a signed payment order, which anyone "
@@ -123,7 +123,7 @@ def show_steps(screen: Screen, explanation: Explanation, *names: str) -> None:
 
 
 def _row(validated: Validated, row: int | None) -> NewInstruction:
-    """Return the instruction of a row, or of the first one that has no defect."""
+    """Return the instruction of a row, or of the first row without defects."""
     found = validated.instructions if row is None else validated.instructions.filter(pl.col("row") == row)
     if found.height:
         return NewInstruction(*found.row(0))

@@ -1,4 +1,4 @@
-"""`paygw-batch status`: show one batch, or all, as the journal records them, and the next step for a person."""
+"""`paygw-batch status`: show one batch, or all, as the journal records them, with a person's next steps."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -43,11 +43,11 @@ from paygw_batch.wiring.outputs import OutputKind, RequestedOutput
 
 LOOK_EVERY_S = 1.0
 QUIET_BEYOND_TIMEOUT_S = 30
-"""A journal in which nothing moved for a whole request's time and this much more is not being written by a run."""
+"""If nothing moves in a journal for a request's whole timeout plus this, no run is writing to it."""
 
 
 def follow(settings: Settings, batch: str, screen: Screen) -> None:
-    """Show the states of a batch until nothing is left to send, nothing has moved for long, or Ctrl-C."""
+    """Show a batch's states until nothing is left to send, nothing has moved for long, or Ctrl-C."""
     give_up_s = settings.gateway.total_timeout_s + QUIET_BEYOND_TIMEOUT_S
     head, moved_s = -1, time.monotonic()
     told = ""
@@ -83,7 +83,7 @@ def follow(settings: Settings, batch: str, screen: Screen) -> None:
 
 
 _CALLED_SO = frozenset({State.IN_FLIGHT, State.REPLACED})
-"""The states that the table calls by their own names: rows that a living process sends, and replaced ones."""
+"""The states with their own names in the table: rows that a living process sends, and replaced ones."""
 _SHOWN_END = 3
 SHOWN_ROWS = 20
 """The maximum number of rows of a kind on a screen."""
@@ -169,7 +169,7 @@ def _write_questions(journal: JournalReader, record: BatchRecord, out: Path, scr
 
 
 def _show_run(found: FollowedBatch, screen: Screen) -> None:
-    """Say who sends the batch now, the number of its rows with an answer, and since when."""
+    """Show who sends the batch now, since when, and the number of its rows with an answer."""
     if found.running is None or not found.is_sending:
         return
     screen.say(
@@ -235,7 +235,7 @@ def _show_tallies(tallies: Sequence[StateTally], screen: Screen) -> None:
 
 
 def _show_steps(found: BatchStatus, payments: Mapping[int, FoundPayment], screen: Screen) -> None:
-    """Show the first rows that need a person, and the next step of each. Rows in doubt share one instruction."""
+    """Show the first rows that need a person, each with its next step. Rows in doubt share one instruction."""
     count = found.needing
     if count:
         screen.say(
@@ -264,7 +264,7 @@ def _show_steps(found: BatchStatus, payments: Mapping[int, FoundPayment], screen
 
 
 def _doubt_told(row: RowState, payment: FoundPayment) -> str:
-    """Return who is in doubt: the amount, the person, the order and since when. Of the account, the end is enough."""
+    """Describe a row in doubt: amount, person, order and since when, with only the end of the account."""
     payee = payee_of(payment.form, payment.fields)
     return say(
         "{currency} {amount} to {name} (...{end}), order {order}, since {since}",
@@ -376,7 +376,7 @@ def age_text(age: timedelta) -> str:
 
 
 def _minute(at: str) -> str:
-    """Return a time as a table shows it; --json has it in full."""
+    """Return a time as a table shows it; --json has the full time."""
     return f"{at[:10]} {at[11:16]}"
 
 
@@ -396,7 +396,7 @@ def _batch_told(one: ListedBatch) -> dict[str, object]:
 
 
 def _row_told(one: RowStatus, payment: FoundPayment | None) -> dict[str, object]:
-    """Return a row that needs a person as the JSON has it; a person is shown its end of the account alone."""
+    """Return a row that needs a person as it is in the JSON; people only see the end of its account."""
     row, payee = one.row, None if payment is None else payee_of(payment.form, payment.fields)
     return {
         "row": row.row,

@@ -128,7 +128,7 @@ def run_sheet(
     force: bool,
     **further: Any,
 ) -> None:
-    """Run a sheet of `operation`. `further` are the values of `answers_options`, and those of `SheetOptions`."""
+    """Run a sheet of `operation`. `further` has the values of `answers_options` and of `SheetOptions`."""
     screen, answers, stated = Screen(invocation), answers_of(further), stated_totals(expect_rows, expect_total)
     require_csv(out, for_excel=for_excel)
     pace = {("submission", "concurrency"): concurrency, ("submission", "rate_per_s"): rate_per_s}
@@ -168,7 +168,7 @@ def run_sheet(
 
 
 def _sent_by(settings: Settings, first: int | None, *, detach: bool, urgent: bool) -> SentBy:
-    """Return who sends the batch. Raises `UsageError` if it cannot be handed over, or if there can be no workers."""
+    """Return who sends the batch. Raises `UsageError` if it cannot be handed over, or there can be no workers."""
     if detach or urgent:
         require_workers(settings)
     if not detach:
@@ -184,7 +184,7 @@ def _sent_by(settings: Settings, first: int | None, *, detach: bool, urgent: boo
 def _tried(
     read: Callable[[], Submission], settings: Settings, minor_units: Mapping[str, int], screen: Screen
 ) -> Summary:
-    """Show defects, warnings and totals of a submission; return its summary. Nothing is sent, and nobody is asked."""
+    """Show a submission's defects, warnings and totals; return its summary. Sends nothing, and asks nobody."""
     with journal_for_planning(settings) as journal:
         return _tried_with(journal, read(), settings, minor_units, screen)
 

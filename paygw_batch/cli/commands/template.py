@@ -1,4 +1,4 @@
-"""`paygw-batch template`: an empty sheet with the columns that some countries ask for."""
+"""`paygw-batch template`: write an empty sheet with the columns that some countries need."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`paygw-batch validate`: read and validate a sheet; send nothing, write no journal."""
+"""`paygw-batch validate`: read and validate a sheet; send nothing, write to no journal."""
 
 from functools import partial
 from pathlib import Path
@@ -110,7 +110,7 @@ def command(
 
 
 def _write_map(path: Path, sheet: Path, options: ReadOptions, screen: Screen) -> None:
-    """Write the headings of a sheet, also of one that is refused for them."""
+    """Write the headings of a sheet, even if it is refused because of them."""
     if path.suffix != OWN_ENDING:
         raise UsageError(say("{path} does not end in {ending}.", path=path, ending=OWN_ENDING))
     write_heading_map(path, sheet.name, headings_in(sheet, options), options.vocabulary.columns)
@@ -133,7 +133,7 @@ def _message(validated: Validated, bad: int) -> str:
 def _rejects_written(
     validated: Validated, bad: int, sheet: Path, options: ReadOptions, rejects: Path, screen: Screen
 ) -> str:
-    """Write the rejects of a sheet, if it has some, and return a sentence about them."""
+    """Write the rejects of a sheet, if there are any, and return a sentence about them."""
     if not bad:
         return " " + say("There are no refused rows to write.")
     written = write_mendable(validated, sheet, options, rejects)

@@ -27,7 +27,7 @@ _COUNTED = {
     "withdrawals": mark("withdrawals"),
     "audit_entries": mark("entries of the audit trail"),
 }
-"""What is counted beside the rows in each state."""
+"""The counts shown in addition to the rows in each state."""
 
 
 def _counted_words(what: str) -> str:

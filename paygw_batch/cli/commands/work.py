@@ -43,21 +43,21 @@ from paygw_batch.wiring.journal import find_batch, require_workers
 from paygw_batch.wiring.operations import require_gateway
 
 LOOK_EVERY_S = 1.0
-"""How often a worker looks whether an urgent run waits, and a share whether others have left it something."""
+"""How often a worker checks for an urgent run, and a share checks for rows that others have left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The task of a worker: a share of one batch (None: of all), for a limited time (None: to the end)."""
+    """A worker's task: a share of one batch (None: of all), for a limited time (None: to the end)."""
 
     batch: str | None = None
     seconds: float | None = None
 
 
 class BatchServer:
-    """A worker. With a `share` it ends when the runs have nothing more for it; else it takes jobs until asked to end.
+    """A worker. With a `share` it ends when the runs have no more for it; otherwise it takes jobs until stopped.
 
-    `program` are the words that start the program with the same configuration.
+    `program` is the command line that starts the program with the same configuration.
     """
 
     goes_on = False
@@ -78,7 +78,7 @@ class BatchServer:
         self._batches: dict[int, ExitCode] = {}
 
     def serve(self) -> Summary:
-        """Work until the end, and return the summary. A signal is its normal end, at any moment."""
+        """Work until the end, and return the summary. A signal is a normal end, at any moment."""
         before = [(each, signal.getsignal(each)) for each in HEEDED]
         try:
             self._heed(self._end_now)
@@ -97,7 +97,7 @@ class BatchServer:
         return self._summary()
 
     def _open_again_and_again(self, serve: "Callable[[WorkerJournal], None]") -> None:
-        """Serve with an open journal; with a new one if another worker has taken a chunk over."""
+        """Serve with an open journal; open a new one if another worker has taken a chunk over."""
         while not (self._is_asked_to_end or self._is_done):
             with closing(require_workers(self._settings).open_to_work("work")) as journal:
                 self._journal = journal
@@ -107,7 +107,7 @@ class BatchServer:
                 serve(journal)
 
     def _jobs(self) -> "JobWorker":
-        """Begin to take jobs. Raises `JournalError` unless their tables are there."""
+        """Begin to take jobs. Raises `JournalError` unless their tables exist."""
         from paygw_batch.jobs.job_worker import JobWorker  # noqa: PLC0415 (procrastinate: a share does without)
         from paygw_batch.jobs.timetable import scheduled_in  # noqa: PLC0415 (as above)
 
@@ -119,7 +119,7 @@ class BatchServer:
         return jobs
 
     def drain(self) -> None:
-        """End, once the rows in flight are known; start no new row."""
+        """Start no new row, and end once the rows in flight are known."""
         self._is_asked_to_end = True
         self._wake()
         if self._journal is not None:
@@ -135,12 +135,12 @@ class BatchServer:
         )
         codes = set(self._batches.values())
         if not self._is_done:
-            # Who asked for a share of one batch must not take it for done: its engine starts another one.
+            # A command that asked for a share of one batch must not see it as done: its engine starts another one.
             codes = {ExitCode.DONE if self._wanted_name is None else ExitCode.STOPPED_EARLY}
         return Summary(worst(codes), sent, sent_this_run=self._sent)
 
     def _serve_jobs(self, journal: "WorkerJournal", jobs: "JobWorker") -> None:
-        """Send the shares that jobs ask for, until this process is to end or the journal has to be opened again."""
+        """Send the shares that jobs ask for, until this process must end or the journal has to be reopened."""
         while not (self._is_asked_to_end or journal.is_spent):
             match jobs.next():
                 case None:
@@ -189,7 +189,7 @@ class BatchServer:
             self._is_done = True
 
     def _left_s(self) -> float:
-        """Return how long this worker may still send."""
+        """Return how many seconds this worker may still send."""
         return math.inf if self._until_s is None else self._until_s - time.monotonic()
 
     def _send(self, journal: "WorkerJournal", run: SharedRun) -> None:
@@ -202,7 +202,7 @@ class BatchServer:
             journal.stop_run(run, end.stop_reason)
         journal.leave_run()
         if journal.may_decide():
-            with suppress(JournalHeld):  # the next run notes it
+            with suppress(JournalHeld):  # the next run records it
                 dates.note_in(journal)
         self._sent += end.sent
         self._screen.say(
@@ -235,34 +235,34 @@ class BatchServer:
                 end = send_rows(task, due_rows, progress, watch, dates)
         finally:
             self._engine = None
-            self._heed(self._take_note)  # what the engine came to is written down first
+            self._heed(self._take_note)  # the engine's results are recorded first
         return end, dates
 
     async def _give_way(self, journal: "WorkerJournal", engine: Drained) -> None:
-        """Leave a run once an urgent one waits. If the journal cannot be asked, the engine fails as well."""
+        """Leave a run once an urgent one waits. If the journal cannot be read, the engine fails too."""
         with suppress(JournalError):
-            while self._wanted is None:  # a share of one batch is of that one
+            while self._wanted is None:  # a share of one batch stays with that batch
                 await asyncio.sleep(LOOK_EVERY_S)
                 if await journal.is_overtaken():
                     engine.drain()
                     return
 
     def _judge(self, journal: "WorkerJournal") -> None:
-        """Take the exit code of each batch that a run was on for."""
+        """Record the exit code of each batch that a run served."""
         for number in self._batches:
             record = _record(journal, number)
             units = minor_units_of(rules_of(self._settings, record.operation))
             self._batches[number] = batch_summary(journal, record, units).exit_code
 
     def _heed(self, take: Callable[[int, FrameType | None], None]) -> None:
-        """Take signals outside of the event loop of an engine, which has its own handlers."""
+        """Handle signals outside an engine's event loop, which has its own handlers."""
         for each in HEEDED:
             signal.signal(each, take)
         self._is_asked_to_end |= interruption.came
 
     def _end_now(self, _signal: int, _frame: FrameType | None) -> None:
-        """End while nothing is sent: also where the server does not answer."""
-        # Kept as well: in an import or a callback of the interpreter the exception may be lost.
+        """End while nothing is being sent, even if the server does not answer."""
+        # Stored as well: in an import or a callback of the interpreter, the exception may be lost.
         interruption.came = self._is_asked_to_end = True
         self._wake()
         raise KeyboardInterrupt

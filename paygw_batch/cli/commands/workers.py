@@ -1,4 +1,4 @@
-"""`paygw-batch workers`: the workers of all hosts, and the end of their work on a batch."""
+"""`paygw-batch workers`: list the workers of all hosts, or stop their work on a batch."""
 
 from contextlib import closing
 from dataclasses import asdict
@@ -38,7 +38,7 @@ def command(invocation: Invocation, *, batch: str | None) -> None:
     lines = [
         (
             one.host,
-            str(one.pid),  # a name, and no count
+            str(one.pid),  # an identifier, not a number to format
             _short(one.since, _MINUTES),
             _short(one.seen_at, _SECONDS),
             one.batch or "",
@@ -64,7 +64,7 @@ def command(invocation: Invocation, *, batch: str | None) -> None:
 
 
 def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
-    """Return the line of the table for a job; of a folder that this host knows too, by the folder's name."""
+    """Return a job's line in the table, with a folder's name if this host knows the folder."""
     folders = {pick_up_name(one.folder): one.folder.name for one in settings.timetable.pick_up}
     state = say("under way") if job.is_being_done else "" if job.due_at is None else _short(job.due_at, _SECONDS)
     ended = "" if job.ended_at is None else _short(job.ended_at, _SECONDS)
@@ -73,7 +73,7 @@ def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
 
 
 def _short(at: str, length: int) -> str:
-    """Return a time without its year, up to a length: a line of the table has 80 columns."""
+    """Return a time without its year, up to a length: the table's lines have 80 columns."""
     return f"{at[5:length].replace('T', ' ')}Z"
 
 

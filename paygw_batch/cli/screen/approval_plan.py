@@ -1,4 +1,4 @@
-"""Shows plans, orders and settlements by a statement to the people who decide; and loads a person's key."""
+"""Shows plans, orders and statement settlements to the people who decide, and loads a person's key."""
 
 import os
 from collections import defaultdict
@@ -25,7 +25,7 @@ from paygw_batch.run.signed_document import ApprovalPolicy, Signatures, SignedDo
 
 
 def own_key(path: Path) -> ApprovalKey:
-    """Return the key of the person who runs this command: in a file, or in a token."""
+    """Return the key of the person who runs this command, from a file or a token."""
     passphrase = os.environ.get(PASSPHRASE)
     return approval_key_at(path, None if passphrase is None else passphrase.encode(), os.environ.get(MODULE))
 
@@ -39,11 +39,11 @@ def show_content(
     own: PlanDocument | None = None,
     with_people: bool = False,
 ) -> None:
-    """Show the content of a plan or of an order; `quarantine_h` is the wait of an order's rows.
+    """Show the content of a plan or an order; `quarantine_h` is the wait of an order's rows.
 
-    `own` is a plan as its approver finds it, to show instead. `with_people` lists everybody whom a plan pays.
+    `own` is the plan as its approver finds it, to show instead. `with_people` lists everyone whom a plan pays.
 
-    Raises `ApprovalError` for a document that was changed, or whose maker the policy does not know.
+    Raises `ApprovalError` if the document was changed, or the policy does not know its maker.
     """
     signatures_of(document, policy, utc_now())
     if isinstance(document, PlanDocument):
@@ -57,7 +57,7 @@ def show_content(
 
 
 def show_signatures(screen: Screen, document: SignedDocument, policy: ApprovalPolicy) -> None:
-    """Show by name who made a document, who approves of it now, and which approvals do not count."""
+    """Show who made a document, who approves it now, and which approvals do not count."""
     found = signatures_of(document, policy, utc_now())
     for sentence in _signature_sentences(document, found):
         screen.say(sentence)
@@ -82,7 +82,7 @@ def _signature_sentences(document: SignedDocument, found: Signatures) -> Sequenc
 def write_plan_page(
     document: PlanDocument, policy: ApprovalPolicy, path: Path, *, own: PlanDocument | None = None
 ) -> None:
-    """Write a plan as a page to look at, with who made it and who approves of it now (`own`: as for `show_content`)."""
+    """Write a plan as a page, with its maker and present approvers (`own`: as for `show_content`)."""
     signatures = _signature_sentences(document, signatures_of(document, policy, utc_now()))
     write_whole(path, plan_page(own or document, _headline(document), signatures).encode())
 
@@ -106,14 +106,14 @@ def _headline(document: PlanDocument) -> str:
 
 
 def _show_plan(screen: Screen, document: PlanDocument, *, with_people: bool) -> None:
-    """Show the sums and every difference from earlier payments; who approves the plan vouches for each."""
+    """Show the sums and every difference from earlier payments, which approvers vouch for."""
     sums = ", ".join(f"{currency} {with_separators(amount)}" for currency, amount in document.content.totals.items())
     lines = [_headline(document), say("In all: {sums}.", sums=sums or say("nothing")), *plan_lines(document)]
     screen.pages([*lines, *(people_lines(document) if with_people and not screen.as_json else ())])
 
 
 def _show_order(screen: Screen, content: OrderContent, quarantine: Quarantine) -> None:
-    """Show every row of an order, on whose word it is settled, and the consequence."""
+    """Show every row of an order, who vouches for its settlement, and the consequence."""
     count = len(content.rows)
     screen.say(
         say_count(
@@ -159,7 +159,7 @@ def _show_order(screen: Screen, content: OrderContent, quarantine: Quarantine) -
 
 
 def _show_release(screen: Screen, content: ReleaseContent) -> None:
-    """Show every row of an order to release: who approves it vouches for each."""
+    """Show every row of an order to release, which approvers vouch for."""
     count = len(content.rows)
     screen.say(
         say_count(
@@ -193,7 +193,7 @@ def _show_release(screen: Screen, content: ReleaseContent) -> None:
 
 
 def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
-    """Show in which batches people are forgotten; who approves it vouches for each."""
+    """Show the batches in which people are forgotten, which approvers vouch for."""
     content, before = document.content, document.content.before
     rows = say_count(document.rows, "{count:,} row", "{count:,} rows")
     who = say("everyone from before {before}", before=before) if before else say("one person")
@@ -214,7 +214,7 @@ def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
 
 
 def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str, object]:
-    """Return the members of the JSON summary about a document: its kind, its maker, and who approves of it now."""
+    """Return a document's members of the JSON summary: its kind, its maker, and its present approvers."""
     found = signatures_of(document, policy, utc_now())
     told: dict[str, object] = {
         "document": document.noun,
@@ -249,7 +249,7 @@ SHOWN_LINES = 20
 
 
 def show_held(screen: Screen, held: int, who: str) -> None:
-    """Say the number of orders that were held on the word of a statement."""
+    """Show the number of orders held because of a statement."""
     screen.say(
         say_count(
             held,
@@ -263,7 +263,7 @@ def show_held(screen: Screen, held: int, who: str) -> None:
 
 
 def show_matched(screen: Screen, matched: Matched) -> None:
-    """Show the rows that a statement settles, the lines that do not fit the journal, and counts of all others."""
+    """Show the rows that a statement settles, the lines that do not match the journal, and counts of the others."""
     if matched.settlements:
         screen.table(
             say("What the statement settles"),
@@ -310,6 +310,6 @@ def _more(screen: Screen, count: int) -> None:
 
 
 def differences_counted(matched: Matched) -> str:
-    """Return the number of lines of a statement that do not fit the journal."""
+    """Return the number of a statement's lines that do not match the journal."""
     count = len(matched.differences)
     return say_count(count, "{count:,} line does not match the journal", "{count:,} lines do not match the journal")

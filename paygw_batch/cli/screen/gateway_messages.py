@@ -15,7 +15,7 @@ SHOWN_MESSAGES = 20
 
 
 def show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]]:
-    """Show the evidence about a batch; return the messages that wait for a person, as --json has them."""
+    """Show the evidence about a batch; return the messages that wait for a person, as in --json."""
     show_counts(say("Messages of the gateway about its rows"), found.evidence, screen)
     waiting = found.waiting
     if waiting:
@@ -40,9 +40,9 @@ def show_evidence(found: BatchStatus, screen: Screen) -> list[dict[str, object]]
 
 
 def show_replies(journal: JournalReader, record: BatchRecord, row: int, screen: Screen) -> list[dict[str, object]]:
-    """Show the raw replies that are kept about a row; return them as --json has them.
+    """Show the stored raw replies about a row; return them as in --json.
 
-    Raises `UsageError` for a row that the batch does not have.
+    Raises `UsageError` if the batch has no such row.
     """
     found = next(journal.rows(record.number, numbers={row}), None)
     if found is None:
@@ -76,7 +76,7 @@ def _text(body: bytes) -> str:
 
 
 def show_counts(what: str, counts: Mapping[str, int], screen: Screen) -> None:
-    """Say the number of messages of each kind."""
+    """Show the number of messages of each kind."""
     if counts:
         told = ", ".join(counted_finding(count, finding) for finding, count in counts.items())
         screen.say(say("{what}: {counts}.", what=what, counts=told))

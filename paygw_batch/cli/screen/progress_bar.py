@@ -50,7 +50,7 @@ class _Counts:
 
 @contextmanager
 def bar_on(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, and yield a function that moves it: it takes the number done and the whole number."""
+    """Show a bar on a terminal, and yield a function that updates it with the number done and the total."""
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=None)
@@ -58,7 +58,7 @@ def bar_on(console: Console, title: str) -> Iterator[Callable[[int, int], None]]
 
 
 class BarProgress:
-    """A live bar on the terminal. Use as a context manager."""
+    """A live bar on the terminal, used as a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._counts = _Counts()
@@ -82,7 +82,7 @@ class BarProgress:
         self._bar.stop()
 
     def started(self, due: int) -> None:
-        """Show the number of rows that are due."""
+        """Show the number of due rows."""
         self._bar.update(self._task, total=due)
 
     def concluded(self, due: Due, outcome: Outcome) -> None:  # noqa: ARG002 (counts need no row)
@@ -91,7 +91,7 @@ class BarProgress:
         self._show()
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Move the bar by the outcomes that workers had so far."""
+        """Update the bar with the workers' outcomes so far."""
         self._counts.outcomes = Counter(counts)
         self._show()
 
@@ -119,7 +119,7 @@ class PlainProgress:
         pass
 
     def started(self, due: int) -> None:
-        """Say the number of rows that are due."""
+        """Print the number of due rows."""
         self._due = due
         self._next_line_s = time.monotonic() + PLAIN_LINE_EVERY_S
         self.note(say_count(due, "Sending {count:,} row.", "Sending {count:,} rows."))
@@ -130,7 +130,7 @@ class PlainProgress:
         self._show_at_intervals()
 
     def counted(self, counts: Mapping[OutcomeKind, int]) -> None:
-        """Print the outcomes that workers had so far, at intervals."""
+        """Print the workers' outcomes so far, at intervals."""
         self._counts.outcomes = Counter(counts)
         self._show_at_intervals()
 
@@ -152,5 +152,5 @@ class PlainProgress:
 
 
 def progress_on(console: Console) -> BarProgress | PlainProgress:
-    """Return the progress that suits the output of `console`."""
+    """Return the kind of progress that suits the output of `console`."""
     return BarProgress(console) if console.is_terminal else PlainProgress(console)

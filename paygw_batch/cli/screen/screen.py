@@ -24,7 +24,7 @@ from paygw_batch.language import number, say
 from paygw_batch.report.summary import ExitCode, Summary
 
 _PIECE = re.compile(r"`[^`]*`\S*|\S*paygw-batch .*$|\S+")
-"""A command in quotation marks, or at the end of a sentence; else a word."""
+"""A command in quotation marks or at the end of a sentence, otherwise a word."""
 _LIST_MARK = "- "
 
 
@@ -50,9 +50,9 @@ def _lines(first: str, further: str, pieces: Sequence[str], width: int) -> Itera
 
 
 def column_widths(columns: Sequence[Sequence[str]], whole: Sequence[bool], room: int) -> list[int] | None:
-    """Return the width of each column of a table, of its lines of text, that fits into `room`; None if none does.
+    """Return a width for each of a table's columns (given as lines of text) that fits into `room`; None if impossible.
 
-    A column is never narrower than its longest word; one that is `whole` is never narrower than its longest line.
+    A column is at least as wide as its longest word, and one that is `whole` as its longest line.
     """
     natural = [max(map(cell_len, texts), default=0) for texts in columns]
     least = [
@@ -68,22 +68,22 @@ def column_widths(columns: Sequence[Sequence[str]], whole: Sequence[bool], room:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Return one line of text to print as it is: no markup, and nothing that a terminal would obey."""
+    """Return one line of text to print unchanged: no markup, and nothing that a terminal would obey."""
     return Text(fit_for_terminal(text), style=style)
 
 
 class PlainConsole(Console):
-    """A console that prints a string as plain text. A caller that prints a `Text` makes it by `plain`."""
+    """A console that prints strings as plain text. Callers make a `Text` with `plain`."""
 
     def __init__(self, file: TextIO, *, quiet: bool) -> None:
         super().__init__(file=file, quiet=quiet, highlight=False, markup=False, emoji=False)
 
     def render_str(self, text: str, *, style: Any = "", **_: Any) -> Text:
-        """Return a string that is printed as `plain` does."""
+        """Return a string as `plain` would."""
         return plain(text, style)
 
     def tell(self, sentence: str, style: str = "") -> None:
-        """Print a line for a person: at a terminal broken between words, elsewhere as it is."""
+        """Print a line for a person: on a terminal broken between words, elsewhere unchanged."""
         self.print(self.fitted(sentence, style), soft_wrap=True)
 
     def fitted(self, sentence: str, style: str = "") -> Text:
@@ -93,13 +93,13 @@ class PlainConsole(Console):
 
 
 PROMPT_WIDTH = 76
-"""The width of a question: the answer is typed behind it."""
+"""The width of a question; the answer is typed after it."""
 
 WHOLE = frozenset({"batch", "at", "opened", "currency", "sum"})
 """Columns of a table that are never broken."""
 
 Cell = str | int | tuple[str, ...]
-"""The content of one cell of a table: a text, a whole number, or several lines of text."""
+"""The content of a table cell: a text, an integer, or several lines of text."""
 
 STATE_STYLES = {
     "paid": "green",
@@ -113,7 +113,7 @@ STATE_STYLES = {
 
 
 def json_line(summary: Summary) -> str:
-    """Return the summary as a line of JSON that can be printed on a terminal, too."""
+    """Return the summary as a line of JSON that is safe to print on a terminal."""
     return fit_in_json(json.dumps(summary.as_json(), ensure_ascii=False)) + "\n"
 
 
@@ -125,7 +125,7 @@ def _shown(cell: Cell, style: str) -> Text:
 
 
 def _cell(heading: str, cell: Cell) -> Text:
-    """Return a cell as its column shows it: states in their colours and as people say them, sums with separators."""
+    """Return a cell in its column's format: states in their colours and words for people, sums with separators."""
     if heading == "state":
         return _shown(say(str(cell)), STATE_STYLES.get(str(cell), ""))
     return _shown(with_separators(cell) if heading == "sum" and isinstance(cell, str) else cell, "")
@@ -138,7 +138,7 @@ def _on_one_line(cell: Text) -> str:
 def _wait_for_key() -> None:
     """Wait until a person wants to read on.
 
-    Raises `KeyboardInterrupt` for one who leaves instead: `click.pause` would go on, to what may be a signature.
+    Raises `KeyboardInterrupt` if the person leaves: `click.pause` would continue, perhaps to a signature.
     """
     click.echo(say("-- more: press any key --"), nl=False)
     try:
@@ -150,12 +150,12 @@ def _wait_for_key() -> None:
 
 
 def prompted(question: str, **how: Any) -> str:
-    """Ask a person at a terminal, as `click.prompt` does. Raises `click.Abort` for one who leaves instead."""
+    """Ask a person at a terminal, like `click.prompt`. Raises `click.Abort` if the person leaves."""
     return str(click.prompt(wrapped(fit_for_terminal(question), PROMPT_WIDTH), **how))
 
 
 def confirmed(question: str, *, err: bool = False) -> bool:
-    """Ask a person, and return whether the answer was yes. Raises `click.Abort` for one who leaves instead."""
+    """Ask a person, and return whether the answer was yes. Raises `click.Abort` if the person leaves."""
     yes, no = say("y"), say("n")
     answers = {
         "y": True,
@@ -181,7 +181,7 @@ def confirmed(question: str, *, err: bool = False) -> bool:
 class Screen:
     """Prints tables and sentences for a person, or one JSON object on standard output.
 
-    `only_shows`: the command changes nothing, and a reader who leaves early has seen enough.
+    `only_shows`: the command changes nothing, so a reader who leaves early is not an error.
     """
 
     def __init__(self, invocation: Invocation, *, only_shows: bool = False) -> None:
@@ -194,21 +194,21 @@ class Screen:
         self.out = PlainConsole(self._output.file, quiet=invocation.as_json or invocation.quiet)
         self.err = PlainConsole(standard_error().file, quiet=invocation.quiet)
         self.listener: Callable[[str], None] | None = None
-        """Takes each sentence too: the log of a run."""
+        """Receives each sentence as well, for a run's log."""
 
     def say(self, sentence: str) -> None:
-        """Print one line for a person: beside the JSON on standard error, otherwise with the result."""
+        """Print one line for a person: on standard error beside JSON, otherwise with the result."""
         (self.err if self.as_json else self.out).tell(sentence)
         if self.listener is not None:
             self.listener(sentence)
 
     def verbatim(self, text: str) -> None:
-        """Print lines that are read by a machine, or copied: they stay as they are."""
+        """Print lines unchanged, for machines or for copying."""
         for line in text.split("\n"):
             (self.err if self.as_json else self.out).print(plain(line), soft_wrap=True)
 
     def pages(self, sentences: Sequence[str]) -> None:
-        """Print lines for a person, all of them; at a terminal with a person, a screenful at a time."""
+        """Print all lines for a person, a screenful at a time on a terminal."""
         height, width = self.out.size.height - 2, max(1, self.out.size.width)
         used, is_paged = 0, self.asks() and not self._quiet
         for sentence in sentences:
@@ -230,7 +230,7 @@ class Screen:
         return not self.as_json and sys.stdin.isatty() and self._output.isatty()
 
     def confirm(self, question: str) -> bool:
-        """Ask a person, and return whether the answer was yes. If nobody can be asked, the answer is no."""
+        """Ask a person, and return whether the answer was yes; no if nobody can be asked."""
         try:
             return self.asks() and confirmed(question)
         except click.Abort:
@@ -242,7 +242,7 @@ class Screen:
         return self._prompted(question, default=suggested)
 
     def choose(self, question: str, choices: Sequence[str]) -> str | None:
-        """Ask a person to choose one of several by its name or its number, as `ask` does."""
+        """Ask a person to choose by name or number, like `ask`."""
         if not self.asks():
             return None
         for place, choice in enumerate(choices, start=1):
@@ -265,14 +265,14 @@ class Screen:
             self.say(say("Note: {sentence}", sentence=sentence))
 
     def note_aside(self, sentence: str) -> None:
-        """Print a note on standard error: it is about the program, and not about what was asked for."""
+        """Print a note about the program itself, rather than the result, on standard error."""
         self.err.tell(say("Note: {sentence}", sentence=sentence))
 
     def table(self, title: str, headings: Sequence[str], lines: Sequence[Sequence[Cell]]) -> None:
-        """Print a table; whole numbers are aligned to the right, and a column headed `state` has its colours.
+        """Print a table; numbers are right-aligned, and a column headed `state` has its colours.
 
-        Headings are the marked ones, which are translated here. Amounts, in a column headed `sum`, get their separators
-        here. A heading may have several lines. A table that would break words is printed as a list.
+        Marked headings are translated here, and may have several lines. Amounts in a column headed `sum` get
+        separators. A table that would break words is printed as a list.
         """
         cells = [[_cell(heading, cell) for heading, cell in zip(headings, line, strict=True)] for line in lines]
         named = [say(heading) for heading in headings]
@@ -294,7 +294,7 @@ class Screen:
         self.out.print(table)
 
     def _listed(self, title: str, named: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
-        """Print a table that is too wide as a list: a word that is cut cannot be copied."""
+        """Print a table that is too wide as a list, because a word that is cut cannot be copied."""
         if title:
             self.out.tell(title, "italic")
         names = [name.replace("\n", ", ") for name in named[1:]]
@@ -304,13 +304,13 @@ class Screen:
             self.out.tell("  " + "; ".join(told))
 
     def finish(self, summary: Summary) -> NoReturn:
-        """Print the end of a command, and end it with the true exit code.
+        """Print the end of a command, and exit with its exit code.
 
-        If standard output could not be written, standard error says how it ended, and 0 becomes 2: what was asked
-        for was not delivered. Every other code stays: it says what happened to the money.
+        If standard output could not be written, standard error reports that, and 0 becomes 2: the requested result was
+        not delivered. Every other code stays, because it says what happened to the money.
         """
         interruption.ignore()
-        if not summary.seconds:  # a run has its own time, the one in its metrics
+        if not summary.seconds:  # a run has its own duration, also used in its metrics
             summary = replace(summary, seconds=time.monotonic() - self._started_s)
         if self.as_json:
             self._output.write(json_line(summary))

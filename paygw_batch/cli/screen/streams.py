@@ -1,4 +1,4 @@
-"""Writes to standard output and standard error. If they fail (a full disk, no reader), the run goes on."""
+"""Writes to standard output and standard error. If they fail (a full disk, no reader), the run continues."""
 
 import io
 import os
@@ -12,7 +12,7 @@ from paygw_batch.language import say
 class Stream(io.TextIOBase):
     """Passes text on to one of the two. After the first failure it drops the text.
 
-    By the time a run speaks, money has moved. So no write raises, and `failure` has the reason.
+    When a run prints something, money has already moved. So no write raises, and `failure` has the reason.
     """
 
     def __init__(self, target: TextIO) -> None:
@@ -24,16 +24,16 @@ class Stream(io.TextIOBase):
 
     @property
     def file(self) -> TextIO:
-        """This stream, with the type that printing needs: `TextIOBase` is a `TextIO` in all but name."""
+        """This stream, typed for printing: `TextIOBase` is a `TextIO` in all but name."""
         return cast("TextIO", self)
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # a plain attribute in the base class
-        """That of the target."""
+        """The target's encoding."""
         return self._target.encoding or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write `text` at once, with escapes for characters that a terminal obeys or the encoding does not have."""
+        """Write `text` at once, escaping control characters and characters that the encoding lacks."""
         if self.failure is None:
             fit = fit_in_print(text)
             try:
@@ -46,19 +46,19 @@ class Stream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: writes are not buffered."""
 
     def isatty(self) -> bool:
-        """Whether a person is likely to look at it."""
+        """Whether a person is probably reading."""
         return self._target.isatty()
 
     def fileno(self) -> int:
-        """That of the target."""
+        """The target's file descriptor."""
         return self._target.fileno()
 
 
 def _encodable(text: str, encoding: str) -> str:
-    """Return the text with what an encoding has: a no-break space for a narrow one, and escapes for the rest."""
+    """Return the text in an encoding's characters: plain no-break spaces for narrow ones, escapes for the rest."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:

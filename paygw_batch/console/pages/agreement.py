@@ -1,7 +1,7 @@
-"""The agreements of people on the pages: one person signs a document, enough others approve, then it is started.
+"""Agreements between people on the pages: one person signs a document, enough others approve, then it is started.
 
-A payout and an order about rows are two kinds of it. A kind says what its document is, when that is outdated and how it
-is started; how far it has come, and every act of two people, is here.
+There are two kinds: a payout, and an order about rows. A kind defines its document, when that is outdated, and how it
+is started. Its progress, and every action of two people, is here.
 """
 
 from abc import ABC, abstractmethod
@@ -48,11 +48,11 @@ from paygw_batch.wiring.approvals import required_line, required_policy, sandbox
 from paygw_batch.wiring.journal import journal_for_planning
 
 _REFUSED = frozenset({ExitCode.UNEXPECTED, ExitCode.USAGE, ExitCode.DEFECTS, ExitCode.JOURNAL, ExitCode.APPROVAL})
-"""The ends of a run that carried nothing out."""
+"""The exit codes of a run that carried nothing out."""
 
 
 class Stage(StrEnum):
-    """How far people have come with a document."""
+    """How far a document has come."""
 
     DRAFTING = "drafting"
     """There is nothing to sign yet."""
@@ -60,23 +60,23 @@ class Stage(StrEnum):
     SENT_BACK = "sent_back"
     TO_APPROVE = "to_approve"
     VOID = "void"
-    """Its signature is no longer valid: somebody withdrew it, or its maker is not a maker any more."""
+    """Its signature is no longer valid: it was withdrawn, or its maker is no longer a maker."""
     OUTDATED = "outdated"
     """Its subject has changed: it can never be carried out."""
     APPROVED = "approved"
     """It can be started."""
     FAILED = "failed"
-    """It was started, and that run ended before it did anything. It can be started again."""
+    """Its run ended before doing anything. It can be started again."""
     STARTING = "starting"
-    """A run is on: the one that carries it out, or one that has to end first."""
+    """A run is under way: its own, or one that has to end first."""
     DONE = "done"
 
 
 @dataclass(frozen=True, slots=True)
 class AgreementProgress:
-    """How far people have come with a document.
+    """How far a document has come.
 
-    `problem` is why it is void, outdated or failed. `approvers` are those whose approval counts now.
+    `problem` says why it is void, outdated or failed. `approvers` are the people whose approval counts now.
     """
 
     stage: Stage
@@ -85,79 +85,79 @@ class AgreementProgress:
 
 
 class Agreement(ABC, Generic[Document]):
-    """A document that its maker signs, that enough others approve, and that is started then.
+    """A document that its maker signs, enough others approve, and someone starts.
 
-    A new kind adds these words and acts, and its own page on top of `agreement.html`.
+    A new kind adds these texts and actions, and its own page on top of `agreement.html`.
     """
 
     own_act: ClassVar[Act]
     approving_act: ClassVar[Act]
     starting_act: ClassVar[Act]
     approve_path: ClassVar[str]
-    """The last part of the addresses of two of its forms; the others are called alike for every kind."""
+    """The last part of the addresses of two of its forms; the others have the same names for every kind."""
     start_path: ClassVar[str]
     gone: ClassVar[str]
-    """The sentences for a missing document, for one that only {name} may change, and for one for another person."""
+    """The sentences for a missing document, for one that only {name} may change, and for one for someone else."""
     only_maker: ClassVar[str]
     other_person: ClassVar[str]
     next_steps: ClassVar[Mapping[Stage, str]]
-    """The word in a list for the next step, and the request to the person whose turn it is: of {by}, for {what}."""
+    """The next step in a list, and the request (with `by` and `what`) to the person whose turn it is."""
     asks: ClassVar[Mapping[Stage, str]]
 
     visit: Visit
     folder: NamedFolder
     path: str
-    """The address below which its forms are; `page` is the address of its page."""
+    """The base address of its forms; `page` is the address of its page."""
     page: str
     maker: str
-    """Who prepares it."""
+    """The person who prepares it."""
     batch: str
     """The batch that it is about."""
     what: str = ""
-    """The act that it asks for, in a few words."""
+    """The action that it asks for, in a few words."""
     sent_back: str
-    """By whom and why it was sent back; empty: it was not."""
+    """Who sent it back and why; empty if nobody did."""
     document: Document | None
-    """The document that its maker signed, with its approvals, kept in `signed_file`; None while it is not signed."""
+    """The signed document with its approvals, kept in `signed_file`; None until its maker signs."""
     signed_file: Path
 
     @classmethod
     @abstractmethod
     def find(cls, visit: Visit) -> Self | None:
-        """Return the document of an address; None if it is gone."""
+        """Return the document at an address; None if it is gone."""
 
     @abstractmethod
     def draft(self) -> Document | None:
-        """Return the document as its maker has yet to sign it; None if there is nothing to sign."""
+        """Return the unsigned document; None if there is nothing to sign."""
 
     @abstractmethod
     def stage_by_itself(self, journal: JournalReader) -> Stage | None:
-        """Return the stage if no signature decides it; None if signatures do."""
+        """Return the stage, if it does not depend on signatures; otherwise None."""
 
     @abstractmethod
     def changed(self, stage: Stage | None = None) -> PageOutdated:
-        """Return the error that it has come further (to `stage`), or back, since its page was opened."""
+        """Return the error that the document has moved on (to `stage`) or back since its page was opened."""
 
     @abstractmethod
     def draft_again(self, sent_back: str = "") -> None:
-        """Put a new draft in the place of the signed document; `sent_back` says by whom and why."""
+        """Replace the signed document with a new draft; `sent_back` says who sent it back and why."""
 
     @abstractmethod
     def start(self) -> StartedRun | None:
-        """Have it carried out: by a run, or (None) at once."""
+        """Have the document carried out, by a run or (None) at once."""
 
     def outdated(self, journal: JournalReader) -> str | None:  # noqa: ARG002 (for kinds that can be)
         """Return why it can never be carried out; None if it can."""
         return None
 
     def write(self, document: Document) -> None:
-        """Keep the document that its maker signed, or that one more person approves of."""
+        """Store the document after its maker has signed or another person has approved it."""
         write_document(document, self.signed_file)
         self.document = document
 
     @classmethod
     def required(cls, visit: Visit) -> Self:
-        """Return the document of an address. Raises as `Visit.gone` says if it is gone."""
+        """Return the document at an address. Raises as `Visit.gone` says if it is gone."""
         if (found := cls.find(visit)) is None:
             raise visit.gone(say(cls.gone))
         return found
@@ -165,7 +165,7 @@ class Agreement(ABC, Generic[Document]):
     @classmethod
     @contextmanager
     def changing(cls, visit: Visit, act: Act) -> Iterator[Self]:
-        """Yield an address's document for an act, one at a time. Raises `ActRefused` unless the person may do it."""
+        """Yield an address's document for an action, one at a time. Raises `ActRefused` unless the person may do it."""
         it = cls.required(visit)
         visit.require(act, it.maker, say(cls.only_maker if act is cls.own_act else cls.other_person, name=it.maker))
         with made_once(it.folder.number):
@@ -173,17 +173,17 @@ class Agreement(ABC, Generic[Document]):
 
     @property
     def needed(self) -> int:
-        """The number of other people who have to approve."""
+        """The number of other people who must approve."""
         return required_policy(self.visit.console.settings).needed
 
     @property
     def run(self) -> StartedRun | None:
-        """The last run that was started for its batch; None if there was none, or no run carries it out."""
+        """The last run started for its batch; None if there was none, or no run carries it out."""
         return started_run(self.visit.console.directory / RUNS, self.batch)
 
     @property
     def is_own(self) -> bool:
-        """Whether the person at the page prepares it."""
+        """Whether it is prepared by the person at the page."""
         return self.visit.may(self.own_act, self.maker)
 
     @property
@@ -194,22 +194,22 @@ class Agreement(ABC, Generic[Document]):
 
 @dataclass(frozen=True, slots=True)
 class AgreementCard:
-    """The part of a page with which people sign, approve and start `document`, for the person at the page."""
+    """The part of a page that lets this person sign, approve and start `document`."""
 
     it: Agreement[Any]
     progress: AgreementProgress
     document: SignedDocument
     digest: str
-    """That of the document: it is made once, for it covers everybody who is paid."""
+    """The document's digest, computed only once because it covers everyone who is paid."""
     can_approve: bool
-    """Whether the person may approve it, and has not yet."""
+    """Whether the person may approve it, and has not done so yet."""
     can_start: bool
     passkey: Mapping[str, str] | None
-    """The parts of the form that asks for a passkey; None if it asks for none."""
+    """The parts of the form that asks for a passkey; None if it needs none."""
     run: str
-    """The last run; a form names it, so that a form of an older page is refused."""
+    """The last run, named by forms so that a form from an older page is refused."""
     running_since: str
-    """Since when another run holds the journal; empty: none does."""
+    """Since when another run has held the journal; empty: none does."""
 
     @property
     def stage(self) -> Stage:
@@ -218,7 +218,7 @@ class AgreementCard:
 
 
 def progress_of(journal: JournalReader, it: Agreement[Any]) -> AgreementProgress:
-    """Return how far people have come with a document."""
+    """Return how far a document has come."""
     document = it.document
     approvers, void = ((), "") if document is None else _approvers(journal, it, document)
     if (stage := it.stage_by_itself(journal)) is not None:
@@ -239,7 +239,7 @@ def progress_of(journal: JournalReader, it: Agreement[Any]) -> AgreementProgress
 
 
 def _approvers(journal: JournalReader, it: Agreement[Any], document: SignedDocument) -> tuple[Sequence[str], str]:
-    """Return who approves of a document now, and why its signature no longer counts; empty: it counts."""
+    """Return a document's valid approvers, and why its signature is no longer valid; empty if it is."""
     try:
         found = signatures_of(document, required_policy(it.visit.console.settings), utc_now())
     except ApprovalError as error:
@@ -253,7 +253,7 @@ def _approvers(journal: JournalReader, it: Agreement[Any], document: SignedDocum
 
 
 def _failure(it: Agreement[Any], document: SignedDocument, run: StartedRun) -> str:
-    """Return why the run that was to carry a document out did nothing; empty if it did, or was none of it."""
+    """Return why the run for a document did nothing; empty if it did something, or was for another document."""
     if run.at < max((one.approved_at for one in document.approvals), default=""):
         return ""
     told = last_summary(it.visit.console.directory / RUNS, it.batch)
@@ -263,7 +263,7 @@ def _failure(it: Agreement[Any], document: SignedDocument, run: StartedRun) -> s
 
 
 def asked_of_person(it: Agreement[Any], progress: AgreementProgress) -> str:
-    """Return the request of a document to the person at the page; empty: none."""
+    """Return a document's request to the person at the page; empty if there is none."""
     stage = progress.stage
     match stage:
         case Stage.TO_APPROVE:
@@ -281,12 +281,12 @@ def asked_of_person(it: Agreement[Any], progress: AgreementProgress) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListedAgreement:
-    """A document in a list. `needs` is its request to the person who looks; empty: none."""
+    """A document in a list. `needs` is its request to the viewer; empty if there is none."""
 
     path: str
     number: str
     name: str
-    """That of the sheet."""
+    """The name of its sheet."""
     what: str
     by: str
     at: str
@@ -299,14 +299,14 @@ class ListedAgreement:
 def listed(
     it: Agreement[Any], progress: AgreementProgress, name: str, at: str, rows: Sequence[int] = ()
 ) -> ListedAgreement:
-    """Return a document as a list shows it, which was drafted at a time."""
+    """Return a document drafted at time `at` as a list shows it."""
     path = it.path if progress.stage is Stage.DRAFTING else it.page
     needs, then = asked_of_person(it, progress), say(it.next_steps[progress.stage])
     return ListedAgreement(path, it.folder.number, name, it.what, it.maker, at, then, needs, rows)
 
 
 def shown_document(it: Agreement[Document], stage: Stage) -> Document | None:
-    """Return the document as its page shows it: one that is yet to be signed as the person at the page makes it."""
+    """Return the document as its page shows it; an unsigned one as the person at the page would sign it."""
     found = it.document or it.draft()
     if found is not None and stage is Stage.TO_SIGN and it.is_own:
         return found.model_copy(update={"maker": signing_key(it.visit).text})
@@ -314,7 +314,7 @@ def shown_document(it: Agreement[Document], stage: Stage) -> Document | None:
 
 
 def agreement_card(it: Agreement[Any], document: SignedDocument, progress: AgreementProgress) -> AgreementCard:
-    """Return the part of a page on which people sign, approve and start `document`."""
+    """Return the part of a page that lets people sign, approve and start `document`."""
     visit, running = it.visit, running_now(it.visit.console.settings)
     can_approve = it.can_approve and visit.member.name not in progress.approvers
     asks_maker = progress.stage is Stage.TO_SIGN and it.is_own
@@ -334,7 +334,7 @@ def agreement_card(it: Agreement[Any], document: SignedDocument, progress: Agree
 
 @dataclass(frozen=True, slots=True)
 class AgreementForms:
-    """The acts on the documents of one kind. Each is done once, and only by a form of the page as it is now."""
+    """The actions on one kind of document. Each is done once, and only from a form of the current page."""
 
     kind: type[Agreement[Any]]
 
@@ -363,7 +363,7 @@ class AgreementForms:
         return visit.go_to(it.page)
 
     def send_back(self, visit: Visit) -> Response:
-        """Send a document back to its maker, with a reason: its signatures count for nothing any more."""
+        """Send a document back to its maker with a reason; its signatures are no longer valid."""
         with self.kind.changing(visit, self.kind.approving_act) as it:
             reason = required_line(visit.form.get("reason", ""), say("The reason"))
             told = f"{visit.member.name}: {reason}"
@@ -375,7 +375,7 @@ class AgreementForms:
         return visit.go_to("/")
 
     def sign_again(self, visit: Visit) -> Response:
-        """Draft a document again whose signature no longer counts: its maker signs that one. Asked twice, it is one."""
+        """Redraft a document whose signature is no longer valid, for its maker to sign. Repeated, it makes one."""
         with self.kind.changing(visit, self.kind.own_act) as it:
             if it.document is not None:
                 _same_document(it)
@@ -398,7 +398,7 @@ class AgreementForms:
         return visit.go_to("/")
 
     def start(self, visit: Visit) -> Response:
-        """Have a document carried out that enough people approved. Asked twice, that is done once."""
+        """Have a sufficiently approved document carried out. Repeating this carries it out once."""
         with self.kind.changing(visit, self.kind.starting_act) as it:
             _same_document(it)
             progress = _progress(it, {Stage.APPROVED, Stage.FAILED, Stage.STARTING, Stage.DONE})
@@ -409,7 +409,7 @@ class AgreementForms:
 
 
 def _same_document(it: Agreement[Document]) -> Document:
-    """Return the signed document. Raises `PageOutdated` if it is not the one that the page showed."""
+    """Return the signed document. Raises `PageOutdated` if the page showed another one."""
     document = it.document
     if document is None or document.digest() != it.visit.form.get("digest"):
         raise it.changed()
@@ -417,7 +417,7 @@ def _same_document(it: Agreement[Document]) -> Document:
 
 
 def _progress(it: Agreement[Any], allowed: set[Stage]) -> AgreementProgress:
-    """Return how far people have come. Raises `PageOutdated`, or `ApprovalError`, if that is not one of `allowed`."""
+    """Return how far a document has come. Raises `PageOutdated` or `ApprovalError` if that is not in `allowed`."""
     settings, document = it.visit.console.settings, it.document
     with journal_for_planning(settings) as journal:
         progress = progress_of(journal, it)
@@ -430,16 +430,16 @@ def _progress(it: Agreement[Any], allowed: set[Stage]) -> AgreementProgress:
     raise it.changed(progress.stage)
 
 
-# Signatures of the person at a page: with the passkey of the sign-in, or in the sandbox with the person's own key.
+# Signatures of the person at a page: with the sign-in's passkey or, in the sandbox, with the person's own key.
 
 
 def signing_key(visit: Visit) -> PublicKey:
-    """Return the key with which the person at the page signs."""
+    """Return the key of the person at the page."""
     return required_key(visit.console, visit.member).public if visit.passkey is None else visit.passkey.key
 
 
 def _signed_by_maker(visit: Visit, draft: Document) -> Document:
-    """Return a draft with the signature of the person at the page."""
+    """Return a draft signed by the person at the page."""
     passkey = visit.passkey
     if passkey is None:
         return signed(draft, required_key(visit.console, visit.member))
@@ -448,7 +448,7 @@ def _signed_by_maker(visit: Visit, draft: Document) -> Document:
 
 
 def _approved_by(visit: Visit, document: Document) -> Document:
-    """Return a document with the approval of the person at the page."""
+    """Return a document approved by the person at the page."""
     policy, now, passkey = required_policy(visit.console.settings), utc_now(), visit.passkey
     if passkey is None:
         return approve(document, required_key(visit.console, visit.member), policy, now)
@@ -461,9 +461,9 @@ def _approved_by(visit: Visit, document: Document) -> Document:
 
 
 def withdraw(visit: Visit, document: SignedDocument | None) -> None:
-    """Withdraw a signed document in the journal, so that no copy of it counts any more.
+    """Withdraw a signed document in the journal, so that no copy of it is valid any more.
 
-    One of another journal opens nothing here, and one that was withdrawn before needs no second withdrawal.
+    A document for another journal opens nothing here, and one already withdrawn needs no second withdrawal.
     """
     if document is None:
         return
@@ -481,7 +481,7 @@ def withdraw(visit: Visit, document: SignedDocument | None) -> None:
 
 
 def _has_approved_so(visit: Visit, document: SignedDocument, progress: AgreementProgress) -> bool:
-    """Whether the very approval that the form carries is in a document, and counts: a second click finds it there."""
+    """Whether a document already has the very approval in the form, and it is valid: a second click finds it there."""
     if visit.member.name not in progress.approvers:
         return False
     given = (visit.form.get("approved_at", ""), signature_in(visit.form))
@@ -496,14 +496,14 @@ def _passkey_form(visit: Visit, document: SignedDocument, *, is_maker: bool) -> 
     form = {"kind": "get", "rp_id": party.rp_id, "credential": passkey.credential}
     if is_maker:
         return {**form, "challenge": challenge_of(_by_passkey(document, passkey).signed_text())}
-    with suppress(ApprovalError):  # a person who may not approve it is shown why, and no form
+    with suppress(ApprovalError):  # a person who may not approve sees why, without a form
         asked = approval_text(document, passkey.key, required_policy(visit.console.settings), utc_now())
         return {**form, "challenge": asked.challenge, "approved_at": asked.approved_at}
     return None
 
 
 def _by_passkey(draft: Document, passkey: SignedInKey) -> Document:
-    """Return a draft as the owner of this passkey makes it. A maker may have several keys."""
+    """Return a draft as this passkey's owner would sign it. A maker may have several keys."""
     return draft.model_copy(update={"maker": passkey.key.text})
 
 

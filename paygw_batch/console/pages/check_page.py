@@ -1,4 +1,4 @@
-"""Check the sheet: the sender's own table with sentences in the red cells, mended here or left out."""
+"""The check of a sheet: the sender's own table with sentences in the red cells, corrected here or left out."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ from paygw_batch.sheet.read.guesses import GuessedHeading
 
 ROWS_A_PAGE = 20
 SHOWN_HEADINGS = 200
-"""The number of headings of a sheet that can be given a meaning on the page: the first ones."""
+"""The maximum number of a sheet's headings that can be assigned on the page, in order."""
 _FEW_ROWS = 10
 _TO_MEND = "to-mend"
 _MENDED = "mended"
@@ -47,7 +47,7 @@ _MENDED = "mended"
 
 @dataclass(frozen=True, slots=True)
 class ShownCell:
-    """A cell of the sender's table. `correction` is the one text that mends it; None: there is none."""
+    """A cell of the sender's table. `correction` is its only possible correction; None if there is none."""
 
     column: str
     text: str | None
@@ -59,7 +59,7 @@ class ShownCell:
 
 @dataclass(frozen=True, slots=True)
 class ShownRow:
-    """A row of the sender's table. `of_row` are sentences about the row as a whole, `digest` is that of its texts."""
+    """A row of the sender's table. `of_row` are sentences about the whole row, `digest` covers its texts."""
 
     number: int
     cells: Sequence[ShownCell]
@@ -70,14 +70,14 @@ class ShownRow:
 
 @dataclass(frozen=True, slots=True)
 class UnreadablePage(Page):
-    """A sheet that could not be read, and how it could be."""
+    """A sheet that could not be read, and how it might be."""
 
     template: ClassVar[str] = "unreadable.html"
 
     uploaded: UploadedSheet
     number: str
     version: str
-    """The version that the page showed, in its form."""
+    """The version shown by the page, sent with its form."""
     checked: UnreadableSheet
     can_mend: bool
     headings: Sequence[GuessedHeading]
@@ -86,7 +86,7 @@ class UnreadablePage(Page):
 
 @dataclass(frozen=True, slots=True)
 class ShownEdit:
-    """A mended cell, under the sender's own heading."""
+    """A corrected cell, under the sender's own heading."""
 
     row: int
     heading: str
@@ -106,7 +106,7 @@ class CellPlace:
 
 @dataclass(frozen=True, slots=True)
 class ShownChange:
-    """The change that the person has just made, as a sentence, and the form that takes it back (empty: there is none).
+    """The change just made, as a sentence, and the form that undoes it (empty if there is none).
 
     `undo` is the end of the form's address, `fields` are its hidden fields.
     """
@@ -118,7 +118,7 @@ class ShownChange:
 
 @dataclass(frozen=True, slots=True)
 class KindAnswered:
-    """A kind of defect of which several cells have one answer each; `answers` is their digest."""
+    """A kind of defect for which several cells have one correction each; `answers` is their digest."""
 
     code: str
     label: str
@@ -135,32 +135,32 @@ class CheckPage(Page):
     uploaded: UploadedSheet
     number: str
     version: str
-    """The version that the page showed, in its form; so is `file`."""
+    """The version shown by the page, sent with its form; so is `file`."""
     file: str
     checked: CheckedSheet
     can_mend: bool
     headings: Sequence[GuessedHeading]
     has_worksheets: bool
     opened: str
-    """The batch that was opened with these rows; empty: none."""
+    """The batch opened with these rows; empty: none."""
     kind: str
-    """The kind of rows that is shown."""
+    """The kind of rows shown."""
     rows: Sequence[ShownRow]
     after: int
     pages: Sequence[PageLink]
     edits: Sequence[ShownEdit]
     mostly: Sequence[FoundKind]
-    """The kinds that concern more than half of the rows."""
+    """The kinds that affect more than half of the rows."""
     has_guesses: bool
     answered: Sequence[KindAnswered]
-    """The kinds that one click can mend: the one that is shown, or every one of the rows to mend."""
+    """The kinds that one click can correct: the one shown, or all of those to correct."""
     change: ShownChange | None
     focus: CellPlace | None
-    """The red cell that is to be corrected next."""
+    """The red cell to correct next."""
 
 
 def check_sheet(visit: Visit) -> Response:
-    """Show the cells to mend, and the rows that are worth a look."""
+    """Show the cells to correct, and the rows worth a look."""
     found = folder(visit)
     result, uploaded = checked_or_reading(visit, found), found.uploaded
     if result is None:
@@ -212,14 +212,14 @@ def check_sheet(visit: Visit) -> Response:
 
 
 def _is_of_kind(result: CheckedSheet, kind: str) -> bool:
-    """Whether any row is left of a kind that the page is to show."""
+    """Whether a row is left of the kind that the page is to show."""
     if kind == _TO_MEND:
         return result.rows_to_mend > 0
     return kind == _MENDED or any(one.code == kind for one in result.kinds)
 
 
 def _red_cells(found: PayoutFolder, result: CheckedSheet) -> pl.DataFrame:
-    """Return the cells to mend, as `row, column, code, place` (of the column), in the order of the sheet."""
+    """Return the cells to correct as `row, column, code, place` (of the column), in the sheet's order."""
     places = {name: place for place, name in enumerate(result.columns)}
     cells = _found(found).filter(
         pl.col("is_defect") & ~pl.col("row").is_in(list(result.left_out)) & pl.col("column").is_in(list(result.columns))
@@ -229,7 +229,7 @@ def _red_cells(found: PayoutFolder, result: CheckedSheet) -> pl.DataFrame:
 
 
 def _next_cell(red: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str) -> CellPlace | None:
-    """Return the red cell at the place of the last change or after it; behind the last one, the first of all."""
+    """Return the red cell at or after the last change; after the last one, the first of all."""
     shown = red if kind == _TO_MEND else red.filter(pl.col("code") == kind)
     row, column = visit.query_number("row"), visit.query("column")
     place = list(result.columns).index(column) if column in result.columns else 0
@@ -241,7 +241,7 @@ def _next_cell(red: pl.DataFrame, result: CheckedSheet, visit: Visit, kind: str)
 
 
 def _change(visit: Visit, found: PayoutFolder, result: CheckedSheet) -> ShownChange | None:
-    """Return the change that led to this page, as the sheet is now; None if there was none, or it is gone."""
+    """Return the change that led to this page, in the present sheet; None if there was none, or it is gone."""
     row, column, mending = visit.query_number("row"), visit.query("column"), mending_of(found)
     match visit.query("did"):
         case "mend" if column in result.columns:
@@ -267,7 +267,7 @@ def _change(visit: Visit, found: PayoutFolder, result: CheckedSheet) -> ShownCha
 
 
 def _answered(found: PayoutFolder, result: CheckedSheet, kind: str) -> Iterator[KindAnswered]:
-    """Yield the kinds of which several cells have one answer: of all rows to mend, or the kind that is shown."""
+    """Yield the kinds for which several cells have one correction: in all rows to correct, or of the kind shown."""
     for one in result.kinds:
         if one.is_defect and kind in {_TO_MEND, one.code}:
             answers = _answers(found, one.code)
@@ -276,7 +276,7 @@ def _answered(found: PayoutFolder, result: CheckedSheet, kind: str) -> Iterator[
 
 
 def _mostly(result: CheckedSheet) -> Sequence[FoundKind]:
-    """Return the kinds that concern more than half of the rows: one sentence says it for all of them."""
+    """Return the kinds that affect more than half of the rows, so that one sentence covers them all."""
     return [one for one in result.kinds if one.rows >= _FEW_ROWS and 2 * one.rows > result.rows]
 
 
@@ -307,7 +307,7 @@ def mend(visit: Visit) -> Response:
 
 
 def mend_kind(visit: Visit) -> Response:
-    """Correct all cells of one kind that have one answer."""
+    """Correct all cells of one kind that have a single possible correction."""
     code = visit.form.get("kind", "")
     with changing(visit) as found:
         readable(visit, found)
@@ -329,7 +329,7 @@ def mend_kind(visit: Visit) -> Response:
 
 
 def leave_out(visit: Visit) -> Response:
-    """Leave a row out, or take it back: the form says which of the two."""
+    """Leave a row out or put it back, as the form says."""
     with changing(visit) as found:
         result, row, is_out = readable(visit, found), _row(visit), visit.form.get("out") == "yes"
         _cell(found, row, result.columns[0])
@@ -345,7 +345,7 @@ def leave_out(visit: Visit) -> Response:
 
 
 def repeats_meant(visit: Visit) -> Response:
-    """Note that the sheet is meant to repeat the batch that the page named."""
+    """Record that the sheet is meant to repeat the batch named by the page."""
     with changing(visit) as found:
         repeat = readable(visit, found).repeat
         if repeat is None or repeat.batch != visit.form.get("batch"):
@@ -371,7 +371,7 @@ def remove_sheet(visit: Visit) -> Response:
 
 
 def mending_of(found: PayoutFolder) -> Mending:
-    """Return the corrections of a sheet. Raises `PageNotFound` for one that could not be read at all."""
+    """Return the corrections of a sheet. Raises `PageNotFound` if it could not be read at all."""
     mending = found.mending
     if mending is None:
         raise PageNotFound(say("The sheet could not be read."))
@@ -379,7 +379,7 @@ def mending_of(found: PayoutFolder) -> Mending:
 
 
 def _same_file(visit: Visit, found: PayoutFolder) -> Mending:
-    """Return the corrections of the file that the page showed. Raises `PageOutdated` for another file."""
+    """Return the corrections of the file shown by the page. Raises `PageOutdated` for another file."""
     mending = mending_of(found)
     if visit.form.get("file") != mending.sheet_sha256:
         raise PageOutdated(say("Another file has been uploaded since this page was opened. Reload the page."))
@@ -387,7 +387,7 @@ def _same_file(visit: Visit, found: PayoutFolder) -> Mending:
 
 
 def _answers(found: PayoutFolder, code: str) -> pl.DataFrame:
-    """Return the cells of a kind that have one answer, as they are now."""
+    """Return the cells of a kind that have a single possible correction, as they are now."""
     return _found(found).filter(pl.col("is_defect") & (pl.col("code") == code) & pl.col("correction").is_not_null())
 
 
@@ -401,7 +401,7 @@ def _digest_of_row(found: PayoutFolder, row: int) -> str:
 
 
 def digest_of_texts(texts: Mapping[str, Any]) -> str:
-    """Return a digest of a row's texts: a form carries that of the page that it was on."""
+    """Return a digest of a row's texts, by which a form names the version on its page."""
     return hashlib.sha256(json.dumps(list(texts.items())).encode()).hexdigest()[:32]
 
 
@@ -413,9 +413,9 @@ def _row(visit: Visit) -> int:
 
 
 def _back(visit: Visit, *, did: str = "", row: int = 0, column: str = "") -> Response:
-    """Lead back to the rows that the form was on, to the next red cell, with a word about the correction.
+    """Redirect to the form's rows, at the next red cell, with a sentence about the correction.
 
-    Without an anchor: where an address has one, a browser does not put the focus into the cell.
+    The address has no anchor, because a browser would then not put the focus into the cell.
     """
     shown = {name: visit.form.get(name) for name in ("kind", "after")} | {"did": did, "row": row, "column": column}
     query = urlencode({name: value for name, value in shown.items() if value})
@@ -434,7 +434,7 @@ def _found(found: PayoutFolder) -> pl.DataFrame:
 
 
 def cell_texts(found: PayoutFolder, rows: Sequence[int]) -> Mapping[int, Mapping[str, str | None]]:
-    """Return the cells of some rows, as they are now."""
+    """Return the present cells of some rows."""
     wanted = pl.scan_parquet(found.path / ROWS).filter(pl.col("row").is_in(list(rows))).collect()
     return {line["row"]: line for line in wanted.iter_rows(named=True)}
 
@@ -447,7 +447,7 @@ def _cell(found: PayoutFolder, row: int, column: str) -> str | None:
 
 
 def _rows(found: PayoutFolder, result: CheckedSheet, kind: str, after: int) -> Sequence[ShownRow]:
-    """Return the rows of one kind after a row, one more than a page has."""
+    """Return the rows of one kind after a row, one more than fits on a page."""
     everything, left_out = _found(found), set(result.left_out)
     is_mended = {(row, column) for row, column in result.mended}
     if kind == _TO_MEND:
@@ -492,7 +492,7 @@ def _shown_cell(
 
 
 def _edits(found: PayoutFolder, result: CheckedSheet) -> Sequence[ShownEdit]:
-    """Return the mended cells, by row and column."""
+    """Return the corrected cells, by row and column."""
     return [
         ShownEdit(edit.row, result.headings.get(edit.column, edit.column), edit.was, edit.now, edit.by, edit.at)
         for edit in sorted(mending_of(found).edits, key=lambda one: (one.row, one.column))

@@ -1,4 +1,4 @@
-"""A new payout: the upload of a sheet, how it is read, and the totals that its maker expects."""
+"""A new payout: the upload of a sheet, how to read it, and the totals that its maker expects."""
 
 import re
 import shutil
@@ -54,7 +54,7 @@ from paygw_batch.sheet.write.template import write_template
 
 _MAX_TITLE = 80
 SAMPLE = "payroll-november.csv"
-"""The name of the sample sheet that `tooling/demo --console` makes."""
+"""The name of the sample sheet that `tooling/demo --console` creates."""
 _AT_ONCE = 1024 * 1024
 _STATED_SUM = re.compile("([A-Z]{3})[ =:]+([0-9.,\u202f\u00a0 ]+)")
 _SEPARATORS = "[,\u202f\u00a0 ]"
@@ -70,17 +70,17 @@ class NewPayoutPage(Page):
     template: ClassVar[str] = "new.html"
 
     number: str
-    """The name of the folder to come: the form sent twice makes one."""
+    """The name of the future folder, so that a form sent twice creates one."""
     most_mib: int
     most_rows: int
     countries: Sequence[tuple[str, str]]
     has_workbooks: bool
     has_sample: bool
-    """Whether a sample sheet can be taken from the page: in the sandbox of the demonstration."""
+    """Whether the page offers a sample sheet: in the demonstration's sandbox."""
 
 
 def _sample(visit: Visit) -> Path | None:
-    """Return the sample sheet beside the configuration of a sandbox; None if there is none."""
+    """Return the sample sheet beside a sandbox's configuration; None if there is none."""
     path = visit.console.config.with_name(SAMPLE)
     return path if visit.console.settings.uses_sandbox and path.is_file() else None
 
@@ -130,7 +130,7 @@ def download_template(visit: Visit) -> Response:
 
 
 def upload(visit: Visit) -> Response:
-    """Keep the sheet, check it, and lead to the results. The form sent twice leads to the same sheet."""
+    """Store the sheet, check it, and redirect to the results. A form sent twice leads to the same sheet."""
     rows, sums = _stated(visit)
     number = visit.form.get("number", "")
     number = number if is_folder_name(number) else new_folder_name()
@@ -156,7 +156,7 @@ def upload(visit: Visit) -> Response:
 
 
 def upload_again(visit: Visit) -> Response:
-    """Put a corrected file in the place of the sheet. It is read as before; rows that are the same stay left out."""
+    """Replace the sheet with a corrected file. It is read in the same way; unchanged rows stay left out."""
     with changing(visit) as found, _kept(visit) as (name, content):
         if found.has_sheet(name, content):
             return visit.go_to(f"/sheets/{found.number}")
@@ -173,12 +173,12 @@ def upload_again(visit: Visit) -> Response:
 
 
 def choose_reading(visit: Visit) -> Response:
-    """Read the sheet otherwise: another worksheet, another reference, other meanings of its headings."""
+    """Read the sheet in another way: with another worksheet, reference, or meaning of its headings."""
     with changing(visit) as found:
         result, uploaded, mending = checked(visit, found), found.uploaded, mending_of(found)
         worksheet = visit.form.get("worksheet", uploaded.worksheet or "").strip() or None
         encoding = _encoding(visit, result, uploaded)
-        if (worksheet, encoding) != (uploaded.worksheet, uploaded.encoding):  # it has other rows, or other texts
+        if (worksheet, encoding) != (uploaded.worksheet, uploaded.encoding):  # the rows or the texts change
             mending = replace(mending, edits=(), left_out=())
         meant = _meant(visit, result)
         reference = visit.form.get("reference", uploaded.reference or "").strip() or None
@@ -197,7 +197,7 @@ def choose_reading(visit: Visit) -> Response:
 
 
 def _title(visit: Visit) -> str:
-    """Return the name that the payout is given; empty: it is called as its file. Raises `FieldRefused`."""
+    """Return the payout's name from the form; empty means the file's name. Raises `FieldRefused`."""
     title = visit.form.get("title", "").strip()
     if title and not (title.isprintable() and len(title) <= _MAX_TITLE):
         raise FieldRefused("title", say("A name is one line of at most {most} characters.", most=_MAX_TITLE))
@@ -205,7 +205,7 @@ def _title(visit: Visit) -> str:
 
 
 def _encoding(visit: Visit, result: Check, uploaded: UploadedSheet) -> str | None:
-    """Return the encoding that the form names. Raises `PageNotFound` for one that its page does not offer."""
+    """Return the encoding from the form. Raises `PageNotFound` if its page does not offer it."""
     encoding = visit.form.get("encoding", uploaded.encoding or "") or None
     offered = result.choices if isinstance(result, UnreadableSheet) and result.asks == Asked.ENCODING.value else ()
     if encoding not in {uploaded.encoding, *offered}:
@@ -214,7 +214,7 @@ def _encoding(visit: Visit, result: Check, uploaded: UploadedSheet) -> str | Non
 
 
 def state_totals(visit: Visit) -> Response:
-    """Note the control totals that the maker expects."""
+    """Record the control totals that the maker expects."""
     rows, sums = _stated(visit)
     with changing(visit) as found:
         if (rows, dict(sums)) == (found.uploaded.stated_rows, dict(found.uploaded.stated_sums)):
@@ -228,7 +228,7 @@ def state_totals(visit: Visit) -> Response:
 
 
 def download_marked(visit: Visit) -> Response:
-    """Return the sheet as a workbook: with everything that was mended here, and its red cells."""
+    """Return the sheet as a workbook, with all corrections made here, and its red cells."""
     found, console = folder(visit), visit.console
     readable(visit, found)
 
@@ -241,7 +241,7 @@ def download_marked(visit: Visit) -> Response:
 
 @contextmanager
 def _kept(visit: Visit) -> Iterator[tuple[str, Path]]:
-    """Yield the name of the uploaded file, and where it is kept; it is removed unless it was moved away."""
+    """Yield the uploaded file's name and temporary path; the file is removed unless it was moved away."""
     upload = visit.upload
     if upload is None or not upload.filename:
         raise FieldRefused("sheet", say("No file was chosen."), hint=say("Choose the sheet, and upload it again."))
@@ -266,7 +266,7 @@ def _left_out_cells(found: PayoutFolder, mending: Mending) -> Mapping[int, Mappi
 def _leave_out_again(
     visit: Visit, found: PayoutFolder, before: Mending, cells: Mapping[int, Mapping[str, str | None]]
 ) -> None:
-    """Leave the rows out that were left out of the file before, if they are the same in this one."""
+    """Leave out again the rows that were left out of the previous file, if they are the same in this one."""
     if not cells or isinstance(checked(visit, found), UnreadableSheet):
         return
     now = cell_texts(found, list(cells))
@@ -276,7 +276,7 @@ def _leave_out_again(
 
 
 def _meant(visit: Visit, result: Check) -> Mapping[str, str]:
-    """Return the chosen meaning of each heading. Raises `PageNotFound` for a column that there is not."""
+    """Return the chosen meaning of each heading. Raises `PageNotFound` for an unknown column."""
     form = visit.form
     places = [place for place in range(SHOWN_HEADINGS) if f"heading-{place}" in form]
     meant = {form[f"heading-{place}"]: form.get(f"column-{place}", "") for place in places}
@@ -286,13 +286,13 @@ def _meant(visit: Visit, result: Check) -> Mapping[str, str]:
 
 
 def _read_now(result: Check, headings: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the meaning that these headings have as the sheet is read now."""
+    """Return the present meaning of these headings."""
     known = {one.heading: one.column for one in result.guesses if one.is_known}
     return {heading: known.get(heading, "") for heading in headings}
 
 
 def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
-    """Return the control totals of a form: rows, and the sum of each currency. Raises `FieldRefused` for other text."""
+    """Return a form's control totals: rows, and the sum of each currency. Raises `FieldRefused` for other text."""
     rows = _without_separators(visit.form.get("stated_rows", "").strip())
     if not (rows == "" or (rows.isascii() and rows.isdigit() and len(rows) <= _MAX_ROWS_DIGITS)):
         raise FieldRefused("stated_rows", say("Write the number of rows as a plain number, such as 1200."))
@@ -311,5 +311,5 @@ def _stated(visit: Visit) -> tuple[int | None, Mapping[str, str]]:
 
 
 def _without_separators(number: str) -> str:
-    """Return a number without its separators, as the pages show them or as many people write them: `1,200.50`."""
+    """Return a number without separators, as the pages or many people write them: `1,200.50`."""
     return re.sub(_SEPARATORS, "", number) if _GROUPED.fullmatch(number) else number

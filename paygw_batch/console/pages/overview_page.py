@@ -31,7 +31,7 @@ _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True, slots=True)
 class NeededAct:
-    """Something that waits for the person who looks: where it is, and why."""
+    """Something that waits for the viewer: its address, and why."""
 
     path: str
     name: str
@@ -40,19 +40,19 @@ class NeededAct:
 
 @dataclass(frozen=True, slots=True)
 class ListedPayout:
-    """A payout in the list. `by` prepared it here; empty: it was started elsewhere."""
+    """A payout in the list. `by` prepared it here; empty if it was started elsewhere."""
 
     record: BatchRecord
     name: str
     by: str
     counts: Mapping[str, int]
     sums: Sequence[tuple[str, str]]
-    """Currency and sum of its rows."""
+    """The currency and sum of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The payouts that a person looks for: words of the name or of who prepared it, days, a state."""
+    """A search for payouts: words of the name or of who prepared it, days, a state."""
 
     words: str
     since: str
@@ -61,7 +61,7 @@ class Search:
 
     @classmethod
     def of(cls, visit: Visit) -> "Search":
-        """Return the search that the address says."""
+        """Return the search in the address."""
         days = [visit.query(name) for name in ("since", "until")]
         since, until = (day if _DAY.fullmatch(day) else "" for day in days)
         state = visit.query("state")
@@ -69,11 +69,11 @@ class Search:
 
     @property
     def is_any(self) -> bool:
-        """Whether anything is looked for."""
+        """Whether there are any search criteria."""
         return any((self.words, self.since, self.until, self.state))
 
     def has_record(self, record: BatchRecord, uploaded: UploadedSheet | None) -> bool:
-        """Whether a payout has the words and the days; which states its rows have is counted later."""
+        """Whether a payout matches the words and the days; its rows' states are counted later."""
         texts = [record.sheet_name, *([] if uploaded is None else [uploaded.called, uploaded.by])]
         found = all(any(word in text.casefold() for text in texts) for word in self.words.casefold().split())
         day = day_of(record.opened_at)
@@ -82,7 +82,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class OverviewPage(Page):
-    """The payouts, and those that need the person who looks."""
+    """The payouts, and those that need the viewer."""
 
     template: ClassVar[str] = "overview.html"
 
@@ -94,9 +94,9 @@ class OverviewPage(Page):
     shown_states: Sequence[str]
     pages: Sequence[PageLink]
     totals: Mapping[str, Mapping[str, str]]
-    """Currency -> state -> sum, of all payouts that are shown."""
+    """The sums of all payouts shown, by currency and state."""
     states: Sequence[str]
-    """The states that a sum is in."""
+    """The states that have a sum."""
     notes: Sequence[str]
     """The journal's notes."""
 
@@ -158,12 +158,12 @@ def _line(one: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
 
 
 def _prepared(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
-    """Yield the payouts in preparation that the journal does not have yet, the newest first."""
+    """Yield the payouts in preparation that are not in the journal yet, newest first."""
     folders = (one for one in all_folders(visit.console.directory) if not _is_opened(one.checked, opened))
     for found in islice(folders, PAYOUTS_A_PAGE):
         it, uploaded = PlanAgreement(visit, found), found.uploaded
         progress = progress_of(journal, it)
-        if progress.stage is not Stage.DONE:  # else it was opened while this looked
+        if progress.stage is not Stage.DONE:  # otherwise it was opened meanwhile
             yield listed(it, progress, uploaded.called, uploaded.at)
 
 
@@ -172,19 +172,19 @@ def _is_opened(result: Check | None, opened: Collection[str]) -> bool:
 
 
 def _asked(found: Sequence[ListedAgreement]) -> Iterator[NeededAct]:
-    """Yield the payouts in preparation and the orders that wait for this very person."""
+    """Yield the payouts in preparation and the orders that wait for this person."""
     for one in found:
         if one.needs:
             yield NeededAct(one.path, one.name, [one.needs])
 
 
 def _counts(one: ListedBatch) -> Mapping[str, int]:
-    """Return how many rows are in each state, in the order of the pages."""
+    """Return the number of rows in each state, in the pages' order."""
     return {name: one.states[name] for name in STATES_SHOWN if one.states.get(name)}
 
 
 def _totals(listed: Sequence[ListedBatch]) -> Mapping[str, Mapping[str, str]]:
-    """Return the sums of all payouts that are shown: a row that two of them cover counts once."""
+    """Return the sums of all payouts shown; a row covered by two of them counts once."""
     once = counted_once((tally for one in listed for tally in one.tallies), (t for one in listed for t in one.known))
     being_sent = list({row.instruction: row for one in listed for row in one.being_sent}.values())
     return totals_of(once, minor_units_by_currency(), being_sent)

@@ -20,12 +20,12 @@ from paygw_batch.wiring.journal import journal_for_planning
 
 _SHORTEST = 2
 SHOWN_PAYMENTS = 100
-"""The maximum number of payments on a page: for a person with more of them, type more of the name."""
+"""The maximum number of payments on a page; for a person with more of them, type more of the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PayeePage(Page):
-    """The payments that fit a name, a number or an order id."""
+    """The payments that match a name, a number or an order id."""
 
     template: ClassVar[str] = "payee.html"
 
@@ -35,12 +35,12 @@ class PayeePage(Page):
     found: Sequence[tuple[Payee, str, FoundPayment]]
     """Each payment with its payee and its state."""
     has_advice: bool
-    """Whether one person was paid, to whom a remittance advice can be handed."""
+    """Whether exactly one person was paid, who can be given a remittance advice."""
     account: Callable[[str], str]
 
 
 def find_payee(visit: Visit) -> Response:
-    """Show the payments that fit a name, a number or an order id."""
+    """Show the payments that match a name, a number or an order id."""
     typed = visit.query("text").strip()
     found = _found(visit, typed)
     people = {payee_of(one.form, one.fields).person for one in found}
@@ -57,7 +57,7 @@ def find_payee(visit: Visit) -> Response:
 
 
 def remittance_advice(visit: Visit) -> Response:
-    """Return the remittance advice for the one person that a text fits. Others' payments are in none."""
+    """Return the remittance advice for the only person that a text matches. It never has other people's payments."""
     typed = visit.query("text").strip()
     found = _found(visit, typed)
     paid = _paid(found)

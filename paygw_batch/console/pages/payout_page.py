@@ -1,4 +1,4 @@
-"""One payout while it runs and after it: progress, totals, rows by page; one row with its story; its files."""
+"""A payout during and after its run: progress, totals, pages of rows; one row with its history; its files."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,12 +60,12 @@ _DEEDS: Mapping[str, str] = {
 }
 _SIGNED: Mapping[str, str] = {"prepared": mark("Prepared"), "approved": mark("Approved")}
 MAX_DEEDS = 50
-"""The maximum number of acts of people on a page: the newest."""
+"""The maximum number of people's actions on a page, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownEntry:
-    """An act of a person, in the words of the pages."""
+    """A person's action, in the words of the pages."""
 
     what: str
     at: str
@@ -76,7 +76,7 @@ class ShownEntry:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """Something that happened to a row. `reply` is the gateway's answer as it came."""
+    """An event in a row's history. `reply` is the gateway's raw answer."""
 
     at: str
     what: str
@@ -87,7 +87,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class ShownStep:
-    """A person's task with a row."""
+    """A person's next task for a row."""
 
     heading: str
     sentences: Sequence[str]
@@ -96,7 +96,7 @@ class ShownStep:
 
 @dataclass(frozen=True, slots=True)
 class ShownRun:
-    """The run of a payout, with its actions. A form carries `name`: the run that its page showed."""
+    """The run of a payout, with its actions. A form carries `name`, the run shown by its page."""
 
     name: str
     is_running: bool
@@ -107,7 +107,7 @@ class ShownRun:
 
 @dataclass(frozen=True, slots=True)
 class LivePayout(Page):
-    """The part of a payout that moves while it runs."""
+    """The part of a payout that changes during a run."""
 
     template: ClassVar[str] = "payout_live.html"
 
@@ -115,7 +115,7 @@ class LivePayout(Page):
     run: ShownRun
     is_finished: bool
     pace: str
-    """How fast rows get their answers, and how long that takes; empty while it is not known."""
+    """How fast rows get answers and how long the rest takes; empty while unknown."""
     bar: Sequence[tuple[str, float, float]]
     """State, start and width of each part of the bar, in thousandths."""
     shown_states: Sequence[str]
@@ -127,13 +127,13 @@ class LivePayout(Page):
     rows: Sequence[FollowedRow]
     pages: Sequence[PageLink]
     seen: str
-    """The same while nothing that the page shows has changed."""
+    """A value that stays the same while nothing on the page changes."""
     account: Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
 class PayoutPage(LivePayout):
-    """A payout while it runs and after it."""
+    """A payout during and after its run."""
 
     template: ClassVar[str] = "payout.html"
 
@@ -144,7 +144,7 @@ class PayoutPage(LivePayout):
 
 @dataclass(frozen=True, slots=True)
 class RowPage(Page):
-    """One row of a payout, with its story."""
+    """One row of a payout, with its history."""
 
     template: ClassVar[str] = "row.html"
 
@@ -177,7 +177,7 @@ def payout(visit: Visit) -> Response:
 
 
 def progress(visit: Visit) -> Response:
-    """Show the part of a payout that moves; nothing (204) while it has not moved since the browser's last look."""
+    """Show the changing part of a payout; 204 if nothing has changed since the browser's last look."""
     if visit.query("seen") == visit.console.counts.seen(visit.path("batch"), language()):
         return Response(status_code=204)
     with journal_for_planning(visit.console.settings) as journal:
@@ -223,7 +223,7 @@ def _followed(visit: Visit, journal: JournalReader, record: BatchRecord, *, is_p
 
 
 def _seen(visit: Visit, followed: FollowedBatch) -> str:
-    """Return a text that is the same while nothing that the page shows has changed."""
+    """Return a value that stays the same while nothing on the page changes."""
     text = repr((sorted(followed.counts.items()), sorted(followed.sums.items()), _run(visit, followed)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -260,7 +260,7 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> Liv
 
 
 def _run(visit: Visit, followed: FollowedBatch) -> ShownRun:
-    """Return whether a payout is running or waits, and whether it can be paused or continued."""
+    """Return whether a payout is running or waiting, and whether it can be paused or continued."""
     run = started_run(visit.console.directory / RUNS, followed.record.batch)
     is_alive, is_left = run is not None and run.is_alive, bool(followed.counts.get("ready"))
     holder = None if followed.running is None else followed.running.pid
@@ -273,7 +273,7 @@ def _run(visit: Visit, followed: FollowedBatch) -> ShownRun:
             else say("Another payout is running. This one continues when it finishes.")
         )
     elif is_alive and not is_running:
-        # Every row has an answer, but a run that tries some of them again may not have released them yet.
+        # Every row has an answer, but a run that retries some of them may not have released them yet.
         waits = say("The run is starting, or writing its files.")
     return ShownRun(
         name=run_shown(run),
@@ -285,7 +285,7 @@ def _run(visit: Visit, followed: FollowedBatch) -> ShownRun:
 
 
 def pause(visit: Visit) -> Response:
-    """Have the run of a payout that the page showed send nothing new."""
+    """Stop the payout's run, as shown by the page, from sending anything new."""
     batch, shown = _known_batch(visit), visit.form.get("run", "")
     run = pause_run(visit.console.directory / RUNS, batch, shown)
     if run_shown(run) != shown:
@@ -294,7 +294,7 @@ def pause(visit: Visit) -> Response:
 
 
 def continue_payout(visit: Visit) -> Response:
-    """Send the rows of a payout that are not sent yet, in another process."""
+    """Send the unsent rows of a payout, in another process."""
     batch, console = _known_batch(visit), visit.console
     runs = console.directory / RUNS
     with made_once(f"continue {batch}"):
@@ -322,7 +322,7 @@ def _known_batch(visit: Visit) -> str:
 
 
 def _pace(visit: Visit, followed: FollowedBatch) -> str:
-    """Return a sentence about the rate of a run and the time that is left."""
+    """Return a sentence about the rate of a run and the remaining time."""
     rate = visit.console.counts.rate(followed.record.batch, followed.answered)
     if rate <= 0 or not followed.is_sending:
         return ""
@@ -338,7 +338,7 @@ def _pace(visit: Visit, followed: FollowedBatch) -> str:
 
 
 _MINUTE_S, _HOUR_S = 90, 5400
-"""From here on a time is shown in minutes, and in hours."""
+"""A time longer than these is shown in minutes, or in hours."""
 _FAST = 10
 
 
@@ -354,7 +354,7 @@ def _bar(followed: FollowedBatch) -> Iterator[tuple[str, float, float]]:
 
 
 def _deed(entry: HistoryEntry) -> ShownEntry:
-    """Return an act of a person in the words of the pages: without the login, the plan and the batch of a record."""
+    """Return a person's action in the words of the pages, without the record's login, plan and batch."""
     what, at, by = say(_DEEDS.get(entry.kind, entry.kind)), entry.at, name_in(entry.by)
     said = recorded(entry.said, is_for_officers=True)
     match code_of(entry.said):
@@ -376,7 +376,7 @@ def _happened(visit: Visit, story: FollowedRowHistory) -> Iterator[Happened]:
             standing.intended_at, say("Sent"), standing.attempt, say("order {order}", order=standing.sent_orderid or "")
         )
     for reply in story.replies:
-        # An auditor sees accounts by their last digits, and a raw reply can repeat one.
+        # An auditor only sees the last digits of accounts, and a raw reply can repeat one.
         text = "" if visit.member.is_masked else f"{reply.reply.head}\n\n{reply.reply.body.decode(errors='replace')}"
         yield Happened(reply.at, say("The gateway answered"), reply.attempt, "", text)
     for entry in story.history:
@@ -400,7 +400,7 @@ _OUTCOMES: Mapping[str, str] = {
 
 
 def _shown_step(step: NextStep) -> ShownStep:
-    """Return the next step about a row in the words of the pages."""
+    """Return the next step for a row in the words of the pages."""
     row = step.row
     order = row.sent_orderid or row.client_orderid
     match step.step:

@@ -1,4 +1,4 @@
-"""People, keys, health and the audit trail: to read only. The configuration file alone changes them."""
+"""People, keys, health and the audit trail, read-only. Only the configuration file changes them."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ _CHECKS: Mapping[str, str] = {
     "doctor": mark("Configuration, key, clock, journal and connection"),
     "verify": mark("The whole journal, replayed"),
 }
-"""The commands by which the program checks itself, and what they look at."""
+"""The commands by which the program checks itself, and the subject of each."""
 HEALTH = "health"
-"""The folder of the checks, among those of the pages."""
+"""The folder for health checks, among those of the pages."""
 ACTS_NOTED = mark_all(
     "sign in",
     "sign out",
@@ -117,9 +117,9 @@ class ShownAct:
 
 @dataclass(frozen=True, slots=True)
 class OwnCheck:
-    """A check of the program by itself: the last one from these pages. `at` is empty: there was none.
+    """The program's last check of itself from these pages. `at` is empty if there was none.
 
-    `findings` are the single checks that did not end well: what was looked at, and what was found.
+    `findings` are the individual checks that failed: their subject, and what they found.
     """
 
     name: str
@@ -134,7 +134,7 @@ class OwnCheck:
 
 @dataclass(frozen=True, slots=True)
 class JournalHealth:
-    """The journal as the page shows it. `ahead_s` is its clock beside the gateway's; None: not known."""
+    """The journal as the page shows it. `ahead_s` is its clock compared with the gateway's; None if unknown."""
 
     facts: int
     newest_time: str | None
@@ -148,17 +148,17 @@ class PeopleAndHealthPage(Page):
     template: ClassVar[str] = "people.html"
 
     members: Sequence[tuple[Member, Sequence[str]]]
-    """Each person with the fingerprints of the keys."""
+    """Each person with the fingerprints of their keys."""
     needed: int
     expires_h: float
     endpoint: str
     journal: JournalHealth | None
-    """None if there is no journal that can be read."""
+    """None if there is no readable journal."""
     running: LockHolder | None
     is_file: bool
-    """Whether the journal is a file, which `backup` copies, and which one machine alone sends from."""
+    """Whether the journal is a file, which `backup` copies and only one machine sends from."""
     copied_at: str | None
-    """When it was copied last; None: that is not known."""
+    """When it was last copied; None if unknown."""
     checks: Sequence[OwnCheck]
     entries: Sequence[ShownAct]
     pages: Sequence[PageLink]
@@ -167,7 +167,7 @@ class PeopleAndHealthPage(Page):
 
 
 def people_and_health(visit: Visit) -> Response:
-    """Show who may do which act, with the fingerprints of their keys, and how the program is."""
+    """Show each person's permissions and key fingerprints, and the program's health."""
     console, settings = visit.console, visit.console.settings
     keys: dict[Member, list[str]] = defaultdict(list)
     for key, owner in console.access.keys.items():
@@ -207,7 +207,7 @@ def people_and_health(visit: Visit) -> Response:
 
 
 def check_program(visit: Visit) -> Response:
-    """Have the program check itself, in another process: a journal of a million rows takes a while."""
+    """Have the program check itself in another process, because a journal of a million rows takes a while."""
     name, console = visit.form.get("check", ""), visit.console
     if name not in _CHECKS:
         raise PageNotFound(say("There is no such check."))
@@ -243,7 +243,7 @@ def _shown_act(entry: AuditEntry, about: Callable[[str], str]) -> ShownAct:
 
 
 def _about(visit: Visit, journal: JournalReader) -> Callable[[str], str]:
-    """Return how the thing of an entry is called: its sheet, the row, the column."""
+    """Return a function that names an entry's subject: its sheet, row and column."""
     called = called_in(visit.console)
 
     def parts(thing: str) -> Iterator[str]:

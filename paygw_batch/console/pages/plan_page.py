@@ -75,7 +75,7 @@ from paygw_batch.wiring.approvals import required_policy
 from paygw_batch.wiring.journal import journal_for_planning
 
 SHOWN_FINDINGS = 200
-"""The maximum number of changes of one kind on a page; the most dangerous are first."""
+"""The maximum number of changes of one kind on a page, most dangerous first."""
 PEOPLE_A_PAGE = 50
 """The maximum number of people on a page."""
 _OPEN_AT_FIRST = 3
@@ -116,7 +116,7 @@ class PlanAgreement(Agreement[PlanDocument]):
 
     @classmethod
     def find(cls, visit: Visit) -> Self | None:
-        """Return the plan of a sheet, which is checked first; None if there is no such sheet."""
+        """Return the plan of a sheet after checking it; None if there is no such sheet."""
         found = PayoutFolder.named(visit.console.directory, visit.path("sheet"))
         if found is None:
             return None
@@ -124,17 +124,17 @@ class PlanAgreement(Agreement[PlanDocument]):
         return cls(visit, found)
 
     def draft(self) -> PlanDocument | None:
-        """Return the plan as its maker has yet to sign it; None while the sheet cannot be paid."""
+        """Return the unsigned plan; None while the sheet cannot be paid."""
         return self.folder.draft
 
     @property
     def needed(self) -> int:
-        """The number of other people who have to approve: 0 for small sums."""
+        """The number of other people who must approve: 0 for small sums."""
         policy, document = required_policy(self.visit.console.settings), self.document or self.draft()
         return policy.needed if document is not None and needs_approval(document.content, policy) else 0
 
     def stage_by_itself(self, journal: JournalReader) -> Stage | None:
-        """Return that a payout is started, or that there is nothing to sign yet."""
+        """Return whether a payout has started, or has nothing to sign yet, as a stage."""
         if self.document is not None and any(one.batch == self.batch for one in journal.batches()):
             return Stage.DONE
         if self.checked is None or not self.checked.is_ready:
@@ -143,7 +143,7 @@ class PlanAgreement(Agreement[PlanDocument]):
         return Stage.STARTING if is_starting else None
 
     def changed(self, stage: Stage | None = None) -> PageOutdated:
-        """Return the error about a form of another plan than the present one, with the differences."""
+        """Return the error for a form about another plan than the present one, with the differences."""
         if stage in {Stage.STARTING, Stage.DONE}:
             return PageOutdated(say(STARTED))
         if self.sent_back:
@@ -153,27 +153,27 @@ class PlanAgreement(Agreement[PlanDocument]):
         return PageOutdated(say("This payout was changed and signed again since this page was opened."))
 
     def write(self, document: PlanDocument) -> None:
-        """Keep the signed plan."""
+        """Store the signed plan."""
         super().write(document)
         console = self.visit.console
         notices = plan_notices(console.settings, document, self.page)
         add_notices(console.settings, notices)
         self.folder.note(replace(self.folder.uploaded, sent_back=""))
         if notices:
-            # A process of its own: a slow mail server must not hold up the page. Cron sends what this one does not.
+            # In a separate process, so that a slow mail server does not hold up the page. Cron sends what it leaves.
             command = [*console.program, "--json", "notices", "send"]
             runs, by = console.directory / RUNS, self.visit.member.name
             with suppress(OSError):  # the plan is signed, even if this host cannot start a process
                 start_run(runs, "notices", command, by=by, environ=self.visit.environ)
 
     def draft_again(self, sent_back: str = "") -> None:
-        """Take the plan away, and have the sheet checked again: that drafts a new one."""
+        """Remove the plan, and have the sheet checked again, which drafts a new one."""
         self.folder.forget_plan(sent_back)
         self.folder.forget_check()
         checked_or_reading(self.visit, self.folder)
 
     def start(self) -> StartedRun:
-        """Start the run that opens the payout and sends it, in another process."""
+        """Start the run that opens and sends the payout, in another process."""
         console, found, uploaded = self.visit.console, self.folder, self.folder.uploaded
         command = [*console.program, "--json", "submit", str(found.sheet), "--wait", "--skip-invalid", "--force"]
         command += ["--plan", str(found.plan_file), "--mended", str(found.mending_file)]
@@ -195,7 +195,7 @@ class PlanAgreement(Agreement[PlanDocument]):
 
 @dataclass(frozen=True, slots=True)
 class ShownDifference:
-    """A difference as the page shows it: a changed account as the old one and the new one, in pieces."""
+    """A difference as the page shows it; a changed account as the old and the new one, in pieces."""
 
     finding: PlanFinding
     accounts: Sequence[Sequence[Piece]]
@@ -204,7 +204,7 @@ class ShownDifference:
 
 @dataclass(frozen=True, slots=True)
 class ShownChanges:
-    """The differences of one kind: their number, and the most dangerous of them."""
+    """The differences of one kind: their number, and the most dangerous ones."""
 
     kind: KindOfDifference
     differences: Sequence[ShownDifference]
@@ -221,13 +221,13 @@ class ShownWarnings:
 
 
 def page_sentence(one: PlanFinding) -> str:
-    """Return a finding as a sentence of the pages: times in their zone, columns in words."""
+    """Return a finding as a sentence for the pages, with times in their zone and columns in words."""
     column = label_of(one.column) if one.code == MEANT and one.column else one.column
     return sentence_of(_as_shown(one).model_copy(update={"column": column}))
 
 
 def _as_shown(one: PlanFinding) -> PlanFinding:
-    """Return a finding with its times, days and amounts as the pages show them."""
+    """Return a finding with times, days and amounts formatted for the pages."""
     shown = {"at": when(one.at), "before_at": day(one.before_at), "first_at": day(one.first_at)}
     shown |= {"before": with_separators(one.before), "first_amount": with_separators(one.first_amount)}
     return one.model_copy(update=shown)
@@ -247,7 +247,7 @@ class PlanPage(Page):
     """Currency, people and sum."""
     payable: int
     known: int
-    """Rows that an earlier payout has: they are not sent again."""
+    """Rows that are in an earlier payout, and are not sent again."""
     repeats_meant: str
     comparison: str
     """The number of people who were paid before."""
@@ -256,12 +256,12 @@ class PlanPage(Page):
     left_out: Sequence[PlanFinding]
     left_out_sums: Sequence[tuple[str, int, str]]
     people: Sequence[ListedPayee]
-    """The first page of everybody who is paid."""
+    """The first page of everyone who is paid."""
     meant: Sequence[PlanFinding]
     """The columns that were given another meaning."""
     warnings: Sequence[ShownWarnings]
     account: Callable[[str], str]
-    """How this person sees an account."""
+    """Formats an account for this person."""
     difference: Callable[[str], str] = difference_word
     sentence: Callable[[PlanFinding], str] = page_sentence
     warning_line: Callable[[PlanFinding], str] = warning_line
@@ -312,14 +312,14 @@ def payout_plan(visit: Visit) -> Response:
 
 
 def _called(visit: Visit, journal: JournalReader, batch: str) -> str:
-    """Return how a batch is called; empty for none."""
+    """Return a batch's name for people; empty if there is none."""
     record = journal.batch(batch) if batch else None
     return batch if record is None else called_in(visit.console)(batch, record.sheet_name)
 
 
 @dataclass(frozen=True, slots=True)
 class PeoplePage(Page):
-    """The people whom a payout pays: those that fit the search, a page of them."""
+    """The people paid by a payout: a page of those that match the search."""
 
     template: ClassVar[str] = "plan_people.html"
 
@@ -336,7 +336,7 @@ class PeoplePage(Page):
 
 
 def payout_people(visit: Visit) -> Response:
-    """Show everybody whom a payout pays, a page at a time: searched by name or account, sorted as the person wants."""
+    """Show everyone paid by a payout, in pages, with a search by name or account and a choice of order."""
     found, document = _plan_to_look_at(visit)
     typed, order = visit.query("text").strip(), visit.query("order")
     wanted = plain_name(typed)
@@ -371,7 +371,7 @@ def payout_people(visit: Visit) -> Response:
 
 
 def download_people(visit: Visit) -> Response:
-    """Return everybody whom a payout pays as a CSV file."""
+    """Return everyone paid by a payout as a CSV file."""
     found, document = _plan_to_look_at(visit)
 
     def write(path: Path) -> str:
@@ -387,17 +387,17 @@ _ORDERS: Mapping[str, Callable[[ListedPayee], Any]] = {
     "name": lambda one: (plain_name(one.name), one.row),
     "row": lambda one: one.row,
 }
-"""The orders in which people are shown; without one, those with a difference come first."""
+"""The orders in which people can be listed; without one, those with a difference come first."""
 
 
 def _fits(one: ListedPayee, wanted: str, *, is_masked: bool) -> bool:
-    # A person who sees masked accounts must not find out the other digits by searching for them.
+    # Someone who sees masked accounts must not find the hidden digits by searching.
     account = masked(one.account).lstrip(".") if is_masked else one.account
     return wanted in plain_name(one.name) or wanted in account.casefold()
 
 
 def _plan_to_look_at(visit: Visit) -> tuple[PayoutFolder, PlanDocument]:
-    """Return the plan of a payout as it is signed, or drafted. Raises `PageNotFound` if the sheet has none."""
+    """Return a payout's plan, signed or drafted. Raises `PageNotFound` if the sheet has none."""
     it = PlanAgreement.required(visit)
     document = it.document or it.draft()
     if document is None:

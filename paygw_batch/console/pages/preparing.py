@@ -1,4 +1,4 @@
-"""Finds, locks and checks a payout in preparation, for all of its screens."""
+"""Finds, locks and checks a payout in preparation, for all of its pages."""
 
 import contextvars
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from paygw_batch.wiring.journal import journal_for_planning
 
 Check = CheckedSheet | UnreadableSheet
 _checks: dict[str, Thread] = {}
-"""The checks of large sheets that go on, by the number of the payout."""
+"""The running checks of large sheets, by payout number."""
 _starting = Lock()
 NO_SUCH_SHEET = mark("There is no such sheet. It may have been removed.")
 ONLY_MAKER = mark("Only {name}, who uploaded the sheet, can change it.")
@@ -33,7 +33,7 @@ STARTED = mark("This payout has already started, so its sheet can no longer be c
 
 
 def folder(visit: Visit) -> PayoutFolder:
-    """Return the payout in preparation of an address. Raises as `Visit.gone` says if there is none."""
+    """Return the payout in preparation at an address. Raises as `Visit.gone` says if there is none."""
     found = PayoutFolder.named(visit.console.directory, visit.path("sheet"))
     if found is None:
         raise visit.gone(say(NO_SUCH_SHEET))
@@ -42,8 +42,8 @@ def folder(visit: Visit) -> PayoutFolder:
 
 @contextmanager
 def changing(visit: Visit) -> Iterator[PayoutFolder]:
-    """Yield the payout of an address for a change: one at a time. Raises `ActRefused` unless the person may make it."""
-    with made_once(folder(visit).number):  # an address of nothing makes no lock
+    """Yield the payout at an address for one change at a time. Raises `ActRefused` unless the person may make it."""
+    with made_once(folder(visit).number):  # a wrong address creates no lock
         found = folder(visit)
         visit.require(Act.MEND, found.uploaded.by, say(ONLY_MAKER, name=found.uploaded.by))
         if found.plan is not None and (result := found.checked) is not None and is_started(visit, result):
@@ -52,20 +52,20 @@ def changing(visit: Visit) -> Iterator[PayoutFolder]:
 
 
 def require_version(visit: Visit, found: PayoutFolder) -> None:
-    """Raise `PageOutdated` unless the form is of a page that showed the sheet as it is now."""
+    """Raise `PageOutdated` unless the form's page showed the present sheet."""
     if visit.form.get("version") != found.version:
         raise PageOutdated(say("The sheet has been changed since this page was opened. Reload it and check again."))
 
 
 def checked(visit: Visit, found: PayoutFolder, *, to_sign: bool = False) -> Check:
-    """Return the result of the check of a sheet as it is now; it is checked where it was not.
+    """Return the result of checking the present sheet, checking it first if necessary.
 
-    The bytes of an upload are read first in a process with limits. A small sheet that was read there is read here after
-    that; of a large one, the corrected rows are judged again, and before its plan is shown (`to_sign`) it is checked as
-    a whole. A sheet that needs more than the limits is a result as well.
+    An upload is first read in a process with limits. After that, a small sheet is read here. For a large one, only the
+    corrected rows are checked again, and the whole sheet before its plan is shown (`to_sign`). A sheet that exceeds the
+    limits is a result too.
     """
     with made_once(found.number):
-        found = PayoutFolder(found.path)  # another visit may have changed it while this one waited
+        found = PayoutFolder(found.path)  # another visit may have changed it meanwhile
         if (result := _known(found, to_sign=to_sign)) is not None:
             return result
         key, console = own_key(visit.console, found.uploaded.by), visit.console
@@ -86,14 +86,14 @@ def checked(visit: Visit, found: PayoutFolder, *, to_sign: bool = False) -> Chec
 
 
 def _known(found: PayoutFolder, *, to_sign: bool) -> Check | None:
-    """Return the result of the check that was made, unless it was not enough to sign."""
+    """Return the result of an earlier check, unless it is not enough for signing."""
     result = found.checked
     is_enough = not to_sign or not isinstance(result, CheckedSheet) or result.is_drafted or not result.is_ready
     return result if is_enough else None
 
 
 def checked_or_reading(visit: Visit, found: PayoutFolder, *, to_sign: bool = False) -> Check | None:
-    """Return the result of the check, or None while a large sheet is checked: that goes on without anybody's page."""
+    """Return the result of the check, or None while a large sheet is being checked in the background."""
     if (result := _known(found, to_sign=to_sign)) is not None:
         return result
     if _is_small(found) or (found.checked is None and is_kept(found)):
@@ -110,7 +110,7 @@ def checked_or_reading(visit: Visit, found: PayoutFolder, *, to_sign: bool = Fal
 
 
 def readable(visit: Visit, found: PayoutFolder) -> CheckedSheet:
-    """Return the result of the check of a sheet that could be read. Raises `PageNotFound` for one that could not."""
+    """Return the check result of a readable sheet. Raises `PageNotFound` if it could not be read."""
     result = checked(visit, found)
     if isinstance(result, UnreadableSheet):
         raise PageNotFound(say("The sheet could not be read."))
@@ -122,14 +122,14 @@ def _is_small(found: PayoutFolder) -> bool:
 
 
 def opened_batch(visit: Visit, found: CheckedSheet) -> str | None:
-    """Return the batch of a checked sheet, where the journal has it by now."""
+    """Return the batch of a checked sheet if the journal has it by now."""
     with journal_for_planning(visit.console.settings) as journal:
         opened = journal.batch(found.batch)
         return None if opened is None else opened.batch
 
 
 def is_started(visit: Visit, found: Check) -> bool:
-    """Whether a payout is in the journal, or a run is about to write it there."""
+    """Whether a payout is in the journal, or a run is about to store it there."""
     if isinstance(found, UnreadableSheet):
         return False
     run = started_run(visit.console.directory / RUNS, found.batch)
@@ -137,7 +137,7 @@ def is_started(visit: Visit, found: Check) -> bool:
 
 
 def own_key(console: Console, name: str) -> PublicKey:
-    """Return the key with which a maker signs on these pages: the one in the sandbox's folder, or a passkey."""
+    """Return a maker's key for signing on these pages: the one in the sandbox's folder, or a passkey."""
     if (key := sandbox_key(console.settings, name)) is not None:
         return key.public
     people = listed_people(console.settings).listed
@@ -153,7 +153,7 @@ _BLOCK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadingPage(Page):
-    """A large sheet while it is read."""
+    """A large sheet while it is being read."""
 
     template: ClassVar[str] = "reading.html"
 
@@ -163,7 +163,7 @@ class ReadingPage(Page):
 
 
 def reading_page(visit: Visit, found: PayoutFolder) -> Response:
-    """Return the page while the sheet is read. A line of a text is a row, more or less."""
+    """Return the page shown while the sheet is read. A text has about one row a line."""
     size, rows = found.sheet.stat().st_size, 0
     if not found.sheet.name.lower().endswith((".xlsx", ".parquet")):
         with found.sheet.open("rb") as file:

@@ -1,6 +1,6 @@
-"""Signs people in by passkey, and out; makes a passkey by invitation; takes the language of the foot of a page.
+"""Signs people in by passkey, and out; creates a passkey by invitation; changes the language from a page's footer.
 
-In the sandbox a person can be chosen from a list, and nowhere else. A passkey that was made is shown, and not kept.
+Only in the sandbox can a person be chosen from a list. A new passkey is shown, and not stored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,11 +43,11 @@ class SignInPage(Page):
 
     members: Sequence[Member]
     passkey: Mapping[str, str] | None
-    """The parts of the form that asks for a passkey; None if the configuration names no address."""
+    """The parts of the form that asks for a passkey; None if no address is configured."""
     has_keys: bool
-    """Whether anybody's key is in the configuration."""
+    """Whether the configuration has anybody's key."""
     to: str
-    """The page that was asked for before; empty: the first one."""
+    """The page requested before; empty: the first one."""
     is_ended: bool
     """Whether a session of this browser has ended."""
     idle_min: float
@@ -55,7 +55,7 @@ class SignInPage(Page):
 
 
 def sign_in_page(visit: Visit) -> Response:
-    """Show the button for a passkey; in the sandbox also who may sign in."""
+    """Show the button for a passkey and, in the sandbox, the people who may sign in."""
     access = visit.console.access
     passkey = None
     if access.party is not None:
@@ -76,12 +76,12 @@ def sign_in_page(visit: Visit) -> Response:
 
 
 def session_left(visit: Visit) -> Response:
-    """Say for how many seconds the session goes on without a look; where it is not a poll, this is one."""
+    """Say for how many seconds the session continues if unused; a request that is not a poll counts as a use."""
     return PlainTextResponse("" if visit.session is None else str(int(visit.session.left_s)))
 
 
 def use_passkey(visit: Visit) -> Response:
-    """Sign in the person whose passkey signed."""
+    """Sign in the owner of the passkey that signed."""
     access, form = visit.console.access, visit.form
     nonce, signature, party = form.get("nonce", ""), signature_in(form), access.party
     begun = access.sign_ins.end(nonce)
@@ -99,7 +99,7 @@ def use_passkey(visit: Visit) -> Response:
 
 
 def choose_person(visit: Visit) -> Response:
-    """Sign in the person that was chosen from the list of the sandbox."""
+    """Sign in the person chosen from the sandbox's list."""
     if not visit.console.settings.uses_sandbox:
         raise ActRefused(say("You can choose a name from a list only in the sandbox."))
     member = next((one for one in visit.console.members if one.name == visit.form.get("name")), None)
@@ -118,7 +118,7 @@ _A_YEAR_S = 365 * 24 * 3600
 
 
 def choose_language(visit: Visit) -> Response:
-    """Remember the language, and lead back to the page. A language that there is not changes nothing."""
+    """Remember the language, and redirect to the page. An unknown language changes nothing."""
     chosen = visit.form.get("language", "")
     answer = visit.go_to(own_path(visit.form.get("back", "")) or "/")
     if chosen in languages():
@@ -135,12 +135,12 @@ def choose_language(visit: Visit) -> Response:
 
 
 _SHOWN = 22
-"""Of the token, as the authenticator's own name for the person: 16 bytes. It says nothing, and is another each time."""
+"""Part of the token, as the authenticator's name for the person: 16 bytes, meaningless, and new each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class InvitationPage(Page):
-    """The page on which an invited person makes a passkey."""
+    """The page on which an invited person creates a passkey."""
 
     template: ClassVar[str] = "invitation.html"
 
@@ -149,7 +149,7 @@ class InvitationPage(Page):
 
 
 def invited(visit: Visit) -> Response:
-    """Show the page on which a passkey is made."""
+    """Show the page for creating a passkey."""
     token, party = visit.path("token"), _party(visit)
     found = visit.console.access.invitations.invitation(token, visit.console.now())
     if found is None:
@@ -166,7 +166,7 @@ def invited(visit: Visit) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class NewPasskeyPage(Page):
-    """The passkey that was made: its line for the configuration."""
+    """A new passkey: its line for the configuration."""
 
     template: ClassVar[str] = "new_passkey.html"
 
@@ -176,7 +176,7 @@ class NewPasskeyPage(Page):
 
 
 def take_invitation(visit: Visit) -> Response:
-    """Show the line and the fingerprint of the passkey that was made, once."""
+    """Show the line and fingerprint of the new passkey, once."""
     token, form, console = visit.path("token"), visit.form, visit.console
     made = NewPasskey(form.get("client_data", ""), form.get("authenticator_data", ""), form.get("public_key", ""))
     key = new_passkey(made, token, _party(visit))

@@ -21,12 +21,12 @@ _JOBS: Mapping[str, str] = {
     "verify": mark("Verify the whole journal"),
     "backup": mark("Back up the database"),
 }
-"""The jobs of the timetable in words, apart from those of folders."""
+"""The timetable's jobs in words, except those of folders."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownWorker:
-    """A worker, the sheet that it sends, and how many rows a minute it has sent since it started."""
+    """A worker, the sheet it is sending, and its rate in rows a minute since it started."""
 
     life: WorkerLife
     sheet_name: str
@@ -42,18 +42,18 @@ class WorkersPage(Page):
     workers: Sequence[ShownWorker]
     runs: Sequence[RunNow]
     jobs: Sequence[tuple[str, TimetableJob]]
-    """The jobs of the timetable, each with its description."""
+    """The timetable's jobs, each with its description."""
     rate_per_s: float
     """0: no limit."""
     in_flight: int
-    """Rows that may be in flight at once, over all workers."""
+    """The maximum number of rows in flight over all workers."""
     stopped_at: str
     stop_reason: str
     rest_until: str
 
 
 def workers_of_all_hosts(visit: Visit) -> Response:
-    """Show the workers. Raises `PageNotFound` if the journal is a file: then one machine sends."""
+    """Show the workers. Raises `PageNotFound` if the journal is a file, which only one machine sends from."""
     settings = visit.console.settings
     if settings.journal.url is None:
         raise PageNotFound(say("This machine sends all payouts itself. There are no workers."))
@@ -79,7 +79,7 @@ def workers_page(work: SharedWork, jobs: Sequence[TimetableJob], settings: Setti
 
 
 def _job_words(name: str, settings: Settings) -> str:
-    """Describe a job. A folder that only another host watches has no name here."""
+    """Describe a job. A folder watched only by another host has no name here."""
     if (known := _JOBS.get(name)) is not None:
         return say(known)
     folders = {pick_up_name(one.folder): one.folder.name for one in settings.timetable.pick_up}

@@ -1,4 +1,4 @@
-"""Loads RSA keys: the merchant's, which signs, and the gateway's, which checks. All of the gateway's cryptography."""
+"""Loads RSA keys: the merchant's, which signs, and the gateway's, which verifies. All cryptography for the gateway."""
 
 import base64
 import hashlib
@@ -40,7 +40,7 @@ from paygw_batch.trusted_files import Others, read_trusted
 MIN_KEY_BITS = 2048
 
 NEW_KEY_BITS = 3072
-"""How long a key is that this program makes."""
+"""The length of the keys that this program creates."""
 
 SIGNATURE_METHOD = "RSA-SHA256"
 
@@ -54,36 +54,36 @@ class KeyKind(StrEnum):
 
     FILE = "file"
     PKCS11 = "pkcs11"
-    """In a token, by the PKCS#11 module of its vendor."""
+    """In a token, through its vendor's PKCS#11 module."""
     AWSKMS = "awskms"
     """In the key management service of AWS."""
 
 
 EXPIRY_WARNING_DAYS = 30
-"""The number of days before a key expires from which on people are warned."""
+"""People are warned from this number of days before a key expires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Custody:
-    """Where a private key is, as a person would find it, and whether it can be copied."""
+    """Where a private key is, described for a person, and whether it can be copied."""
 
     kind: KeyKind
     place: str
     is_exportable: bool = False
     was_outside: bool = False
-    """Whether a copy may exist elsewhere: it was made outside, or could be exported once."""
+    """Whether a copy may exist elsewhere: the key was created outside, or could once be exported."""
     expires: date | None = None
 
     def days_left(self, today: date) -> int | None:
-        """Return the number of days until it expires, negative if it has expired; None if it never does."""
+        """Return the number of days until the key expires, negative if it has expired; None if it never does."""
         return None if self.expires is None else (self.expires - today).days
 
 
 @dataclass(frozen=True, slots=True)
 class Staff:
-    """The processes that make the signatures of a run, and the number of threads in each.
+    """The processes that sign for a run, and the number of threads in each.
 
-    `is_slow`: signatures are asked for one by one, as far ahead as keeps everyone busy, and each has its time limit.
+    `is_slow`: signatures are requested one by one, just far enough ahead to keep every thread busy, each with a limit.
     """
 
     processes: int
@@ -99,25 +99,25 @@ class PublicHalf:
 
     @property
     def bits(self) -> int:
-        """The length of the modulus."""
+        """The length of the modulus in bits."""
         return self._key.key_size
 
     @property
     def signature_characters(self) -> int:
-        """How long every signature is in base64."""
+        """The length of every signature in base64."""
         return 4 * -(-self.bits // 24)
 
     def public_key_pem(self) -> bytes:
-        """Return the public key as PEM (SubjectPublicKeyInfo), as one hands it to the service operator."""
+        """Return the public key as PEM (SubjectPublicKeyInfo), the form that the service operator takes."""
         return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, by which people compare keys."""
+        """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, which people compare."""
         der = self._key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return hashlib.sha256(der).hexdigest()
 
     def has_signed(self, text: str, signature: bytes) -> bool:
-        """Whether `signature` was made of `text` with the private half."""
+        """Whether `signature` was made over `text` with the private half."""
         try:
             self._key.verify(signature, text.encode(), _PADDING, _DIGEST)
         except InvalidSignature:
@@ -126,7 +126,7 @@ class PublicHalf:
 
 
 class SigningKey(ABC):
-    """The merchant's RSA key, wherever it is. It signs, and gives away nothing but its public half."""
+    """The merchant's RSA key, wherever it is kept. It signs, and reveals nothing but its public half."""
 
     __slots__ = ()
 
@@ -138,7 +138,7 @@ class SigningKey(ABC):
     @property
     @abstractmethod
     def custody(self) -> Custody:
-        """Where the private half is."""
+        """Where the private half is kept."""
 
     @abstractmethod
     def sign(self, text: str) -> str:
@@ -146,39 +146,39 @@ class SigningKey(ABC):
 
     @abstractmethod
     def hand_over(self) -> bytes:
-        """Return one line with everything that a signing process needs; only for its standard input."""
+        """Return one line with everything a signing process needs; write it only to that process's standard input."""
 
     @abstractmethod
     def staff(self, cores: int) -> Staff:
-        """Return the signers of a long run on a machine with `cores`."""
+        """Return the signers for a long run on a machine with this number of cores."""
 
     @contextmanager
     def at_work(self) -> Iterator[Callable[[str], str]]:
-        """Yield a signer of one text after another, for as long as the context lasts."""
+        """Yield a function that signs one text at a time, valid inside the context."""
         yield self.sign
 
     @property
     def bits(self) -> int:
-        """The length of the modulus."""
+        """The length of the modulus in bits."""
         return self.public.bits
 
     @property
     def signature_characters(self) -> int:
-        """How long every signature is in base64."""
+        """The length of every signature in base64."""
         return self.public.signature_characters
 
     def public_key_pem(self) -> bytes:
-        """Return the public key as PEM (SubjectPublicKeyInfo), as one hands it to the service operator."""
+        """Return the public key as PEM (SubjectPublicKeyInfo), the form that the service operator takes."""
         return self.public.public_key_pem()
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, by which people compare keys."""
+        """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, which people compare."""
         return self.public.fingerprint()
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateKey(SigningKey):
-    """A key of a file, which this process holds. Safe to use from many threads."""
+    """A key from a file, held in this process. Safe to use from many threads."""
 
     _key: RSAPrivateKey = field(repr=False)
     place: str = field(default="", repr=False)
@@ -203,12 +203,12 @@ class PrivateKey(SigningKey):
         return json.dumps({"kind": KeyKind.FILE, "der": base64.b64encode(der).decode("ascii")}).encode()
 
     def staff(self, cores: int) -> Staff:
-        """Return one process a core."""
+        """Return one process for each core."""
         return Staff(cores)
 
 
 def public_half_of(der: bytes) -> PublicHalf | None:
-    """Return the RSA key in `der` (SubjectPublicKeyInfo); None for a key of another kind."""
+    """Return the RSA key in `der` (SubjectPublicKeyInfo); None if it is another kind of key."""
     try:
         key = load_der_public_key(der)
     except (ValueError, UnsupportedAlgorithm):
@@ -217,7 +217,7 @@ def public_half_of(der: bytes) -> PublicHalf | None:
 
 
 def public_half_from(modulus: bytes, exponent: bytes) -> PublicHalf:
-    """Return the RSA key of two big-endian numbers. Raises `ValueError` for numbers that make none."""
+    """Return the RSA key with this modulus and exponent, both big-endian. Raises `ValueError` if they are invalid."""
     numbers = RSAPublicNumbers(int.from_bytes(exponent, "big"), int.from_bytes(modulus, "big"))
     return PublicHalf(numbers.public_key())
 
@@ -243,13 +243,13 @@ class SignatureAlgorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GatewayKey:
-    """The gateway's public key, and the algorithm that its signatures are made by."""
+    """The gateway's public key, and the algorithm of its signatures."""
 
     _key: RSAPublicKey = field(repr=False)
     algorithm: SignatureAlgorithm
 
     def has_signed(self, content: bytes, signature: bytes) -> bool:
-        """Whether `signature` was made of `content` with the private half of this key."""
+        """Whether `signature` was made over `content` with the private half of this key."""
         digest = SHA512() if self.algorithm is SignatureAlgorithm.RSA_SHA512 else SHA256()
         is_pss = self.algorithm is SignatureAlgorithm.RSA_PSS_SHA256
         padding = PSS(MGF1(digest), PSS.AUTO) if is_pss else PKCS1v15()
@@ -261,7 +261,7 @@ class GatewayKey:
 
 
 def gateway_key_of(pem: bytes, algorithm: SignatureAlgorithm, *, name: str) -> GatewayKey:
-    """Return the RSA public key in `pem`. Raises `ConfigurationError`, calling it `name`."""
+    """Return the RSA public key in `pem`. Raises `ConfigurationError`, calling the key `name`."""
     try:
         key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
@@ -286,8 +286,8 @@ def new_private_key(passphrase: bytes | None) -> bytes:
 def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     """Return the RSA key in the PEM file `path` (PKCS#1 or PKCS#8, encrypted or not).
 
-    A passphrase that is not needed is ignored. Raises `ConfigurationError` for a file that is missing, open to others,
-    not an RSA private key in PEM, too short, or not opened by the passphrase.
+    A passphrase that is not needed is ignored. Raises `ConfigurationError` if the file is missing, open to others, not
+    an RSA private key in PEM, too short, or not decrypted by the passphrase.
     """
     key = _decrypt(
         path, read_trusted(path, say("The private key {path}", path=path), Others.MAY_NOTHING), passphrase or None
@@ -316,7 +316,7 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
 
 
 def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
-    """Return the key in `pem`, of any kind. No error carries the text of the original one: it may quote the file."""
+    """Return the key in `pem`, of any kind. Errors leave out the library's own text, which may quote the file."""
     if b"-----BEGIN " not in pem:
         raise ConfigurationError(
             say("The private key {path} is not PEM.", path=path),
@@ -325,7 +325,7 @@ def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
     try:
         return load_pem_private_key(pem, passphrase)
     except TypeError:
-        # The library's way to say that key and passphrase do not go together: one of them is missing.
+        # The library raises this if a passphrase is missing, or was given for a key that has none.
         if passphrase is None:
             raise ConfigurationError(
                 say("The private key {path} is encrypted, but no passphrase is set.", path=path),

@@ -1,4 +1,4 @@
-"""Reads the address of a key that is not a file, `pkcs11:` (RFC 7512) or `awskms:`, and words the troubles with it."""
+"""Reads the address of a key that is not in a file, `pkcs11:` (RFC 7512) or `awskms:`, and words its errors."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ AWSKMS = "awskms:"
 
 @dataclass(frozen=True, slots=True)
 class TokenAddress:
-    """A private key in a token, by RFC 7512. A part that is None may be anything."""
+    """The address of a private key in a token, by RFC 7512. A part that is None matches anything."""
 
     uri: str
     token: str | None = None
@@ -112,7 +112,7 @@ class KeyTrouble(StrEnum):
     """Why a key cannot be used."""
 
     MODULE = "module"
-    TOKEN_GONE = "token_gone"  # noqa: S105 (no password)
+    TOKEN_GONE = "token_gone"  # noqa: S105 (not a password)
     SEVERAL_TOKENS = "several_tokens"
     PIN_MISSING = "pin_missing"
     PIN_WRONG = "pin_wrong"
@@ -229,15 +229,15 @@ class KeyUnusable(ConfigurationError):
         super().__init__(say(message, key=key, detail=shown, needed=MIN_KEY_BITS), hint=say(hint))
 
     def as_line(self) -> bytes:
-        """Return it for the process that asked for signatures: one line of ASCII."""
+        """Return the error as one line of ASCII, for the process that asked for signatures."""
         return json.dumps([self.key, self.trouble, self.detail]).encode("ascii")
 
     def for_run(self) -> SigningFailed:
-        """Return it for a run that was under way."""
+        """Return the error as one that ends a run."""
         return SigningFailed(self.message, hint=self.hint)
 
 
 def trouble_of_line(line: bytes) -> KeyUnusable:
-    """Return the trouble of a line that `KeyUnusable.as_line` wrote."""
+    """Return the error from a line written by `KeyUnusable.as_line`."""
     key, trouble, detail = json.loads(line)
     return KeyUnusable(key, KeyTrouble(trouble), detail)

@@ -1,6 +1,6 @@
-"""Signs with a key in AWS KMS (the extra `aws`). Region, endpoint and credentials are found as by every AWS SDK.
+"""Signs with a key in AWS KMS (the extra `aws`). Region, endpoint and credentials are found as in every AWS SDK.
 
-Only the digest of a text goes there: no payee's data leaves for AWS.
+Only the digest of a text is sent: no payee's data reaches AWS.
 """
 
 import base64
@@ -30,7 +30,7 @@ from paygw_batch.gateway.signing.key import (
 from paygw_batch.gateway.signing.key_address import AWSKMS, KeyTrouble, KeyUnusable
 
 PATIENCE_S = 12.0
-"""How long a signature is asked for again while AWS throttles or cannot be reached."""
+"""How long a signature is retried while AWS throttles or cannot be reached."""
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
 _CONNECT_TIMEOUT_S = 3
@@ -73,7 +73,7 @@ class KmsKey(SigningKey):
     public_half: PublicHalf
     found: Custody
     calls: int = 1
-    """The maximum number of calls under way during a run."""
+    """The maximum number of simultaneous calls during a run."""
 
     @property
     def public(self) -> PublicHalf:
@@ -92,7 +92,7 @@ class KmsKey(SigningKey):
 
     @contextmanager
     def at_work(self) -> Iterator[Callable[[str], str]]:
-        """Yield a signer over connections that are kept. Raises `KeyUnusable`."""
+        """Yield a signer over persistent connections. Raises `KeyUnusable`."""
         client = _client(self.key_id, self.calls)
 
         def sign(text: str) -> str:
@@ -104,7 +104,7 @@ class KmsKey(SigningKey):
         yield sign
 
     def _patiently(self, client: Any, digest: bytes) -> bytes:
-        """Ask for a signature; retry after errors that may pass."""
+        """Request a signature; retry after errors that may pass."""
         until_s, wait_s = time.monotonic() + PATIENCE_S, _FIRST_WAIT_S
         while True:
             try:
@@ -120,7 +120,7 @@ class KmsKey(SigningKey):
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def hand_over(self) -> bytes:
-        """Return the key's name, and the maximum number of calls under way; the process finds its own credentials."""
+        """Return the key's name and the maximum number of calls; the process finds its own credentials."""
         return json.dumps({"kind": KeyKind.AWSKMS, "key_id": self.key_id, "calls": self.calls}).encode("ascii")
 
     def staff(self, cores: int) -> Staff:  # noqa: ARG002 (AWS computes)
@@ -129,12 +129,12 @@ class KmsKey(SigningKey):
 
 
 def kms_key_handed_over(told: dict[str, Any]) -> KmsKey:
-    """Return the key that `KmsKey.hand_over` named to this process. Raises `KeyUnusable`."""
+    """Return the key named by `KmsKey.hand_over` to this process. Raises `KeyUnusable`."""
     return load_kms_key(told["key_id"], told["calls"])
 
 
 def load_kms_key(key_id: str, calls: int) -> KmsKey:
-    """Return the RSA key in AWS. Raises `KeyUnusable` if it is not there, or may not sign."""
+    """Return the RSA key in AWS. Raises `KeyUnusable` if it is missing or may not sign."""
     client = _client(key_id, calls)
     with _told(key_id):
         told = client.get_public_key(KeyId=key_id)
@@ -176,7 +176,7 @@ def _address(key_id: str) -> str:
 
 @contextmanager
 def _told(key_id: str) -> Iterator[None]:
-    """Translate an error of the SDK. Its own text is not passed on: it can hold more than a person needs."""
+    """Translate an error of the SDK without its own text, which can hold more than a person needs."""
     try:
         yield
     except sdk.ClientError as error:

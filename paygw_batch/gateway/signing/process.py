@@ -1,8 +1,8 @@
-"""Runs a signing process: reads a key and then texts to sign from standard input, until the input ends.
+"""Runs a signing process, which reads a key and then texts to sign from standard input until the input ends.
 
-Started by `signers.SigningProcesses` alone. A line of input says which key (`SigningKey.hand_over`); after it come
-groups: a line with a count, and as many lines to sign. Every group is answered with a line of base64 for each of its
-lines. A key that cannot sign is answered with one line that begins with `!`, and the process ends.
+Only `signers.SigningProcesses` starts it. The first input line identifies the key (`SigningKey.hand_over`). Groups
+follow: a line with a count, then that many lines to sign. Each group is answered with one line of base64 for each of
+its lines. If the key cannot sign, the process writes one line that begins with `!` and ends.
 """
 
 import json
@@ -21,7 +21,7 @@ from paygw_batch.processes import forbid_core_dumps
 LESS_URGENT = 19
 """Added to the niceness: signatures are made ahead, while replies and the journal must not wait for a processor.
 
-A slow key computes elsewhere, and its signatures have a time limit.
+Not for a slow key, which computes elsewhere and has a time limit for each signature.
 """
 TROUBLE = b"!"
 """The start of a line that is not a signature: base64 has no such character."""
@@ -30,7 +30,7 @@ Sign = Callable[[str], str]
 
 
 def main() -> None:
-    """Sign until the input ends. Signals to stop are for the run, which closes the input when it needs no more."""
+    """Sign until the input ends. Ignores stop signals: the run closes the input when it needs no more signatures."""
     forbid_core_dumps(for_good=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -77,7 +77,7 @@ def _sign_in_turn(source: BinaryIO, out: BinaryIO, sign: Sign) -> None:
 
 
 def _sign_at_once(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int) -> None:
-    """Sign in threads, which wait for a service; signatures leave in the order of the texts."""
+    """Sign in threads, which wait for a service; write the signatures in the order of the texts."""
     asked: SimpleQueue[Future[str] | None] = SimpleQueue()
     with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as writer:
         written = writer.submit(_write, asked, out)
@@ -89,7 +89,7 @@ def _sign_at_once(source: BinaryIO, out: BinaryIO, sign: Sign, threads: int) -> 
 
 
 def _write(asked: SimpleQueue[Future[str] | None], out: BinaryIO) -> None:
-    """Write each signature once it is there. The first trouble is the last line; the run then closes the input."""
+    """Write each signature as it arrives. The first error is the last line; the run then closes the input."""
     try:
         while (signed := asked.get()) is not None:
             out.write(signed.result().encode() + b"\n")

@@ -1,9 +1,9 @@
 """Makes signatures during a run, in threads or processes beside the event loop.
 
-A signature is most of what a payout costs. In threads the signers share one interpreter with the event loop and the
-journal, and on a long run all of them wait for each other; processes share nothing, but take a moment to
-start. So a short run signs in threads, and a long one in processes (`docs/decisions/0050-signing-processes.md`).
-With a key that is not a file every run signs in processes: a vendor's module that crashes or hangs takes no row along.
+Signing is most of the cost of a payout. Threads share one interpreter with the event loop and the journal, and on a
+long run they all wait for each other. Processes share nothing, but take a moment to start. So a short run signs in
+threads and a long one in processes (`docs/decisions/0050-signing-processes.md`). With a key that is not in a file,
+every run signs in processes, so that a vendor's module that crashes or hangs takes no row with it.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ from paygw_batch.processes import child_environment, python_command
 
 MIN_SIGNERS = 2
 MAX_SIGNERS = 8
-"""The largest number of signers. Each has two groups of texts signed ahead; one event loop needs two or three."""
+"""Each signer has two groups of texts signed ahead, and one event loop keeps up with only two or three signers."""
 LONG_RUN_PAYOUTS = 2_000
-"""From this number on, processes are worth their start: two threads sign about as many meanwhile."""
+"""From this many payouts on, processes are worth starting: meanwhile two threads would sign about as many."""
 _STARTING_TIMEOUT_S = 60.0
 _CLOSING_TIMEOUT_S = 5.0
 _TRIAL = "trial"
 SIGN_WITHIN_S = 20.0
-"""How long one signature of a slow key may take. It is younger than the engine's limit when it arrives."""
+"""The time limit for one signature of a slow key. It keeps a signature younger than the engine's own limit."""
 _AHEAD_OF_EACH = 4
-"""The number of texts of a slow key that wait for each signing thread: so it never waits for the event loop."""
+"""The number of texts waiting for each thread of a slow key, so that it never waits for the event loop."""
 
 
 def signers_on(cores: int) -> int:
-    """Return the number of signers on a machine: all cores but one, which the event loop needs."""
+    """Return the number of signers for a machine: all cores but one, which the event loop needs."""
     return max(MIN_SIGNERS, min(cores - 1, MAX_SIGNERS))
 
 
@@ -49,14 +49,14 @@ def usable_cores() -> int:
 
 
 class Signers(Protocol):
-    """Signs texts off the event loop. The end of the context ends the threads or processes that sign."""
+    """Signs texts outside the event loop. Leaving the context ends the threads or processes that sign."""
 
     async def sign(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return the signature of each text, in base64. May be called again while an earlier call is under way."""
+        """Return the signature of each text, in base64. Calls may overlap."""
         ...
 
     async def __aenter__(self) -> Self:
-        """Return the signers, at work."""
+        """Start the signers and return them."""
         ...
 
     async def __aexit__(self, *_: object) -> None:
@@ -71,14 +71,14 @@ def signers_for(key: SigningKey, payouts: int) -> Signers:
 
 
 def staff_of(key: SigningKey) -> Staff:
-    """Return who makes the signatures of a long run on this machine."""
+    """Return the signers for a long run on this machine."""
     return key.staff(signers_on(usable_cores()))
 
 
 def signed_ahead(key: SigningKey) -> int | None:
-    """Return the number of texts of a slow key that are asked for ahead, one by one; None for one that is not slow.
+    """Return the number of texts to request ahead of a slow key, one by one; None if the key is not slow.
 
-    More would be old before they leave.
+    More signatures would be too old by the time they leave.
     """
     staff = staff_of(key)
     return (_AHEAD_OF_EACH + 1) * staff.processes * staff.threads if staff.is_slow else None
@@ -120,9 +120,9 @@ class SigningThreads:
 
 
 class SigningProcesses:
-    """Signs in processes (`process.py`), which end when their input does: also when we are killed.
+    """Signs in processes (`process.py`), which end with their input, even if this process is killed.
 
-    The key goes to them through a pipe, and is never in an argument, a file or the environment.
+    The key reaches them through a pipe, never through an argument, a file or the environment.
     """
 
     def __init__(self, key: SigningKey) -> None:
@@ -148,7 +148,7 @@ class SigningProcesses:
             raise KeyUnusable(self._key.custody.place, KeyTrouble.SLOW, f"{SIGN_WITHIN_S:.0f}").for_run() from None
 
     async def __aenter__(self) -> Self:
-        """Start them all and have each sign once, or start none. Raises `SigningFailed`."""
+        """Start all processes and have each sign once, or start none. Raises `SigningFailed`."""
         try:
             for _ in range(self._staff.processes):
                 self._working.append(await self._started())
@@ -176,7 +176,7 @@ class SigningProcesses:
         return one
 
     def _environment(self) -> Mapping[str, str]:
-        """Return the environment of the processes. A vendor's module and the AWS SDK read further variables."""
+        """Return the environment of the processes. A vendor's module and the AWS SDK need more variables."""
         return os.environ if self._staff.is_slow else child_environment(os.environ)
 
     async def __aexit__(self, *_: object) -> None:
@@ -186,9 +186,9 @@ class SigningProcesses:
 
 
 class _AtWork(asyncio.Protocol):
-    """A signing process and the groups of texts under way in it: it always has the next group before it ends one.
+    """A signing process and its groups of texts under way; it always has the next group before it finishes one.
 
-    Groups come back in the order they were sent, also those that nobody waits for any more.
+    Groups come back in the order they were sent, including those that nobody waits for any more.
     """
 
     input: asyncio.WriteTransport
@@ -196,19 +196,19 @@ class _AtWork(asyncio.Protocol):
     def __init__(self, process: subprocess.Popen[bytes], width: int) -> None:
         self.process = process
         self.waiting = 0
-        """The number of texts that are not signed yet."""
+        """The number of texts not signed yet."""
         self._width = width
         self._groups: deque[tuple[int, asyncio.Future[list[str]]]] = deque()
         self._read = bytearray()
         self._has_ended = False
         self.trouble: KeyUnusable | None = None
-        """Why the key cannot sign, where the process said so."""
+        """Why the key cannot sign, if the process said so."""
 
     async def sign(self, texts: Sequence[str]) -> list[str]:
-        """Send a count and the texts, a line each; as many signatures come back, each a line of `width` bytes."""
+        """Send a count and the texts, one a line; wait for that many signatures, each a line of `width` bytes."""
         if self._has_ended:
             raise self._failure()
-        # Texts are percent-encoded (RFC 5849 section 3.4.1), so that none holds a line break.
+        # Texts are percent-encoded (RFC 5849 section 3.4.1), so none contains a line break.
         self.input.write("".join([f"{len(texts)}\n", *[f"{text}\n" for text in texts]]).encode("ascii"))
         signed: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self._groups.append((len(texts), signed))
@@ -232,7 +232,7 @@ class _AtWork(asyncio.Protocol):
             self.connection_lost(None)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Tell everyone who waits that nothing more will come."""
+        """Fail every waiting caller: nothing more will arrive."""
         self._has_ended = True
         while self._groups:
             signed = self._groups.popleft()[1]
@@ -244,7 +244,7 @@ class _AtWork(asyncio.Protocol):
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process has ended; end one that hangs."""
+    """Wait until a process has ended; kill one that hangs."""
     try:
         process.wait(_CLOSING_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -256,9 +256,9 @@ def _process(environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     command = python_command("from paygw_batch.gateway.signing.process import main; main()")
     if command is None:
         raise FileNotFoundError(errno.ENOENT, mark("this program does not run in plain Python"))
-    # A separate process group: the interrupt of a terminal is for the run, which drains and then ends them.
-    # But not a session: Linux gives each session an equal share of the processor, and niceness counts only within one.
-    # Its error text when it cannot start is for no one: the run says so, and signs in threads.
+    # A separate process group: the terminal's interrupt is for the run, which drains and then ends them. But not a new
+    # session: Linux gives each session an equal share of the processor, and niceness counts only within one. Their
+    # error text is discarded if they cannot start: the run reports that, and signs in threads.
     return subprocess.Popen(  # noqa: S603 (our own program, with our own arguments)
         command,
         env=environ,

@@ -1,7 +1,7 @@
-"""Signs with a key in a token, by the PKCS#11 module of its vendor (the extra `pkcs11`).
+"""Signs with a key in a token, through its vendor's PKCS#11 module (the extra `pkcs11`).
 
-python-pkcs11 promises the module that one thread alone calls it. So each process has one session, and a run with
-several sessions has several processes.
+python-pkcs11 promises the module that only one thread calls it. So each process has one session, and a run with several
+sessions has several processes.
 """
 
 import base64
@@ -54,26 +54,26 @@ _TROUBLES: dict[KeyTrouble, tuple[type[pkcs11.PKCS11Error], ...]] = {
 }
 _ONE_AT_A_TIME = threading.RLock()
 _TRIES, _PAUSE_S = 250, 0.02
-"""For so long another process that opens a token is waited for."""
+"""The number of retries while another process opens a token, and the pause between them."""
 _ED25519 = bytes.fromhex("302a300506032b6570032100")
-"""What stands before the 32 bytes of a public key of Ed25519 in its SubjectPublicKeyInfo (RFC 8410)."""
+"""The bytes before the 32 bytes of an Ed25519 public key in its SubjectPublicKeyInfo (RFC 8410)."""
 _ED25519_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPlace:
-    """A private key in a token, and the way to it. `pin` is None if the token asks for none."""
+    """A private key in a token, and the way to it. `pin` is None if the token needs none."""
 
     address: TokenAddress
     module: Path
     pin: str | None = field(repr=False)
     sessions: int = 1
-    """The number of sessions that sign at once during a run."""
+    """The number of sessions that sign simultaneously during a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenKey(SigningKey):
-    """A key that never leaves its token. Each `sign` by itself opens a session; `at_work` keeps one open."""
+    """A key that never leaves its token. `sign` opens a session for each call; `at_work` keeps one open."""
 
     place: TokenPlace
     public_half: PublicHalf
@@ -128,7 +128,7 @@ class PersonTokenKey:
     public: bytes
 
     def sign(self, data: bytes) -> bytes:
-        """Return the signature of `data` (of its SHA-256, by a P-256 key). Raises `KeyUnusable`."""
+        """Return the signature of `data` (of its SHA-256, if the key is P-256). Raises `KeyUnusable`."""
         address = self.place.address
         with _session(self.place) as session:
             key = _private_key(address, session)
@@ -140,7 +140,7 @@ class PersonTokenKey:
 
 
 def load_person_token_key(place: TokenPlace) -> PersonTokenKey:
-    """Return a person's key in the token. Raises `KeyUnusable` where it is not there, or may not sign."""
+    """Return a person's key in the token. Raises `KeyUnusable` if it is missing or may not sign."""
     address = place.address
     with _session(place) as session, _told(address):
         key = _private_key(address, session)
@@ -156,12 +156,12 @@ def load_person_token_key(place: TokenPlace) -> PersonTokenKey:
 
 
 def token_key_handed_over(told: dict[str, str]) -> TokenKey:
-    """Return the key that `TokenKey.hand_over` named to this process. Raises `KeyUnusable`."""
+    """Return the key named by `TokenKey.hand_over` to this process. Raises `KeyUnusable`."""
     return load_token_key(TokenPlace(token_address(told["uri"]), Path(told["module"]), told["pin"]))
 
 
 def load_token_key(place: TokenPlace) -> TokenKey:
-    """Return the RSA key in the token. Raises `KeyUnusable` if it is not there, or may not sign."""
+    """Return the RSA key in the token. Raises `KeyUnusable` if it is missing or may not sign."""
     address = place.address
     with _session(place) as session, _told(address):
         key = _private_key(address, session)
@@ -180,13 +180,13 @@ def load_token_key(place: TokenPlace) -> TokenKey:
 
 
 def has_token_key(place: TokenPlace) -> bool:
-    """Whether the token has a key of that name. Raises `KeyUnusable` if it cannot be asked."""
+    """Whether the token has a key with that name. Raises `KeyUnusable` if the token cannot be read."""
     with _session(place) as session, _told(place.address):
         return bool(_private_keys(place.address, session))
 
 
 def make_token_key(place: TokenPlace) -> None:
-    """Make a new RSA key in the token, which cannot be exported. Raises `KeyUnusable`."""
+    """Create a new RSA key in the token, which cannot be exported. Raises `KeyUnusable`."""
     address = place.address
     with _session(place, writes=True) as session, _told(address):
         session.generate_keypair(
@@ -202,7 +202,7 @@ def make_token_key(place: TokenPlace) -> None:
 
 @contextmanager
 def _session(place: TokenPlace, *, writes: bool = False) -> Iterator[Any]:
-    """Yield a session at the token, logged in; afterwards the module forgets all of it, the PIN included."""
+    """Yield a logged-in session; afterwards the module forgets all of it, including the PIN."""
     address = place.address
     with _ONE_AT_A_TIME, ExitStack() as undo:
         with _opening(place.module):
@@ -224,14 +224,14 @@ def _session(place: TokenPlace, *, writes: bool = False) -> Iterator[Any]:
 
 @contextmanager
 def _opening(module: Path) -> Iterator[None]:
-    """Let one process of this machine after another open a token: whoever looks while one logs in may find none.
+    """Let only one process on this machine open a token at a time: looking while another logs in may find no token.
 
-    SoftHSM writes its token again at each login. The module's own file is the lock, and is not waited for without end.
+    SoftHSM rewrites its token at each login. The lock is on the module's own file, and the wait for it is limited.
     """
     try:
         descriptor = os.open(module, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        yield  # the module itself says what is wrong
+        yield  # the module itself reports the error
         return
     try:
         for _ in range(_TRIES):
@@ -285,7 +285,7 @@ def _private_key(address: TokenAddress, session: Any) -> Any:
 
 
 def _public_half(address: TokenAddress, session: Any, key: Any) -> PublicHalf:
-    """Return the public half, by the private key's own attributes or, where it has none, of the object beside it."""
+    """Return the public half, from the private key's attributes or, if it has none, from the object beside it."""
     sources = [key, *session.get_objects({Attribute.CLASS: ObjectClass.PUBLIC_KEY, Attribute.ID: key.id})]
     for source in sources:
         modulus = _attribute(source, Attribute.MODULUS, default=None)

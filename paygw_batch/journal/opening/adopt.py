@@ -1,4 +1,4 @@
-"""Adopts a journal: a person says that a copy which this machine does not know is the newest one."""
+"""Adopts a journal: a person confirms that a copy this machine does not know is the newest one."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -23,10 +23,10 @@ _COMMAND = "journal adopt"
 
 
 class Adoption:
-    """A journal that a person may call the newest one, held and replayed, with nothing written before `carry_out`.
+    """A journal that a person may call the newest, held and replayed; nothing is written before `carry_out`.
 
-    Raises `JournalWentBack` when this machine has seen more of it, or the journal it was copied from is still there,
-    `JournalCorrupt` when it is damaged, and `JournalError` for everything else that speaks against it.
+    Raises `JournalWentBack` if this machine has seen more of it or the original is still there, `JournalCorrupt` if it
+    is damaged, and `JournalError` for any other reason against it.
     """
 
     def __init__(self, place: FilePlace, *, beside: str | None) -> None:
@@ -54,35 +54,35 @@ class Adoption:
 
     @property
     def journal_id(self) -> str:
-        """Which journal it is."""
+        """The journal's id."""
         return self._found.identity.journal_id
 
     @property
     def names(self) -> Sequence[str]:
-        """The hosts under which it knows its endpoint."""
+        """The hosts under which the journal knows its endpoint."""
         return sorted({name.host for name in self._found.names})
 
     def last_fact(self) -> tuple[int, str]:
-        """Return number and time of the last fact; 0 and the time it was made if there is none."""
+        """Return the number and time of the last fact; 0 and the time of creation if there is none."""
         found = fetch(self._connection, "SELECT seq, at FROM fact ORDER BY seq DESC LIMIT 1")
         return found[0] if found else (0, self._found.identity.created_at)
 
     def carry_out(self, by: str) -> None:
-        """Note in the journal that `by` calls it the newest; then make its witness, and remember it."""
+        """Record in the journal that `by` calls it the newest; then create its witness and register it."""
         registry, at = self._place.registry, self._place.now()
         if registry is None:
             self._note(by, at)
             return
         identity = self._found.identity
         with registry.held(at):
-            check_beside(self._others(), self._beside, command=_COMMAND)  # another may have been made since
+            check_beside(self._others(), self._beside, command=_COMMAND)  # another may have been created since
             names = self._note(by, at)
             before = registry.entry(identity.journal_id)
             names = tuple(dict.fromkeys((*names, *(() if before is None else before.names))))
             registry.write(Registered(identity.journal_id, names, str(self.path), identity.created_at))
 
     def _note(self, by: str, at: str) -> tuple[EndpointIdentity, ...]:
-        """Commit the word, and make the witness; return the names that the journal then has."""
+        """Commit the statement and create the witness; return the names that the journal then has."""
         try:
             note_adoption(self._connection, self._found.end, at=at, by=by, path=str(self.path))
             note_name(self._connection, self._place.endpoint, at=at, by=by)
@@ -105,7 +105,7 @@ class Adoption:
         self._undo.close()
 
     def _survey(self) -> tuple[Found, Path | None]:
-        """Examine the journal through a connection that cannot change it, and compare it with every witness of it."""
+        """Examine the journal through a connection that cannot change it, and compare it with all its witnesses."""
         with closing(connect(self.path, write=False)) as connection:
             found = look_at(
                 connection,
@@ -131,7 +131,7 @@ class Adoption:
         return registry.paying((*self._found.names, self._place.endpoint), but=self.journal_id)
 
     def _begin(self) -> None:
-        """Upgrade the tables and replay everything, in a transaction that is rolled back unless it is committed."""
+        """Upgrade the tables and replay everything, in a transaction that rolls back unless it is committed."""
         try:
             fetch(self._connection, "BEGIN IMMEDIATE")
             migrate(self._connection, self._found.version, now=self._place.now())

@@ -1,4 +1,4 @@
-"""The place of a journal in PostgreSQL, which several hosts share: it is made, opened and looked into here."""
+"""The place of a journal in PostgreSQL, shared by several hosts: creates, opens and inspects it."""
 
 import os
 import secrets
@@ -105,9 +105,9 @@ J = TypeVar("J", bound=PostgresJournal)
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """The loss that this host accepted: its commits that the database lacks, and the rows that it was about.
+    """The loss that this host accepted: its commits that the database lacks, and the rows they were about.
 
-    `is_guess`: the witness does not know all of them, so every row that is not done came in doubt.
+    `is_guess`: the witness does not know all of them, so every unfinished row was put in doubt.
     """
 
     commits: int
@@ -126,11 +126,11 @@ class DatabasePlace(JournalPlace):
     chunk_rows: int = 1_000
 
     def may_exist(self) -> bool:
-        """Whether there can be a journal: only opening it shows."""
+        """Return True: only opening the journal shows whether it exists."""
         return True
 
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:  # noqa: ARG002 - nobody waits for it
-        """Make the journal in its database (see the place)."""
+        """Create the journal in its database (see `JournalPlace`)."""
         registry, now = self.registry, self.now()
         with ExitStack() as held:
             if registry is not None:
@@ -144,17 +144,17 @@ class DatabasePlace(JournalPlace):
                 return None
             if registry is not None:
                 for entry in registry.entries():
-                    if entry.path == identity.home:  # a person said that it is lost: keep it distinct from the new one
+                    if entry.path == identity.home:  # a person declared it lost: keep it distinct from the new one
                         registry.write(replace(entry, path=f"{entry.path} (before {now})"))
                 registry.write(Registered(identity.journal_id, (self.endpoint,), identity.home, now))
         return identity
 
     def upgrade(self) -> tuple[int, int, bool]:
-        """Bring the tables up to the version of this program; return the versions that they were and are of.
+        """Upgrade the tables to this program's version, and give the roles their rights on new tables.
 
-        The last value says whether the tables of jobs were brought up.
+        Return the old and the new version, and whether the job tables were upgraded.
 
-        The roles get the rights on new tables. Raises `JournalError` for anybody but the owner of the tables.
+        Raises `JournalError` for anyone but the owner of the tables.
         """
         with self._session(write=True) as session:
             with suppress(JournalOutdated):
@@ -178,15 +178,15 @@ class DatabasePlace(JournalPlace):
             return before, newest_version(), jobs_version_in(session.connection) != jobs
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> PostgresJournal:
-        """Open the journal and hold its desk (see the place)."""
+        """Open the journal and hold its desk (see `JournalPlace`)."""
         return self._opened(PostgresJournal, command, kind)
 
     def open_to_work(self, command: str, kind: HolderKind = HolderKind.WORKER) -> WorkerJournal:
-        """Open the journal for a worker: it holds no desk, and takes chunks that are offered."""
+        """Open the journal for a worker, which holds no desk and takes offered chunks."""
         return self._opened(WorkerJournal, command, kind)
 
     def open_to_read(self, *, must_be_known: bool = False) -> PostgresReader:  # noqa: ARG002 - a database is known
-        """Open the journal to look into it (see the place). Who has its address may."""
+        """Open the journal to read it (see `JournalPlace`). Anyone who has its address may."""
         session = Session(self.server, write=False)
         try:
             with translating_errors(self.server):
@@ -198,87 +198,91 @@ class DatabasePlace(JournalPlace):
         return PostgresReader(session, identity, InboxReader(self.inbox), self.fingerprint_key())
 
     def fingerprint_key(self) -> FingerprintKey:
-        """Return the key of the fingerprints of forgotten payees, as this host has it: beside the inbox."""
+        """Return this host's key for the fingerprints of forgotten payees, kept beside the inbox."""
         return FingerprintKey(fingerprint_key_path(self.inbox.with_suffix("")))
 
     def holder(self) -> LockHolder | None:
-        """Return the process that has the desk, or else a chunk."""
+        """Return the process that holds the desk or, if there is none, a chunk."""
         with self._session(write=False) as session:
             check_version(session.connection, self.server)
             return leases.holder_of(session.connection, DESK, living=True) or leases.sender_now(session.connection)
 
     def workers(self) -> Sequence[WorkerLife]:
-        """Return the workers of all hosts that have not said their end."""
+        """Return the workers of all hosts that have not signed off."""
         with closing(self.open_to_read()) as journal:
             return journal.workers()
 
     def dead_workers(self, since: str) -> Sequence[WorkerLife]:
-        """Return the workers last seen after `since` that died without closing down."""
+        """Return the workers last seen after `since` that died without signing off."""
         with self._session(write=False) as session:
             return died_since(session.connection, since)
 
     def shared_work(self) -> SharedWork:
         """Return the current work of all hosts: their workers, the open runs, and the limits."""
         with closing(self.open_to_read()) as journal:
-            return SharedWork(journal.workers(), journal.runs_now(), self.limits())
+            return SharedWork(journal.workers(), journal.runs_now(), self.limits(), journal.takeovers())
 
     @contextmanager
     def outbox(self, *, write: bool) -> "Iterator[PostgresOutbox]":
-        """Open the outbox (see the place)."""
+        """Open the outbox (see `JournalPlace`)."""
         with self._known(write=write) as (session, _):
             yield PostgresOutbox(session.connection)
 
     @contextmanager
     def only_one(self, name: str) -> Iterator[None]:
-        """Do something of this name in one process of all hosts. Raises `JournalHeld` while another one does it.
+        """Allow only one process over all hosts into the block with this name. Raises `JournalHeld` for any other.
 
-        It keeps two processes out of each other's way. Where the connection is lost, both may go on, and the journal
+        This keeps two processes out of each other's way. If the connection is lost, both may continue, and the journal
         alone decides what is sent.
         """
-        with self._known(write=False) as (session, _):
-            if fetch(session.connection, "SELECT pg_try_advisory_lock(7023, hashtext(%s))", (name,)) != [(True,)]:
+        with self._session(write=False) as session:
+            # Where the answer is lost, the connection ends, and the lock with it.
+            with limited(session.connection, self.server.commit_limit_s):
+                self._checked(session)
+                found = fetch(session.connection, "SELECT pg_try_advisory_lock(7023, hashtext(%s))", (name,))
+            if found != [(True,)]:
                 raise JournalHeld(say("Another process is doing the same: {name}.", name=name))
             yield
 
     def waiting_runs(self) -> "WaitingRuns":
-        """Return a look at the runs that wait for a worker, to be made again and again."""
+        """Return a reusable query for the runs that wait for a worker."""
         return WaitingRuns(self.server, self._checked)
 
     def timetable_jobs(self) -> Sequence[TimetableJob]:
-        """Return the jobs of the timetable that wait, are being done, or have been done."""
+        """Return the timetable's jobs that wait, run, or are done."""
         with self._known(write=False) as (session, _):
             return timetable_jobs(session.connection)
 
     def check_jobs(self) -> str:
-        """Return the version of the tables of jobs. Raises `JournalError` for one that this program cannot use."""
+        """Return the version of the job tables. Raises `JournalError` if this program cannot use it."""
         with self._session(write=False) as session:
             return check_jobs(session.connection, self.server)
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Make a withdrawal durable (see the place)."""
+        """Record a withdrawal durably (see `JournalPlace`)."""
         with self._known(write=True) as (session, identity), session.connection.transaction():
             evidence_in(session.connection, identity).keep(withdrawal)
 
     def limits(self) -> GateState:
-        """Return the limits over all workers, and who has which part of them."""
+        """Return the limits over all workers, and each worker's share of them."""
         with self._known(write=False) as (session, _):
             return read_gate(session.connection)
 
     def change_limits(self, change: LimitChange) -> GateState:
-        """Set the limits of all workers, also while they send, and return them."""
+        """Set the limits of all workers, even while they send, and return them."""
         with self._known(write=True) as (session, _):
             set_limits(session.connection, change)
             return read_gate(session.connection)
 
     def give_rights(self) -> list[str]:
-        """Make the roles of the journal, and give them their rights; return their names. The owner's business."""
+        """Create the journal's roles and grant their rights; return the roles' names. Only the owner can do this."""
         with self._known(write=True) as (session, _):
             return give_rights(session.connection)
 
     def role(self) -> JournalRole | None:
-        """Return the program's role that the address signs in with; None: none of them.
+        """Return the program's role that the address signs in with; None if it is none of them.
 
-        Raises `JournalError` if no run could use the database: a standby, clocks that differ, commits that may be
+        Raises `JournalError` if no run could use the database: a standby, clocks that differ, or commits that may be
         lost. A reader needs none of that.
         """
         with self._session(write=False) as session:
@@ -288,17 +292,17 @@ class DatabasePlace(JournalPlace):
         return role
 
     def copies(self) -> DatabaseCopies:
-        """Return how the server of the journal copies it."""
+        """Return how the journal's server replicates it."""
         with self._session(write=False) as session:
             return copies_of(session.connection)
 
     def newest_plan(self, code: str) -> KeptPlan | None:
-        """Return the newest plan with this code that is kept in the database; None if there is none."""
+        """Return the newest plan with this code in the database; None if there is none."""
         with self._known(write=False) as (session, _):
             return newest_plan(session.connection, code)
 
     def plans_of(self, payments: str) -> list[KeptPlan]:
-        """Return the plans of payments with this digest that are kept in the database, the newest first."""
+        """Return the plans in the database whose payments have this digest, newest first."""
         with self._known(write=False) as (session, _):
             return plans_of_payments(session.connection, payments)
 
@@ -311,7 +315,7 @@ class DatabasePlace(JournalPlace):
         payments: str = "",
         notices: Sequence[NewNotice] = (),
     ) -> bool:
-        """Keep a new plan, or the next version of the one `before`, with its notices; False if somebody was faster."""
+        """Store a new plan, or the next version of `before`, with its notices; False if someone else was faster."""
         with self._known(write=True) as (session, _), session.connection.transaction():
             is_kept = keep_plan(session.connection, code, content, before, payments=payments)
             if is_kept:
@@ -362,19 +366,20 @@ class DatabasePlace(JournalPlace):
             ) from None
 
     def roll_call(self) -> Sequence[MissingHost]:
-        """Show the witness of this host, and return the hosts that have not shown theirs. Raises `JournalWentBack`."""
+        """Show this host's witness, and return the hosts that have not shown theirs. Raises `JournalWentBack`."""
         with self._session(write=True) as session:
             return self._roll(self._identified(session)).missing(session.connection)
 
     def retire(self, named: str, *, by: str) -> tuple[MissingHost, int]:
-        """Retire a host that is missing in the roll-call, by its name or id; return it, and its rows in doubt.
+        """Retire a host that is missing from the roll-call, by name or id; return it and its number of rows in doubt.
 
-        Raises `UsageError` if no such host is missing, if several are, and for a host that lives: it accepts its loss.
+        Raises `UsageError` if no such host is missing, if several are, or if it lives: a living host accepts its own
+        loss.
         """
         with self._session(write=True) as session, ExitStack() as undo:
             identity = self._identified(session)
             roll = self._roll(identity)
-            with suppress(JournalWentBack):  # it may be this host itself, which is then refused
+            with suppress(JournalWentBack):  # it may be this very host, which is then refused
                 roll.missing(session.connection)
             host = _one_missing(missing_hosts(session.connection), named)
             if host.lives or host.host_id == roll.host_id:
@@ -391,9 +396,9 @@ class DatabasePlace(JournalPlace):
         return host, rows
 
     def accept_loss(self, *, by: str) -> AcceptedLoss:
-        """Put the rows in doubt that left by lost commits of this host, and answer the roll-call. It can be made again.
+        """Put in doubt the rows sent under this host's lost commits, and answer the roll-call. Repeatable.
 
-        Raises `JournalHeld` while a process of this host still has its witness, or another one has rows leased.
+        Raises `JournalHeld` while a process of this host has its witness, or another process has rows leased.
         """
         now = self.now()
         with self._session(write=True) as session, ExitStack() as undo:
@@ -445,7 +450,7 @@ class DatabasePlace(JournalPlace):
         return journal(session, identity, writer, InboxReader(self.inbox), key, chunk_rows=self.chunk_rows)
 
     def _writer_of_loss(self, session: Session, identity: Identity, command: str, undo: ExitStack) -> ChainWriter:
-        """Return a writer of the facts of a loss: it sends nothing, and notes nothing in a witness."""
+        """Return a writer for the facts of a loss; it sends nothing and notes nothing in a witness."""
         worker = leases.enrol(session.connection, command=command, kind=HolderKind.RUN, lease_s=self.lease_s)
         guarded = GuardedSession(session, identity, NoWitness())
         writer = ChainWriter(guarded, HeldLeases(worker, None), Heartbeat(self.server, worker, self.lease_s))
@@ -459,18 +464,18 @@ class DatabasePlace(JournalPlace):
 
     @contextmanager
     def _known(self, *, write: bool) -> Iterator[tuple[Session, Identity]]:
-        """Open a session on a journal against which nothing speaks."""
+        """Open a session on the journal, unless something forbids it."""
         with self._session(write=write) as session:
             yield session, self._checked(session)
 
     def _checked(self, session: Session) -> Identity:
-        """Return which journal it is, once nothing speaks against looking into it."""
+        """Return the journal's identity, once nothing forbids reading it."""
         identity = self._identified(session)
         check_witnesses(session.connection, self.server, self.witness_dir, identity.journal_id)
         return identity
 
     def _identified(self, session: Session) -> Identity:
-        """Return which journal it is, once it is known to be the right one."""
+        """Return the journal's identity, once it is known to be the right one."""
         check_version(session.connection, self.server)
         identity = identity_in(session.connection, self.server)
         check_endpoint(session.connection, self.server, self.endpoint)
@@ -489,7 +494,7 @@ class DatabasePlace(JournalPlace):
         return RollCall(self.server, self.witness_dir, identity.journal_id)
 
     def _others(self, registry: JournalRegistry) -> list[Registered]:
-        """Return the journals of the endpoint that are remembered, except the one in this database."""
+        """Return the endpoint's registered journals, except the one in this database."""
         try:
             with closing(Session(self.server, write=False)) as session:
                 check_version(session.connection, self.server)
@@ -499,7 +504,7 @@ class DatabasePlace(JournalPlace):
         return list(registry.paying((self.endpoint,), but=ours))
 
     def _remember(self, identity: Identity, now: str) -> None:
-        """Register the journal with this user, so that no second one of its endpoint is made by mistake."""
+        """Register the journal with this user, so that no one creates a second one for its endpoint by mistake."""
         registry = self.registry
         wanted = Registered(identity.journal_id, (self.endpoint,), identity.home, identity.created_at)
         if registry is None or registry.entry(identity.journal_id) == wanted:
@@ -509,14 +514,14 @@ class DatabasePlace(JournalPlace):
 
 
 class WaitingRuns:
-    """Looks for runs that wait for a worker, on a connection that is kept. One thread at a time asks and closes it."""
+    """Looks for runs that wait for a worker, on a connection that stays open. Use it from one thread at a time."""
 
     def __init__(self, server: Server, check: Callable[[Session], object]) -> None:
         self._server, self._check = server, check
         self._session: Session | None = None
 
     def __call__(self) -> Sequence[SharedRun]:
-        """Return the runs that wait for a worker, urgent ones first. Runs with nothing left are ended here."""
+        """Return the runs that wait for a worker, urgent ones first. This ends runs with nothing left."""
         try:
             with translating_errors(self._server):
                 if self._session is None:
@@ -528,7 +533,7 @@ class WaitingRuns:
             raise
 
     def close(self) -> None:
-        """Close the connection. The next look opens another one."""
+        """Close the connection. The next call opens a new one."""
         if self._session is not None:
             self._session.close()
             self._session = None

@@ -1,4 +1,4 @@
-"""Examines a journal before anything is done with it: which one it is, and whether it is the newest."""
+"""Examines a journal before anything is done with it: its identity, and whether it is the newest copy."""
 
 import os
 from contextlib import closing
@@ -28,24 +28,24 @@ from paygw_batch.language import say
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A journal that was examined, and in which a quick check found nothing wrong."""
+    """A journal that was examined and passed a quick check."""
 
     version: int
     identity: Identity
     end: Link
     names: tuple[EndpointIdentity, ...]
-    """Every name under which it knows its endpoint."""
+    """Every name by which it knows its endpoint."""
 
     @property
     def seen(self) -> WitnessedHead:
-        """The newest fact, as a witness that has seen the whole journal notes it."""
+        """The newest fact, as a witness that has seen the whole journal records it."""
         return WitnessedHead(self.identity.journal_id, self.end.seq, self.end.hash.hex())
 
 
 def check_place(path: Path) -> bool:
     """Return whether a journal is at `path`.
 
-    Raises `JournalError` unless it is plain, private and on this machine, like the files that SQLite keeps beside it.
+    Raises `JournalError` unless the file is regular, private and on this machine, and so are SQLite's files beside it.
     """
     check_directory(path.parent)
     for ending in ("-wal", "-shm"):
@@ -62,11 +62,11 @@ def look_at(
     witness: Path,
     is_any_name_fine: bool = False,
 ) -> Found | None:
-    """Examine the database at `path` without changing it, and return the journal in it; None for an empty file.
+    """Examine the database at `path` without changing it, and return its journal; None for an empty file.
 
-    A journal of the same endpoint under another host name is refused unless `is_any_name_fine`: a person says it first.
-    Raises `JournalError` if it is not a journal, or one of another endpoint or a newer version, `JournalCorrupt` if it
-    is damaged, and `JournalWentBack` when the witness has `seen` more than it holds.
+    A journal of the same endpoint under another host name is refused unless `is_any_name_fine`: a person confirms that
+    first. Raises `JournalError` if it is not a journal, pays another endpoint or is from a newer version,
+    `JournalCorrupt` if it is damaged, and `JournalWentBack` if the witness has `seen` more than it holds.
     """
     try:
         version = version_of(connection, path)
@@ -114,9 +114,9 @@ def _check_endpoint(found: Found, path: Path, endpoint: EndpointIdentity, *, is_
 
 
 def check_home(connection: apsw.Connection, path: Path, found: Found, witness_dir: Path) -> Path | None:
-    """Return the witness of the place this journal was moved from; None when it was not moved.
+    """Return the witness of the place this journal was moved from; None if it was not moved.
 
-    Raises `JournalWentBack` when the journal it was copied from is still there, or went on after the copy was made.
+    Raises `JournalWentBack` if the original is still there, or went on after the copy was made.
     """
     home = Path(found.identity.home)
     if home == path or _is_same_file(home, path):
@@ -138,7 +138,7 @@ def check_home(connection: apsw.Connection, path: Path, found: Found, witness_di
 
 
 def hold(connection: apsw.Connection, found: Found, seen: WitnessedHead, witness: Path) -> None:
-    """Raise `JournalWentBack` unless a journal continues from `seen`, the newest fact of the witness at `witness`."""
+    """Raise `JournalWentBack` unless the journal continues from `seen`, the newest fact of the witness at `witness`."""
     require_not_older(
         seen,
         witness,

@@ -1,7 +1,7 @@
-"""The place of a journal in a file: it is made, opened and looked into here, one run at a time.
+"""The place of a journal in a file: creates, opens and inspects it, one run at a time.
 
-The order in which it is made is what makes it safe to be killed at any moment (docs/decisions/0091): an intention in
-the registry, the witness, the journal under another name, its own name, and the registry's word that it is there.
+Creation may be killed at any moment because of its order (docs/decisions/0091): an intention in the registry, the
+witness, the journal under a temporary name, its final name, and the registry's entry that it exists.
 """
 
 import secrets
@@ -55,13 +55,13 @@ class FilePlace(JournalPlace):
     path: Path
 
     def __post_init__(self) -> None:
-        """Give each path its one absolute name. Raises `JournalError` for a name that is not text."""
+        """Make each path absolute and canonical. Raises `JournalError` for a name that is not text."""
         JournalPlace.__post_init__(self)
         object.__setattr__(self, "path", canonical_path(self.path))
 
     @property
     def witness(self) -> Path:
-        """The path of the witness of the journal here."""
+        """The path of this journal's witness."""
         return witness_path(self.witness_dir, self.path)
 
     def may_exist(self) -> bool:
@@ -69,22 +69,22 @@ class FilePlace(JournalPlace):
         return self.path.exists()
 
     def holder(self) -> LockHolder | None:
-        """Return the process that has the lock."""
+        """Return the process that holds the lock."""
         return journal_holder(self.path)
 
     def note_copy(self) -> None:
-        """Note that the journal was copied now. Raises `OutputError`."""
+        """Record that the journal was copied now. Raises `OutputError`."""
         write_whole(copied_path(self.path), self.now().encode())
 
     def copied_at(self) -> str | None:
-        """Return when the journal was copied last; None if that is not known."""
+        """Return when the journal was last copied; None if that is unknown."""
         try:
             return read_regular(copied_path(self.path), _MAX_TIME_BYTES).decode().strip()
         except (OSError, ValueError):
             return None
 
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:
-        """Create the journal (see the place). Also raises `JournalHeld` for the new journal."""
+        """Create the journal (see `JournalPlace`). Also raises `JournalHeld` for the new journal."""
         for directory in (self.path.parent, self.witness_dir):
             make_directory(directory)
             check_directory(directory)
@@ -109,10 +109,10 @@ class FilePlace(JournalPlace):
         return identity
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> SqliteJournal:
-        """Open the journal and hold its lock (see the place). Its witness must know it.
+        """Open the journal and hold its lock (see `JournalPlace`). Its witness must know it.
 
-        Raises `JournalNotAdopted` when this machine knows nothing of it, and `JournalCorrupt` when it is damaged.
-        Nothing but the lock file is written before all that is known.
+        Raises `JournalNotAdopted` if this machine does not know it, and `JournalCorrupt` if it is damaged. Until all
+        that is checked, only the lock file is written.
         """
         if not self._is_there():
             raise self._missing(read_witness(self.witness))
@@ -125,7 +125,7 @@ class FilePlace(JournalPlace):
         return journal
 
     def open_to_read(self, *, must_be_known: bool = False) -> SqliteReader:
-        """Open the journal to look into it (see the place): no lock, and nothing written."""
+        """Open the journal to read it (see `JournalPlace`), without a lock and without writing anything."""
         seen = read_witness(self.witness)  # before the snapshot, so that a run's next commit cannot look like a relapse
         if not self._is_there():
             raise self._missing(seen)
@@ -141,18 +141,18 @@ class FilePlace(JournalPlace):
 
     @contextmanager
     def outbox(self, *, write: bool) -> Iterator[FileOutbox]:
-        """Open the outbox (see the place). Notices of runs that are over are due."""
+        """Open the outbox (see `JournalPlace`). Notices of finished runs become due."""
         with closing(FileOutbox(self.path, write=write)) as outbox:
             if write:
                 outbox.close_over()
             yield outbox
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Make a withdrawal durable (see the place).
+        """Record a withdrawal durably (see `JournalPlace`).
 
-        It is the one thing that is written beside the process with the lock. It adds a line of evidence and touches no
-        fact and no row, and SQLite lets it in before the run's transaction that opens a batch, or after it. Raises
-        `JournalHeld` if the run's transaction takes too long, and `JournalUnwritable`.
+        This is the only write made beside the process that holds the lock. It adds a line of evidence and touches no
+        fact and no row; SQLite orders it before or after the run's transaction that opens a batch. Raises `JournalHeld`
+        if that transaction takes too long, and `JournalUnwritable`.
         """
         self.open_to_read(must_be_known=True).close()
         with closing(connect(self.path, write=True)) as connection:
@@ -172,7 +172,7 @@ class FilePlace(JournalPlace):
         return self.path.parent.exists() and check_place(self.path)
 
     def _missing(self, seen: WitnessedHead | None) -> JournalError:
-        """Return the error for a journal that is not there, with the other journals of its endpoint."""
+        """Return the error for a missing journal, naming the other journals of its endpoint."""
         if seen is not None and seen.seq > 0:
             return missing_journal(self.path, seen)
         remembered = [] if self.registry is None else self.registry.paying((self.endpoint,))
@@ -241,7 +241,7 @@ class FilePlace(JournalPlace):
         )
 
     def _migrate(self, connection: apsw.Connection, found: Found, now: str) -> None:
-        """Give the journal the newest tables, its present place and the name it is opened under, in one transaction."""
+        """Upgrade the tables and record the journal's present place and name, in one transaction."""
         is_name_noted = self.endpoint in found.names or not self.endpoint.consumer_key_sha256
         if found.version == len(migrations()) and found.identity.home == str(self.path) and is_name_noted:
             return
@@ -253,7 +253,7 @@ class FilePlace(JournalPlace):
         connection.execute("COMMIT")
 
     def _make(self, identity: Identity, seen: WitnessedHead | None) -> None:
-        """Make the file, its witness and its entry; `seen` is the witness of the journal that was here before."""
+        """Create the file, its witness and its entry; `seen` is the witness of the journal that was here before."""
         registry = self.registry
         entry = Registered(identity.journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
         if registry is not None:
@@ -277,7 +277,7 @@ class FilePlace(JournalPlace):
         check_beside(others, beside, command="journal new")
 
     def _lost(self, seen: WitnessedHead) -> Registered:
-        """Return a registry entry for a journal that is not registered, but whose witness is still at its place."""
+        """Return an entry for a journal that is not registered, but whose witness still exists."""
         return Registered(seen.journal_id, (self.endpoint,), str(self.path), "")
 
 
@@ -293,7 +293,7 @@ def _not_adopted(path: Path, found: Found) -> JournalNotAdopted:
 
 
 def _is_known(found: Found, seen: WitnessedHead | None, witness_dir: Path) -> bool:
-    """Whether this machine has a witness of the journal, for its place or for the one it was moved from."""
+    """Whether this machine has a witness of the journal, for its place or the one it was moved from."""
     if seen is not None and seen.journal_id == found.identity.journal_id:
         return True
     former = read_witness(witness_path(witness_dir, Path(found.identity.home)))
@@ -301,10 +301,10 @@ def _is_known(found: Found, seen: WitnessedHead | None, witness_dir: Path) -> bo
 
 
 def _remember(registry: JournalRegistry, path: Path, found: Found, now: str) -> list[str]:
-    """Register this journal as it is now; return the sentences that a person should read about it."""
+    """Register this journal as it is now; return sentences about it for a person to read."""
     identity = found.identity
     before = registry.entry(identity.journal_id)
-    # What an entry knew is kept: the journal may be an older copy that a person adopted.
+    # Keep what the entry knew: the journal may be an older copy that a person adopted.
     names = tuple(dict.fromkeys((*found.names, *(() if before is None else before.names))))
     wanted = Registered(identity.journal_id, names, str(path), identity.created_at)
     if before == wanted:
@@ -323,9 +323,9 @@ def _remember(registry: JournalRegistry, path: Path, found: Found, now: str) -> 
 
 
 def _settle_intentions(registry: JournalRegistry, witness_dir: Path) -> None:
-    """Complete or remove the entries of journals whose making was broken off.
+    """Complete or remove the entries of journals whose creation was interrupted.
 
-    The registry is held, so that no making is under way.
+    The caller holds the registry, so no creation is under way.
     """
     for entry in registry.entries():
         if not entry.is_intended:
@@ -334,8 +334,8 @@ def _settle_intentions(registry: JournalRegistry, witness_dir: Path) -> None:
         if journal_exists(path, entry.journal_id):
             registry.write(replace(entry, is_intended=False))
             continue
-        # It never had its name, so that no run had it open. Its witness goes as well: should a file of that id turn up
-        # all the same, a person has to say first what it is.
+        # It never got its name, so no run had it open. Its witness goes too: should a file with that id turn up after
+        # all, a person has to adopt it first.
         witness = witness_path(witness_dir, path)
         seen = read_witness(witness)
         if seen is not None and (seen.journal_id, seen.seq) == (entry.journal_id, 0):
@@ -345,9 +345,9 @@ def _settle_intentions(registry: JournalRegistry, witness_dir: Path) -> None:
 
 
 def _make_file(path: Path, identity: Identity, endpoint: EndpointIdentity) -> None:
-    """Make a journal without a fact at `path`, for its owner alone.
+    """Create a journal without facts at `path`, for its owner alone.
 
-    It is made under another name and then given its own, so that no crash leaves half of one.
+    It is created under another name and then renamed, so that no crash leaves half of one.
     """
     temporary = unfinished(path)
     try:
@@ -373,7 +373,7 @@ def _fill(path: Path, identity: Identity, endpoint: EndpointIdentity) -> None:
 
 
 def _check_no_log(path: Path) -> None:
-    """Refuse to put a new journal beside the log of a lost one, which SQLite would play into it."""
+    """Refuse to put a new journal beside the log of a lost one, which SQLite would replay into it."""
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size > 0:
         raise JournalError(

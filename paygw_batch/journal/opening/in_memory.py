@@ -1,7 +1,7 @@
-"""Opens the shipping journal in memory: on a database that ends with its connection.
+"""Opens the real journal in memory, on a database that ends with its connection.
 
 For a command that reads before any journal exists, for tests and for benchmarks. Tables, statements and chain are the
-same; there is no file, so nothing is durable, nothing can go back in time, and no other run can reach it.
+same; without a file, nothing is durable, nothing can go back in time, and no other run can reach it.
 """
 
 from functools import cache
@@ -22,7 +22,7 @@ _JOURNAL_ID = "0" * 32
 def in_memory_journal(
     *, endpoint: str = "memory", created_at: str = "1970-01-01T00:00:00.000Z", notes: tuple[str, ...] = ()
 ) -> SqliteJournal:
-    """Return an empty journal that nothing outlives."""
+    """Return an empty journal, which ends with this process."""
     identity = Identity(_JOURNAL_ID, endpoint, created_at, _NAME)
     connection = apsw.Connection(_NAME)
     connection.deserialize("main", database_of(identity))
@@ -40,7 +40,7 @@ def in_memory_journal(
 
 @cache
 def database_of(identity: Identity) -> bytes:
-    """Return the database of a journal without a fact. Copying it takes a tenth of the time that making it takes."""
+    """Return the database of a journal without facts. Copying it takes a tenth of the time of creating it."""
     connection = apsw.Connection(_NAME)
     try:
         connection.execute("BEGIN")
@@ -57,14 +57,14 @@ class _NoWitness:
     """Keeps nothing: a journal that ends with its process cannot go back in time."""
 
     def note(self, seen: WitnessedHead) -> None:
-        """Take no note."""
+        """Record nothing."""
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
 
 class _NoLock:
-    """Keeps nobody out: no other process can reach the journal."""
+    """Keeps no one out: no other process can reach the journal."""
 
     def close(self) -> None:
-        """Let nobody in."""
+        """Do nothing: there is nothing to release."""

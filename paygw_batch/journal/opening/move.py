@@ -1,8 +1,8 @@
-"""Moves a journal from a file to a database: with its chain, once, and so that never two journals may pay.
+"""Moves a journal with its chain from a file to a database, once, so that two journals can never both pay.
 
-The order is what makes it safe to be killed at any moment (docs/decisions/0091): the whole copy in one transaction,
-from which nothing is paid; the file's mark that it was moved; the word in the database that the copy is in use; the
-registry. The same command goes on where a move was broken off.
+A move may be killed at any moment because of its order (docs/decisions/0091): the whole copy in one transaction, which
+does not pay yet; the file's mark that it was moved; the database's record that the copy is in use; the registry. The
+same command continues an interrupted move.
 """
 
 import os
@@ -63,7 +63,7 @@ _QUERIES = {
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A journal that was moved: which one, and how much it holds, counted in the file and in the copy."""
+    """A journal that was moved: its identity, and its size as counted in the file and in the copy."""
 
     identity: Identity
     facts: int
@@ -83,7 +83,7 @@ class _File:
         self._replied = dict.fromkeys((seq for (seq,) in fetch(connection, "SELECT fact FROM reply")), 0)
 
     def lines(self, table: str) -> Iterator[Sequence[Any]]:
-        """Yield the lines of one table, as they are stored in the other store."""
+        """Yield the lines of one table, in the form of the other store."""
         for line in self._connection.execute(_QUERIES[table]):
             storable = [text_of(one) if isinstance(one, str) else one for one in line]
             match table:
@@ -102,7 +102,7 @@ class _File:
             yield storable
 
     def _counted(self, *, seq: int, instruction: int | None) -> int | None:
-        """Return which fact of its instruction a fact is; None if it is of a whole batch."""
+        """Return a fact's number among those of its instruction; None if it is about a whole batch."""
         if instruction is None:
             return None
         self._facts[instruction] += 1
@@ -112,10 +112,10 @@ class _File:
 
 
 def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> Move:
-    """Move the journal in a file to the database of `place`, or go on with that.
+    """Move the journal in a file to the database of `place`, or continue such a move.
 
-    Notifications that wait are taken in first. Raises `JournalHeld` while a run has the file, and `JournalError` where
-    either place speaks against it: then the file is as it was.
+    Waiting notifications are recorded first. Raises `JournalHeld` while a run has the file, and `JournalError` if
+    either place refuses, which leaves the file as it was.
     """
     path, now = file_place.path, place.now()
     if not path.parent.exists() or not check_place(path):
@@ -156,7 +156,7 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
 
 
 def _moved_place(path: Path) -> str:
-    """Return where the file says that it was moved to; nothing if it does not, or is not a journal."""
+    """Return the location that the file says it was moved to; empty if it does not, or is not a journal."""
     try:
         with closing(connect(path, write=False)) as file:
             return moved_to(file)
@@ -209,13 +209,13 @@ def _check_name(identity: Identity, place: DatabasePlace) -> None:
 
 
 def _take_key_along(old: FingerprintKey, new: FingerprintKey) -> None:
-    """Let the journal in the database know forgotten payees again by the key that is beside the file."""
+    """Give the journal in the database the file's key, so that it still recognises forgotten payees."""
     if (key := old.read()) is not None and new.read() is None:
         new.keep(key)
 
 
 def _remember(file_place: FilePlace, place: DatabasePlace, identity: Identity, now: str) -> None:
-    """Register the journal at its new place, and take the witness of the file away: an older copy is not known."""
+    """Register the journal at its new place, and remove the file's witness, so that an older copy is not known."""
     if (seen := read_witness(file_place.witness)) is not None and seen.journal_id == identity.journal_id:
         retire(file_place.witness, seen)
     if (registry := place.registry) is not None:

@@ -1,4 +1,4 @@
-"""Declares the place of a journal: a file of one machine, or a database that several hosts share."""
+"""Declares the place of a journal: a file on one machine, or a database shared by several hosts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,10 +18,10 @@ from paygw_batch.journal.values import Identity, Withdrawal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalPlace(ABC):
-    """The place of an endpoint's journal. Each method opens it again: nothing is held between two calls.
+    """The place of an endpoint's journal. Each method opens it again: nothing is held between calls.
 
-    `witness_dir` is where the witnesses of this host are, `registry_dir` where journals are remembered (None: not at
-    all), and `now` the clock, in UTC, ISO 8601 with `Z`. Other processes see the holder's `command`.
+    `witness_dir` holds this host's witnesses, and `registry_dir` the registered journals (None: nothing is registered).
+    `now` is the clock, in UTC, ISO 8601 with `Z`. Other processes see the holder's `command`.
     """
 
     endpoint: EndpointIdentity
@@ -30,7 +30,7 @@ class JournalPlace(ABC):
     now: Callable[[], str]
 
     def __post_init__(self) -> None:
-        """Give each directory its one absolute name. Raises `JournalError` for a name that is not text."""
+        """Make each directory absolute and canonical. Raises `JournalError` for a name that is not text."""
         object.__setattr__(self, "witness_dir", canonical_path(self.witness_dir))
         if self.registry_dir is not None:
             object.__setattr__(self, "registry_dir", canonical_path(self.registry_dir))
@@ -42,40 +42,40 @@ class JournalPlace(ABC):
 
     @abstractmethod
     def may_exist(self) -> bool:
-        """Whether there can be a journal to look into. Only a file is looked for; no database is asked."""
+        """Whether a journal may exist here. Only files are checked; no database is asked."""
 
     @abstractmethod
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:
-        """Make the journal of the endpoint, and return which one it is; None if a journal is there already.
+        """Create the endpoint's journal and return its identity; None if there is one already.
 
-        `beside` is the id of the newest journal of the same endpoint, if there is one. Raises `JournalError` when
-        another journal of the endpoint is remembered and not named.
+        `beside` is the id of the endpoint's newest other journal, if there is one. Raises `JournalError` if another
+        journal of the endpoint is registered and not named.
         """
 
     @abstractmethod
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> Journal:
-        """Open the journal for a run, and hold it until `close`. It must be there, and this host must know it.
+        """Open the journal for a run, and hold it until `close`. It must exist, and this host must know it.
 
-        Raises `JournalMissing` when there is none, `JournalHeld` when another run has it, `JournalWentBack` when this
-        host has seen more of it, and `JournalError` for everything else that speaks against using it.
+        Raises `JournalMissing` if there is none, `JournalHeld` if another run has it, `JournalWentBack` if this host
+        has seen more of it, and `JournalError` for any other reason against using it.
         """
 
     @abstractmethod
     def open_to_read(self, *, must_be_known: bool = False) -> JournalReader:
-        """Open the journal to look into it, also while a run holds it: one snapshot.
+        """Open one snapshot of the journal to read it, even while a run holds it.
 
-        One that this host does not know can be looked into, and `notes` of the result say so, unless it
-        `must_be_known`. Raises what `open_to_write` raises, but for `JournalHeld`.
+        A journal that this host does not know can be read, with a sentence about that in `notes`, unless it
+        `must_be_known`. Raises what `open_to_write` raises, except `JournalHeld`.
         """
 
     @abstractmethod
     def holder(self) -> LockHolder | None:
-        """Return the living process that holds the journal; None: nobody does. Nothing is taken or touched."""
+        """Return the living process that holds the journal; None if nobody does. Takes no lock and touches nothing."""
 
     @abstractmethod
     def outbox(self, *, write: bool) -> AbstractContextManager[Outbox]:
-        """Open the outbox of the journal as long as the block lasts, also while a run holds the journal."""
+        """Open the journal's outbox for the block, even while a run holds the journal."""
 
     @abstractmethod
     def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Make the withdrawal of a signed plan or order durable, also while a run holds the journal."""
+        """Record the withdrawal of a signed plan or order durably, even while a run holds the journal."""

@@ -1,8 +1,8 @@
-"""The registry: which journals pay which endpoint, as far as this user's state directory remembers.
+"""The registry: which journals pay which endpoint, as recorded in this user's state directory.
 
-A file for each journal, `JOURNAL_ID.json`, written whole or not at all. An entry is there before its journal is, as an
-intention, so that no moment exists at which a journal can be opened and is not remembered. Who writes an entry holds
-the registry's lock from its first look to its last write.
+It has one file for each journal, `JOURNAL_ID.json`, written whole or not at all. The entry is written before its
+journal exists, as an intention, so a journal that can be opened is always registered. A writer holds the registry's
+lock from its first look to its last write.
 """
 
 import json
@@ -26,14 +26,14 @@ from paygw_batch.language import say, say_count
 _ENTRY = re.compile(r"[0-9a-f]{32}\.json")
 _LOCK = "journals.lock"
 _WAIT = LockWait(limit_s=30.0, is_any_holder=True)
-"""The registry is held for moments, so that a second command waits for the first."""
+"""The registry is only held for moments, so a second command waits for the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """One journal that is remembered: which endpoint it pays, under all its names, and where it is.
+    """A registered journal: the endpoint it pays, under all its names, and its location.
 
-    `is_intended` says that its making was begun and is not known to have ended.
+    `is_intended`: its creation began and is not known to have finished.
     """
 
     journal_id: str
@@ -48,14 +48,14 @@ class Registered:
 
 
 class JournalRegistry:
-    """The registry in `directory`. Nothing is made there before something is written."""
+    """The registry in `directory`, which is created with the first write."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     @contextmanager
     def held(self, now: str) -> Iterator[None]:
-        """Keep every other process from writing. Raises `JournalHeld` when another one does not end."""
+        """Keep every other process from writing. Raises `JournalHeld` if another one holds it for too long."""
         make_directory(self._directory)
         check_directory(self._directory)
         lock = RunLock(self._directory / _LOCK, now=now, command="the registry of journals", wait=_WAIT)
@@ -65,7 +65,7 @@ class JournalRegistry:
             lock.close()
 
     def entries(self) -> Sequence[Registered]:
-        """Return every journal that is remembered, oldest first. Raises `JournalError` for an entry that is damaged."""
+        """Return every registered journal, oldest first. Raises `JournalError` for a damaged entry."""
         try:
             found = [path for path in self._directory.iterdir() if _ENTRY.fullmatch(path.name)]
         except FileNotFoundError:
@@ -77,21 +77,21 @@ class JournalRegistry:
         return sorted((_read(path) for path in found), key=lambda entry: (entry.created_at, entry.journal_id))
 
     def entry(self, journal_id: str) -> Registered | None:
-        """Return the entry of one journal; None when it is not registered."""
+        """Return the entry of one journal; None if it is not registered."""
         path = self._path(journal_id)
         return _read(path) if check_file(path) else None
 
     def paying(self, names: Sequence[EndpointIdentity], *, but: str = "") -> Sequence[Registered]:
-        """Return the journals of an endpoint, oldest first, without the one whose id is `but`.
+        """Return the journals of an endpoint, oldest first, except the one with the id `but`.
 
-        Journals at their default places are among them, even if their entries were lost.
+        Includes journals at their default places even if their entries were lost.
         """
         entries = {entry.journal_id: entry for entry in (*self._at_default_places(), *self.entries())}
         found = [entry for entry in entries.values() if entry.journal_id != but and entry.pays(names)]
         return sorted(found, key=lambda entry: (entry.created_at, entry.journal_id))
 
     def write(self, entry: Registered) -> None:
-        """Make an entry durable, in the place of the one before. The lock is held."""
+        """Write an entry durably, replacing any earlier one. The caller holds the lock."""
         path = self._path(entry.journal_id)
         try:
             with replacing(path) as file:
@@ -103,7 +103,7 @@ class JournalRegistry:
             ) from None
 
     def forget(self, entry: Registered) -> None:
-        """Remove the entry of a journal that was never made. The lock is held."""
+        """Remove the entry of a journal that was never created. The caller holds the lock."""
         self._path(entry.journal_id).unlink(missing_ok=True)
         sync_directory(self._directory)
 
@@ -111,7 +111,7 @@ class JournalRegistry:
         return self._directory / f"{journal_id}.json"
 
     def _at_default_places(self) -> Iterator[Registered]:
-        """Yield the journals at default places, which are beside the registry, but for those that cannot be read."""
+        """Yield the journals at default places, which are beside the registry, except unreadable ones."""
         for path in sorted(self._directory.parent.glob("*/journal.sqlite3")):
             with suppress(PaygwError, apsw.Error, OSError), closing(connect(path, write=False)) as connection:
                 identity = identity_of(connection)
@@ -140,7 +140,7 @@ def _read(path: Path) -> Registered:
 
 
 def journal_list_sentence(entries: Sequence[Registered]) -> str:
-    """Return a sentence that names journals by id and path; nothing for none. It begins with a blank."""
+    """Return a sentence that lists journals by id and path, with a leading blank; empty if there are none."""
     if not entries:
         return ""
     listed = ", ".join(say("{journal_id} at {path}", journal_id=entry.journal_id, path=entry.path) for entry in entries)
@@ -153,7 +153,7 @@ def journal_list_sentence(entries: Sequence[Registered]) -> str:
 
 
 def check_beside(others: Sequence[Registered], beside: str | None, *, command: str) -> None:
-    """Raise `JournalError` unless `beside` is the id of the newest of `others`, or None if there is none."""
+    """Raise `JournalError` unless `beside` is the id of the newest of `others`, or None if there are none."""
     if not others and beside is None:
         return
     if not others:

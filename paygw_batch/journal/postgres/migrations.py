@@ -4,6 +4,7 @@ A script of a later version changes no line that is there. A function whose call
 of before gets another name, and the old one is removed: such a program is then refused.
 """
 
+import math
 from functools import cache
 from importlib import resources
 
@@ -12,7 +13,7 @@ from psycopg import Connection, sql
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalMissing, JournalOutdated
 from paygw_batch.journal.postgres.jobs_schema import bring_jobs_up, jobs_version_in, newest_jobs_version
-from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch
+from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch, limited
 from paygw_batch.journal.values import Identity
 from paygw_batch.language import say
 
@@ -68,7 +69,7 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
 
     Raises `JournalHeld` while a process works with them: it knows only what they were.
     """
-    with connection.transaction():
+    with limited(connection, math.inf), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(7021)")  # as `make_tables` does
         version = version_in(connection)
         if version == newest_version() and jobs_version_in(connection) >= newest_jobs_version():

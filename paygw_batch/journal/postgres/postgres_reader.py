@@ -14,7 +14,7 @@ from paygw_batch.journal.port import RowBeingSent, RunNow, SharedRun, VerifyProg
 from paygw_batch.journal.postgres.batch_rows import count_due, count_known, count_states, due_rows, find_rows
 from paygw_batch.journal.postgres.leasing.leases import rows_being_sent
 from paygw_batch.journal.postgres.leasing.offered_chunks import unfinished_runs, workers_in
-from paygw_batch.journal.postgres.session import Row, Session, translating_errors
+from paygw_batch.journal.postgres.session import Row, Session, fetch, translating_errors
 from paygw_batch.journal.postgres.standing_lines import words_of
 from paygw_batch.journal.postgres.tables import PostgresTables
 from paygw_batch.journal.postgres.verify import verify_journal
@@ -59,6 +59,12 @@ class PostgresReader(JournalReader):
             runs = unfinished_runs(connection)
         records = {record.number: record for record in self.batches()} if runs else {}
         return [self._run_now(run, records[run.batch]) for run in runs]
+
+    def takeovers(self) -> int:
+        """Return how many leases a process took over from one that had died or fallen silent."""
+        with self._snapshot() as connection:
+            ((count,),) = fetch(connection, "SELECT count(*) FROM segment WHERE is_takeover")
+        return int(count)
 
     def _run_now(self, run: SharedRun, record: BatchRecord) -> RunNow:
         due = self.tallies(run.batch, kind=TallyKind.DUE)

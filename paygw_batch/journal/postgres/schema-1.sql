@@ -176,11 +176,13 @@ CREATE TABLE segment (
     head_hash   bytea NOT NULL CHECK (length(head_hash) = 32),
     head_at     text COLLATE "C" NOT NULL,
     is_clear    boolean NOT NULL,
+    is_takeover boolean NOT NULL,
     sealed_at   timestamptz
 ) WITH (fillfactor = 20);
 ALTER TABLE chunk ADD FOREIGN KEY (segment) REFERENCES segment;
 CREATE UNIQUE INDEX segment_of_epoch ON segment (chain, epoch);
 CREATE UNIQUE INDEX segment_unsealed ON segment (chain) WHERE sealed_at IS NULL;
+CREATE INDEX segment_takeover ON segment (number) WHERE is_takeover;
 
 -- One chain over finished segments. `facts` counts those of all segments up to here.
 CREATE TABLE seal (
@@ -524,7 +526,7 @@ $$;
 CREATE FUNCTION take_lease(p_chain bigint, p_worker bigint, p_dead bigint[])
 RETURNS TABLE (number bigint, epoch integer, head_hash bytea, head_at text, is_clear boolean) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE me worker; old segment; taken segment; range chunk; start_hash bytea; newest text;
+DECLARE me worker; old segment; taken segment; range chunk; start_hash bytea; newest text; is_taken_over boolean;
 BEGIN
     me := require_own(p_worker);
     IF me.tables < (SELECT max(m.version) FROM migration m) THEN
@@ -546,6 +548,7 @@ BEGIN
     IF old.sealed_at IS NULL AND old.worker <> p_worker AND NOT is_known_dead(old.worker, p_dead, me) AND is_alive(old.worker) THEN
         RETURN;
     END IF;
+    is_taken_over := old.number IS NOT NULL AND old.sealed_at IS NULL AND old.worker <> p_worker;
     IF old.number IS NOT NULL THEN
         PERFORM close_segment(old.number);
         SELECT * INTO old FROM segment s WHERE s.number = old.number;
@@ -555,8 +558,8 @@ BEGIN
             INTO start_hash FROM identity i;
     END IF;
     SELECT coalesce(max(s.head_at), '') INTO newest FROM segment s;
-    INSERT INTO segment AS s (chain, epoch, worker, before, start, head_hash, head_at, is_clear)
-        VALUES (p_chain, coalesce(old.epoch, 0) + 1, p_worker, old.number, start_hash, start_hash, newest,
+    INSERT INTO segment AS s (chain, epoch, worker, before, start, head_hash, head_at, is_takeover, is_clear)
+        VALUES (p_chain, coalesce(old.epoch, 0) + 1, p_worker, old.number, start_hash, start_hash, newest, is_taken_over,
             p_chain <= 0 OR NOT EXISTS (
                 SELECT FROM standing t WHERE t.instruction BETWEEN range.first AND range.last AND t.state = 'in_flight'))
         RETURNING * INTO taken;

@@ -29,6 +29,11 @@ WORKER_IDLE_LIMIT = "5s"
 """The same for a worker, which never thinks there: one that is frozen must not keep the locks that others wait for."""
 _CONNECT_TIMEOUT_S = 10
 _DEAD_PEER_MS = 10_000
+_KEEPALIVES: Mapping[str, Any] = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+"""How soon a peer that has vanished is missed while nobody sends, here and by the server: it then frees what a host
+that lost its power had locked."""
+_SILENCE_LIMIT_S = 300.0
+"""How long any statement may take: a network may swallow an answer and keep the connection. As long as `IDLE_LIMIT`."""
 _HINT = mark("Nothing was sent. Check [journal] url and the server, then run the same command again.")
 _ABOUT = """SELECT current_setting('server_version_num')::integer, current_setting('fsync'),
     current_setting('full_page_writes'), current_setting('synchronous_commit'),
@@ -104,6 +109,7 @@ def connect(server: Server, *, write: bool, idle_limit: str = IDLE_LIMIT) -> Con
             connect_timeout=_CONNECT_TIMEOUT_S,
             application_name="paygw-batch",
             tcp_user_timeout=_DEAD_PEER_MS,
+            **_KEEPALIVES,
         )
     except psycopg.Error as error:
         raise JournalError(
@@ -152,16 +158,17 @@ class Session:
 
 
 class _LimitedConnection(Connection[Row]):
-    """A connection on which a statement can be given a time to answer in: a network may swallow the answer."""
+    """A connection on which each statement has a limited time to be answered in: a network may swallow the answer."""
 
     limit_s: float | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Wait for the server, no longer than `limit_s`. Raises `psycopg.OperationalError`."""
+        """Wait for the server, no longer than `limit_s`, or `_SILENCE_LIMIT_S`. Raises `psycopg.OperationalError`."""
+        limit_s = _SILENCE_LIMIT_S if self.limit_s is None else self.limit_s
         try:
-            return super().wait(gen, interval, self.limit_s if timeout is None else timeout)
-        except psycopg.OperationalError:
-            if timeout is None and self.limit_s is not None:
+            return super().wait(gen, interval, limit_s if timeout is None else timeout)
+        except psycopg.OperationalError as error:
+            if timeout is None and (self.limit_s is not None or error.sqlstate is None):
                 self.pgconn.finish()
             raise
 
@@ -181,6 +188,7 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
     connection.execute(f"SET search_path = {SCHEMA}, pg_temp")
     connection.execute("SET client_min_messages = warning")
     connection.execute("SET jit = off")
+    connection.execute("; ".join(f"SET tcp_{name} = {value}" for name, value in _KEEPALIVES.items()))
     connection.execute("SET random_page_cost = 1.1")  # single rows are looked up: they are cached
     if idle_limit is not None:
         # A process that waits for a line must then see it as it is: a commit learns this way that its lease was closed.

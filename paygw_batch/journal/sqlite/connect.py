@@ -1,4 +1,4 @@
-"""Opens a database so that a commit is durable, and proves that it was opened so."""
+"""Opens databases whose commits are durable, and checks that every setting took effect."""
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from paygw_batch.journal.guards.location import check_file
 from paygw_batch.language import mark, say
 
 OLDEST_SQLITE = (3, 51, 3)
-"""Before this, two connections that write can corrupt the write-ahead log (the "WAL-reset" bug)."""
+"""In older versions, two writing connections can corrupt the write-ahead log (the "WAL-reset" bug)."""
 
 _BUSY_TIMEOUT_MS = 10_000
 _CACHE_KIB = 32 * 1024
@@ -60,24 +60,24 @@ def connect(
 
 @dataclass(frozen=True, slots=True)
 class SideDatabase:
-    """A kind of database that is kept beside a journal: its name, its tables, and the errors about it."""
+    """A kind of database kept beside a journal: its name, its tables, and its errors."""
 
     what: str
     mark: int
-    """SQLite's application_id: a file of another kind is not opened."""
+    """SQLite's application_id; a file with another one is refused."""
     tables: str
     damaged: type[JournalError]
     unwritable: type[JournalError]
     then: str = ""
-    """The words after the sentence that it cannot be written."""
+    """A second sentence for the error that the database cannot be written."""
     version: int = 1
 
     def make(self, path: Path, fill: Callable[[apsw.Connection], object] | None = None) -> None:
-        """Make a database at `path`, whole or not at all; one that is there stays. `fill` writes its first lines."""
+        """Create the database at `path`, whole or not at all, unless it exists. `fill` writes its first lines."""
         if check_file(path):
             return
         log = path.with_name(f"{path.name}-wal")
-        if log.exists() and log.stat().st_size > 0:  # SQLite would play it into the new one
+        if log.exists() and log.stat().st_size > 0:  # SQLite would replay it into the new one
             raise self.damaged(
                 say(
                     "{path} ({what}) is missing, but its log {log} still has the newest data.",
@@ -119,7 +119,7 @@ class SideDatabase:
 
     @contextmanager
     def writing(self, connection: apsw.Connection, path: Path) -> Iterator[None]:
-        """One transaction that is durable at the end of the block, or nothing of it. Raises `unwritable`."""
+        """Run the block in one durable transaction; roll back if it fails. Raises `unwritable`."""
         try:
             fetch(connection, "BEGIN IMMEDIATE")
             yield
@@ -137,7 +137,7 @@ class SideDatabase:
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[None]:
-        """Turn an error of SQLite within the block into `damaged`."""
+        """Turn SQLite errors raised in the block into `damaged`."""
         try:
             yield
         except apsw.Error as error:
@@ -146,16 +146,16 @@ class SideDatabase:
             ) from None
 
     def run(self, connection: apsw.Connection, statement: str, *bindings: Any) -> list[tuple[Any, ...]]:
-        """Run one statement and return all it finds, within `reading` or `writing`."""
+        """Run one statement inside `reading` or `writing`, and return all its rows."""
         return fetch(connection, statement, bindings)
 
 
 def configure(connection: apsw.Connection) -> None:
-    """Set the options of every database of ours, in a file or in memory. Raises `apsw.Error`."""
+    """Set the options that all our databases share, in a file or in memory. Raises `apsw.Error`."""
     connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-    # Without this, SQLite plans a statement again for every row that is bound to it: ten times the cost of the look-up.
+    # Without this, SQLite plans the statement again for every row bound to it, at ten times the cost of the look-up.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     # Payees' data must not reach a temporary file, and a failing page must not become a signal.
     _set(
@@ -173,7 +173,7 @@ def configure(connection: apsw.Connection) -> None:
 def _configure_file(connection: apsw.Connection, *, write: bool) -> None:
     settings: dict[str, int | str] = {"mmap_size": 0}
     if write:
-        # The log stays as an empty file when the last connection closes: a reader then never has to make one.
+        # Keep the log as an empty file when the last connection closes, so that no reader ever has to create one.
         persist = ctypes.c_int(1)
         connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(persist))
         settings |= {
@@ -185,12 +185,12 @@ def _configure_file(connection: apsw.Connection, *, write: bool) -> None:
         }
     else:
         settings["query_only"] = 1
-        leave_untouched(connection)  # the last one to close would otherwise try to take the log in, and cannot
+        leave_untouched(connection)  # a reader that closes last would try to checkpoint the log, and cannot
     _set(connection, settings)
 
 
 def _set(connection: apsw.Connection, settings: Mapping[str, int | str]) -> None:
-    """Set pragmas, and read each back: SQLite keeps silent about one that it does not take."""
+    """Set pragmas, and read each back: SQLite silently ignores those it does not accept."""
     for name, wanted in settings.items():
         connection.pragma(name, wanted)
         if (found := connection.pragma(name)) != wanted:
@@ -212,21 +212,21 @@ def _check_version() -> None:
 
 
 def leave_untouched(connection: apsw.Connection) -> None:
-    """Make sure that closing this connection writes nothing."""
+    """Keep this connection from writing anything when it closes."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
 def fetch(
     connection: apsw.Connection, query: str, bindings: Sequence[Any] | Mapping[str, Any] = ()
 ) -> list[tuple[Any, ...]]:
-    """Run one statement and return all it finds. Raises `apsw.Error`."""
+    """Run one statement and return all its rows. Raises `apsw.Error`."""
     return connection.execute(query, bindings).fetchall()
 
 
 def reason_of(error: apsw.Error) -> str:
-    """Return why SQLite could not write, for a person."""
-    # The numbers of facts, batches and instructions are given by the process that holds the journal.
-    code = getattr(error, "extendedresult", 0)  # every error has it, and its stub does not say so
+    """Return the reason, in words for a person, that SQLite could not write."""
+    # The process that holds the journal numbers facts, batches and instructions, so a clash means a second writer.
+    code = getattr(error, "extendedresult", 0)  # every error has it, though the stubs do not say so
     if code == apsw.SQLITE_CONSTRAINT_PRIMARYKEY:
         return say("another process has written to it")
     return str(error)
@@ -234,7 +234,7 @@ def reason_of(error: apsw.Error) -> str:
 
 @contextmanager
 def conflicting(message: str) -> Iterator[None]:
-    """Turn a violated constraint of the tables into an `InternalError` with the caller's message."""
+    """Turn a violated table constraint into an `InternalError` with the caller's message."""
     try:
         yield
     except apsw.ConstraintError:
@@ -242,7 +242,7 @@ def conflicting(message: str) -> Iterator[None]:
 
 
 def unwritable(path: Path, reason: str) -> str:
-    """Return the sentence about a journal that can no longer be written."""
+    """Return the sentence saying that the journal can no longer be written."""
     return say(
         "The journal {path} can no longer be written ({reason}); nothing more was sent.", path=path, reason=reason
     )

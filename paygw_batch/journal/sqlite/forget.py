@@ -1,4 +1,4 @@
-"""Removes forgotten people from a journal that is a file: nothing of them stays in its pages, its log or its index."""
+"""Removes forgotten people from a journal file: from its pages, its log and its search index."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ _INDEX_AGAIN = """
 def unguarded(connection: apsw.Connection) -> Iterator[None]:
     """Allow the block to change otherwise immutable rows, inside the open transaction.
 
-    SQLite writes zeros over the removed bytes. Nobody ever sees the tables without their guards.
+    SQLite overwrites the removed bytes with zeros. No other connection sees the tables without their triggers.
     """
     marks = ", ".join("?" * len(_GUARDED))
     query = f"SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name IN ({marks})"  # noqa: S608 - places
@@ -33,22 +33,22 @@ def unguarded(connection: apsw.Connection) -> Iterator[None]:
 
 
 def index_again(connection: apsw.Connection) -> None:
-    """Make the index of payees again, of those who are left."""
+    """Rebuild the payee index from the payees who are left."""
     connection.execute(_INDEX_AGAIN)
 
 
 def is_forgotten(tables: Tables, line: Line) -> bool:
-    """Whether a later fact forgot this one: its hash is still that of its former text."""
+    """Whether a later fact forgot this one: its hash is still that of the original text."""
     return line.instruction is not None and bool(tables.run("is_forgotten", instruction=line.instruction, seq=line.seq))
 
 
 def scrub(connection: apsw.Connection, path: Path) -> bool:
-    """Write the file again without the removed rows, and empty its log.
+    """Rewrite the file without the removed rows, and empty its log.
 
-    Removed bytes can be left in any page that SQLite divided before. Return False if another program reads the file
-    meanwhile: then its log still holds the old pages.
+    Removed bytes may survive in any page that SQLite split earlier. Return False if another program is reading the
+    file: its log then still holds old pages.
     """
-    connection.pragma("temp_store_directory", str(path.parent))  # what is left is as private as the journal
+    connection.pragma("temp_store_directory", str(path.parent))  # keeps the temporary file as private as the journal
     connection.pragma("temp_store", 1)
     try:
         connection.execute("VACUUM")
@@ -58,6 +58,6 @@ def scrub(connection: apsw.Connection, path: Path) -> bool:
 
 
 def is_log_empty(connection: apsw.Connection) -> bool:
-    """Empty the log of a file; return False if another program reads the file meanwhile."""
+    """Empty the log of a file. Return False if another program is reading the file."""
     ((busy, *_),) = fetch(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
     return not busy

@@ -1,10 +1,10 @@
-"""Keeps the notifications that wait, durable, in a separate database beside the journal.
+"""Keeps waiting notifications durable, in a separate database beside the journal.
 
-The journal has one writer, and a run holds it for as long as it lasts. The listener appends to the inbox meanwhile, and
-answers once that is durable. The journal's writer reads on from where the journal says it stopped: that number is part
-of the transaction that takes evidence in, so that each notification enters the journal once, wherever a crash falls.
+The journal has one writer, and a run holds it from start to finish. Meanwhile the listener appends to the inbox, and
+replies once the notification is durable. The journal records how far it has read in the same transaction as the
+evidence, so each notification enters the journal exactly once, even after a crash.
 
-Nothing is ever changed; what the journal has taken in is removed when it forgets people.
+Entries never change. Recorded ones are removed when the journal forgets people.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,15 +49,15 @@ _HOLDS = """SELECT 1 FROM arrival a WHERE contents <> '[]' AND last <= ?
 
 
 def inbox_path(journal: Path) -> Path:
-    """Return where the inbox of a journal is: beside it."""
+    """Return the path of a journal's inbox, which is beside it."""
     return journal.with_name(f"{journal.name}.inbox")
 
 
 class Inbox:
-    """The inbox, open for appending by one process until `close`. Called from one thread at a time.
+    """The inbox, open for appending by one process until `close`. Call it from one thread at a time.
 
-    `taken` is how far the journal has got: a new inbox goes on from there. Raises `ListenerHeld` when another process
-    appends to it, `InboxDamaged`, and `JournalError` for a file that is not private.
+    `taken` is how far the journal has read; a new inbox continues from there. Raises `ListenerHeld` if another process
+    is appending, `InboxDamaged`, and `JournalError` if the file is not private.
     """
 
     def __init__(self, path: Path, *, taken: InboxEnd, now: str) -> None:
@@ -71,9 +71,9 @@ class Inbox:
             self._undo = undo.pop_all()
 
     def append(self, contents: Sequence[str]) -> int:
-        """Make notifications durable in one transaction; return the number of the last.
+        """Make notifications durable in one transaction; return the number of the last one.
 
-        Raises `InboxUnwritable`: then none of them is kept.
+        Raises `InboxUnwritable`, and then keeps none of them.
         """
         with _INBOX.writing(self._connection, self._path):
             group = next_group(_end_of(self._connection), contents, new_salt())
@@ -82,15 +82,15 @@ class Inbox:
         return group.last
 
     def close(self) -> None:
-        """Let another process append."""
+        """Close the inbox, so that another process may append."""
         self._undo.close()
 
 
 def forget_taken(path: Path, taken: InboxEnd) -> bool:
-    """Forget the notifications that the journal has taken in, up to `taken`: the inbox goes on from there.
+    """Forget the notifications that the journal has recorded, up to `taken`; a later one continues from there.
 
-    It may be called while a listener appends. Return False if its log could not be emptied, because another program
-    reads it. Raises `InboxUnwritable`.
+    Safe while a listener appends. Return False if another program is reading the inbox, so that its log could not be
+    emptied. Raises `InboxUnwritable`.
     """
     if not check_file(path):
         return True
@@ -108,7 +108,7 @@ def forget_taken(path: Path, taken: InboxEnd) -> bool:
 
 
 class InboxReader:
-    """Reads the notifications that the journal has not taken yet, also while another process appends to the inbox."""
+    """Reads notifications that the journal has not recorded yet, even while another process appends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -116,32 +116,32 @@ class InboxReader:
         self._connection: apsw.Connection | None = None
 
     def after(self, taken: InboxEnd, *, limit: int) -> Sequence[InboxEntry]:
-        """Return up to `limit` notifications that follow `taken`; none if there is no inbox.
+        """Return up to `limit` notifications after `taken`; none if there is no inbox.
 
-        Raises `InboxDamaged` when the inbox is damaged or does not go on from `taken`, and `JournalError` when it is
-        not private.
+        Raises `InboxDamaged` if the inbox is damaged or does not continue from `taken`, and `JournalError` if it is not
+        private.
         """
-        # The group that `taken` is in, and the one before it, come first.
+        # Two extra groups: the one that `taken` is in, and the one before it.
         return list(islice(self._entries(taken.number, taken, limit + 2), limit))
 
     def verify(self, taken: InboxEnd) -> int:
-        """Check all of the inbox; return the number of notifications after `taken`. Raises the errors of `after`."""
+        """Check the whole inbox; return the number of notifications after `taken`. Raises the errors of `after`."""
         return sum(1 for _ in self._entries(0, taken, -1))
 
     def holds_before(self, number: int, taken: InboxEnd) -> bool:
-        """Whether it still holds a notification up to `number` that was already taken in (up to `taken`)."""
+        """Whether it still holds a recorded notification (up to `taken`) numbered at most `number`."""
         if (connection := self.connection()) is None:
             return False
         with _INBOX.reading(self._path):
             return bool(fetch(connection, _HOLDS, (taken.number, number)))
 
     def forget_taken(self, taken: InboxEnd) -> bool:
-        """Forget the notifications that the journal has taken in (see `forget_taken`)."""
+        """Forget the notifications that the journal has recorded (see `forget_taken`)."""
         self.close()
         return forget_taken(self._path, taken)
 
     def connection(self) -> apsw.Connection | None:
-        """Return a connection to the inbox that is at its place now; None if there is none."""
+        """Return a connection to the inbox file that exists now; None if there is none."""
         if not check_file(self._path):
             return None
         about = self._path.stat()

@@ -1,7 +1,7 @@
-"""Keeps the outbox of a journal in a file: a separate database beside it, as the inbox is.
+"""Keeps the outbox of a journal file in a separate database beside it, like the inbox.
 
-A run holds the journal for hours. People prepare plans meanwhile, and a hanging mail server is waited for: none of that
-may hold up a commit that a payout waits for. Several processes may use the outbox at a time.
+A run holds the journal for hours. Meanwhile people prepare plans and mail servers hang; neither may delay a commit
+that a payout waits for. Several processes may use the outbox at once.
 """
 
 from collections.abc import Callable, Iterable
@@ -42,7 +42,7 @@ CREATE TABLE notice (
 CREATE TRIGGER notice_is_never_removed BEFORE DELETE ON notice
     BEGIN SELECT RAISE(ABORT, 'notices are never removed'); END;
 """
-"""Each line is one message to one recipient. `is_open`: its run may still be on. `next_at`: null if it was given up."""
+"""Each line is one message to one recipient. `is_open`: its run may still be going. `next_at`: null after giving up."""
 _PAYO = 0x7061796F
 _OUTBOX = SideDatabase(mark("outbox"), _PAYO, _TABLES, OutboxBroken, OutboxBroken)
 _QUERIES = named_sql(__package__, "outbox.sql", OUTBOX_PARTS)
@@ -50,9 +50,9 @@ _A_RUN = 1
 
 
 class FileOutbox(Outbox):
-    """The outbox beside the journal at `journal`. To be read only, one that is not there is empty.
+    """The outbox beside the journal at `journal`. Opened to read, a missing one counts as empty.
 
-    Raises `OutboxBroken` for what cannot be read or written, and `JournalError` for a file that is not private.
+    Raises `OutboxBroken` if it cannot be read or written, and `JournalError` if the file is not private.
     """
 
     def __init__(self, journal: Path, *, write: bool) -> None:
@@ -68,20 +68,20 @@ class FileOutbox(Outbox):
             self._connection.execute(_TABLES)
 
     def add_for_run(self, notices: Iterable[NewNotice], at: str) -> None:
-        """Make the notices of a run durable that is about to begin, and holds the journal: every other one is over."""
+        """Record the notices of a run that holds the journal and is about to begin; every earlier run is over."""
         with self._writing():
             self._close_open()
             self._add(notices, at, run=_A_RUN)
 
     def close_over(self) -> None:
-        """Let the notices be due whose run is over: nobody holds the journal after they were seen."""
+        """Make the notices of finished runs due: those read before nobody held the journal."""
         ((newest,),) = self._run("newest_open")
         if newest is not None and self._is_over():
             with self._writing():
                 self._run("close_open", number=newest)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the outbox."""
         self._connection.close()
 
     def _close_open(self) -> None:
@@ -97,12 +97,12 @@ class FileOutbox(Outbox):
 
 
 def add_for_run(journal: Path, notices: Iterable[NewNotice], at: str) -> None:
-    """Make the notices of a run durable that holds the journal and is about to begin."""
+    """Record the notices of a run that holds the journal and is about to begin."""
     with closing(FileOutbox(journal, write=True)) as outbox:
         outbox.add_for_run(notices, at)
 
 
 def _is_free(journal: Path) -> bool:
-    """Whether no run holds the journal. A listener sends nothing."""
+    """Whether no run holds the journal. A listener does not count: it sends nothing."""
     holder = journal_holder(journal)
     return holder is None or holder.kind is HolderKind.LISTENER

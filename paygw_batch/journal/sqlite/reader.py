@@ -46,10 +46,10 @@ class SqliteReader(JournalReader):
         self._connection = connection
 
     def being_sent(self, batch: int) -> Sequence[RowBeingSent]:
-        """Return the rows of a batch that are in flight while the run that holds the journal lives.
+        """Return the rows of a batch in flight while the run that holds the journal is alive.
 
-        What another run left in flight is in doubt from the moment at which that one opened the journal. Who holds it
-        is asked before and after: rows that were read as their run was killed are in doubt.
+        Rows that an earlier run left in flight were put in doubt when this run opened the journal. The holder is
+        checked before and after reading, because the rows of a run killed meanwhile are in doubt.
         """
         before = self._run_now()
         if before is None:
@@ -65,12 +65,10 @@ class SqliteReader(JournalReader):
         return holder if holder is not None and holder.kind is HolderKind.RUN else None
 
     def backup(self, path: Path) -> None:
-        """Write a copy of the journal as it is now to `path`, of its inbox, outbox and audit trail beside it.
+        """Write a copy of the journal as it is now to `path`, with its inbox, outbox and audit trail beside it.
 
-        It may be called while a run is on.
-
-        The copy is for safekeeping and for `verify`: a run refuses it while the journal it was made of is still there,
-        or when that one went on after it. Raises `OutputError` when the copy cannot be written or `path` exists.
+        Safe during a run. The copy is for safekeeping and for `verify`: a run refuses it while the original is still
+        there, or if the original has moved on. Raises `OutputError` if the copy cannot be written or `path` exists.
         """
         with self._translating_errors(), ExitStack() as undo:
             sources = {path: self._connection}
@@ -85,7 +83,7 @@ class SqliteReader(JournalReader):
     def close(self) -> None:
         """Close the journal. It can be reopened."""
         self._inbox.close()
-        # All that was committed is durable already; if the log cannot be emptied now, the next run does it.
+        # Every commit is already durable. If the log cannot be emptied now, the next run does it.
         with suppress(apsw.Error):
             self._connection.close()
 
@@ -122,7 +120,7 @@ class SqliteReader(JournalReader):
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """Let many statements see one state of the journal; it is also cheaper than a snapshot for each."""
+        """Let many statements see one state of the journal, which is also cheaper than a snapshot for each."""
         with self._translating_errors():
             if self._connection.in_transaction:
                 yield
@@ -159,10 +157,10 @@ def _due(line: Sequence[Any]) -> Due:
 
 
 def write_backup(sources: Mapping[Path, apsw.Connection]) -> None:
-    """Copy databases to new files: each in one snapshot, for its owner alone, all of them or none.
+    """Copy databases to new files for their owner alone: each from one snapshot, and either all of them or none.
 
-    They are copied in order, and get their names in the opposite order: where the first is, the others are. SQLite's
-    own backup is used: copying the file of a database in use would miss the rows in its log.
+    They are copied in order and named in reverse, so once the first has its name, all are complete. SQLite's own
+    backup is used: copying the file of a database in use would miss the rows in its log.
     """
     (journal, *_) = sources
     for path in sources:

@@ -33,34 +33,34 @@ _SAVE_PROGRESS = """
         error_code = excluded.error_code, message = excluded.message, intended_at = excluded.intended_at,
         first_sent_at = excluded.first_sent_at, updated_at = excluded.updated_at
     WHERE state = ?18 AND attempt = ?19"""
-"""Compare-and-set: a line is written if there is none, or if state and attempt are still those that were read."""
+"""Compare-and-set: write only if there is no line, or if its state and attempt are still those that were read."""
 
 
 _BY_PAYEE, _COUNTING = "instruction_by_payee", "batch_is_counted"
 _FEWEST_SORTED, _MAX_SORTED = 10_000, 1_000_000
-"""The number of rows that SQLite sorts at a time, in memory: payees' data must not reach a temporary file."""
+"""The number of rows that SQLite sorts in memory at a time: payees' data must not reach a temporary file."""
 _IDS_LOOKED_AT = 16
 _WITH_FIELDS = "\x1f"
-"""A control character, which no content has: it marks one that is stored without the fields that it ends with."""
+"""Marks content that is stored without its trailing fields; no content has this control character."""
 _ADD_INSTRUCTION = """INSERT INTO instruction
     VALUES (NULL, {batch}, ?1, ?2, ?3, ?4, ?6, {replaces}, ?5, ?7, ?8, ?9, ?10, ?11, NULL)"""
-"""The values of a `NewInstruction` as they are stored; numbers go on from the highest. Most contents end with the
-fields, which have a column too, and are kept once; one that starts with the mark of that is refused, as no text."""
+"""The stored values of a `NewInstruction`, numbered on from the highest. Most contents end with the fields, which have
+their own column, and are stored without them; content that begins with the mark is refused."""
 ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
-"""Takes the texts that name the payee of an instruction into the index of payees (`lookups.py`)."""
+"""Adds the texts that name the payee of an instruction to the payee index (`lookups.py`)."""
 CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"
-"""An instruction's content, in SQL."""
+"""SQL for an instruction's content."""
 
 
 def known_lines(batch: int, known: Iterable[Known], digests: OpeningDigests) -> Iterator[tuple[Any, ...]]:
-    """Yield the known rows of a batch as they are stored, counted in `digests`."""
+    """Yield a batch's known rows as they are stored, counting them in `digests`."""
     for line in sorted(known, key=attrgetter("row")):
         digests.known(line)
         yield batch, line.row, line.instruction
 
 
 def _progress_line(number: int, after: RowProgress, before: RowProgress) -> tuple[str | int | None, ...]:
-    """Return an instruction's progress as it is stored, and after it the state and attempt it must have come from."""
+    """Return an instruction's progress as it is stored, followed by the state and attempt that it must replace."""
     standing = after.standing
     return (
         number,
@@ -87,7 +87,7 @@ def _progress_line(number: int, after: RowProgress, before: RowProgress) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """Instructions about to move, by number: their order ids, batches and progress before."""
+    """Instructions about to move: their order ids, batches and present progress, by number."""
 
     client_orderids: Mapping[int, str]
     batches: Mapping[int, int]
@@ -102,9 +102,9 @@ def store_batch(
     known: Iterable[Known],
     replaced: Mapping[int, int],
 ) -> bool:
-    """Write a batch with its pages, instructions, known rows and order ids, inside the open transaction.
+    """Write a batch with its pages, instructions, known rows and order ids, in the open transaction.
 
-    Returns whether all order ids are ASCII.
+    Return whether all order ids are ASCII.
     """
     number, are_ascii = record.number, True
     without_ids = digests.first_instruction
@@ -138,7 +138,7 @@ def store_batch(
 class _StoredPart:
     """A part of a batch as it is stored.
 
-    With the numbers of its first page, of its first instruction and of the one `after` the last.
+    `first_page` and `first` number its first page and instruction; `after` is one past its last instruction.
     """
 
     first_page: int
@@ -153,7 +153,7 @@ class _StoredPart:
 def _stored_parts(
     parts: Iterable[BatchPart], digests: OpeningDigests, replaced: Mapping[int, int]
 ) -> Iterator[_StoredPart]:
-    """Count the parts in `digests`, and make the columns that are stored of them: all that needs no connection."""
+    """Count the parts in `digests` and prepare their stored columns: everything that needs no connection."""
     for part in parts:
         first_page, first, new = digests.pages, digests.next_instruction, part.instructions
         for page in part.pages:
@@ -177,10 +177,10 @@ def _add_instructions(
 
 @contextmanager
 def _payees_sorted(connection: apsw.Connection, *, before: int, rows: int) -> Iterator[None]:
-    """Rebuild the index of payees after the block, if most of its entries are added there.
+    """Rebuild the payee index after the block if the block adds most of its entries.
 
-    All within the open transaction: nobody ever sees the table without it. A million payees in no order, one by one,
-    would touch every page of the index again and again.
+    All in the open transaction, so nobody sees the table without its index. Adding a million unsorted payees one by
+    one would touch every page of the index again and again.
     """
     if not _FEWEST_SORTED <= rows <= _MAX_SORTED or before > rows:
         yield
@@ -192,9 +192,9 @@ def _payees_sorted(connection: apsw.Connection, *, before: int, rows: int) -> It
 
 
 def _seem_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
-    """Whether some order ids of new instructions are in their order: very likely all of them are.
+    """Whether a sample of the new order ids is sorted; very likely all of them are then.
 
-    Such ids are written part by part, while the next part is made. The others wait for one sort of all.
+    Sorted ids are written part by part while the next part is prepared. Unsorted ones wait to be sorted all at once.
     """
     if first == after:
         return False
@@ -208,10 +208,10 @@ def _seem_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
 def totals_written(
     connection: apsw.Connection, batch: int, opened: BatchOpened, digests: OpeningDigests
 ) -> Iterator[None]:
-    """Write the totals of a large batch as they were counted part by part; the block adds the fact that opens it.
+    """Write the totals of a large batch as counted part by part; the block adds the fact that opens it.
 
-    A trigger would read all rows of the batch again. It is dropped and made again, all within the open transaction.
-    Totals with known rows, which earlier batches brought, are left to it.
+    The trigger would read all the batch's rows again, so it is dropped and recreated in the open transaction. It still
+    computes totals that include known rows from earlier batches.
     """
     trigger = fetch(connection, "SELECT sql FROM sqlite_schema WHERE name = ?", (_COUNTING,))
     if opened.known or opened.rows < _FEWEST_SORTED or not trigger:
@@ -225,7 +225,7 @@ def totals_written(
 
 
 def _add_order_ids(connection: apsw.Connection, operation: str, first: int, after: int) -> None:
-    """Write the order ids of new instructions, sorted: each page of the table is then touched once."""
+    """Write the order ids of new instructions in sorted order, so that each page of the table is touched once."""
     for start in range(first, after, _MAX_SORTED):
         connection.execute(
             """INSERT INTO order_id SELECT ?, client_orderid, number FROM instruction
@@ -258,17 +258,17 @@ def load(connection: apsw.Connection, numbers: Collection[int]) -> Moving:
 
 
 class IntendedRows:
-    """Remembers the rows in flight, so that nothing of them is read again for their outcomes.
+    """Caches in-flight rows, so that recording an outcome needs no read.
 
-    It holds what the open transaction holds: one process writes a journal, and notes here every move that it writes.
-    Compare-and-set is the table's, for these rows as for any other.
+    It mirrors the open transaction: one process writes a journal, and notes every move here. The table still compares
+    and sets these rows like any other.
     """
 
     def __init__(self) -> None:
         self._rows: dict[int, tuple[str, int, RowProgress]] = {}
 
     def load(self, connection: apsw.Connection, numbers: Iterable[int]) -> Moving:
-        """Return instructions that are about to move, and read those that are not in flight."""
+        """Return instructions about to move, reading only those that are not in flight."""
         wanted = set(numbers)
         kept = {number: self._rows[number] for number in wanted & self._rows.keys()}
         read = load(connection, wanted - kept.keys())
@@ -279,7 +279,7 @@ class IntendedRows:
         )
 
     def note(self, before: Moving, moved: Mapping[int, RowProgress]) -> None:
-        """Note the new progress of instructions that moved, in the open transaction."""
+        """Note the new progress of instructions that moved in the open transaction."""
         for number, after in moved.items():
             if after.standing.state is State.IN_FLIGHT:
                 self._rows[number] = (before.client_orderids[number], before.batches[number], after)
@@ -287,12 +287,12 @@ class IntendedRows:
                 self._rows.pop(number, None)
 
     def forget(self) -> None:
-        """Forget all of them: a transaction was rolled back."""
+        """Empty the cache after a transaction was rolled back."""
         self._rows.clear()
 
 
 def save_progress(connection: apsw.Connection, before: Moving, moved: Mapping[int, RowProgress]) -> None:
-    """Write the new progress of instructions. Raises `InternalError` if one is no longer where it was `before`."""
+    """Write the new progress of instructions. Raises `InternalError` if one has changed since `before` was read."""
     already = connection.total_changes()
     lines = (_progress_line(number, after, before.progress[number]) for number, after in moved.items())
     connection.executemany(_SAVE_PROGRESS, lines)
@@ -301,7 +301,7 @@ def save_progress(connection: apsw.Connection, before: Moving, moved: Mapping[in
 
 
 def keep_replies(connection: apsw.Connection, entries: Sequence[Entry], lines: Sequence[Line]) -> None:
-    """Write the raw replies of `entries`, which became the facts `lines`: for the gateway's support."""
+    """Write the raw replies of `entries`, which became the facts `lines`, for the gateway's support."""
     kept = [
         (line.seq, entry.instruction, entry.reply.head, entry.reply.body)
         for entry, line in zip(entries, lines, strict=True)
@@ -311,18 +311,17 @@ def keep_replies(connection: apsw.Connection, entries: Sequence[Entry], lines: S
         connection.executemany("INSERT INTO reply VALUES (?, ?, ?, ?)", kept)
 
 
-# SQLite lets go of the interpreter for every step of a statement. Beside a busy event loop, getting it back takes far
-# longer than the step, so that a commit with a step for each line would spend most of its time waiting. So one step
-# writes or reads a whole group of lines. Progress alone is written line by line: compare-and-set for a group would be a
-# join with a table of values, and that costs more.
+# SQLite releases the interpreter at every step of a statement. Beside a busy event loop, getting it back takes far
+# longer than the step, so one step reads or writes a whole group of lines. Only progress is written line by line:
+# comparing and setting a group would take a join with a table of values, which costs more.
 
 _LINES_A_STEP = (64, 32, 16, 8, 4, 2, 1)
-"""The numbers of lines that a step may take. Few sizes, because each is a separate statement, and SQLite takes longer
-to compile one than to run it; the largest is well under its limit of bound values for the widest table."""
+"""The group sizes for one step. There are few, because each is a separate statement, which takes longer to compile than
+to run; the largest stays well under SQLite's limit of bound values for the widest table."""
 
 
 def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Sequence[Any]]) -> None:
-    """Run `statement` over all `lines`, a group at a time; `{lines}` in it becomes a table of values."""
+    """Run `statement` over all `lines` in groups; `{lines}` in it becomes a table of values."""
     start = 0
     while start < len(lines):
         size = next(size for size in _LINES_A_STEP if size <= len(lines) - start)
@@ -338,7 +337,7 @@ def _with_lines(statement: str, lines: int, columns: int) -> str:
 
 
 def fetch_lines(connection: apsw.Connection, columns: str, source: str, bindings: Sequence[Any]) -> list[Sequence[Any]]:
-    """Return `columns` (texts, whole numbers and nulls) of every line of `source`, the text after FROM."""
+    """Return `columns` (texts, integers and nulls) of every line of `source`, the text after FROM."""
     query = f"SELECT json_group_array(json_array({columns})) FROM {source}"  # noqa: S608 - constants of our own
     ((found,),) = connection.execute(query, bindings)
     lines: list[Sequence[Any]] = json.loads(found)

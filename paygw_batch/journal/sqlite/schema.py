@@ -1,7 +1,7 @@
-"""Makes and migrates the tables of a journal, and reads and keeps what it is: its identity, its names, its adoptions.
+"""Creates and migrates a journal's tables, and keeps its identity, names and adoptions.
 
-Names, and people's statements that it is the newest copy, are two separate chains, like the facts: the hash of a line
-is SHA-256 over the hash before it and all its columns.
+The names, and people's statements that this copy is the newest, are two separate chains like the facts: the hash of a
+line is SHA-256 over the hash before it and all its columns.
 """
 
 import hashlib
@@ -21,18 +21,18 @@ from paygw_batch.journal.values import Identity, Link, canonical
 from paygw_batch.language import say
 
 TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
-"""The tables in which SQLite keeps the index: how they look is its own business."""
+"""The tables in which SQLite keeps the full-text index; their layout is SQLite's business."""
 
 
 APPLICATION_ID = 0x70617967
 """`payg`: marks the file as a journal (SQLite's application_id)."""
 MOVED = 1_000_000
-"""The version of a journal that was moved to a database. Every version of this program refuses to use it."""
+"""The version given to a journal that moved to a database; every version of this program refuses it."""
 
 
 @cache
 def migrations() -> tuple[str, ...]:
-    """Return the scripts that lead from each version to the next; the first leads from an empty file to version 1."""
+    """Return the scripts that migrate each version to the next; the first creates version 1 in an empty file."""
     return (resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8"),)
 
 
@@ -42,10 +42,10 @@ def versions() -> list[int]:
 
 
 def version_of(connection: apsw.Connection, path: Path) -> int:
-    """Return the version of the tables, 0 for an empty file.
+    """Return the version of the tables; 0 for an empty file.
 
-    Raises `JournalError` for a file that is not a journal, for one of a newer version of this program, and for one that
-    was moved to a database.
+    Raises `JournalError` if the file is not a journal, is from a newer version of this program, or was moved to a
+    database.
     """
     application_id, version = connection.pragma("application_id"), connection.pragma("user_version")
     if application_id == 0 and version == 0 and not _tables(connection):
@@ -70,7 +70,7 @@ def version_of(connection: apsw.Connection, path: Path) -> int:
 
 
 def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
-    """Lead the tables from `version` to the newest, inside the transaction that the caller holds."""
+    """Migrate the tables from `version` to the newest, in the caller's transaction."""
     if version == len(migrations()):
         return
     for number, script in enumerate(migrations()[version:], start=version + 1):
@@ -81,12 +81,12 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
 
 
 def moved_to(connection: apsw.Connection) -> str:
-    """Return the place that the journal was moved to; empty if it is still the one to use."""
+    """Return the location that the journal was moved to; empty if this is still the one to use."""
     return identity_of(connection).home if connection.pragma("user_version") == MOVED else ""
 
 
 def mark_moved(connection: apsw.Connection, place: str) -> None:
-    """Make durable that the journal was moved to `place`: no run can use it from now on."""
+    """Record durably that the journal was moved to `place`: no run can use it from now on."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("UPDATE identity SET home = ?", (place,))
     connection.pragma("user_version", MOVED)
@@ -105,7 +105,7 @@ def check_tables(connection: apsw.Connection, path: Path) -> None:
 
 
 def identity_of(connection: apsw.Connection) -> Identity:
-    """Return which journal this is."""
+    """Return the journal's identity."""
     found = fetch(connection, "SELECT journal_id, endpoint, created_at, home FROM identity")
     if not found:
         raise JournalCorrupt(say("The journal does not have an id."))
@@ -119,7 +119,7 @@ def end_of(connection: apsw.Connection) -> Link:
 
 
 def hash_at(connection: apsw.Connection, seq: int) -> bytes:
-    """Return the hash of fact `seq`; for 0, the hash that the first fact is linked to."""
+    """Return the hash of fact `seq`; for 0, the hash that the first fact links to."""
     if seq == 0:
         return identity_of(connection).start.hash
     found = fetch(connection, "SELECT hash FROM fact WHERE seq = ?", (seq,))
@@ -147,14 +147,14 @@ _ADOPTIONS = "adoption"
 
 
 def names_of(connection: apsw.Connection, identity: Identity) -> tuple[EndpointIdentity, ...]:
-    """Return every name under which a journal knows its endpoint, the first one first."""
+    """Return every name by which a journal knows its endpoint, oldest first."""
     first = EndpointIdentity.from_name(identity.endpoint)
     noted = fetch(connection, "SELECT host, consumer_key_sha256 FROM endpoint_name ORDER BY number")
     return (first, *(EndpointIdentity(host, first.endpoint_id, key) for host, key in noted))
 
 
 def note_name(connection: apsw.Connection, endpoint: EndpointIdentity, *, at: str, by: str) -> None:
-    """Keep a name of the endpoint, inside the transaction that the caller holds; nothing for one that is kept."""
+    """Record a name of the endpoint in the caller's transaction, unless it is already there."""
     name = (endpoint.host, endpoint.consumer_key_sha256)
     kept = fetch(connection, "SELECT 1 FROM endpoint_name WHERE (host, consumer_key_sha256) = (?, ?)", name)
     if not kept:
@@ -162,12 +162,12 @@ def note_name(connection: apsw.Connection, endpoint: EndpointIdentity, *, at: st
 
 
 def note_adoption(connection: apsw.Connection, end: Link, *, at: str, by: str, path: str) -> None:
-    """Note an adoption, in the caller's transaction. `end` is the end of the chain that the person calls the newest."""
+    """Record an adoption in the caller's transaction; `end` is the end of the chain that the person calls newest."""
     _add(connection, _ADOPTIONS, (at, by, path, end.seq, end.hash.hex()))
 
 
 def check_about(connection: apsw.Connection) -> None:
-    """Raise `JournalCorrupt` unless names and adoptions are as they were written."""
+    """Raise `JournalCorrupt` if a name or an adoption was altered."""
     for table in (_NAMES, _ADOPTIONS):
         before = identity_of(connection).start.hash
         lines = fetch(connection, f"SELECT * FROM {table} ORDER BY number")  # noqa: S608 - one of two names of ours

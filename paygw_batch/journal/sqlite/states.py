@@ -1,7 +1,7 @@
-"""Counts and finds the rows of a batch by their states, without reading all of them.
+"""Counts and finds a batch's rows by state without reading all of them.
 
-Most rows of a batch are in one state. The totals of the batch were written down when it was opened, so the rows
-of every other state are added up, found by their states' index, and what is left is the sum of the most common one.
+Most rows of a batch are in one state. The totals were written when the batch opened, so the rows of every other state
+are found by index and added up, and the most common state gets the remainder.
 """
 
 from array import array
@@ -48,7 +48,7 @@ _UNTOUCHED = """SELECT i.country, i.currency, i.minor
 _PAGE = "SELECT row, instruction FROM covered WHERE batch = ? AND row > ? ORDER BY row LIMIT ?"
 _ALL_READY = """SELECT c.row, c.instruction FROM covered c LEFT JOIN standing s ON s.instruction = c.instruction
     WHERE c.batch = ? AND c.row > ? AND coalesce(s.state, 'ready') = 'ready' ORDER BY c.row LIMIT ?"""
-"""Held rows are among them. Few lines of `standing` say that a row is ready: no index of theirs helps."""
+"""Includes held rows. Few lines of `standing` say that a row is ready, so an index on them would not help."""
 _COMMON_ROWS = 20_000
 """From this many matches on, scanning the batch beats sorting."""
 _WALKED_IN = """SELECT c.row, c.instruction FROM covered c CROSS JOIN standing s ON s.instruction = c.instruction
@@ -85,7 +85,7 @@ def tallies(connection: apsw.Connection, batch: int, accepted_until: str | None 
 
 
 def known_tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
-    """Return counts and sums of those rows of a batch that an earlier batch brought."""
+    """Return counts and sums of a batch's rows that an earlier batch brought."""
     return [
         StateTally(country, currency, STATES[state], count, billions * BILLION + rest)
         for country, currency, state, count, billions, rest in fetch(connection, _KNOWN, (batch,))
@@ -93,7 +93,7 @@ def known_tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
 
 
 def _accepted_by(connection: apsw.Connection, batch: int, until: str) -> _Sums:
-    """Return counts and sums of the accepted rows of a batch whose latest intent is not after `until`."""
+    """Return counts and sums of a batch's accepted rows whose latest intent is no later than `until`."""
     found = _selected(connection, batch, {State.ACCEPTED}, until)
     if found is None:
         return {}
@@ -102,7 +102,7 @@ def _accepted_by(connection: apsw.Connection, batch: int, until: str) -> _Sums:
 
 
 def due_tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
-    """Return counts and sums of the rows that may be sent: those that are ready and not held by evidence."""
+    """Return counts and sums of the rows that may be sent: ready, and not held by evidence."""
     held = _added_up(fetch(connection, _SUMMED.format(rows=QUERIES["held_rows"]), {"batch": batch}))
     due = []
     for tally in tallies(connection, batch):
@@ -113,9 +113,9 @@ def due_tallies(connection: apsw.Connection, batch: int) -> list[StateTally]:
 
 
 def rows(connection: apsw.Connection, batch: int, wanted: WantedRows) -> Iterator[RowState]:
-    """Yield the wanted rows of a batch, in the sheet's order (see `JournalReader.rows`).
+    """Yield the wanted rows of a batch in the sheet's order (see `JournalReader.rows`).
 
-    What is wanted is found first, as row and instruction alone; the rest of each row is read in groups.
+    They are first found as row and instruction numbers; the details are then read in groups.
     """
     states, after, limit = wanted.states, wanted.after, wanted.limit
     if wanted.numbers is None:
@@ -138,7 +138,7 @@ def rows(connection: apsw.Connection, batch: int, wanted: WantedRows) -> Iterato
 
 
 def _are_common(connection: apsw.Connection, batch: int, states: Collection[State]) -> bool:
-    """Whether very many of the instructions that a batch covers, or others between them, are in one of `states`."""
+    """Whether very many instructions in the batch's number range, even of other batches, are in one of `states`."""
     _, bounds = _total(connection, batch)
     query = """SELECT count(*) FROM (SELECT 1 FROM standing INDEXED BY standing_by_state
         WHERE state = ? AND instruction BETWEEN ? AND ? LIMIT ?)"""
@@ -154,7 +154,7 @@ def _is_old_enough(one: RowState, accepted_until: str | None) -> bool:
 
 
 def _walked(connection: apsw.Connection, batch: int, after: int, limit: int | None) -> Iterator[tuple[int, int]]:
-    """Yield row and instruction of every row of a batch after row `after`; it reads at most `limit` rows at a time."""
+    """Yield row and instruction of every row of a batch after row `after`, reading at most `limit` rows at a time."""
     at_once = _AT_ONCE if limit is None else min(limit, _AT_ONCE)
     while lines := fetch(connection, _PAGE, (batch, after, at_once)):
         yield from lines
@@ -164,7 +164,7 @@ def _walked(connection: apsw.Connection, batch: int, after: int, limit: int | No
 def _numbered(
     connection: apsw.Connection, batch: int, numbers: Collection[int], after: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield row and instruction of those of the rows `numbers` that a batch has after row `after`."""
+    """Yield row and instruction of the batch's rows after `after` that are in `numbers`."""
     ordered = array("q", sorted({number for number in numbers if number > after}))
     for start in range(0, len(ordered), _AT_ONCE):
         group = apsw.carray(ordered[start : start + _AT_ONCE])
@@ -181,7 +181,7 @@ def _in_states(
         return
     query, bindings = found
     ordered = f"SELECT row, number FROM ({query}) WHERE row > ?5 ORDER BY row LIMIT ?6"  # noqa: S608 - ours
-    # All of them are read at once: the caller may write to the journal between two rows.
+    # Read them all at once: the caller may write to the journal between two rows.
     rows, instructions = array("q"), array("q")
     limit = -1 if wanted.limit is None else wanted.limit
     for row, instruction in connection.execute(ordered, (*bindings, wanted.after, limit)):
@@ -191,7 +191,7 @@ def _in_states(
 
 
 def _described(connection: apsw.Connection, found: Iterable[tuple[int, int]]) -> Iterator[RowState]:
-    """Yield the rows that were found, with all that people read about them."""
+    """Yield the given rows with everything that people read about them."""
     remaining = iter(found)
     while group := list(islice(remaining, _AT_ONCE)):
         instructions = apsw.carray(array("q", (instruction for _, instruction in group)))
@@ -203,14 +203,14 @@ def _described(connection: apsw.Connection, found: Iterable[tuple[int, int]]) ->
 def _selected(
     connection: apsw.Connection, batch: int, states: Collection[State], accepted_until: str | None
 ) -> tuple[str, tuple[int | str | None, ...]] | None:
-    """Return the query for rows of a batch in `states`, and its parameters; None if there can be no such row."""
+    """Return the query for a batch's rows in `states` and its parameters; None if no row can match."""
     if State.READY in states:
         raise InternalError("rows that are ready are asked for alone")
     _, bounds = _total(connection, batch)
     if bounds is None:
         return None
     if accepted_until is not None and State.ACCEPTED in states:
-        # A batch's own rows left after it was opened: mostly this says at once that none of them is old enough.
+        # A batch's own rows were sent after it opened, so this usually shows at once that none is old enough.
         query = "SELECT opened_at <= ?2 OR EXISTS (SELECT 1 FROM known WHERE batch = ?1) FROM batch WHERE number = ?1"
         if fetch(connection, query, (batch, accepted_until)) == [(0,)]:
             states = set(states) - {State.ACCEPTED}
@@ -219,7 +219,7 @@ def _selected(
 
 
 def _total(connection: apsw.Connection, batch: int) -> tuple[_Sums, tuple[int, int] | None]:
-    """Return the totals of a batch, and the bounds of its instructions' numbers (None: it has none)."""
+    """Return a batch's totals and the bounds of its instruction numbers (None if it has none)."""
     query = "SELECT country, currency, rows, billions, rest, first, last FROM batch_total WHERE batch = ?"
     lines = fetch(connection, query, (batch,))
     total = {
@@ -231,7 +231,7 @@ def _total(connection: apsw.Connection, batch: int) -> tuple[_Sums, tuple[int, i
 def _counts(connection: apsw.Connection, bounds: tuple[int, int]) -> Counter[str]:
     """Return the number of instructions within `bounds` in each state, of any batch.
 
-    It decides which state is added up and which is left over, and names every state that a row of the batch may have.
+    This decides which state gets the remainder, and lists every state that a row of the batch may have.
     """
     counts = _touched(connection, bounds)
     counts[_READY] += bounds[1] - bounds[0] + 1 - counts.total()
@@ -239,14 +239,14 @@ def _counts(connection: apsw.Connection, bounds: tuple[int, int]) -> Counter[str
 
 
 def _touched(connection: apsw.Connection, bounds: tuple[int, int]) -> Counter[str]:
-    """Return the number of instructions within `bounds` in each state, of those to which anything happened."""
+    """Return the number of instructions within `bounds` in each state, from their lines in `standing`."""
     query = """SELECT count(*) FROM standing INDEXED BY standing_by_state
         WHERE state = ? AND instruction BETWEEN ? AND ?"""
     return Counter({state: fetch(connection, query, (state, *bounds))[0][0] for state in _words(connection)})
 
 
 def _words(connection: apsw.Connection) -> list[str]:
-    """Return the states that lines of `standing` are in, one look into the index for each."""
+    """Return the states present in `standing`, with one index look-up for each."""
     query = """WITH RECURSIVE word (state) AS (
             SELECT min(state) FROM standing
             UNION ALL
@@ -256,7 +256,7 @@ def _words(connection: apsw.Connection) -> list[str]:
 
 
 def _of_state(connection: apsw.Connection, batch: int, state: str, bounds: tuple[int, int]) -> _Sums:
-    """Return counts and sums of the rows of a batch that are in one state."""
+    """Return counts and sums of a batch's rows in one state."""
     found = fetch(connection, _SUMMED.format(rows=_rows_in({State(state)})), (batch, *bounds))
     if state == _READY:
         found += fetch(connection, _SUMMED.format(rows=_UNTOUCHED), (batch, _touched_until(connection, bounds)))
@@ -272,9 +272,9 @@ def _added_up(found: Iterable[tuple[str, str, int, int, int]]) -> _Sums:
 
 
 def _touched_until(connection: apsw.Connection, bounds: tuple[int, int]) -> int:
-    """Return a number up to which something has happened to every instruction of a batch.
+    """Return a number up to which every instruction of a batch has a line in `standing`.
 
-    A run sends in the sheet's order, so that this is mostly the number that it has reached.
+    A run sends in the sheet's order, so this is usually the number that it has reached.
     """
     query = "SELECT max(instruction) FROM standing WHERE instruction BETWEEN ? AND ?"
     ((highest,),) = fetch(connection, query, bounds)

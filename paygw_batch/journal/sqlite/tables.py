@@ -1,4 +1,4 @@
-"""Gives the parts of the journal that every store shares the tables of SQLite."""
+"""Gives the parts of the journal that all stores share access to SQLite's tables."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,21 +30,21 @@ class SqliteTables:
 
     @cached_property
     def identity(self) -> Identity:
-        """Which journal it is."""
+        """The journal's identity."""
         return identity_of(self._connection)
 
     def run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement, and return all it finds."""
+        """Run a statement and return all its rows."""
         return self._connection.execute(QUERIES[name], _bound(values)).fetchall()
 
     def stream(self, name: str, **values: Any) -> Iterator[tuple[Any, ...]]:
-        """Run a statement, and yield its rows."""
+        """Run a statement and yield its rows."""
         return self._connection.execute(QUERIES[name], _bound(values))
 
     def each(
         self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any
     ) -> Iterator[tuple[Any, ...]]:
-        """Run a statement for each of many rows."""
+        """Run a statement once for each of many rows."""
         query = _in_places(name, (*columns, *values))
         cursor, further = self._connection.cursor(), tuple(values.values())
         try:
@@ -53,34 +53,34 @@ class SqliteTables:
             cursor.close(force=True)
 
     def add_order_id(self, operation: str, order_id: str, instruction: int) -> None:
-        """Write an order id, and its spelling if that differs from `lower` of it."""
+        """Write an order id, and its spelling if `lower` does not produce it."""
         self.run("add_order_id", operation=operation, order_id=order_id, instruction=instruction)
         if not order_id.isascii():
             self.run("add_spelling", operation=operation, spelling=spelled_alike(order_id), order_id=order_id)
 
     def storable(self, columns: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return values as they are: a text can hold anything."""
+        """Return the values unchanged: SQLite's texts can hold anything."""
         return columns
 
     def lock_rows(self, _numbers: Sequence[int]) -> bool:
-        """Do nothing: one process writes a journal in a file."""
+        """Do nothing: only one process writes a journal file."""
         return False
 
     def write_evidence_in_turn(self) -> None:
-        """Do nothing: a transaction that writes has the whole file."""
+        """Do nothing: a writing transaction has the whole file."""
 
 
 def evidence_in(connection: apsw.Connection) -> EvidenceLog:
-    """Return the evidence of a journal."""
+    """Return the evidence log of a journal."""
     return EvidenceLog(SqliteTables(connection))
 
 
 @cache
 def _in_places(name: str, columns: tuple[str, ...]) -> str:
-    """Return a statement that takes its values in the order of `columns`: by name, each row would cost more."""
+    """Return a statement with positional parameters in the order of `columns`; named ones would cost more per row."""
     return VALUE.sub(lambda value: f"?{columns.index(value[1]) + 1}", QUERIES[name])
 
 
 def _bound(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values as SQLite takes them: lists of numbers as `carray` has them."""
+    """Return values as SQLite takes them, with lists of numbers as `carray`."""
     return {name: apsw.carray(array("q", one)) if isinstance(one, list) else one for name, one in values.items()}

@@ -1,6 +1,6 @@
-"""Checking the journal: the whole of it by replaying every fact, and its end each time it is opened.
+"""Checks the journal: all of it by replaying every fact, and its end each time it is opened.
 
-In a long journal, what needs no facts is checked by a second process meanwhile (docs/decisions/0015).
+In a long journal, a second process meanwhile checks everything that needs no facts (docs/decisions/0015).
 """
 
 import json
@@ -57,17 +57,17 @@ def verify(
     in_parallel: bool = False,
     progress: VerifyProgress = unwatched,
 ) -> Mapping[str, int]:
-    """Replay the whole journal and return the counts: facts, batches, pages, order ids, states.
+    """Replay the whole journal and return counts of facts, batches, pages, order ids and states.
 
-    With `in_parallel`, a second process checks the file of a long journal while this one follows the facts; it sees
-    what is committed, and `connection` may have nothing uncommitted. `progress` is called with how many rows are
-    replayed, and how many there are. Raises `JournalCorrupt`, naming the first wrong place; `apsw.Error` where SQLite
-    cannot read.
+    With `in_parallel`, a second process checks a long journal's file while this one follows the facts. It sees only
+    committed data, so `connection` must have nothing uncommitted. `progress` is called with the number of rows
+    replayed and the total. Raises `JournalCorrupt`, naming the first wrong place, and `apsw.Error` if SQLite cannot
+    read.
     """
     ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
     command = python_command("from paygw_batch.journal.sqlite import verify; verify.answer_sound()")
     if in_parallel and facts >= _WORTH_A_PROCESS and command is not None:
-        # Whatever either process meets, one alone meets again, and in its order names the first wrong place.
+        # If either process finds a fault, check again in this one alone, in order, to name the first wrong place.
         with suppress(Exception), _beside(command, path, end_of(connection)) as is_sound:
             counts = _check_facts(connection, progress)
             if is_sound():
@@ -79,7 +79,7 @@ def verify(
 
 
 def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mapping[str, int]:
-    """Follow the chain from its start, hold batches and rows against it, and return the counts."""
+    """Follow the chain from its start, check batches and rows against it, and return the counts."""
     tables = SqliteTables(connection)
     batches, forgotten = _replay_chain(tables)
     check_batches(tables, batches, {batch for _, batch, _ in forgotten})
@@ -91,11 +91,11 @@ def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mappi
 
 
 def plain_rows(tables: SqliteTables, progress: VerifyProgress) -> PlainRows:
-    """Return which rows are found right by comparing columns.
+    """Return the rows that comparing columns shows to be right.
 
-    Most rows have an intent and the gateway's answer and nothing else: both texts can be put together again from the
-    tables. This is a short way and no second definition. A row that does not pass is replayed, and a property test
-    holds the whole to the replay.
+    Most rows have just an intent and the gateway's answer, and both texts can be rebuilt from the tables. This is a
+    shortcut, not a second definition: a row that does not pass is replayed, and a property test compares the shortcut
+    with the replay.
     """
     ((rows,),) = tables.run("count_instructions")
     states, left, last = Counter[str](), list[int](), 0
@@ -109,7 +109,7 @@ def plain_rows(tables: SqliteTables, progress: VerifyProgress) -> PlainRows:
 
 
 def _check_derived(connection: apsw.Connection) -> None:
-    """Check the tables that are derived from others, and the chains beside that of the facts."""
+    """Check the derived tables, and the chains beside the chain of facts."""
     _check_totals(connection)
     check_about(connection)
     check_spellings(SqliteTables(connection))
@@ -120,7 +120,7 @@ def _check_derived(connection: apsw.Connection) -> None:
 def _beside(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[[], bool]]:
     """Start a second process that checks the file and its derived tables.
 
-    Yield a function that waits for it, and returns whether it found nothing wrong in a journal with this `end`.
+    Yield a function that waits for it and returns whether it found the journal with this `end` sound.
     """
     with subprocess.Popen(  # noqa: S603 (our own program, in this very Python)
         command,
@@ -142,9 +142,9 @@ def _beside(command: Sequence[str], path: Path, end: Link) -> Iterator[Callable[
 
 
 def answer_sound() -> None:
-    """Check the journal that standard input names, and write the hash of the fact that it asks for if it is sound."""
+    """Check the journal named on standard input; if it is sound, write the hash of the requested fact."""
     forbid_core_dumps(for_good=True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one gets the error, and ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process gets the interrupt, and ends this one
     name, seq = json.loads(sys.stdin.read())
     with closing(connect(Path(name), write=False)) as connection:
         connection.execute("BEGIN")
@@ -154,7 +154,7 @@ def answer_sound() -> None:
 
 
 def check_tail(connection: apsw.Connection) -> None:
-    """Raise `JournalCorrupt` unless the last facts are chained, and their instructions are in the right states."""
+    """Raise `JournalCorrupt` unless the last facts are linked and their instructions are in the right states."""
     tables = SqliteTables(connection)
     lines = [Line(*line) for line in reversed(tables.run("last_facts", limit=_TAIL_FACTS))]
     if not lines:
@@ -194,7 +194,7 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
 def _replay_chain(
     tables: SqliteTables,
 ) -> tuple[dict[int, Opening], list[tuple[int, int, BatchForgotten]]]:
-    """Follow the chain from its start; return the openings of batches, and the facts that forgot people of them."""
+    """Follow the chain from its start; return the batches' openings, and the facts that forgot people."""
     openings, forgotten = {}, []
     chain = followed(tables.identity.start, tables.stream("all_facts"), lambda line: is_forgotten(tables, line))
     for seq, at, kind, batch, _, _, _, details, _ in chain:
@@ -206,7 +206,7 @@ def _replay_chain(
 
 
 def _check_totals(connection: apsw.Connection) -> None:
-    """Compare the noted totals of each batch with the rows that it covers."""
+    """Compare the stored totals of each batch with the rows that it covers."""
     counted = f"""SELECT c.batch, i.country, i.currency, count(*), sum(i.minor / {BILLION}), sum(i.minor % {BILLION}),
             min(i.number), max(i.number)
         FROM covered c JOIN instruction i ON i.number = c.instruction GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""  # noqa: S608 - ours

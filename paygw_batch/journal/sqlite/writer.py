@@ -1,12 +1,12 @@
 """Writes the journal.
 
-Every write is one transaction, made durable before its call returns, and noted in the witness before anything may
-be sent on it. The chain is a second guard beside the lock: each number of a fact can be used by one writer.
+Every write is one transaction. It is durable before its call returns, and the witness notes it before anything may be
+sent on it. The chain is a second guard beside the lock: only one writer can use each fact number.
 
-An engine makes one call at a time. Only the wait for a slow disk happens in a thread: the rest of an append is made in
-the event loop, because two threads that both compute hand the interpreter to and fro at every statement, and that costs
-more than it spares. A quick disk is waited for in the event loop as well: the thread would take longer to get the
-interpreter than the disk takes (docs/decisions/0051).
+An engine makes one call at a time. Only the wait for a slow disk moves to a thread; the rest of an append stays in the
+event loop, because two threads that both compute pass the interpreter back and forth at every statement, which costs
+more than it saves. A fast disk is awaited in the event loop too: getting the interpreter back would take the thread
+longer than the disk takes (docs/decisions/0051).
 """
 
 import asyncio
@@ -61,9 +61,9 @@ def _result(line: Line) -> MoveResult:
 
 
 class SqliteJournal(SqliteReader, Journal):
-    """A journal on disk, held by a run (see `FilePlace`). After the first failed write it only reads.
+    """A journal on disk, held by a run (see `FilePlace`). After the first failed write it is read-only.
 
-    Called from one thread at a time, and only from the process that opened it.
+    Call it from one thread at a time, and only in the process that opened it.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class SqliteJournal(SqliteReader, Journal):
         self._in_flight = IntendedRows()
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Make facts durable in one transaction, and move their instructions, as `EngineJournal.append` does.
+        """Make facts durable in one transaction and move their instructions, as `EngineJournal.append` does.
 
-        Raises `InternalError` for a release or a replacement: those claim order ids, and come through `release` and
+        Raises `InternalError` for a release or a replacement: those claim order ids, and go through `release` and
         `open_batch`.
         """
         return self.stage(entries)()
 
     def stage(self, entries: Sequence[Entry]) -> Callable[[], Sequence[MoveResult]]:
-        """Do all of `append` but the commit, and return the call that commits, maybe from another thread.
+        """Do all of `append` except the commit; return the call that commits, which may run in another thread.
 
-        Nothing of it holds before that call has returned; until then no other call may be made.
+        Nothing counts until that call has returned, and no other call may be made before then.
         """
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
@@ -109,7 +109,7 @@ class SqliteJournal(SqliteReader, Journal):
         before = self._end
         with self._whole(before):
             self._begin()
-            # What was held before was never due, and has no intent: only what came in since is looked for.
+            # Rows held earlier were never due and have no intent, so only evidence recorded since then matters.
             refused = self._refused(entries) if self._took_in else [False] * len(entries)
             kept = [entry for entry, is_held in zip(entries, refused, strict=True) if not is_held]
             lines = iter(self._append_facts(kept))
@@ -123,7 +123,7 @@ class SqliteJournal(SqliteReader, Journal):
         return commit
 
     def mark_interrupted(self, at: str) -> int:
-        """Put every instruction that is in flight in doubt, and return their number."""
+        """Put every in-flight instruction in doubt, and return their number."""
         found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight' ORDER BY instruction")
         self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in found])
         return len(found)
@@ -135,12 +135,12 @@ class SqliteJournal(SqliteReader, Journal):
             yield given
 
     def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
-        """Make the notices of this run durable, beside the journal; there is no place beside one in memory."""
+        """Make this run's notices durable beside the journal. A journal in memory keeps none."""
         if self.path.is_file():
             add_for_run(self.path, notices, at)
 
     def scrub(self) -> OldPages:
-        """Remove every byte of the forgotten people from the file, its log and the inbox, as every journal does."""
+        """Remove every byte of forgotten people from the file, its log and its inbox."""
         if not self.path.is_file():
             return OldPages.NOWHERE
         with self._translating_errors():
@@ -149,13 +149,13 @@ class SqliteJournal(SqliteReader, Journal):
         return OldPages.NOWHERE if is_clean else OldPages.IN_LOG
 
     def mark_moved(self, place: str) -> None:
-        """End the use of this journal for good: it was moved to `place`."""
+        """Retire this journal for good: it was moved to `place`."""
         schema.mark_moved(self._connection, place)
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> Sequence[Finding]:
-        """Keep evidence in order, as every journal does; from now on, intents are compared with it."""
+        """Record evidence in order, as every journal does; from now on, check intents against it."""
         self._took_in = True
         return super().record_evidence(evidence, words, at=at)
 
@@ -236,7 +236,7 @@ class SqliteJournal(SqliteReader, Journal):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """One transaction: durable, and known to the witness, when the block is left; or nothing of it."""
+        """Run the block in one transaction: it becomes durable and known to the witness, or nothing happened."""
         self._require_writable()
         with self._whole(self._end):
             self._begin()
@@ -276,7 +276,7 @@ class SqliteJournal(SqliteReader, Journal):
         self._seen = self._end.seq
 
     def _roll_back(self) -> None:
-        """Forget the open transaction, if SQLite has not done so itself; this writes nothing."""
+        """Discard the open transaction, unless SQLite already has. This writes nothing."""
         self._in_flight.forget()
         try:
             if self._connection.in_transaction:
@@ -285,14 +285,14 @@ class SqliteJournal(SqliteReader, Journal):
             self._give_up(reason_of(error))
 
     def _give_up(self, reason: str) -> JournalUnwritable:
-        """Bar this process from writing the journal again, and return the error for it."""
+        """Bar this process from further writes to the journal, and return the error for it."""
         if self._failure is None:
             self._failure = unwritable(self.path, reason)
             leave_untouched(self._connection)
         return JournalUnwritable(self._failure)
 
     def can_write(self) -> bool:
-        """Whether no write has failed, and the journal is this process's."""
+        """Whether this process opened the journal and no write has failed."""
         return self._failure is None and os.getpid() == self._process
 
     def _require_writable(self) -> None:
@@ -305,14 +305,14 @@ class SqliteJournal(SqliteReader, Journal):
 T = TypeVar("T")
 
 QUICK_S = 0.001
-"""A disk is quick where a commit takes less than this, on an average over the last ones."""
+"""A disk is fast if its recent commits take less than this on average."""
 _COMMITS_AVERAGED = 16
 _FIRST_AVERAGE_S = 2 * QUICK_S
-"""A run begins with commits in the thread; some twelve quick ones take the average below `QUICK_S`."""
+"""A run starts with commits in the thread; about twelve fast ones bring the average below `QUICK_S`."""
 
 
 class SqliteEngineJournal:
-    """Implements `EngineJournal` on a journal in a file, for one run, without holding up its event loop."""
+    """Implements `EngineJournal` for one run, on a journal in a file, without blocking the event loop."""
 
     def __init__(self, journal: SqliteJournal, clock: Callable[[], float] = time.perf_counter) -> None:
         self._journal = journal
@@ -323,7 +323,7 @@ class SqliteEngineJournal:
         self._last_row: dict[int, int] = {}
 
     async def due(self, batch: int, *, limit: int) -> Sequence[Due]:
-        """Return the next rows of a batch that may be sent, `limit` at most."""
+        """Return the next rows of a batch that may be sent, at most `limit`."""
         after = self._last_row.get(batch, 0)
         async with self._turn:
             page = await self._thread.call(partial(self._journal.due, batch, after_row=after, limit=limit))
@@ -331,17 +331,17 @@ class SqliteEngineJournal:
         return page
 
     async def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
-        """Stage facts here and now, and commit them: here where the disk is quick, and otherwise in the thread."""
+        """Stage facts now; commit them here if the disk is fast, otherwise in the thread."""
         async with self._turn:
             commit = partial(self._timed, self._journal.stage(entries))
             return commit() if self._commit_s < QUICK_S else await self._thread.call(commit)
 
     def may_leave(self, age_s: float) -> bool:  # noqa: ARG002 (the port's)
-        """Whether no write has failed. The lock is this process's for as long as it lives, frozen or not."""
+        """Whether no write has failed. This process keeps the lock as long as it lives, even while it is frozen."""
         return self._journal.can_write()
 
     async def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
-        """Take in the notifications that wait in the inbox."""
+        """Record the notifications that wait in the inbox."""
         async with self._turn:
             return await self._thread.call(partial(self._journal.drain_inbox, words, at=at))
 
@@ -350,7 +350,7 @@ class SqliteEngineJournal:
         self._thread.close()
 
     def _timed(self, commit: Callable[[], T]) -> T:
-        """Make a commit, and note how long it took. One is made at a time."""
+        """Run a commit and note how long it took. Only one runs at a time."""
         began_s = self._clock()
         try:
             return commit()

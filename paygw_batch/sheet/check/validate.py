@@ -157,7 +157,7 @@ class _SheetPass:
     refused: pl.Series
     ids: pl.DataFrame | None
     notes: Sequence[str] = ()
-    """What the sender is told beside the findings."""
+    """Sentences for the sender, in addition to the findings."""
 
     def judged(self, piece: Piece) -> Judged:
         """Judge a piece."""

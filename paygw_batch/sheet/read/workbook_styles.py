@@ -1,4 +1,4 @@
-"""Tells how a workbook shows its cells: as dates, other numbers, struck-through or invisible text, or not at all.
+"""Finds how a workbook shows its cells: as dates, other numbers, struck-through or invisible text, or not at all.
 
 People mean to pay what they saw in the spreadsheet. The styles say how a value was shown (ECMA-376 part 1, 18.8);
 number formats are evaluated only to find the number that they show (18.8.31). The first of merged cells is shown; the
@@ -264,7 +264,7 @@ def _hides_text(code: str, *, is_dark: bool) -> bool:
 
 
 def is_shown_white(code: str, number: str) -> bool:
-    """Whether a format shows a number in white, whatever the font says."""
+    """Whether a format shows a number in white, regardless of the font."""
     if not any(section.is_white for section in _sections(code)):
         return False
     value = Decimal(number)

@@ -243,7 +243,7 @@ def _some(rows: Iterator[Row]) -> list[Row]:
 
 
 def _warnings(content: _Content, headings: Headings, vocabulary: Vocabulary) -> pl.DataFrame:
-    """Return a warning for everything that a person looking at the workbook saw differently from what is paid."""
+    """Return a warning for everything that the workbook shows differently from the payment that is made."""
     used = {at: name for at, name in enumerate(headings.names, start=1) if name in vocabulary.columns}
     hidden = say("The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it.")
     struck = say(

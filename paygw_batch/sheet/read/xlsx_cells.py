@@ -233,7 +233,7 @@ def _refuse_doctype(*_: object) -> None:
 
 @dataclass(slots=True)
 class _Runs:
-    """Tells whether all visible runs of a text, each in its font, are struck through or invisible."""
+    """Finds whether all visible runs of a text, each in its font, are struck through or invisible."""
 
     _font: Font = field(default_factory=Font)
     _struck: set[bool] = field(default_factory=set)

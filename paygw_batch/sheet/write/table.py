@@ -19,7 +19,7 @@ from paygw_batch.sheet.model import Validated
 _WORKBOOK_ROWS = 1_048_575
 """The most rows of a worksheet below its header."""
 _AS_IT_IS = frozenset({"amount", "first_sent_at", "updated_at"})
-"""The columns of a reconciliation of which a spreadsheet makes what they say."""
+"""The columns of a reconciliation whose text a spreadsheet converts to the right value."""
 _AMOUNT_OF_EXCEL = r"^([0-9]{1,15})\.([0-9]+)$"
 _LINE_POINTS = 15
 _LETTERS_A_DIGIT = 1.1

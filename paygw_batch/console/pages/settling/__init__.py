@@ -1,1 +1,1 @@
-"""Has the pages about rows after a payout: settled one by one, by a statement, or tried again; and their orders."""
+"""The pages about rows after a payout: settling one by one or by statement, retrying, and the orders for these."""

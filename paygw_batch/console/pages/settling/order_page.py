@@ -50,19 +50,19 @@ class OrderPage(Page):
     record: BatchRecord
     drafted_at: str
     what: str
-    """The act that it asks for."""
+    """The action that it asks for."""
     is_release: bool
-    """Whether it has rows sent again, and does not settle them."""
+    """Whether it has rows sent again rather than settled."""
     sums: Sequence[tuple[str, str, int, str]]
-    """The new state of the rows, their currency, number and sum."""
+    """For each new state and currency, the number of rows and their sum."""
     ready: int
-    """Rows of the payout that are not sent yet: the same run sends them."""
+    """The payout's unsent rows, which the same run sends."""
     rows: Sequence[ShownOrderRow]
     pages: Sequence[PageLink]
 
 
 def show_order(visit: Visit) -> Response:
-    """Show an order to the person who drafted it, and to the one who agrees to it."""
+    """Show an order to its maker, and to the person who agrees to it."""
     it, settings, after = OrderAgreement.required(visit), visit.console.settings, visit.query_number("after")
     with journal_for_planning(settings) as journal:
         progress = progress_of(journal, it)
@@ -117,7 +117,7 @@ def _rows(
 
 
 def _word_and_consequence(row: Any, quarantine: Quarantine) -> tuple[str, str]:
-    """Return whose word settles a row, and whether it can be paid again then; for a release, its mark."""
+    """Return who vouches for a row's settlement, and whether it can then be paid again; for a release, its mark."""
     if isinstance(row, OrderedRow):
         return whose_word(row), consequence(row, quarantine, when)
     marked = say("a possible duplicate of attempt {attempt}", attempt=row.duplicate_of) if row.duplicate_of else ""
@@ -125,14 +125,14 @@ def _word_and_consequence(row: Any, quarantine: Quarantine) -> tuple[str, str]:
 
 
 def _becomes(document: AnyOrder, row: Any) -> tuple[str, str]:
-    """Return the state that a row gets by an order, in words, and the evidence for it."""
+    """Return a row's new state under an order, in words, and the evidence for it."""
     if isinstance(document, ReleaseOrder):
         return say("Tried again"), document.content.evidence
     return choice_name(row.resolution), row.settlement.said
 
 
 def _sums(document: AnyOrder) -> Sequence[tuple[str, str, int, str]]:
-    """Return for each word and currency the number of rows, and their sum."""
+    """Return, for each outcome and currency, the number of rows and their sum."""
     found: dict[tuple[str, str], list[Decimal]] = {}
     for one in document.content.rows:
         becomes, _ = _becomes(document, one)

@@ -1,7 +1,7 @@
 """The orders about rows of a payout: each in its own folder, drafted by one person, agreed to by others.
 
-No file says how far an order has come: that is read from the files, and from the journal, which keeps every order that
-was carried out.
+No file stores an order's progress, which is read from the files and from the journal, which keeps every order that was
+carried out.
 """
 
 import json
@@ -52,11 +52,11 @@ CHOICES: Mapping[Resolution, tuple[str, ...]] = {
         "You can send it again from {again} on; it is marked as a possible duplicate.",
     ),
 }
-"""Word -> its name on the pages, and the consequence."""
+"""The name of each outcome on the pages, and its consequence."""
 
 
 def choice_name(resolution: Resolution) -> str:
-    """Return the name of a word on the pages."""
+    """Return the name of an outcome on the pages."""
     return say(CHOICES[resolution][0])
 
 
@@ -65,12 +65,12 @@ _KINDS: tuple[type[AnyOrder], ...] = (SettlementOrder, ReleaseOrder)
 _DONE = "done"
 _drafting = Lock()
 ORDERS_SHOWN = "orders"
-"""The field of a form that says which open orders its page showed."""
+"""The form field for the open orders that its page showed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftedOrder:
-    """Who drafted an order, and when. `sent_back` says by whom and why it was sent back; empty for one that was not."""
+    """Who drafted an order, and when. `sent_back` says who sent it back and why; empty if nobody did."""
 
     by: str
     at: str
@@ -89,32 +89,32 @@ class OrderFolder(NamedFolder):
 
     @property
     def draft(self) -> AnyOrder:
-        """The order as its maker has yet to sign it."""
+        """The order before its maker signs it."""
         return _order(self.path / "draft.json")
 
     @property
     def order_file(self) -> Path:
-        """The path of the order that its maker signed."""
+        """The path of the signed order."""
         return self.path / "order.json"
 
     @property
     def order(self) -> AnyOrder | None:
-        """The order that its maker signed, with its approvals; None if there is none."""
+        """The signed order with its approvals; None if there is none."""
         return _order(self.order_file) if self.order_file.exists() else None
 
     @property
     def document(self) -> AnyOrder:
-        """The order that its maker signed; the draft if there is none."""
+        """The signed order, or the draft if there is none."""
         return self.order or self.draft
 
     def draft_again(self, at: str, sent_back: str) -> None:
-        """Take the signatures away; `sent_back` says by whom and why. The draft is another one by its time."""
+        """Remove the signatures; `sent_back` says who sent it back and why. Its time makes the new draft distinct."""
         write_document(self.draft.model_copy(update={"made_at": at}), self.path / "draft.json")
         write_whole(self.path / "drafted.json", _as_json(replace(self.drafted, sent_back=sent_back)))
         self.order_file.unlink(missing_ok=True)
 
     def put_away(self) -> None:
-        """Move the folder to those of orders that were carried out. It is found there by its name."""
+        """Move the folder to those of carried-out orders, where its name still finds it."""
         done = self.path.parent / _DONE
         if self.path.parent.name != _DONE:
             make_directory(done)
@@ -124,7 +124,7 @@ class OrderFolder(NamedFolder):
 
 
 def new_order_folder(directory: Path, draft: AnyOrder, *, by: str, at: str) -> OrderFolder:
-    """Make a folder for an order that was drafted."""
+    """Create a folder for a drafted order."""
     path = new_named_folder(directory)
     write_document(draft, path / "draft.json")
     write_whole(path / "drafted.json", _as_json(DraftedOrder(by, at)))
@@ -132,15 +132,15 @@ def new_order_folder(directory: Path, draft: AnyOrder, *, by: str, at: str) -> O
 
 
 def order_folder_of(directory: Path, number: str) -> OrderFolder | None:
-    """Return the folder with this name, of an open order or of one that was carried out; None if there is none."""
+    """Return the folder with this name, of an open or a carried-out order; None if there is none."""
     return OrderFolder.named(directory, number) or OrderFolder.named(directory / _DONE, number)
 
 
 def open_order_folders(directory: Path) -> Iterator[OrderFolder]:
-    """Yield the orders that are not put away, the newest first."""
+    """Yield the open orders, newest first."""
     found: list[tuple[str, OrderFolder]] = []
     for path in directory.iterdir() if directory.exists() else ():
-        with suppress(FileNotFoundError):  # it is not an order, or one that is being put away
+        with suppress(FileNotFoundError):  # not an order, or one being put away
             found.append((OrderFolder(path).drafted.at, OrderFolder(path)))
     yield from (one for _, one in sorted(found, key=lambda one: one[0], reverse=True))
 
@@ -191,51 +191,51 @@ class OrderAgreement(Agreement[AnyOrder]):
 
     @classmethod
     def find(cls, visit: Visit) -> Self | None:
-        """Return the order of an address, open or carried out; None if it is gone."""
+        """Return the order at an address, open or carried out; None if it is gone."""
         found = order_folder_of(orders_directory(visit), visit.path("order"))
         return None if found is None else cls(visit, found)
 
     def draft(self) -> AnyOrder:
-        """Return the order as its maker has yet to sign it."""
+        """Return the unsigned order."""
         return self.folder.draft
 
     @property
     def run(self) -> StartedRun | None:
-        """The last run of the payout, if the order has rows sent again."""
+        """The payout's last run, if the order has rows sent again."""
         return super().run if isinstance(self.shown, ReleaseOrder) else None
 
     def stage_by_itself(self, journal: JournalReader) -> Stage | None:
-        """Return that an order was sent back, or carried out: one that the journal keeps is put away."""
+        """Return whether an order was sent back or carried out, as a stage; one that the journal keeps is put away."""
         if self.document is not None and is_kept(journal, self.document):
             self.folder.put_away()
             return Stage.DONE
         return Stage.SENT_BACK if self.sent_back else None
 
     def outdated(self, journal: JournalReader) -> str | None:
-        """Return why the rows are not any more as the order names them; None if they are."""
+        """Return why the rows no longer match the order; None if they do."""
         return order_problem(self.visit.console.settings, journal, self.shown) or None
 
     def changed(self, _stage: Stage | None = None) -> PageOutdated:
-        """Return the error that the order has come further, or back, since its page was opened."""
+        """Return the error that the order has moved on or back since its page was opened."""
         if self.sent_back:
             return PageOutdated(say("This order was sent back since this page was opened: {who}", who=self.sent_back))
         return PageOutdated(say("This order has changed since this page was opened."))
 
     def write(self, document: AnyOrder) -> None:
-        """Keep the signed order. One to settle rows is carried out with the last approval, unless a run is on."""
+        """Store the signed order. The last approval also carries out a settlement order, unless a run is under way."""
         super().write(document)
         with journal_for_planning(self.visit.console.settings) as journal:
             is_approved = progress_of(journal, self).stage is Stage.APPROVED
         if is_approved and isinstance(document, SettlementOrder):
-            with suppress(JournalHeld):  # somebody carries it out later
+            with suppress(JournalHeld):  # somebody will carry it out later
                 self.start()
 
     def draft_again(self, sent_back: str = "") -> None:
-        """Make the order a draft again, as before its maker signed it, with another time."""
+        """Make the order an unsigned draft again, with a new time."""
         self.folder.draft_again(timestamp(self.visit.console.now()), sent_back)
 
     def start(self) -> StartedRun | None:
-        """Settle the rows, or start the run that releases them and sends them, in another process."""
+        """Settle the rows, or start the run that releases and sends them, in another process."""
         visit, console, order = self.visit, self.visit.console, self.document
         runs, by = console.directory / RUNS, visit.member.name
         if isinstance(order, ReleaseOrder):
@@ -251,7 +251,7 @@ class OrderAgreement(Agreement[AnyOrder]):
 
 
 def _statement_folders(visit: Visit, order: SettlementOrder) -> Sequence[Path]:
-    """Return where the uploads are that may be the statement whose word an order gives: they are read once more."""
+    """Return the folders of uploads that may be the statement cited by an order, to be read again."""
     if not order.claims_the_gateways_word:
         return []
     uploads = statement_folders(visit.console.directory / "statements", order.content.batch)
@@ -259,12 +259,12 @@ def _statement_folders(visit: Visit, order: SettlementOrder) -> Sequence[Path]:
 
 
 def orders_directory(visit: Visit) -> Path:
-    """Return where orders are kept."""
+    """Return the folder of orders."""
     return visit.console.directory / "orders"
 
 
 def drafted_order(visit: Visit, draft: AnyOrder) -> OrderFolder:
-    """Keep an order that the person at the page drafted. The same one again, of a second click, is kept once.
+    """Store an order drafted by the person at the page. A second click stores nothing new.
 
     Raises `PageOutdated` if another order about one of its rows was drafted since the page was opened.
     """
@@ -287,7 +287,7 @@ def drafted_order(visit: Visit, draft: AnyOrder) -> OrderFolder:
 
 
 def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
-    """Return the orders that are not carried out yet: of one payout, or all."""
+    """Return the orders not carried out yet, of one payout or of all."""
     folders = list(open_order_folders(orders_directory(visit)))
     if not folders:
         return []
@@ -300,13 +300,13 @@ def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
                     content, numbers = it.shown.content, it.shown.numbers
                     shown.append(listed(it, progress, content.sheet, it.drafted.at, numbers))
             except (FileNotFoundError, ApprovalError):
-                if found.path.exists():  # else it was carried out or taken back while this looked
+                if found.path.exists():  # otherwise it was carried out or taken back meanwhile
                     raise
     return shown
 
 
 def what_is_asked(order: AnyOrder) -> str:
-    """Return the act that an order asks for, in a few words."""
+    """Return the action that an order asks for, in a few words."""
     rows = len(order.numbers)
     if isinstance(order, ReleaseOrder):
         return say_count(rows, "Try {count:,} rejected row again", "Try {count:,} rejected rows again")

@@ -1,4 +1,4 @@
-"""Lists rejected rows with their reasons, and drafts the order by which two people have some of them tried again."""
+"""Lists rejected rows with their reasons, and drafts the order by which two people have some of them retried."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -25,19 +25,19 @@ from paygw_batch.wiring.journal import journal_for_planning
 
 ROWS_A_PAGE = 25
 MAX_AT_ONCE = 2_000
-"""The maximum number of rejected rows on a page and in one order. The others come after these."""
+"""The maximum number of rejected rows on a page and in one order. The rest follow after these."""
 MAX_REASONS = 50
-"""The maximum number of reasons on a page: the most frequent. Rows of the others are found one by one."""
+"""The maximum number of reasons on a page, most frequent first. Rows with other reasons are listed one by one."""
 _NO_REASON = mark("The gateway gave no reason.")
 _REASON, _ROW = "reason-", "row-"
-"""How the boxes of the form are called: by the key of a reason, or the number of a row."""
+"""The prefixes of the form's checkboxes: a reason's key, or a row's number, follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedReason:
-    """A reason that the gateway gave, and the rows that it gave it for. `key` names it in addresses and forms.
+    """A reason given by the gateway, and its rows. `key` names it in addresses and forms.
 
-    `sums` are by currency, of the rows that may be tried again now.
+    `sums` are by currency, over the rows that may be retried now.
     """
 
     key: str
@@ -49,7 +49,7 @@ class RejectedReason:
 
 @dataclass(frozen=True, slots=True)
 class ShownRejectedRow:
-    """A rejected row. `opens` is from when on it may be tried again; empty: now."""
+    """A rejected row. `opens` is when it may be retried; empty: now."""
 
     row: int
     name: str
@@ -67,12 +67,12 @@ class RetryPage(Page):
 
     record: BatchRecord
     shown: str
-    """A digest of the rows that the page showed, in its form."""
+    """A digest of the rows shown by the page, sent with its form."""
     reasons: Sequence[RejectedReason]
     other_reasons: int
     rows: Sequence[ShownRejectedRow]
     wanted: str
-    """The reason whose rows are wanted; empty: all."""
+    """The reason whose rows are shown; empty: all."""
     pages: Sequence[PageLink]
     may_choose: bool
     has_more: bool
@@ -108,7 +108,7 @@ def rejected_form(visit: Visit) -> Response:
 
 
 def choose_rejected(visit: Visit) -> Response:
-    """Draft the order to try the chosen rows again: single ones, and all of a reason."""
+    """Draft the order to retry the chosen rows: single ones, and all with a chosen reason."""
     settings, form = visit.console.settings, visit.form
     with journal_for_planning(settings) as journal:
         record = payout_record(journal, visit.path("batch"))
@@ -127,18 +127,18 @@ def choose_rejected(visit: Visit) -> Response:
 
 
 def _digest(found: RejectedRows) -> str:
-    """Return a text that is the same while the page would show the same rows, and the same ones may be chosen."""
+    """Return a value that stays the same while the page would show the same rows with the same choices."""
     rows = [(one.row, one.attempt, _key(one), one.row in found.opens) for one in found.rows]
     return hashlib.sha256(repr((rows, found.has_more)).encode()).hexdigest()[:32]
 
 
 def _single_rows(form: Mapping[str, str]) -> set[int]:
     texts = (name.removeprefix(_ROW) for name in form if name.startswith(_ROW))
-    return {int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < 12}  # noqa: PLR2004 (no row is so far)
+    return {int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < 12}  # noqa: PLR2004 (no row number is that long)
 
 
 def _reasons(found: RejectedRows) -> Sequence[RejectedReason]:
-    """Return the reasons of the rows, the most frequent first."""
+    """Return the rows' reasons, most frequent first."""
     by_key: dict[str, list[RowState]] = {}
     for one in found.rows:
         by_key.setdefault(_key(one), []).append(one)

@@ -1,7 +1,7 @@
-"""Settles one row by the answer of the gateway, with the evidence for it.
+"""Settles one row by the gateway's answer, with the evidence for it.
 
-That it was paid is one person's word: nothing is sent any more. Every other word lets the row be sent again: it becomes
-an order, which a second person agrees to.
+One person may say that it was paid, because then nothing more is sent. Every other outcome lets the row be sent again,
+so it becomes an order that a second person agrees to.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from paygw_batch.wiring.journal import journal_for_planning, run_journal
 
 @dataclass(frozen=True, slots=True)
 class ShownChoice:
-    """A word that a person may choose, the consequence, and why it is shut; empty: it is not."""
+    """An outcome to choose, its consequence, and why it is unavailable; empty if it is available."""
 
     value: str
     name: str
@@ -38,7 +38,7 @@ class ShownChoice:
 
 @dataclass(frozen=True, slots=True)
 class SettlePage(Page):
-    """The words by which a row may be settled."""
+    """The outcomes that a row may be settled with."""
 
     template: ClassVar[str] = "settle.html"
 
@@ -52,7 +52,7 @@ class SettlePage(Page):
 
 
 def settle_form(visit: Visit) -> Response:
-    """Show the words by which a row may be settled."""
+    """Show the outcomes that a row may be settled with."""
     settings, number = visit.console.settings, int(visit.path("row"))
     with journal_for_planning(settings) as journal:
         record = payout_record(journal, visit.path("batch"))
@@ -84,7 +84,7 @@ def settle_form(visit: Visit) -> Response:
 
 
 def settle_row(visit: Visit) -> Response:
-    """Settle one row as paid, or draft the order of two people that settles it in another way."""
+    """Settle one row as paid, or draft two people's order for any other outcome."""
     batch, row, settings = visit.path("batch"), int(visit.path("row")), visit.console.settings
     said = next((one for one in Resolution if one.value == visit.form.get("said")), None)
     if said is None:
@@ -105,7 +105,7 @@ def settle_row(visit: Visit) -> Response:
 
 
 def _meaning(choice: SettleChoice) -> str:
-    """Return the consequence of a word: when the row can be tried again, and who has to agree."""
+    """Return the consequence of an outcome: when the row can be retried, and who must agree."""
     again = when(choice.again_from) if choice.again_from else say("now")
     told = say(CHOICES[choice.resolution][1], again=again)
     return f"{told} {say('A second person then approves it.')}" if choice.needs_two else told
@@ -118,7 +118,7 @@ def _why_shut(visit: Visit, opens: str, *, needs_two: bool) -> str:
 
 
 def _is_settled_so(visit: Visit, journal: JournalReader, settlement: Settlement) -> bool:
-    """Whether this person has just settled the row with these words: a second click finds it done."""
+    """Whether this person has just settled the row with these words, so that a second click finds it done."""
     record = payout_record(journal, visit.path("batch"))
     row = standings_of(journal, record, [settlement.row]).get(settlement.row)
     deeds = [one for one in journal.history(record.number) if one.row == settlement.row]
@@ -130,7 +130,7 @@ def _is_settled_so(visit: Visit, journal: JournalReader, settlement: Settlement)
 
 
 def _same_row(visit: Visit, journal: JournalReader, row: int) -> BatchRecord:
-    """Return the payout. Raises `PageOutdated` for a row in another state or attempt than its page showed."""
+    """Return the payout. Raises `PageOutdated` if the row's state or attempt differs from the page's."""
     record = payout_record(journal, visit.path("batch"))
     standing = standings_of(journal, record, [row]).get(row)
     if standing is None:

@@ -1,4 +1,4 @@
-"""Keeps one statement of the gateway's in a folder: the file as received, and its lines as another process read it."""
+"""Keeps one of the gateway's statements in a folder: the file as received, and its lines as another process read it."""
 
 import filecmp
 import json
@@ -22,9 +22,9 @@ _PROGRAM = "from paygw_batch.console.pages.settling.statement_folder import main
 
 @dataclass(frozen=True, slots=True)
 class UploadedStatement:
-    """A statement as it was uploaded for a batch: by whom, when, and how that person knows that it is the gateway's.
+    """A statement as it was uploaded for a batch: by whom, when, and how that person knows it is the gateway's.
 
-    `as_of` is when it was true, for lines without a time; empty if nobody said so.
+    `as_of` is its time, for lines without one; empty if nobody stated it.
     """
 
     batch: str
@@ -37,7 +37,7 @@ class UploadedStatement:
 
 @dataclass(frozen=True, slots=True)
 class UsedStatement:
-    """The order that a person drafted by a statement, and the code of the page that showed it."""
+    """The order drafted from a statement, and the code of the page that showed it."""
 
     by: str
     code: str
@@ -60,37 +60,37 @@ class StatementFolder(NamedFolder):
         return self.path / "file" / self.uploaded.name
 
     def has_file(self, uploaded: UploadedStatement, content: Path) -> bool:
-        """Whether the file `content` was uploaded here already, by the same person with the same words."""
+        """Whether the same person has already uploaded the file `content` here, with the same words."""
         return replace(uploaded, at=self.uploaded.at) == self.uploaded and filecmp.cmp(
             self.file, content, shallow=False
         )
 
     @property
     def used(self) -> UsedStatement | None:
-        """The click by which the statement became an order; None if none did."""
+        """The click that turned the statement into an order; None if there was none."""
         path = self.path / "used.json"
         return UsedStatement(**json.loads(path.read_bytes())) if path.exists() else None
 
     def note_used(self, used: UsedStatement) -> None:
-        """Note the click by which the statement became an order, so that the second one leads there."""
+        """Record the click that turned the statement into an order, so that a second one leads there."""
         write_whole(self.path / "used.json", json.dumps(asdict(used), ensure_ascii=False).encode())
 
     def keep_signature(self, signature: bytes) -> None:
-        """Keep the signature of the file beside it."""
+        """Keep the file's signature beside it."""
         write_whole(signature_place(self.file), signature)
 
     @property
     def lines_file(self) -> Path:
-        """The lines of the statement; not there if it cannot be read."""
+        """The file with the statement's lines; missing if it cannot be read."""
         return self.path / "lines.json"
 
     @property
     def error_file(self) -> Path:
-        """The sentence why the statement cannot be read; not there where it can."""
+        """The file that says why the statement cannot be read; missing if it can."""
         return self.path / "error.txt"
 
     def asked(self, by: str) -> AskedStatement:
-        """Return the statement as `by` has it carried out: the lines that fit, though others do not."""
+        """Return the statement to carry out for `by`: its matching lines, even if others do not match."""
         uploaded = self.uploaded
         statement = statement_read(self.lines_file.read_text(encoding="utf-8"))
         as_of = as_of_time(uploaded.as_of, say("The time")) if uploaded.as_of else None
@@ -100,7 +100,7 @@ class StatementFolder(NamedFolder):
 def new_statement_folder(
     directory: Path, content: Path, uploaded: UploadedStatement, number: str | None = None
 ) -> StatementFolder:
-    """Make the folder `number` for an uploaded statement; the file `content` is moved into it."""
+    """Create the folder `number` for an uploaded statement, and move the file `content` into it."""
     path = new_named_folder(directory, number)
     (path / "file").mkdir(mode=0o700)
     move_in(content, path / "file" / uploaded.name)
@@ -109,7 +109,7 @@ def new_statement_folder(
 
 
 def statement_folders(directory: Path, batch: str) -> Iterator[StatementFolder]:
-    """Yield the statements that were uploaded for a batch, the newest first."""
+    """Yield the statements uploaded for a batch, newest first."""
     found: list[tuple[UploadedStatement, StatementFolder]] = []
     for folder in StatementFolder.all_in(directory):
         with suppress(FileNotFoundError):  # another click may have removed it meanwhile
@@ -133,13 +133,13 @@ def read_in_process(folder: StatementFolder, settings: Settings, *, config: Path
 
 
 def main() -> None:
-    """Read one statement: configuration, journal and folder are the arguments."""
+    """Read one statement; the arguments are configuration, journal and folder."""
     settings = limit_this_process()
     read_statement_of(StatementFolder(Path(sys.argv[3])), settings)
 
 
 def read_statement_of(folder: StatementFolder, settings: Settings) -> None:
-    """Write the lines of a statement beside it, or why it cannot be read."""
+    """Write a statement's lines beside it, or why it cannot be read."""
     try:
         write_whole(folder.lines_file, read_for_later(settings, folder.file).encode())
     except PaygwError as error:

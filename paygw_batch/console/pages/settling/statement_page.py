@@ -1,4 +1,4 @@
-"""Settles rows by a statement of the gateway's: questions out, answers in, a preview, and then by one or two people."""
+"""Settles rows from the gateway's statement: questions out, answers in, a preview, then one or two people decide."""
 
 import hashlib
 import shutil
@@ -66,14 +66,14 @@ from paygw_batch.wiring.statements import what_proves
 
 LINES_A_PAGE = 50
 MAX_LISTED = 20
-"""The maximum number of statements of a payout in the list of its page: the newest."""
+"""The maximum number of a payout's statements listed on its page, newest first."""
 _AT_ONCE = 1024 * 1024
 _MAX_SIGNATURE_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ShownLine:
-    """A line of a statement, or a row that it does not settle, in the preview. Of `line` and `row` one can be 0."""
+    """A statement line, or a row that it does not settle, in the preview. Either `line` or `row` can be 0."""
 
     line: int
     row: int
@@ -105,17 +105,17 @@ class StatementPage(Page):
 
     record: BatchRecord
     upload: str
-    """The name of the folder to come: the form sent twice makes one."""
+    """The name of the future folder, so that a form sent twice creates one."""
     in_doubt: int
     endings: Sequence[tuple[str, str]]
     takes_signature: bool
     statements: Sequence[tuple[str, UploadedStatement]]
-    """Address and upload of earlier statements."""
+    """The address and upload of each earlier statement."""
     most_mib: int
 
 
 def statement_form(visit: Visit) -> Response:
-    """Show how the gateway is asked about rows in doubt, and the form for its answers."""
+    """Show how to ask the gateway about rows in doubt, and the form for its answers."""
     with journal_for_planning(visit.console.settings) as journal:
         record = payout_record(journal, visit.path("batch"))
         followed = followed_batch(visit.console.settings, journal, record)
@@ -134,7 +134,7 @@ def statement_form(visit: Visit) -> Response:
 
 
 def upload_statement(visit: Visit) -> Response:
-    """Keep a statement, read it, and lead to its preview. One that cannot be read is not kept."""
+    """Store a statement, read it, and redirect to its preview. An unreadable one is not kept."""
     console, upload, form = visit.console, visit.upload, visit.form
     with journal_for_planning(console.settings) as journal:
         record = payout_record(journal, visit.path("batch"))
@@ -162,7 +162,7 @@ def upload_statement(visit: Visit) -> Response:
 
 
 def _read_once(visit: Visit, content: Path, uploaded: UploadedStatement) -> str:
-    """Keep a statement and read it; return its number. The form sent twice finds it there."""
+    """Store a statement and read it; return its number. A form sent twice finds it there."""
     console, number = visit.console, visit.form.get("upload", "")
     number = number if is_folder_name(number) else new_folder_name()
     with made_once(number):
@@ -193,14 +193,14 @@ class PreviewPage(Page):
     uploaded: UploadedStatement
     matched: Matched
     words: Sequence[tuple[str, int]]
-    """The number of rows that each word settles."""
+    """The number of rows settled with each outcome."""
     proof: str
     needs_two: bool
     code: str
-    """A digest of the statement's effect: it changes if the statement would do anything else."""
+    """A digest of the statement's effect, which changes if the statement would do anything else."""
     orders: Sequence[ListedAgreement]
     done: str
-    """That it was carried out before; empty: it was not."""
+    """The sentence saying that it was carried out before; empty if it was not."""
     notes: Sequence[str]
     is_running: bool
     wanted: str
@@ -209,7 +209,7 @@ class PreviewPage(Page):
 
 
 def statement_preview(visit: Visit) -> Response:
-    """Show the rows that a statement would settle, and the lines that do not fit, with why. Nothing is changed."""
+    """Show the rows that a statement would settle, and why the other lines do not match. Changes nothing."""
     found = _required(visit)
     asked, settings = found.asked(visit.member.name), visit.console.settings
     with journal_for_planning(settings) as journal:
@@ -242,15 +242,15 @@ def statement_preview(visit: Visit) -> Response:
 
 
 def use_statement(visit: Visit) -> Response:
-    """Carry a statement out: by one person's word, or as an order where a line lets rows be sent again.
+    """Carry out a statement: on one person's word, or as an order if a line lets rows be sent again.
 
-    Lines by which the gateway has an order that could be sent from here hold that order at once.
+    If a line says that the gateway has an order that could be sent from here, that order is held at once.
     """
     found, settings = _required(visit), visit.console.settings
     asked = found.asked(person(visit.member.name))
     with run_journal(settings, "console", lambda _sentence: None) as journal:
         record = payout_record(journal, found.uploaded.batch)
-        if asked.carried_out_before(journal, record):  # the second click
+        if asked.carried_out_before(journal, record):  # a second click
             return visit.go_to(f"/payouts/{record.batch}")
         matched = compare_statement(settings, journal, record, asked)
         if (order := _drafted_before(visit, found)) is not None:
@@ -270,7 +270,7 @@ def use_statement(visit: Visit) -> Response:
 
 
 def _drafted_before(visit: Visit, found: StatementFolder) -> str | None:
-    """Return the order that the first click on this very form drafted; None if none did, or it was taken back."""
+    """Return the order drafted by the first click on this form; None if there was none, or it was taken back."""
     used = found.used
     if used is None or (used.by, used.code) != (visit.member.name, visit.form.get("code")):
         return None
@@ -278,7 +278,7 @@ def _drafted_before(visit: Visit, found: StatementFolder) -> str | None:
 
 
 def _require_code(visit: Visit, matched: Matched) -> None:
-    """Raise `PageOutdated` unless the statement would still make the changes that the page showed."""
+    """Raise `PageOutdated` unless the statement would still make the changes shown by the page."""
     if _code(matched) != visit.form.get("code"):
         raise PageOutdated(say("Rows of this payout have changed since this page was opened."))
 
@@ -309,14 +309,14 @@ def _required(visit: Visit) -> StatementFolder:
 
 
 def _code(matched: Matched) -> str:
-    """Return a text that is the same while a statement would do the same."""
+    """Return a value that stays the same while a statement would have the same effect."""
     contrary = [line.order_id for line in matched.contrary]
     text = repr((list(matched.settlements), list(matched.differences), contrary))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _counted(matched: Matched) -> Sequence[tuple[str, int]]:
-    """Return the number of rows that a statement settles by each word."""
+    """Return the number of rows that a statement settles with each outcome."""
     counts = ((one, sum(settled.resolution is one for settled in matched.settlements)) for one in Resolution)
     return [(choice_name(one), count) for one, count in counts if count]
 
@@ -324,7 +324,7 @@ def _counted(matched: Matched) -> Sequence[tuple[str, int]]:
 def _shown(
     journal: JournalReader, record: BatchRecord, matched: Matched, wanted: str, start: int
 ) -> Sequence[ShownLine]:
-    """Return a page of the lines that are wanted, and the first of the next page, if there is one."""
+    """Return a page of the wanted lines, and the start of the next page, if there is one."""
     part = slice(start, start + LINES_A_PAGE + 1)
     match wanted:
         case "settles":

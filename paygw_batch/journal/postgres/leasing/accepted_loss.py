@@ -167,7 +167,7 @@ class LossWriter:
         return self._rows
 
     def write_guess(self, by: str, at: str) -> AcceptedRows:
-        """Put every row in doubt that may have left, because the witness knows only some of them; keep what it knows.
+        """Put every row that may have left in doubt, because the witness knows only some; keep its knowledge.
 
         Raises `JournalHeld` as `write` does.
         """

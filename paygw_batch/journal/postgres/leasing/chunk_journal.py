@@ -128,7 +128,8 @@ class TakenChunks(ChunkJournal):
         after = 0
         while chunks := self._writer.ask(partial(free_chunks, run=self._run.number, after=after)):
             for chunk in chunks:
-                if chunk in self._writer.lease_chunks([chunk]):
+                # One of ours is listed too, after a freeze and before our next sign of life: its rows are under way.
+                if chunk not in self._open and chunk in self._writer.lease_chunks([chunk]):
                     self._read(batch, chunk)
                     return True
             after = chunks[-1]

@@ -1,0 +1,72 @@
+"""Jobs whose answers a network swallows: none keeps its lock for as long as its worker lives."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from unittest.mock import Mock
+
+import psycopg
+import pytest
+
+from paygw_batch.jobs import calling
+from paygw_batch.jobs.job_worker import JobWorker
+from paygw_batch.jobs.timetable import ScheduledCommand
+from tests.journal.postgres_server import PostgresServer
+from tests.journal.wire_proxy import Trouble, WireProxy, wire_proxy
+from tests.patience import until
+
+NEVER = "0 0 29 2 1"
+DEFER = """INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock)
+    VALUES ('verify', 'verify', 'verify', 'verify')"""
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> Iterator[WireProxy]:
+    with wire_proxy(postgres_server.port) as found:
+        yield found
+
+
+def defer(url: str) -> None:
+    with psycopg.connect(url, autocommit=True, options="-c search_path=paygw_jobs") as connection:
+        connection.execute(DEFER.encode())
+
+
+def a_worker(url: str, done: Path) -> JobWorker:
+    """A worker whose command of the timetable writes a line into a file."""
+    program = [sys.executable, "-c", f"print('done', file=open({str(done)!r}, 'a'))"]
+    entry = ScheduledCommand("verify", NEVER, "UTC", ("verify",))
+    return JobWorker(url, 1.0, [entry], program, Mock(return_value=[]))
+
+
+@pytest.mark.parametrize(
+    ("request_of", "trouble"),
+    [
+        (b"{verify}", Trouble.SILENCE),  # the job is taken, and its worker never hears it
+        (b"{verify}", Trouble.LOSE_ANSWER),
+        (b"procrastinate_finish_job", Trouble.LOSE_REQUEST),
+        (b"procrastinate_finish_job", Trouble.LOSE_ANSWER),
+        (b"procrastinate_finish_job", Trouble.SILENCE),
+    ],
+)
+def test_the_next_job_of_its_name_is_done_all_the_same(
+    database: str,
+    proxy: WireProxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request_of: bytes,
+    trouble: Trouble,
+) -> None:
+    monkeypatch.setattr(calling, "ANSWER_LIMIT_S", 1.0)
+    proxy.only, proxy.trouble = request_of, trouble
+    done = tmp_path / "done"
+    done.touch()
+    defer(database)
+    jobs = a_worker(proxy.url(database), done)
+    with closing(jobs):
+        jobs.start()
+        until(lambda: len(done.read_text().splitlines()) >= 1)
+        until(lambda: proxy.trouble is Trouble.NONE)
+        before = len(done.read_text().splitlines())
+        defer(database)
+        until(lambda: len(done.read_text().splitlines()) > before)
