@@ -113,8 +113,8 @@ def test_the_number_plan_warns_where_a_word_and_a_number_disagree() -> None:
     [
         ({"M-Pesa": PurposeTerms("A"), "mpesa": PurposeTerms("B")}, "is the same word"),
         ({"M-Pesa": PurposeTerms("A", "Safricom")}, "did you mean Safaricom"),
-        ({" ": PurposeTerms("A")}, "texts of one line"),
-        ({"M-Pesa": PurposeTerms("")}, "texts of one line"),
+        ({" ": PurposeTerms("A")}, "one line of text"),
+        ({"M-Pesa": PurposeTerms("")}, "one line of text"),
     ],
 )
 def test_words_that_cannot_be_meant_are_refused(purposes: dict[str, PurposeTerms], said: str) -> None:

@@ -165,7 +165,7 @@ def test_a_plan_in_the_database_is_for_its_sheet_alone_and_is_never_changed(clus
     code = made["message"].split("paygw-batch approve ")[-1].split()[0]
     plan_of(cluster).unlink()
     refusal = cluster.run("submit", cluster.sheet(kenyan_rows(4), name="other.csv"), "--plan", code)
-    assert (refusal.exit_code, "other content" in refusal.stderr) == (8, True), refusal.output
+    assert (refusal.exit_code, "does not match" in refusal.stderr) == (8, True), refusal.output
     missing = cluster.run("approve", "0123456789abcdef", "--key", cluster.home / "ben.pem")
     assert (missing.exit_code, "has no plan" in missing.stderr) == (8, True), missing.output
     with psycopg.connect(url_of(cluster), autocommit=True) as connection:

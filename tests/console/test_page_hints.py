@@ -35,8 +35,9 @@ ELSEWHERE = (
     "sheet/check/catalogue.py",
     "console/console_app.py",
     "run/approval_keys.py",
+    "countries/data.py",
 )
-"""What a terminal or a report says, of which pages have their own wording."""
+"""What a terminal or a report says in words that pages do not share, and mistakes in the data files of countries."""
 OF_ERRORS = re.compile(r"Make a new |`paygw-batch \S+ (?:BATCH|\{placeholder\})|\[approval\] (?:needs|lists) |config/")
 """Hints that are attributes of a class of documents, and a mistake in the configuration, which no page gets past."""
 
