@@ -103,7 +103,7 @@ def _take_all(browser: Browser, address: str, folder: Path, target: Path) -> Non
     ada.get_by_label(re.compile("^All rows with the reason")).first.check()
     ada.get_by_label("Why can they succeed now?").fill("Ticket 4711: the accounts are open again")
     take(ada, "retry")
-    ada.get_by_role("button", name="Go on").click()
+    ada.get_by_role("button", name="Continue").click()
     ada.get_by_role("button", name="Sign and ask a second person").click()
     ada.get_by_text("another person must agree").wait_for()
     ben.goto("/")

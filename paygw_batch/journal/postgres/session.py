@@ -177,11 +177,11 @@ class _LimitedConnection(Connection[Row]):
 def limited(connection: Connection[Row], limit_s: float) -> Iterator[None]:
     """Limit the time of each statement in the block; after it the connection is lost and its fate unknown."""
     assert isinstance(connection, _LimitedConnection)  # noqa: S101 - `connect` makes no other
-    connection.limit_s = limit_s
+    before, connection.limit_s = connection.limit_s, limit_s
     try:
         yield
     finally:
-        connection.limit_s = None
+        connection.limit_s = before
 
 
 def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None) -> None:
