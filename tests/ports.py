@@ -6,6 +6,7 @@ named, and stays bound: Linux lets a server share it that asks for SO_REUSEADDR,
 looks for a free one does not find it. Ports from here are below those that the system gives to outgoing connections.
 """
 
+import atexit
 import itertools
 import os
 import socket
@@ -24,6 +25,12 @@ _APART = 997
 _MAX_KEPT = 200
 """A process may run campaigns for hours: what it reserved long ago has no server any more."""
 _kept: deque[socket.socket] = deque()
+
+
+@atexit.register
+def _let_go() -> None:
+    for kept in _kept:
+        kept.close()
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from paygw_batch.actions import approvals, plan_document, results
+from paygw_batch.actions import approvals, batch_status, plan_document
 from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Concluded, Intended, Resolution
@@ -725,7 +725,7 @@ BUGS: Mapping[str, Bug] = {
     "the witness is not read": bug(witness_not_read, "I10"),
     "an amount rounded on the wire": bug(rounded_on_the_wire, "I12"),
     "no read time-out": bug(no_timeout, "I14"),
-    "exit code always 0": bug(patched(results, "of_states", lambda *_, **__: 0), "I16"),
+    "exit code always 0": bug(patched(batch_status, "of_states", lambda *_, **__: 0), "I16"),
     "findings are not made again at submit": bug(
         patched(plan_document, "check_findings", lambda *_, **__: None), "I17", kind=FORGED
     ),
