@@ -25,7 +25,7 @@ _MINUTES = 16
 @click.group("notices", cls=HelpGroup, invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """List the notices in the journal: what was sent to whom, what is waiting, and why.
+    """List the notices in the journal: those sent and to whom, and those that wait and why.
 
     The notices are configured in [notices]. Runs send them at their end.
     """
