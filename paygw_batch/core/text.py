@@ -54,6 +54,49 @@ def _plain(character: str) -> str:
     return "" if category in _INVISIBLE or character in _FURTHER_INVISIBLE else character
 
 
+_LOOK_ALIKE_LETTERS = str.maketrans(
+    "\u0430\u0432\u0435\u0437\u043a\u043c\u043d\u043e\u0440\u0441\u0442\u0443\u0445\u044c"  # Cyrillic
+    "\u0455\u0456\u0458\u0475\u04af\u04bb\u04cf\u0501\u051b\u051d"  # Cyrillic of other languages
+    "\u03b1\u03b2\u03b5\u03b6\u03b7\u03b9\u03ba\u03bc\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u03f3"  # Greek
+    "\u0131\u0251\u0261i|\u2044\u2215",
+    "abe3kmhopctyxbsljvyhldqwabezhlkmnoptyxjlagll//",
+)
+"""Letters that look like others, by Unicode's report 39 -> those. Capitals decide: Greek eta is like H."""
+_DIGIT_LETTERS, _LETTER_DIGITS = str.maketrans("ol", "01"), str.maketrans("01", "ol")
+_NUMBER_WITH_LETTERS = re.compile(r"(?<![^\W_])(?=[ol]*[0-9])[0-9ol]+(?![^\W_])")
+_GROUPED = re.compile(r"(?<![0-9])[0-9]{1,3}(?:[ ,'\u2019][0-9]{2,3})*[ ,'\u2019][0-9]{3}(?![0-9])")
+_GROUPED_BY_POINTS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3})+(?=$|,)")
+_END_OF_NUMBER = re.compile(r"(?<=[0-9])(?:[.,]0+)+$|[.]+$")
+_ZEROS_IN_FRONT = re.compile(r"(?<![0-9])0+(?=[0-9])")
+_TO_HYPHEN = str.maketrans("/._", "---")
+
+
+def without_damage(order_id: str) -> str:
+    """Return one text for all ids that differ only as programs and retyping change them, or in their spelling.
+
+    A spreadsheet drops zeros in front (00001), adds `.0` or separators of thousands; people write `/`, `.` or `_` for
+    `-`, and O for 0. The result is for comparing payments that are equal otherwise: it is never shown and never sent.
+    `without_damage(without_damage(text)) == without_damage(text)`.
+    """
+    while (once := _repaired(order_id)) != order_id:
+        order_id = once
+    return order_id
+
+
+def _repaired(text: str) -> str:
+    text = spelled_alike(text).translate(_LOOK_ALIKE_LETTERS)
+    text = _NUMBER_WITH_LETTERS.sub(lambda found: found[0].translate(_DIGIT_LETTERS), text)
+    text = _GROUPED.sub(_digits_of, text)
+    if whole := _GROUPED_BY_POINTS.match(text):
+        text = _digits_of(whole) + text[whole.end() :]
+    text = _END_OF_NUMBER.sub("", text).translate(_TO_HYPHEN)
+    return _ZEROS_IN_FRONT.sub("", text).translate(_LETTER_DIGITS)
+
+
+def _digits_of(found: re.Match[str]) -> str:
+    return re.sub("[^0-9]", "", found[0])
+
+
 _OBEYED = (
     "\x00-\x1f\x7f-\x9f"  # controls: of ASCII and of C1, newline and tab among them
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of text

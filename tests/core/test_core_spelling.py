@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.core.batch import content_digest, reference_of
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.text import spelled_alike, without_damage
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 FORMS: st.SearchStrategy[Literal["NFC", "NFD", "NFKC", "NFKD"]] = st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"])
@@ -68,6 +68,83 @@ def test_examples(text: str, one_spelling: str) -> None:
 @pytest.mark.parametrize(("one", "other"), [("A1", "A2"), ("A-1", "A1"), ("A 1", "A1"), ("A_1", "A-1"), ("É", "E")])
 def test_other_texts_stay_others(one: str, other: str) -> None:
     assert spelled_alike(one) != spelled_alike(other)
+
+
+@given(TEXTS)
+def test_an_id_without_damage_is_its_own(text: str) -> None:
+    assert without_damage(without_damage(text)) == without_damage(text)
+
+
+NEAR_NUMBERS = st.text("0Oo1Il|5B-/._, '\u00a0\u041e\u0406\u2019", max_size=12)
+
+
+@given(NEAR_NUMBERS)
+def test_a_number_without_damage_is_its_own(text: str) -> None:
+    assert without_damage(without_damage(text)) == without_damage(text)
+
+
+@given(TEXTS)
+def test_an_id_without_damage_ignores_spelling(text: str) -> None:
+    assert without_damage(spelled_alike(text)) == without_damage(text)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "order_id"),
+    [
+        ("1", "00001"),
+        ("PAY-7", "PAY-007"),
+        ("2026-1-7", "2026-01-0007"),
+        ("PAYROLL7", "PAYROLL007"),
+        ("0", "000"),
+        ("1001.0", "1001"),
+        ("1001,00", "1001"),
+        ("1.0", "0001"),
+        ("1,001", "1001"),
+        ("12,345,678", "12345678"),
+        ("1,00,001", "100001"),
+        ("1.001", "1001"),
+        ("1.001,00", "1001"),
+        ("1 001", "1001"),
+        ("1\u00a0001", "1001"),
+        ("1\u202f001", "1001"),
+        ("1'001", "1001"),
+        ("1\u2019001", "1001"),
+        ("PAY/7", "PAY-7"),
+        ("PAY.7", "PAY-7"),
+        ("PAY_7", "PAY-7"),
+        ("2026/11/01", "2026-11-01"),
+        ("PAY-7.", "PAY-7"),
+        ("PAY-O7", "PAY-07"),
+        ("l0O1", "1001"),
+        ("I001", "1001"),
+        ("\u0420\u0410\u0423-7", "PAY-7"),  # Cyrillic capitals
+        ("\u0391\u0392\u0397-7", "ABH-7"),  # Greek capitals
+        ("pay\u20117", "PAY-007"),
+    ],
+)
+def test_an_id_is_found_without_its_damage(damaged: str, order_id: str) -> None:
+    assert damaged != order_id
+    assert without_damage(damaged) == without_damage(order_id)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1", "2"),
+        ("1", "10"),
+        ("105", "15"),
+        ("B105", "B15"),
+        ("2026-1-11", "2026-11-1"),
+        ("1 11", "11 1"),
+        ("EMP5-2026.1", "EMP5-2026.10"),
+        ("PAY-7", "PAY-7-r2"),
+        ("PAY-7", "PAY7"),
+        ("A-1", "B-1"),
+        ("OCT-1", "NOV-1"),
+    ],
+)
+def test_ids_stay_others_without_damage(one: str, other: str) -> None:
+    assert without_damage(one) != without_damage(other)
 
 
 REFERENCES = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=90)
