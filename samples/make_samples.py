@@ -129,6 +129,8 @@ OTHER_DEFECTS: tuple[SpoiltRow, ...] = (
     ),
     ("KE", "a name with a sign that turns the text", {"account_name": "Mwende \u202ekaranja"}),
     ("KE", "a name that begins like a formula", {"account_name": "=1+1"}),
+    ("KE", "an order id that a spreadsheet changed", {"client_orderid": "00042", "amount": "4200"}),
+    ("KE", "an order id that a spreadsheet changed", {"client_orderid": "42.0", "amount": "4200"}),
 )
 """At least one row of each kind of defect that is not about an amount."""
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from paygw_batch.core.evidence import Candidate, Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Released, Replaced, Standing, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.text import differ_by_damage_alone, spelled_alike
 from paygw_batch.errors import InternalError, JournalError
 from paygw_batch.journal.batch_part import BatchPart, record_of
 from paygw_batch.journal.evidence_log import EvidenceLog
@@ -164,19 +164,23 @@ class JournalReader(ABC):
     ) -> Sequence[LookAlike]:
         """Find (row, client_orderid, payee, currency, minor) paid under another id in a batch opened after `since`.
 
-        For each row, return the newest such instruction, with its order id, batch and opening time.
+        For each row, return the newest such instruction, with its order id, batch and opening time. An instruction
+        whose id only a program's damage sets apart comes first, however long ago its batch was opened.
         """
         columns = ("row", "order_id", "payee", "currency", "minor")
         with self._snapshot():
-            if not self._tables.run("opened_since", operation=operation, since=since):
+            if not self._tables.run("any_order_id", operation=operation):
                 return []
             asked = self._with_fingerprints(rows, columns.index("payee"), operation, since)
-            newest: dict[int, LookAlike] = {}
-            for line in self._tables.each("look_alikes", columns, asked, operation=operation, since=since):
-                one = LookAlike(*line)
-                if one.row not in newest or newest[one.row].opened_at < one.opened_at:
-                    newest[one.row] = one
-            return list(newest.values())
+            found: dict[int, LookAlike] = {}
+            for row, own_id, *line in self._tables.each("look_alikes", columns, asked, operation=operation):
+                order_id, batch, opened_at = line
+                is_rewritten, before = differ_by_damage_alone(own_id, order_id), found.get(row)
+                if (is_rewritten or opened_at > since) and (
+                    before is None or (before.is_rewritten, before.opened_at) <= (is_rewritten, opened_at)
+                ):
+                    found[row] = LookAlike(row, order_id, batch, opened_at, is_rewritten)
+            return list(found.values())
 
     def used_spellings(self, operation: str, rows: Iterable[tuple[int, str, str]]) -> Sequence[UsedSpelling]:
         """Find (row, client_orderid, the id in one spelling) whose id was used in another spelling, and never as it is.

@@ -153,13 +153,17 @@ class Clash:
 
 @dataclass(frozen=True, slots=True)
 class LookAlike:
-    """A row that pays a payee the same amount as a recent instruction with another order id."""
+    """A row that pays a payee the same amount as another instruction with another order id.
+
+    `is_rewritten`: the ids differ only as a program changes them, or a person who retypes one.
+    """
 
     row: int
     client_orderid: str
     """The order id of the other instruction; `batch` and `opened_at` are those of its batch."""
     batch: str
     opened_at: str
+    is_rewritten: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Any
 
 import polars as pl
 
@@ -23,7 +24,8 @@ class SheetComparison:
     """The results of comparing a sheet's rows with the journal.
 
     `amended` are clashing rows that may replace a payment, `conflicts` all other clashes. `paid_before` are rows to pay
-    that resemble rows of another batch. `own_ids` has the order ids of all rows with a result.
+    that resemble rows of another batch, `rewritten` those whose order id only a program's damage sets apart. `own_ids`
+    has the order ids of all rows with a result.
     """
 
     known: list[Known] = field(default_factory=list)
@@ -31,12 +33,17 @@ class SheetComparison:
     conflicts: list[Clash] = field(default_factory=list)
     spelled: list[UsedSpelling] = field(default_factory=list)
     paid_before: list[LookAlike] = field(default_factory=list)
+    rewritten: list[LookAlike] = field(default_factory=list)
     own_ids: dict[int, str] = field(default_factory=dict)
 
     @property
     def is_any(self) -> bool:
         """Whether the journal knows anything about these rows."""
-        return any((self.known, self.amended, self.conflicts, self.spelled, self.paid_before))
+        return any(self._findings)
+
+    @property
+    def _findings(self) -> tuple[list[Any], ...]:
+        return self.known, self.amended, self.conflicts, self.spelled, self.paid_before, self.rewritten
 
     def of_rows(self, rows: Collection[int], since: str) -> "SheetComparison":
         """Return the results for some rows, with look-alikes only from batches opened after `since`."""
@@ -46,12 +53,13 @@ class SheetComparison:
             [one for one in self.conflicts if one.row in rows],
             [one for one in self.spelled if one.row in rows],
             [one for one in self.paid_before if one.row in rows and one.opened_at > since],
+            [one for one in self.rewritten if one.row in rows],
             {row: own_id for row, own_id in self.own_ids.items() if row in rows},
         )
 
     def sort(self) -> None:
         """Sort all results by row."""
-        for found in (self.known, self.amended, self.conflicts, self.spelled, self.paid_before):
+        for found in self._findings:
             found.sort(key=attrgetter("row"))
 
     def add(
@@ -77,7 +85,8 @@ class SheetComparison:
         self.amended += amended
         self.conflicts += conflicts
         self.spelled += spelled
-        self.paid_before += paid_before
+        self.paid_before += [one for one in paid_before if not one.is_rewritten]
+        self.rewritten += [one for one in paid_before if one.is_rewritten]
         if told := [one.row for found in (spelled, paid_before) for one in found]:
             self.own_ids |= dict(with_rows(instructions, told).select("row", "client_orderid").iter_rows())
 

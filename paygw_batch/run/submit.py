@@ -9,6 +9,7 @@ import polars as pl
 
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS, reference_of
+from paygw_batch.core.money import with_separators
 from paygw_batch.core.shown_states import state_words
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.countries.rules import Rules
@@ -40,7 +41,7 @@ from paygw_batch.run.compare_sheet import (
 from paygw_batch.run.forget_order import require_remembered
 from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 from paygw_batch.sheet.check.contract import ContractGate, good_rows, rules_for_sheet
-from paygw_batch.sheet.check.repeats import LOOK_ALIKE
+from paygw_batch.sheet.check.repeats import LOOK_ALIKE, REWRITTEN
 from paygw_batch.sheet.check.validate import warnings_as_defects, with_defects, with_warnings
 from paygw_batch.sheet.findings import Findings, as_defects, no_defects
 from paygw_batch.sheet.instructions import InstructionColumns, Pager
@@ -111,10 +112,11 @@ def plan_submission(
     """Compare a validated sheet with the journal.
 
     A row whose order id was used for other content is a defect, unless `amend` lets it replace a payment that was never
-    made (after `quarantine_h` if only a person says so). So is a row whose id was used in another spelling. A row that
-    resembles one of the last `look_alike_days` gets a warning, shared by rows that resemble one batch; a repeat of a
-    batch of the last `repeat_days` is a separate finding. 0 turns either off, and days count back from `as_of` or now.
-    With `strict`, rows with a warning are left out as defects. `memory` saves queries about unchanged rows.
+    made (after `quarantine_h` if only a person says so). So is a row whose id was used in another spelling, or for the
+    same payment before a program rewrote it. A row that resembles one of the last `look_alike_days` gets a warning,
+    shared by rows that resemble one batch; a repeat of a batch of the last `repeat_days` is a separate finding. 0 turns
+    either off, and days count back from `as_of` or now. With `strict`, rows with a warning are left out as defects.
+    `memory` saves queries about unchanged rows.
 
     Raises `ReferenceLookAlike` if the order ids come from a reference that was used in another spelling.
     """
@@ -136,9 +138,10 @@ def plan_submission(
     )
     if found.amended:
         clock.require_sound()
-    if found.conflicts or found.spelled:
+    if found.conflicts or found.spelled or found.rewritten:
         conflicts = _conflict_defects(found.conflicts, until, quarantine)
-        validated = with_defects(validated, pl.concat([conflicts, _spelled_otherwise(found)]))
+        others = [_spelled_otherwise(found), _rewritten_since(found, validated)]
+        validated = with_defects(validated, pl.concat([conflicts, *others]))
         if existing := _existing(validated, journal, operation):
             return Plan(validated, existing, (), ())
     paid_before: Sequence[LookAlike] = found.paid_before
@@ -288,6 +291,29 @@ def _spelled_otherwise(found: SheetComparison) -> pl.DataFrame:
             batch=one.batch,
         )
         lines.append((one.row, "client_orderid", own_id, LOOK_ALIKE, sentence))
+    return as_defects(lines)
+
+
+def _rewritten_since(found: SheetComparison, validated: Validated) -> pl.DataFrame:
+    """Return a defect for every row whose order id is, but for a program's damage, that of an equal payment."""
+    before = {one.row: one for one in found.rewritten}
+    columns = ("row", "client_orderid", "account_name", "currency", "amount")
+    named = (with_rows(part.rows, list(before)).select(columns) for part in (validated.parts() if before else ()))
+    lines = []
+    for row, own_id, name, currency, amount in (line for frame in named for line in frame.iter_rows()):
+        sentence = say(
+            "{own_id} may be {order_id}, changed by a spreadsheet: batch {batch} of {opened_at} pays {name} {currency} "
+            "{amount} under {order_id}. If this is the same payment, write {order_id}. If not, give it a clearly "
+            "different id.",
+            own_id=own_id,
+            order_id=before[row].client_orderid,
+            name=name or say("the same person"),
+            currency=currency,
+            amount=with_separators(amount),
+            opened_at=before[row].opened_at[:10],
+            batch=before[row].batch,
+        )
+        lines.append((row, "client_orderid", own_id, REWRITTEN, sentence))
     return as_defects(lines)
 
 

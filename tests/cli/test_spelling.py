@@ -59,6 +59,44 @@ def test_the_wire_gets_the_sheets_own_spelling(program: Program) -> None:
     assert [line["client_orderid"] for line in program.record()] == ["ZOÉ\u2011Pay"]
 
 
+def rewritten(program: Program) -> Path:
+    """Pay 00001 to 00005, and return a list that has three of them as a spreadsheet left them, among five others."""
+    paid = [row(f"{n:05}", n) for n in range(1, 6)]
+    assert program.json("submit", program.sheet(paid))["exit_code"] == 0
+    mixed = [*(row(str(n), n) for n in range(1, 4)), *(row(f"{n:05}", n) for n in range(6, 11))]
+    return program.sheet(mixed, "next.csv")
+
+
+@pytest.mark.parametrize("options", [[], ["--amend"], ["--repeats-meant"], ["--dry-run"]], ids=str)
+def test_a_list_is_refused_under_rewritten_ids(program: Program, options: list[str]) -> None:
+    refused = program.run("submit", rewritten(program), *options)
+    assert refused.exit_code == 3
+    assert "client_orderid.rewritten" in refused.stdout
+    assert len(program.record()) == 5
+
+
+@pytest.mark.parametrize("options", [[], ["--amend"]], ids=str)
+def test_people_are_paid_once_under_rewritten_ids(program: Program, options: list[str]) -> None:
+    summary = program.json("submit", rewritten(program), "--skip-invalid", *options)
+    assert (summary["exit_code"], summary["sent_this_run"]) == (4, 5)
+    assert [line["client_orderid"] for line in program.record()][5:] == [f"{n:05}" for n in range(6, 11)]
+
+
+def test_a_rewritten_id_names_the_earlier_payment(program: Program) -> None:
+    sheet = rewritten(program)
+    program.config.write_text(f"{program.config.read_text()}\n[sheet]\nrepeat_days = 0\nlook_alike_days = 0\n")
+    shown = " ".join(program.run("submit", sheet).stdout.split())
+    assert "1 may be 00001, changed by a spreadsheet: batch " in shown
+    assert "pays Jane Wanjiku KES 1,500.50 under 00001. If this is the same payment, write 00001." in shown
+
+
+@pytest.mark.parametrize(("order_id", "amount", "n"), [("PAY-007", "1500.50", 8), ("PAY-007", "99", 7)])
+def test_an_id_like_a_used_one_pays_another_payment(program: Program, order_id: str, amount: str, n: int) -> None:
+    program.json("submit", program.sheet([row("PAY-7", 7)]))
+    other = program.sheet([KENYAN.format(id=order_id, amount=amount, n=n)], "next.csv")
+    assert program.json("submit", other)["sent_this_run"] == 1
+
+
 # References
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.core.batch import content_digest, reference_of
-from paygw_batch.core.text import spelled_alike, without_damage
+from paygw_batch.core.text import differ_by_damage_alone, spelled_alike, without_damage
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 FORMS: st.SearchStrategy[Literal["NFC", "NFD", "NFKC", "NFKD"]] = st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"])
@@ -88,6 +88,11 @@ def test_an_id_without_damage_ignores_spelling(text: str) -> None:
     assert without_damage(spelled_alike(text)) == without_damage(text)
 
 
+@given(NEAR_NUMBERS, NEAR_NUMBERS)
+def test_ids_differ_by_damage_alone_if_equal_without(one: str, other: str) -> None:
+    assert differ_by_damage_alone(one, other) == (without_damage(one) == without_damage(other))
+
+
 @pytest.mark.parametrize(
     ("damaged", "order_id"),
     [
@@ -125,6 +130,7 @@ def test_an_id_without_damage_ignores_spelling(text: str) -> None:
 def test_an_id_is_found_without_its_damage(damaged: str, order_id: str) -> None:
     assert damaged != order_id
     assert without_damage(damaged) == without_damage(order_id)
+    assert differ_by_damage_alone(damaged, order_id)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +151,7 @@ def test_an_id_is_found_without_its_damage(damaged: str, order_id: str) -> None:
 )
 def test_ids_stay_others_without_damage(one: str, other: str) -> None:
     assert without_damage(one) != without_damage(other)
+    assert not differ_by_damage_alone(one, other)
 
 
 REFERENCES = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=90)

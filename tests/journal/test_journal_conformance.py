@@ -436,6 +436,22 @@ def test_look_alikes_name_the_newest_other_payment_to_the_same_payee(journal: Jo
     assert list(journal.look_alikes("payin", rows, since="2026-10-14T08:00:00.000Z")) == []
 
 
+def test_look_alikes_find_a_rewritten_id_however_old(journal: Journal) -> None:
+    old, new = "2025-01-01T08:00:00.000Z", "2026-11-20T08:00:00.000Z"
+    open_sheet(journal, "old", [new_instruction(2, "00001", phone="254711")], opened_at=old)
+    open_sheet(journal, "new", [new_instruction(2, "B", phone="254711")], opened_at=new)
+    rows = [
+        (2, "1", "254711", "KES", 150050),
+        (3, "2", "254711", "KES", 150050),
+        (4, "1.0", "254711", "KES", 150051),
+        (5, "1", "254712", "KES", 150050),
+    ]
+    rewritten, recent = LookAlike(2, "00001", "old", old, is_rewritten=True), LookAlike(3, "B", "new", new)
+    assert list(journal.look_alikes(OPERATION, rows, since="2026-11-14T08:00:00.000Z")) == [rewritten, recent]
+    assert list(journal.look_alikes(OPERATION, rows, since="2026-11-24T08:00:00.000Z")) == [rewritten]
+    assert list(journal.look_alikes("payin", rows, since="2024-11-14T08:00:00.000Z")) == []
+
+
 def test_sums_beyond_64_bits_are_exact(journal: Journal) -> None:
     huge = "999999999999999.99"
     open_sheet(journal, new=[new_instruction(row, amount=huge) for row in range(2, 202)])

@@ -133,6 +133,28 @@ def test_a_column_in_one_spelling_is_each_value_in_it(ids: list[str | None]) -> 
     assert found == [None if one is None else spelled_alike(one) for one in ids]
 
 
+def test_rows_are_refused_under_a_rewritten_id(rules: Rules) -> None:
+    ids = ["00001", "2", "1", "1.0"]
+    validated = validate(of_rows(*({**KENYAN, "client_orderid": one} for one in ids)), rules)
+    assert codes(validated.defects) == [(row, "client_orderid.rewritten") for row in (2, 4, 5)]
+    assert ["of row 4" in one for one in validated.defects["message"]] == [True, False, False]
+    assert validated.instructions["client_orderid"].to_list() == ["2"]
+
+
+def test_a_left_out_row_rewrites_no_other(rules: Rules) -> None:
+    other = {**KENYAN, "client_orderid": "1", "amount": "1,5"}
+    assert codes(validate(of_rows({**KENYAN, "client_orderid": "00001"}, other), rules).defects) == [
+        (3, "amount.format")
+    ]
+
+
+@pytest.mark.parametrize("change", [{"amount": "750"}, {"account_number": "254712345999"}])
+def test_ids_stay_free_for_another_payment(rules: Rules, change: dict[str, str]) -> None:
+    one, other = {**KENYAN, "client_orderid": "PAY-7"}, {**KENYAN, "client_orderid": "PAY-007"}
+    validated = validate(of_rows(one, other | change), rules)
+    assert validated.payable == 2
+
+
 def test_the_same_payee_and_amount_under_two_ids_is_a_warning_that_names_both(rules: Rules) -> None:
     twice = {**KENYAN, "client_orderid": "A-2", "account_number": "0712345678"}
     validated = validate(of_rows(KENYAN, twice, TANZANIAN | {"client_orderid": "A-3"}), rules)

@@ -29,7 +29,7 @@ from paygw_batch.sheet.columns import columns_of_operation, known_columns
 from tests.long_part import long, share_of
 from tests.sheet.sheet_values import KENYAN, TANZANIAN, codes, of_rows
 
-ABOUT_THE_SHEET = ["client_orderid.duplicate", "client_orderid.look_alike", "row.total"]
+ABOUT_THE_SHEET = ["client_orderid.duplicate", "client_orderid.look_alike", "client_orderid.rewritten", "row.total"]
 """Codes of defects that no single value shows."""
 
 CELLS: dict[str, list[str | None]] = {

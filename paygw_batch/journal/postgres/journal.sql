@@ -53,10 +53,6 @@ SELECT operation FROM batch WHERE number = :batch
 -- The operations that batches were opened for.
 SELECT DISTINCT operation FROM batch
 
--- name: opened_since
--- Whether a batch of an operation was opened after a time.
-SELECT 1 FROM batch WHERE operation = :operation AND opened_at > :since LIMIT 1
-
 -- name: any_order_id
 -- Whether any order id of an operation was ever used.
 SELECT 1 FROM order_id WHERE operation = :operation LIMIT 1
@@ -71,16 +67,13 @@ JOIN order_id o ON o.operation = :operation AND o.order_id = u.order_id
 JOIN progress p ON p.number = o.instruction JOIN batch b ON b.number = p.batch ORDER BY u.place
 
 -- name: look_alikes
--- The newest instruction of a batch opened after `since` that pays what a row pays, under another id.
-SELECT u.row, other.client_orderid, other.batch, other.opened_at
+-- The instructions that pay what a row pays, under another id, oldest first.
+SELECT u.row, u.order_id, i.client_orderid, b.batch, b.opened_at
 FROM unnest(:row::bigint[], :order_id::text[], :payee::text[], :currency::text[], :minor::bigint[])
     WITH ORDINALITY u(row, order_id, payee, currency, minor, place)
-CROSS JOIN LATERAL (
-    SELECT i.client_orderid, b.batch, b.opened_at FROM instruction i JOIN batch b ON b.number = i.batch
-    WHERE i.payee = u.payee AND i.minor = u.minor AND i.currency = u.currency AND i.client_orderid <> u.order_id
-        AND b.operation = :operation AND b.opened_at > :since
-    ORDER BY i.number DESC LIMIT 1
-) other ORDER BY u.place
+JOIN instruction i ON i.payee = u.payee AND i.minor = u.minor AND i.currency = u.currency
+    AND i.client_orderid <> u.order_id
+JOIN batch b ON b.number = i.batch AND b.operation = :operation ORDER BY u.place, i.number
 
 -- name: has_spelling
 -- The rows whose order id was used in any spelling.

@@ -45,10 +45,6 @@ SELECT operation FROM batch WHERE number = :batch
 -- The operations that batches were opened for.
 SELECT DISTINCT operation FROM batch
 
--- name: opened_since
--- Whether a batch of an operation was opened after a time.
-SELECT 1 FROM batch WHERE operation = :operation AND opened_at > :since LIMIT 1
-
 -- name: any_order_id
 -- Whether any order id of an operation was ever used.
 SELECT 1 FROM order_id WHERE operation = :operation LIMIT 1
@@ -63,12 +59,12 @@ FROM order_id o JOIN progress p ON p.number = o.instruction JOIN batch b ON b.nu
 WHERE o.operation = :operation AND o.order_id = :order_id
 
 -- name: look_alikes
--- The newest instruction of a batch opened after `since` that pays what a row pays, under another id.
-SELECT :row, i.client_orderid, b.batch, b.opened_at
+-- The instructions that pay what a row pays, under another id, oldest first.
+SELECT :row, :order_id, i.client_orderid, b.batch, b.opened_at
 FROM instruction i JOIN batch b ON b.number = i.batch
 WHERE i.payee = :payee AND i.minor = :minor AND i.currency = :currency AND i.client_orderid <> :order_id
-    AND b.operation = :operation AND b.opened_at > :since
-ORDER BY i.number DESC LIMIT 1
+    AND b.operation = :operation
+ORDER BY i.number
 
 -- name: has_spelling
 -- The row, if its order id was used in any spelling.

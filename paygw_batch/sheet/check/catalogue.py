@@ -133,6 +133,13 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "The order id differs from another one only in case, width or hyphens: people would confuse them.",
             "If they are the same payment, delete one row. If not, give one a different id.",
         ),
+        "client_orderid.rewritten": CodeMeaning(
+            "order id changed by a spreadsheet",
+            "The same account is paid the same amount under an id that differs only as a spreadsheet or retyping "
+            "changes ids: 1 for 00001, 1001.0 for 1001.",
+            "If they are the same payment, write the id as it was, or delete one row. If not, give one a clearly "
+            "different id.",
+        ),
         "client_orderid.conflict": CodeMeaning(
             "order id used for another payment",
             "The journal has this order id with other content.",

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from paygw_batch.core.text import spelled_alike
+from paygw_batch.core.text import spelled_alike, without_damage
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.findings import defects_of, no_defects, shown, worded
 
@@ -139,6 +139,7 @@ def _look_alikes(paid: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 
 LOOK_ALIKE = "client_orderid.look_alike"
+REWRITTEN = "client_orderid.rewritten"
 
 
 def in_one_spelling(text: pl.Series) -> pl.Series:
@@ -160,20 +161,6 @@ def ids_spelled_alike(frame: pl.DataFrame) -> pl.DataFrame:
     """
     given = frame.select("row", "client_orderid").drop_nulls()
     ids = given.with_columns(folded=in_one_spelling(given["client_orderid"]))
-    order_id = pl.col("client_orderid")
-    is_other = order_id != order_id.first()
-    groups = ids.group_by("folded").agg(
-        first=order_id.first(),
-        first_row=pl.col("row").first(),
-        second=order_id.filter(is_other).first(),
-        second_row=pl.col("row").filter(is_other).first(),
-    )
-    alike = ids.join(groups.drop_nulls("second"), on="folded", how="inner", maintain_order="left").rechunk()
-    is_first = order_id == pl.col("first")
-    named = alike.with_columns(
-        other=pl.when(is_first).then("second").otherwise("first"),
-        other_row=pl.when(is_first).then("second_row").otherwise("first_row"),
-    )
     message = worded(
         "{value} differs only in its spelling from {other} of row {row}. If they are the same payment, delete "
         "one row. If not, give one an id that differs in more than case, width or hyphens.",
@@ -181,4 +168,45 @@ def ids_spelled_alike(frame: pl.DataFrame) -> pl.DataFrame:
         other=shown("other"),
         row=pl.col("other_row"),
     )
-    return defects_of(named, "client_orderid", LOOK_ALIKE, message)
+    return defects_of(_with_another(ids, ["folded"], "client_orderid"), "client_orderid", LOOK_ALIKE, message)
+
+
+def ids_rewritten(lines: pl.DataFrame) -> pl.DataFrame:
+    """Return a defect for every valid line that pays what another one pays, under its id as a program rewrites ids.
+
+    Ids that differ in their spelling alone are left to `ids_spelled_alike`. `lines` may leave out every line that is
+    not `worth_comparing`.
+    """
+    paid = payees_of(lines).drop_nulls("client_orderid").with_columns(value=readable_amount("amount"))
+    payment = ["currency", "payee", "value"]
+    several = paid.filter(pl.len().over(payment) > 1) if paid.height else paid
+    ids = several["client_orderid"]
+    found = several.with_columns(
+        folded=in_one_spelling(ids), repaired=pl.Series(map(without_damage, ids), dtype=pl.String)
+    )
+    message = worded(
+        "{value} may be {other} of row {row}, changed by a spreadsheet: both rows pay the same account the same "
+        "amount. If they are the same payment, delete one row. If not, give one a clearly different id.",
+        value=shown("client_orderid"),
+        other=shown("other"),
+        row=pl.col("other_row"),
+    )
+    return defects_of(_with_another(found, [*payment, "repaired"], "folded"), "client_orderid", REWRITTEN, message)
+
+
+def _with_another(ids: pl.DataFrame, keys: list[str], text: str) -> pl.DataFrame:
+    """Return the rows that share all `keys` with a row of another `text`: its id and number as `other`, `other_row`."""
+    order_id, row, is_other = pl.col("client_orderid"), pl.col("row"), pl.col(text) != pl.col(text).first()
+    groups = ids.group_by(keys).agg(
+        text_of_first=pl.col(text).first(),
+        first=order_id.first(),
+        first_row=row.first(),
+        second=order_id.filter(is_other).first(),
+        second_row=row.filter(is_other).first(),
+    )
+    alike = ids.join(groups.drop_nulls("second"), on=keys, how="inner", maintain_order="left").rechunk()
+    is_first = pl.col(text) == pl.col("text_of_first")
+    return alike.with_columns(
+        other=pl.when(is_first).then("second").otherwise("first"),
+        other_row=pl.when(is_first).then("second_row").otherwise("first_row"),
+    )

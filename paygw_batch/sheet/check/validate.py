@@ -22,7 +22,7 @@ from paygw_batch.sheet.check.contract import rules_for_sheet
 from paygw_batch.sheet.check.judge import Judge, Judged, explained
 from paygw_batch.sheet.check.judge_again import JudgeMemory
 from paygw_batch.sheet.check.mending import LEFT_OUT
-from paygw_batch.sheet.check.repeats import doubtful_payees, ids_spelled_alike, repeated_ids
+from paygw_batch.sheet.check.repeats import doubtful_payees, ids_rewritten, ids_spelled_alike, repeated_ids
 from paygw_batch.sheet.check.tally import SheetTally, counted, defects_of_piece, tallied
 from paygw_batch.sheet.columns import reconciled_columns
 from paygw_batch.sheet.findings import DEFECT_SCHEMA, BuiltOnUse, Findings, in_order, no_defects
@@ -78,9 +78,9 @@ def _validate(source: SheetSource, rules: Rules, reference: str | None, memory: 
     repeated = no_defects()
     if derive:
         passing = replace(passing, ids=_derived(source, passing, reference or ""))
-    elif (suspects := tally.take_same_ids()).len():
-        ids = passing.lines_of(source, suspects).select("row", "client_orderid").join(_left_out(source), "row", "anti")
-        repeated = pl.concat([repeated_ids(ids), ids_spelled_alike(ids)])
+    elif (suspects := pl.concat([tally.take_same_ids(), tally.same_payees]).unique()).len():
+        ids = passing.lines_of(source, suspects).join(_left_out(source), "row", "anti")
+        repeated = pl.concat([repeated_ids(ids), ids_spelled_alike(ids), ids_rewritten(ids)])
         passing = replace(passing, refused=repeated["row"])
     if derive or repeated.height or tally.batch is None:
         tally = tallied(source, passing.judged, tally.held)
