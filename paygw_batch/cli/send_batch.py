@@ -212,7 +212,17 @@ def submit_and_report(
     """
 
     def send(task: SendJob, plan: Plan) -> Summary:
+        for question in plan.questions:
+            screen.insist(question.message)
         sent = send_and_reconcile(task, files.out, screen, report=files.report, for_excel=files.for_excel)
+        if plan.known_rows and not (sent.sent_this_run or sent.is_under_way or sent.states.get("ready")):
+            nothing = say_count(
+                plan.known_rows,
+                "Nothing was sent: {count:,} row was sent before.",
+                "Nothing was sent: {count:,} rows were sent before.",
+            )
+            screen.insist(nothing)
+            sent = replace(sent, message=f"{nothing} {sent.message}")
         return with_warnings_told(sent, plan)
 
     conversation = Conversation(
@@ -221,7 +231,7 @@ def submit_and_report(
     result = submit_sheet(asked, settings, rules, gateway, journal, conversation, send)
     if isinstance(result, Summary):
         return result
-    if files.rejects is not None and result.repeat is None:
+    if files.rejects is not None and result.question is None:
         given, validated = files.rejects, result.plan.validated
         screen.notes(write_mendable(validated, given.source, given.options, given.path).notes)
     return refused_summary(result, asked)

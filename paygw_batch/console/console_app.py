@@ -74,7 +74,7 @@ ROUTES = (
     WebRoute("/sheets/{sheet}/mend", check_page.mend, Act.MEND, "correct cell", "POST"),
     WebRoute("/sheets/{sheet}/mend-kind", check_page.mend_kind, Act.MEND, "correct cells of one kind", "POST"),
     WebRoute("/sheets/{sheet}/leave-out", check_page.leave_out, Act.MEND, "leave out", "POST"),
-    WebRoute("/sheets/{sheet}/repeats-meant", check_page.repeats_meant, Act.MEND, "confirm repeat", "POST"),
+    WebRoute("/sheets/{sheet}/answer", check_page.answer, Act.MEND, "answer question", "POST"),
     WebRoute("/sheets/{sheet}/remove", check_page.remove_sheet, Act.MEND, "remove sheet", "POST"),
     WebRoute("/sheets/{sheet}/plan", plan_page.payout_plan, Act.LOOK, "open plan"),
     WebRoute("/sheets/{sheet}/people", plan_page.payout_people, Act.LOOK, "open people of plan"),

@@ -299,11 +299,11 @@ def test_octobers_sheet_under_new_ids_is_asked_about_once(house: House) -> None:
     page = ada.get(again).text
     assert "Was this paid already?" in page
     assert "Check what will be paid</a>" not in page
-    batch = re.findall(r'name="batch" value="(\w+)"', page)[0]
-    assert ada.post(f"{again}/repeats-meant", batch="0" * 16).status_code == 409
-    assert ada.post(f"{again}/repeats-meant", batch=batch).status_code == 303
-    assert "It is meant to repeat that payout." in ada.get(again).text
-    assert "meant to repeat the payout" in ada.get(f"{again}/plan").text
+    question = re.findall(r'name="question" value="([^"]+)"', page)[0]
+    assert ada.post(f"{again}/answer", question="sheet.repeats_a_batch 0").status_code == 409
+    assert ada.post(f"{again}/answer", question=question).status_code == 303
+    assert 'name="question"' not in ada.get(again).text
+    assert "Could somebody be paid twice?" in ada.get(f"{again}/plan").text
 
 
 def test_a_killed_console_shows_the_truth_afterwards(house: House) -> None:

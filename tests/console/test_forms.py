@@ -169,10 +169,10 @@ def test_a_sheet_is_removed_once_and_only_as_its_page_showed_it(house: House, ad
     assert list(all_folders(house.console.directory)) == []
 
 
-def test_repeats_are_answered_about_the_batch_that_was_shown_alone(ada: Person) -> None:
+def test_only_shown_questions_are_answered(ada: Person) -> None:
     place = uploaded(ada, sheet(3))
-    for form in ({"batch": "0" * 16}, {"batch": "0" * 16, **ada.shown(f"{place}/totals")}):
-        assert sent(ada, f"{place}/repeats-meant", form).status_code == 409
+    for form in ({"question": "payee.twice 0"}, {"question": "payee.twice 0", **ada.shown(f"{place}/totals")}):
+        assert sent(ada, f"{place}/answer", form).status_code == 409
 
 
 def test_every_form_of_a_page_about_a_sheet_says_what_the_page_showed(ada: Person) -> None:
@@ -370,15 +370,15 @@ SCENES: dict[str, Callable[[Desk], Sent]] = {
     "/payouts/{batch}/continue": lambda desk: desk.of_run("continue"),
     "/people/check": lambda desk: desk.sent(desk.ada, "/people/check", None, check="verify"),
 }
-OF_A_REPEAT = "/sheets/{sheet}/repeats-meant"
-"""Played above: nothing but the batch that the page named counts."""
+OF_A_QUESTION = "/sheets/{sheet}/answer"
+"""Played above: nothing but the question that the page asked counts."""
 STATELESS = {"/sign-in", "/language", "/sign-out", "/people/check"}
 """What these want is no other thing on an old page."""
 
 
 def test_every_form_has_a_scene() -> None:
     posts = {route.path for route in ROUTES if route.method == "POST"}
-    assert {name.partition(" ")[0] for name in SCENES} | {*ELSEWHERE, OF_A_REPEAT} == posts
+    assert {name.partition(" ")[0] for name in SCENES} | {*ELSEWHERE, OF_A_QUESTION} == posts
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ RULES = {
     "POST /sheets/{sheet}/mend-kind": "maker who prepared it",
     "POST /sheets/{sheet}/reading": "maker who prepared it",
     "POST /sheets/{sheet}/remove": "maker who prepared it",
-    "POST /sheets/{sheet}/repeats-meant": "maker who prepared it",
+    "POST /sheets/{sheet}/answer": "maker who prepared it",
     "POST /sheets/{sheet}/send-back": "approver, and not who prepared it",
     "POST /sheets/{sheet}/sign": "maker who prepared it",
     "POST /sheets/{sheet}/sign-again": "maker who prepared it",

@@ -47,7 +47,7 @@ ACTS_NOTED = mark_all(
     "correct cell",
     "correct cells of one kind",
     "leave out",
-    "confirm repeat",
+    "answer question",
     "remove sheet",
     "sign",
     "sign again",
