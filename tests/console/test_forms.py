@@ -24,7 +24,6 @@ from paygw_batch.clock import utc_now
 from paygw_batch.console.console_app import ROUTES, console_app, listen_on_port, serve_pages
 from paygw_batch.console.pages.people_page import HEALTH
 from paygw_batch.console.pages.settling.orders import order_folder_of
-from paygw_batch.console.visits import RUNS
 from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.run.kept_documents import withdrawn_at_a_page
 from paygw_batch.run.signed_document import SignedDocument
@@ -312,7 +311,7 @@ class Desk:
         order = drafted(self.ada, batch, 2, "not-received")
         self.ada.post(f"{order}/sign")
         self.ben.post(f"{order}/agree")
-        runs = self.house.console.directory / RUNS
+        runs = self.house.console.runs
 
         def turn() -> None:
             run = started_run(runs, batch)
@@ -396,7 +395,7 @@ def desk(
     house.console = replace(house.console, program=(sys.executable, "-S", "-c", waits))
     house.app = console_app(house.console)
     yield Desk(house, set_clock)
-    runs = ((house.console.directory / folder).glob("*.json") for folder in (RUNS, HEALTH))
+    runs = (folder.glob("*.json") for folder in (house.console.runs, house.console.directory / HEALTH))
     for record in chain.from_iterable(runs):
         run = started_run(record.parent, record.stem.partition(".")[0])
         if run is not None and run.is_alive:

@@ -21,7 +21,7 @@ from paygw_batch.actions.start_run import StartedRun, last_summary, run_shown, s
 from paygw_batch.clock import utc_now
 from paygw_batch.console.passkey_access import signature_in
 from paygw_batch.console.permissions import Act, Member
-from paygw_batch.console.visits import RUNS, Console, PageOutdated, Visit, made_once
+from paygw_batch.console.visits import Console, PageOutdated, Visit, made_once
 from paygw_batch.console.web_sessions import SignedInKey
 from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn
 from paygw_batch.journal import JournalReader
@@ -179,7 +179,7 @@ class Agreement(ABC, Generic[Document]):
     @property
     def run(self) -> StartedRun | None:
         """The last run started for its batch; None if there was none, or no run carries it out."""
-        return started_run(self.visit.console.directory / RUNS, self.batch)
+        return started_run(self.visit.console.runs, self.batch)
 
     @property
     def is_own(self) -> bool:
@@ -256,7 +256,7 @@ def _failure(it: Agreement[Any], document: SignedDocument, run: StartedRun) -> s
     """Return why the run for a document did nothing; empty if it did something, or was for another document."""
     if run.at < max((one.approved_at for one in document.approvals), default=""):
         return ""
-    told = last_summary(it.visit.console.directory / RUNS, it.batch)
+    told = last_summary(it.visit.console.runs, it.batch)
     if told is not None and told.get("exit_code") not in _REFUSED:
         return ""
     return str((told or {}).get("message") or say("The run ended before anything was sent."))
