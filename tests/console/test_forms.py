@@ -196,6 +196,9 @@ ELSEWHERE = {
 """Forms that need people with passkeys: the tests that play them."""
 
 
+_OF_THE_MAKER = {"sign", "sign-again", "withdraw"}
+
+
 @dataclass
 class Sent:
     """A form as its page had it: who sends it, where, with what; `other` may not, and `turn` makes the page stale."""
@@ -243,7 +246,7 @@ class Desk:
             self.ada.post(f"{place}/mend", row="2", column="amount", text="701.00")
             signed(self.ada, place)
 
-        return self.sent(self.ada if act.startswith("sign") else self.ben, f"{place}/{act}", turn, **typed)
+        return self.sent(self.ada if act in _OF_THE_MAKER else self.ben, f"{place}/{act}", turn, **typed)
 
     def withdraw(self, document: SignedDocument | None) -> None:
         """Withdraw a document as a person at a terminal does: the pages are told nothing."""
@@ -350,6 +353,7 @@ SCENES: dict[str, Callable[[Desk], Sent]] = {
     "/sheets/{sheet}/remove": lambda desk: desk.of_sheet("remove"),
     "/sheets/{sheet}/sign": lambda desk: desk.of_plan("sign"),
     "/sheets/{sheet}/sign-again": lambda desk: desk.of_plan("sign-again"),
+    "/sheets/{sheet}/withdraw": lambda desk: desk.of_plan("withdraw"),
     "/sheets/{sheet}/approve": lambda desk: desk.of_plan("approve"),
     "/sheets/{sheet}/send-back": lambda desk: desk.of_plan("send-back", reason="One is wrong"),
     "/sheets/{sheet}/start": lambda desk: desk.of_plan("start"),
