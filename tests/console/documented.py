@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import shlex
 import signal
 import subprocess
@@ -23,15 +24,7 @@ from tests.ports import free_port, wait_until_there
 from tests.run.test_passkey import passkey
 from tests.test_systemd_units import UNITS, keys
 
-NAMES = f"""
-[approval.makers]
-"{MAKER}" = []
-[approval.approvers]
-"{APPROVER}" = []
-[console]
-origin = "{{origin}}"
-"""
-"""What docs/console.md has an administrator write; each person's line comes later."""
+_ORIGIN = "https://payouts.example.com"
 COMPOSE = ROOT / "docs" / "compose.yaml"
 
 
@@ -68,7 +61,11 @@ class Account(Program):
                 process.wait(PATIENCE_S)
 
     def name_people(self) -> None:
-        self.config.write_text(self.config.read_text() + NAMES.format(origin=self.origin) + self.further)
+        """Write what docs/console.md has an administrator write; each person's line comes later."""
+        blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "console.md").read_text(), re.DOTALL)
+        (named,) = (block for block in blocks if f'"{MAKER}" = []' in block and f'"{APPROVER}" = []' in block)
+        assert _ORIGIN in named
+        self.config.write_text(f"{self.config.read_text()}\n{named.replace(_ORIGIN, self.origin)}{self.further}")
 
     def list_key(self, name: str, line: str) -> None:
         """Put the line that a person sends under the person's name."""
@@ -101,7 +98,7 @@ def of_unit(home: Path) -> Account:
     lines = (line.replace("%d", str(secret.parent)).replace("/var/", f"{home}/var/") for line in unit["Environment"])
     given = {name: text for name, _, text in (line.partition("=") for line in lines)}
     socket = f'socket = "{home / "pages.sock"}"\n'
-    return Account(home, config, given, ["--config", config], "https://payouts.example.com", socket)
+    return Account(home, config, given, ["--config", config], _ORIGIN, socket)
 
 
 def set_up_endpoint(account: Account, gateway_port: int) -> None:
