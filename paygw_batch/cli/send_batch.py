@@ -82,7 +82,7 @@ def continued(
 ) -> Iterator[Continued]:
     """Hold the journal and the gateway for a batch (None: the only one with rows to send), and report the result."""
     guard = guard_of(invocation, settings, force=force)
-    guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION), reporting=True)
+    guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION, run_of=batch), reporting=True)
     require_gateway(settings)
 
     def find(journal: JournalReader) -> BatchRecord:
@@ -101,7 +101,9 @@ def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> P
     path = out or default_out(sheet, record.sheet_name)
     named = say("The reconciliation") if out is None else "--out"
     guard.check(
-        RequestedOutput(named, path, OutputKind.RECONCILIATION), inputs={say("the sheet"): sheet}, reporting=True
+        RequestedOutput(named, path, OutputKind.RECONCILIATION, run_of=record.batch),
+        inputs={say("the sheet"): sheet},
+        reporting=True,
     )
     return path
 

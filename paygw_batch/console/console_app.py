@@ -83,6 +83,7 @@ ROUTES = (
     WebRoute("/sheets/{sheet}/sign-again", _PLAN.sign_again, Act.MEND, "sign again", "POST", form="plan"),
     WebRoute("/sheets/{sheet}/approve", _PLAN.approve, Act.APPROVE, "approve payout", "POST", form="plan"),
     WebRoute("/sheets/{sheet}/send-back", _PLAN.send_back, Act.APPROVE, "send back", "POST", form="plan"),
+    WebRoute("/sheets/{sheet}/withdraw", _PLAN.withdraw, Act.MEND, "withdraw", "POST", form="plan"),
     WebRoute("/sheets/{sheet}/start", _PLAN.start, Act.START, "start", "POST", form="plan"),
     WebRoute("/payouts/{batch}", payout_page.payout, Act.LOOK, "open payout"),
     WebRoute("/payouts/{batch}/progress", payout_page.progress, Act.LOOK, "follow payout", is_poll=True),

@@ -138,7 +138,7 @@ def run_sheet(
     rules, plan_file = rules_of(settings, operation), plan or default_plan(sheet)
     guard = guard_of(invocation, settings, force=force)
     inputs = {say("the sheet"): sheet, say("the plan"): plan_file, say("the corrections"): mended}
-    guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION), inputs=inputs, reporting=not dry_run)
+    guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION, sheet), inputs=inputs, reporting=not dry_run)
     require_complete(settings, rules, set())
     decider, mending = person(by), None if mended is None else read_mending(mended)
     reading = partial(validated_sheet, settings, rules, sheet, mending=mending)

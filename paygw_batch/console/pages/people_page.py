@@ -51,6 +51,7 @@ ACTS_NOTED = mark_all(
     "remove sheet",
     "sign",
     "sign again",
+    "withdraw",
     "approve payout",
     "send back",
     "start",

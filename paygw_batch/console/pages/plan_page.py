@@ -31,7 +31,6 @@ from paygw_batch.console.pages.preparing import (
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, PageLink, day, masked, page_links, when
 from paygw_batch.console.visits import (
-    RUNS,
     PageNotFound,
     PageOutdated,
     Visit,
@@ -172,7 +171,7 @@ class PlanAgreement(Agreement[PlanDocument]):
         if notices:
             # In a separate process, so that a slow mail server does not hold up the page. Cron sends what it leaves.
             command = [*console.program, "--json", "notices", "send"]
-            runs, by = console.directory / RUNS, self.visit.member.name
+            runs, by = console.runs, self.visit.member.name
             with suppress(OSError):  # the plan is signed, even if this host cannot start a process
                 start_run(runs, "notices", command, by=by, environ=self.visit.environ)
 
@@ -197,7 +196,7 @@ class PlanAgreement(Agreement[PlanDocument]):
             ("--encoding", uploaded.encoding),
         ):
             command += [option, value] if value else []
-        runs, by = console.directory / RUNS, self.visit.member.name
+        runs, by = console.runs, self.visit.member.name
         return start_run(runs, self.batch, command, by=by, environ=self.visit.environ)
 
 
