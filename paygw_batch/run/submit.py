@@ -306,16 +306,17 @@ class _PaymentRun:
     used: UsedReference | None
     several: frozenset[str]
     sheet_name: str
+    headers: Collection[str]
 
     @classmethod
     def of(cls, validated: Validated, journal: JournalReader, operation: str) -> "_PaymentRun":
         reference = _reference(validated) if "client_orderid" not in validated.sheet.headers else None
         if reference is None:
-            return cls(None, None, frozenset(), validated.sheet.name)
+            return cls(None, None, frozenset(), validated.sheet.name, validated.sheet.headers)
         paid, used = derived_from(validated), UsedReference.read(journal, operation, reference)
         stems = [paid["stem"]] if used is None else [paid["stem"], used.lines["stem"]]
         several = {stem for found in stems for stem in found.filter(found.is_duplicated())}
-        return cls(paid, used, frozenset(several), validated.sheet.name)
+        return cls(paid, used, frozenset(several), validated.sheet.name, validated.sheet.headers)
 
     def is_single(self, order_id: str) -> bool:
         """Whether nobody else's payment could be meant by an order id: of a payee with several, any could be."""
@@ -436,7 +437,8 @@ def _conflict_defects(
             line = now[clash.row]
             column = next((name for name in ("amount", "name") if line[name] != earlier[name]), "account")
             sentence = _in_run(line["name"], earlier)
-            column, value = _SHEET_COLUMNS[column], line[column]
+            own = _SHEET_COLUMNS[column]
+            column, value = own if own in run.headers else "client_orderid", line[column]
         else:
             paid = (
                 ""
