@@ -36,6 +36,7 @@ from paygw_batch.journal.postgres.leasing.fact_commit import (
     stage_of_batch,
 )
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
+from paygw_batch.journal.postgres.leasing.host_witness import evidence_written
 from paygw_batch.journal.postgres.leasing.intent_log import Noted
 from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases, Lease
 from paygw_batch.journal.postgres.session import Row, fetch, limited, reason_of_failure
@@ -199,6 +200,7 @@ class ChainWriter:
             if fetch(connection, _MINE, (desk.segment, before.seq, before.hash)) != [(True,)]:
                 raise _taken_over()  # noqa: TRY301 - the transaction is rolled back on the way out
             yield connection
+            evidence = evidence_written(connection)
             self._commit_desk(desk, before)
         except BaseException as error:
             self._roll_back()
@@ -210,6 +212,8 @@ class ChainWriter:
             self._known.clear()
         if desk.end.seq != before.seq:
             self._guarded.tell_witness({desk.segment: desk.end})
+        if evidence is not None:
+            self._guarded.tell_evidence(evidence)
 
     def not_before(self, at: str) -> None:
         """Give no fact of the desk a time before `at`."""
