@@ -13,10 +13,12 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalUnwritable, JournalWentBack
+from paygw_batch.errors import InboxUnwritable, JournalUnwritable, JournalWentBack
 from paygw_batch.journal.guards import witness as guard
 from paygw_batch.journal.guards.witness import read_witness, witness_path
+from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.opening.adopt import Adoption
+from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path, inbox_witness
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import CarriedOut, ClockSeen, Withdrawal
@@ -205,6 +207,71 @@ def test_a_torn_note_beside_a_run_leaves_the_one_before(place: Path) -> None:
     assert seen is not None
     assert seen.beside[0][0] == 1
     open_at(place).close()
+
+
+def listening(place: Path) -> Inbox:
+    with closing(read_at(place)) as journal:
+        head = journal.head()
+    witness = inbox_witness(place / "witness", head.journal_id)
+    return Inbox(inbox_path(journal_path(place)), taken=head.inbox, now=AT, witness=witness)
+
+
+def copied_inbox(place: Path, name: str) -> Path:
+    kept = place / "copies" / name
+    kept.mkdir(parents=True)
+    for file in journal_path(place).parent.glob("*.inbox*"):
+        if not file.name.endswith((".lock", "-shm")):
+            shutil.copy(file, kept)
+    return kept
+
+
+def put_inbox_back(place: Path, copy: Path) -> None:
+    for file in journal_path(place).parent.glob("*.inbox*"):
+        file.unlink()
+    for file in copy.iterdir():
+        shutil.copy(file, journal_path(place).parent)
+        (journal_path(place).parent / file.name).chmod(0o600)
+
+
+def notification() -> str:
+    claim = Claim("ORD-2", "1500.50", "KES", "approved", "ref", Proof.PROVEN)
+    return encode_notification(Notification(AT, "POST", "", "", b"", 0, "", claim))
+
+
+def test_an_inbox_that_lacks_what_was_acknowledged_is_refused(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+    none = copied_inbox(place, "none")
+    with closing(listening(place)) as inbox:
+        empty = copied_inbox(place, "empty")
+        inbox.append([notification()])
+        whole = copied_inbox(place, "whole")
+    for copy in (none, empty):
+        put_inbox_back(place, copy)
+        for open_it in (open_at, listening):
+            with pytest.raises(JournalWentBack):
+                open_it(place)
+    put_inbox_back(place, whole)
+    with closing(open_at(place)) as journal:
+        journal.drain_inbox(WORDS, at=AT)
+        assert journal.holds(1)
+    put_inbox_back(place, none)  # all that was in it is recorded
+    listening(place).close()
+    open_at(place).close()
+
+
+def test_a_notification_is_not_acknowledged_before_its_witness(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_at(place).close()
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with closing(listening(place)) as inbox, monkeypatch.context() as cut:
+        cut.setattr(guard.Witness, "note", fail)
+        with pytest.raises(InboxUnwritable):
+            inbox.append([notification()])
+    with closing(listening(place)) as inbox:
+        assert inbox.append([notification()]) == 2
 
 
 def test_a_journal_with_a_withdrawal_alone_is_not_replaced_in_silence(place: Path) -> None:

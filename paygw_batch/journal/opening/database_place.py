@@ -31,7 +31,7 @@ from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside
 from paygw_batch.journal.port import GateState, LimitChange, SharedRun, SharedWork, TimetableJob, WorkerLife
 from paygw_batch.journal.sqlite.connect import unwritable
-from paygw_batch.journal.sqlite.inbox import InboxReader
+from paygw_batch.journal.sqlite.inbox import InboxReader, check_inbox, inbox_witness
 from paygw_batch.journal.values import Identity, KeptPlan, NewNotice, Withdrawal
 from paygw_batch.language import say
 
@@ -444,6 +444,9 @@ class DatabasePlace(JournalPlace):
                 identity = self._identified(session)
                 roll = self._roll(identity)
                 roll.answer(session.connection)
+                if not is_worker:
+                    taken = evidence_in(session.connection, identity).inbox_end()
+                    check_inbox(self.inbox, inbox_witness(self.witness_dir, identity.journal_id), taken)
                 witness = HostWitness(self.witness_dir, identity.journal_id, now=now, command=command)
                 undo.callback(witness.close)
                 worker = leases.enrol(session.connection, command=command, kind=kind, lease_s=self.lease_s)

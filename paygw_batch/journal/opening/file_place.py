@@ -47,6 +47,7 @@ from paygw_batch.journal.opening.examine import Found, check_home, check_place, 
 from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside, journal_list_sentence
 from paygw_batch.journal.sqlite.connect import connect, leave_untouched, reason_of, unwritable
+from paygw_batch.journal.sqlite.inbox import check_inbox, inbox_path, inbox_witness
 from paygw_batch.journal.sqlite.outbox import FileOutbox
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.schema import ends_beside, identity_of, migrate, migrations, names_of, note_name
@@ -236,6 +237,8 @@ class FilePlace(JournalPlace):
             former = check_home(connection, path, found, self.witness_dir)
             if not _is_known(found, seen, self.witness_dir):
                 raise _not_adopted(path, found)
+            taken = evidence_in(connection).inbox_end()
+            check_inbox(inbox_path(path), inbox_witness(self.witness_dir, found.identity.journal_id), taken)
         check_directory(self.witness_dir)
         connection = connect(path, write=True)
         undo.callback(connection.close)
