@@ -105,6 +105,25 @@ def test_without_the_key_nothing_is_paid_that_cannot_be_compared(paid: Program) 
     assert paid.record() == before
 
 
+@pytest.mark.parametrize("key", [None, "11" * 32])
+def test_without_the_key_nobody_else_is_forgotten(paid: Program, key: str | None) -> None:
+    forget(paid, "--person", NUMBER, "--yes", "--by", "Amina")
+    path = paid.home / "journal.sqlite3.fingerprint-key"
+    assert paid.run("doctor").exit_code == 0
+    kept = path.read_text()
+    path.unlink()
+    if key is not None:
+        path.write_text(key)
+        path.chmod(0o600)
+    assert paid.run("doctor").exit_code == 7
+    assert forget(paid, "--person", "+254 712 345 002", "--yes", "--by", "Amina")["exit_code"] == 7
+    assert path.exists() is (key is not None)
+    path.write_text(kept)
+    path.chmod(0o600)
+    assert forget(paid, "--person", "+254 712 345 002", "--yes", "--by", "Amina")["payments"] == 1
+    assert paid.json("submit", paid.sheet(kenyan_rows(3), "more.csv"))["known"] == 2
+
+
 def test_one_person_is_forgotten_and_the_others_are_found(paid: Program) -> None:
     told = forget(paid, "--person", "+254 712 345 001", "--yes", "--by", "Amina")
     assert told["payments"] == 1
