@@ -13,7 +13,8 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InboxUnwritable, JournalUnwritable, JournalWentBack
+from paygw_batch.errors import DocumentWithdrawn, InboxUnwritable, JournalUnwritable, JournalWentBack
+from paygw_batch.journal import evidence_log
 from paygw_batch.journal.guards import witness as guard
 from paygw_batch.journal.guards.witness import read_witness, witness_path
 from paygw_batch.journal.kept_notification import Notification, encode_notification
@@ -180,6 +181,19 @@ def test_a_run_brings_up_a_witness_that_lacks_a_withdrawal(place: Path, monkeypa
     put_back(place, before)
     with pytest.raises(JournalWentBack):
         open_at(place)
+
+
+def test_a_withdrawal_is_looked_up_without_reading_the_others(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    reads = evidence_log.withdrawal_of
+    with closing(open_at(place)) as journal:
+        for digit in "123":
+            journal.withdraw(withdrawal(digit * 64))
+        monkeypatch.setattr(evidence_log, "withdrawal_of", lambda content, at: read.append(at) or reads(content, at))
+        journal.settle([], order=SignedOrder("b1", "{}", "", "4" * 64))
+        with pytest.raises(DocumentWithdrawn):
+            journal.settle([], order=SignedOrder("b1", "{}", "", "2" * 64))
+    assert len(read) == 1
 
 
 def test_a_late_note_takes_nothing_back(place: Path) -> None:
