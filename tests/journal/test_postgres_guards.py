@@ -5,7 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -24,8 +24,9 @@ from paygw_batch.journal.kept_notification import Notification, encode_notificat
 from paygw_batch.journal.opening import database_place
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.postgres import session
-from paygw_batch.journal.postgres.leasing import host_witness
+from paygw_batch.journal.postgres.leasing import chain_writer, host_witness
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
+from paygw_batch.journal.postgres.leasing.fact_commit import StagedFacts
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.leasing.leases import Heartbeat
 from paygw_batch.journal.postgres.session import Server
@@ -479,6 +480,35 @@ def test_evidence_cut_off_before_its_witness_leaves_a_good_journal(
     write(at_database)
     with closing(read_postgres(at_database)) as reader:
         reader.verify()
+
+
+@pytest.mark.parametrize(("deadlocks", "calls"), [(2, 3), (1_000, 11)])
+def test_a_commit_is_tried_again_after_deadlocks_but_not_for_ever(
+    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, deadlocks: int, calls: int
+) -> None:
+    called, call = [], ChainWriter._call
+
+    def deadlocked(writer: ChainWriter, staged: StagedFacts) -> None:
+        called.append(staged)
+        if len(called) <= deadlocks:
+            raise psycopg.errors.DeadlockDetected
+        call(writer, staged)
+
+    monkeypatch.setattr(chain_writer, "_AFTER_DEADLOCK_S", 0)
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+        (due,) = all_due(journal, 1)
+        journal.writer.lease_chunks(journal.writer.chunks_of([due.number]).values())
+        monkeypatch.setattr(ChainWriter, "_call", deadlocked)
+        with nullcontext() if calls > deadlocks else pytest.raises(JournalUnwritable):
+            journal.append([intent(due)])
+        monkeypatch.setattr(ChainWriter, "_call", call)
+        assert len(called) == calls
+
+
+def test_two_servers_on_one_host_are_two_places() -> None:
+    one, other = (Server(f"postgresql://pay:secret@db.example:{port}/paygw").place for port in (5432, 5433))
+    assert (one, other) == ("paygw on db.example", "paygw on db.example:5433")
 
 
 def test_a_run_finds_at_its_next_commit_that_the_database_went_back(at_database: DatabasePlace) -> None:

@@ -4,6 +4,7 @@ The facts of a run go to the chains of its chunks, one call for each group. Peop
 chain of the desk, in transactions of several statements.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
@@ -49,6 +50,9 @@ CloseChunk = Callable[..., None]
 """Closes a lease on a connection, in one transaction. Keyword arguments: `chunk`, `segment`, `worker`."""
 
 _MAX_TRIES = 5
+_MAX_DEADLOCKS = 10
+_AFTER_DEADLOCK_S = 0.02
+"""The pause before the first try after a deadlock; it grows with each. The server took a second to find it."""
 _MINE = "SELECT hold_segment(%s, %s, %s)"
 
 
@@ -300,12 +304,15 @@ class ChainWriter:
         unknown = numbers - self._known.keys()
         self._known.update(self._guarded.again(lambda: load_instructions(self._guarded.connection, unknown)))
         staged = stage_facts(entries, self._lease_of, {number: self._known[number] for number in numbers})
+        deadlocks = 0
         while True:
             since_s = self._heartbeat.now_s()
             try:
                 fate = self._called(staged)
             except psycopg.errors.Error as error:
-                if error.sqlstate == DEADLOCK:  # all of it was undone
+                if error.sqlstate == DEADLOCK and deadlocks < _MAX_DEADLOCKS:  # all of it was undone
+                    deadlocks += 1
+                    time.sleep(_AFTER_DEADLOCK_S * deadlocks)
                     continue
                 if error.sqlstate != FENCED:
                     return self._refused(error, entries)
