@@ -14,7 +14,7 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, Si
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import DocumentWithdrawn, InboxUnwritable, JournalUnwritable, JournalWentBack
-from paygw_batch.journal import evidence_log
+from paygw_batch.journal.facts.evidence_chain import withdrawal_of
 from paygw_batch.journal.guards import witness as guard
 from paygw_batch.journal.guards.witness import read_witness, witness_path
 from paygw_batch.journal.kept_notification import Notification, encode_notification
@@ -184,12 +184,16 @@ def test_a_run_brings_up_a_witness_that_lacks_a_withdrawal(place: Path, monkeypa
 
 
 def test_a_withdrawal_is_looked_up_without_reading_the_others(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    reads = evidence_log.withdrawal_of
+    read = []
+
+    def reading(content: str, at: str) -> Withdrawal:
+        read.append(content)
+        return withdrawal_of(content, at)
+
+    monkeypatch.setattr("paygw_batch.journal.evidence_log.withdrawal_of", reading)
     with closing(open_at(place)) as journal:
         for digit in "123":
             journal.withdraw(withdrawal(digit * 64))
-        monkeypatch.setattr(evidence_log, "withdrawal_of", lambda content, at: read.append(at) or reads(content, at))
         journal.settle([], order=SignedOrder("b1", "{}", "", "4" * 64))
         with pytest.raises(DocumentWithdrawn):
             journal.settle([], order=SignedOrder("b1", "{}", "", "2" * 64))
