@@ -68,7 +68,7 @@ _GROUPED = re.compile(r"(?<![0-9])[0-9]{1,3}(?:[ ,'\u2019][0-9]{2,3})*[ ,'\u2019
 _GROUPED_BY_POINTS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3})+(?=$|,)")
 _END_OF_NUMBER = re.compile(r"(?<=[0-9])(?:[.,]0+)+$|[.]+$")
 _ZEROS_IN_FRONT = re.compile(r"(?<![0-9])0+(?=[0-9])")
-_DAMAGED = str.maketrans("", "", "01oil|.,' -/_")
+_UNTOUCHED = str.maketrans("ABCDEFGHIJKLMNPQRSTUVWXYZil|", "abcdefgh1jk1mnpqrstuvwxyz111", "0oO.,' -/_")
 _TO_HYPHEN = str.maketrans("/._", "---")
 
 
@@ -87,7 +87,7 @@ def without_damage(order_id: str) -> str:
 def differ_by_damage_alone(one: str, other: str) -> bool:
     """Whether two order ids are the same `without_damage`."""
     # Most ids already differ in a letter or digit that no damage touches, and that is seen in a tenth of the time.
-    if one.isascii() and other.isascii() and one.lower().translate(_DAMAGED) != other.lower().translate(_DAMAGED):
+    if one.isascii() and other.isascii() and one.translate(_UNTOUCHED) != other.translate(_UNTOUCHED):
         return False
     return without_damage(one) == without_damage(other)
 

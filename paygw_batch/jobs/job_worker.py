@@ -22,6 +22,7 @@ from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, UniqueViolation
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
+from procrastinate.periodic import PeriodicDeferrer
 
 from paygw_batch.clock import HEED_EVERY_S
 from paygw_batch.errors import JournalError
@@ -57,9 +58,14 @@ _STANDARD_ERROR = 2
 _FAILED = frozenset({1, 7, 130})
 """The exit codes of a command that is to be tried again: a defect of ours, the journal, an interruption."""
 _RETRY = RetryStrategy(max_attempts=5, exponential_wait=3)
-_RESULT = """INSERT INTO paygw_result VALUES (%(job)s, %(host)s, %(began_at)s, %(ended_at)s, %(exit_code)s)
+_RESULT = """INSERT INTO paygw_result (job, host, began_at, ended_at, exit_code)
+    VALUES (%(job)s, %(host)s, %(began_at)s, %(ended_at)s, %(exit_code)s)
     ON CONFLICT (job) DO UPDATE SET host = excluded.host, began_at = excluded.began_at,
         ended_at = excluded.ended_at, exit_code = excluded.exit_code"""
+_MISSED = """INSERT INTO paygw_result (job, missed_at) VALUES (%(job)s, %(missed_at)s)
+    ON CONFLICT (job) DO UPDATE SET missed_at = excluded.missed_at"""
+LATEST_S = 600
+"""How late a job of the timetable may start. What waited longer, because no worker was there, is not made up."""
 
 
 class CommandFailed(Exception):
@@ -227,11 +233,21 @@ class JobWorker:
         )
         self._scheduled.periodic_registry.periodic_tasks[name, ""] = times_of(entry, task(self._do))
 
-    async def _do(self, context: JobContext, *, timestamp: int = 0) -> None:  # noqa: ARG002 (when it was due)
-        """Run the command that this host's configuration has for the queue of a job, never one that the job names."""
+    async def _do(self, context: JobContext, *, timestamp: int = 0) -> None:
+        """Run the command that this host's configuration has for the queue of a job, never one that the job names.
+
+        `timestamp` is when it was due. A job that comes too late is done with, and runs nothing.
+        """
         entry, began_at = self._by_queue[context.job.queue], datetime.now(UTC)
         if self._ending.is_set():
             raise CommandFailed
+        due_at = datetime.fromtimestamp(timestamp, UTC)
+        again_at = (
+            context.job.scheduled_at if context.job.attempts else None
+        )  # a try that failed, and waits for its next
+        if (began_at - (again_at or due_at)).total_seconds() > LATEST_S:
+            await self._miss(entry, due_at, began_at)
+            return
         command = [*self._program, "-q", *entry.command_words()]
         child = await asyncio.create_subprocess_exec(
             *command, stdin=DEVNULL, stdout=_STANDARD_ERROR, start_new_session=True
@@ -247,6 +263,12 @@ class JobWorker:
         await self._connector.execute_query_async(_RESULT, **line, exit_code=code)
         if code in _FAILED or code < 0 or self._ending.is_set():
             raise CommandFailed
+
+    async def _miss(self, entry: ScheduledCommand, due_at: datetime, now: datetime) -> None:
+        """Record a missed time, and ask for one that came meanwhile: its job could not wait beside this one."""
+        await self._connector.execute_query_async(_MISSED, job=entry.name, missed_at=due_at)
+        deferrer = PeriodicDeferrer(self._scheduled.periodic_registry, LATEST_S)
+        await deferrer.defer_jobs(list(deferrer.get_previous_tasks(now.timestamp())))
 
     async def _end_children(self) -> None:
         """Ask the commands under way to end, once: a second signal would not wait for rows in flight."""

@@ -124,7 +124,7 @@ class EvidenceLog:
         for note in (one for one in notes if one is not None):
             end = self._end()
             if isinstance(note, SignedOrder):
-                require_in_force(note.sha256, self.withdrawals())
+                self._require_in_force(note.sha256)
             evidence, ruling, at = note_evidence(note)
             self._add(end, evidence, ruling, at=max(at, self.newest_time()))
 
@@ -138,7 +138,11 @@ class EvidenceLog:
         """Raise `DocumentWithdrawn` for a withdrawn plan; until the transaction ends, no plan can be withdrawn."""
         if sha256:
             self._tables.write_evidence_in_turn()
-            require_in_force(sha256, self.withdrawals())
+            self._require_in_force(sha256)
+
+    def _require_in_force(self, sha256: str) -> None:
+        naming = self._run("notes_naming", finding=Finding.WITHDRAWN.value, text=sha256) if sha256 else ()
+        require_in_force(sha256, (withdrawal_of(content, at) for content, at in naming))
 
     def messages(self, batch: int | None) -> Messages:
         """Return the messages of the gateway about the rows of one batch, or of all, that a person must look at."""

@@ -150,7 +150,7 @@ class JournalReader(ABC):
                 # A forgotten payee's row cannot be sent any more: a rejected one needs an amendment.
                 is_known_again = not amendable(standing) and self._fingerprint("content", content) == left
                 if is_its_own and (is_equal if left is None else is_known_again):
-                    known.append(Known(row, number, state))
+                    known.append(Known(row, number, state, batch, opened_at))
                     continue
                 # Only its own instruction may use an id that it was sent under after a release.
                 may_amend = bool(is_its_own) and amendable(standing)
@@ -422,14 +422,30 @@ class JournalReader(ABC):
         """
         if not self._tables.run("any_forgotten"):
             return rows
-        ours = key_id(self._key.read())
-        if any(key != ours for (key,) in self._tables.run("keys_since", operation=operation, since=since)):
-            raise key_is_elsewhere(self._key)
+        self._require_keys_since(operation, since)
         return (
             one
             for row in rows
             for one in (row, (*row[:place], self._fingerprint("payee", row[place]), *row[place + 1 :]))
         )
+
+    def require_fingerprint_key(self) -> None:
+        """Raise `JournalError` if people were forgotten by a key that is not here."""
+        if self._run("any_forgotten"):
+            for (operation,) in self._run("operations"):
+                self._require_keys_since(operation, "")
+
+    def _require_keys_since(self, operation: str, since: str) -> None:
+        ours = key_id(self._key.read())
+        if any(key != ours for (key,) in self._run("keys_since", operation=operation, since=since)):
+            raise JournalError(
+                say("People were forgotten, but the key that recognizes them is not on this machine."),
+                hint=say(
+                    "Nothing was sent, and nobody was forgotten. Copy the key from the machine on which they were "
+                    "forgotten to {path} (mode 0600).",
+                    path=self._key.path or "",
+                ),
+            )
 
     @abstractmethod
     def _chain_end(self) -> tuple[int, str]:
@@ -613,9 +629,11 @@ class Journal(JournalReader):
         """Forget the payees of payments in one transaction; ids, sums, states and times stay, and the chain.
 
         The signed `order` that asks for it is kept in the same transaction (`DocumentWithdrawn` if it was withdrawn).
-        Return where bytes of them can still be.
+        Return where bytes of them can still be. Raises `JournalError` if people were forgotten before by a key that is
+        not here.
         """
-        key, digest = self._key_to_forget(), "" if order is None else order.sha256
+        self.require_fingerprint_key()  # a second key would recognise nobody whom the first one forgot
+        key, digest = self._key.make(), "" if order is None else order.sha256
         every = [number for numbers in chosen.batches.values() for number in numbers]
         with self._forgetting(chosen.before):
             ids = {one.batch for one in self.batches() if one.number in chosen.batches}
@@ -648,10 +666,6 @@ class Journal(JournalReader):
     @abstractmethod
     def scrub(self) -> OldPages:
         """Remove the bytes of forgotten people, as far as this store can; return where some remain."""
-
-    def _key_to_forget(self) -> bytes:
-        """Return the key by which people are forgotten now; create it if there is none."""
-        return self._key.make()
 
     @abstractmethod
     def _forgetting(self, before: str) -> AbstractContextManager[object]:
@@ -759,18 +773,6 @@ class Journal(JournalReader):
         Returns of each its number, its time, and whether it moved its row. `succeeded` is the progress that some
         instructions took over before; it is saved as well.
         """
-
-
-def key_is_elsewhere(key: FingerprintKey) -> JournalError:
-    """Return the error that people were forgotten by a key which is not on this machine."""
-    return JournalError(
-        say("People were forgotten, but the key that recognizes them is not on this machine."),
-        hint=say(
-            "Nothing was sent, and nobody was forgotten. Copy the key from the machine on which they were forgotten "
-            "to {path} (mode 0600).",
-            path=key.path or "",
-        ),
-    )
 
 
 def _payment(line: Sequence[Any]) -> FoundPayment:

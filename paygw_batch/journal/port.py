@@ -258,7 +258,8 @@ class SharedWork:
 class TimetableJob:
     """A job of the timetable: whether it waits or is being done, and its last result, of any host.
 
-    `attempts` counts the tries that failed; `due_at` says when the next one is. Times are UTC, ISO 8601 with `Z`.
+    `attempts` counts the tries that failed; `due_at` says when the next one is. `missed_at` is the last time at which
+    it was due and no worker ran it. Times are UTC, ISO 8601 with `Z`.
     """
 
     name: str
@@ -269,6 +270,7 @@ class TimetableJob:
     began_at: str | None
     ended_at: str | None
     exit_code: int | None
+    missed_at: str | None = None
 
 
 class RunOfWorkers(Protocol):

@@ -6,7 +6,7 @@ column comes back as the very same series.
 The guard against formulas in CSV (section 5 of the interface): put on in writing, taken off in reading.
 
 A cell that starts with `=`, `@`, a tab, a carriage return, or with `+` or `-` without being a plain number is run as a
-formula by a spreadsheet that opens the file; with a leading `'` it is text.
+formula by a spreadsheet that opens the file; with a leading `'` it is text. Some take a full-width sign for such a one.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -179,9 +179,11 @@ CLEANERS: Mapping[Cleaning, Callable[[pl.Series], pl.Series]] = {
 }
 
 
-_RISKY = r"^[=@\t\r+\-]"
+FORMULA_SIGNS = r"\t\r+\-=@⁺⁼₊₌⩵⩶﬩﹢﹣﹦﹫＋－＝＠"  # noqa: RUF001 (what looks alike is what is meant)
+"""Inside of a pattern's brackets: what begins a formula, and every character that Unicode's form NFKC makes one of."""
+_RISKY = f"^[{FORMULA_SIGNS}]"
 _PLAIN_NUMBER = r"^[+-][0-9]+(?:\.[0-9]+)?$"
-_GUARDED = r"^'[=@\t\r+\-]"
+_GUARDED = f"^'[{FORMULA_SIGNS}]"
 
 
 def guarded(text: pl.Series) -> pl.Series:

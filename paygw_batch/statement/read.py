@@ -16,6 +16,7 @@ from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import SheetError
 from paygw_batch.files import read_regular
 from paygw_batch.language import say
+from paygw_batch.sheet.clean import FORMULA_SIGNS
 from paygw_batch.sheet.read.delimited import DELIMITERS
 from paygw_batch.sheet.read.headings import HEADER_ROWS, fold
 from paygw_batch.sheet.read.text import to_utf8
@@ -153,8 +154,8 @@ MAX_STATEMENT_BYTES = 256 * 1024 * 1024
 MAX_MINOR_UNITS = 4
 _NEEDED = ("order_id", "amount", "currency")
 
-_GUARD = re.compile(r"^'(?=[=@+-])")
-"""A sign that keeps a spreadsheet from running a cell as a formula (`formulas.py`)."""
+_GUARD = re.compile(f"^'(?=[{FORMULA_SIGNS}])")
+"""A sign that keeps a spreadsheet from running a cell as a formula (`sheet/clean.py`)."""
 
 HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

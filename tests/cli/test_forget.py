@@ -1,13 +1,18 @@
 """`forget`: people go, the books stay; by one person's word, or by an order of two."""
 
+import json
 import re
 import shlex
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from paygw_batch.run.approval_keys import load_approval_key
+from paygw_batch.run.forget_order import ForgetOrder
+from paygw_batch.run.signed_document import signed, write_document
 from tests.checkout import ROOT
 from tests.cli.approving import policy
 from tests.cli.clocks import SetClock, clock_of
@@ -103,6 +108,25 @@ def test_without_the_key_nothing_is_paid_that_cannot_be_compared(paid: Program) 
     refused = paid.json("submit", paid.sheet(kenyan_rows(3), "more.csv"))
     assert (refused["exit_code"], "recognizes them" in refused["message"]) == (7, True)
     assert paid.record() == before
+
+
+@pytest.mark.parametrize("key", [None, "11" * 32])
+def test_without_the_key_nobody_else_is_forgotten(paid: Program, key: str | None) -> None:
+    forget(paid, "--person", NUMBER, "--yes", "--by", "Amina")
+    path = paid.home / "journal.sqlite3.fingerprint-key"
+    assert paid.run("doctor").exit_code == 0
+    kept = path.read_text()
+    path.unlink()
+    if key is not None:
+        path.write_text(key)
+        path.chmod(0o600)
+    assert paid.run("doctor").exit_code == 7
+    assert forget(paid, "--person", "+254 712 345 002", "--yes", "--by", "Amina")["exit_code"] == 7
+    assert path.exists() is (key is not None)
+    path.write_text(kept)
+    path.chmod(0o600)
+    assert forget(paid, "--person", "+254 712 345 002", "--yes", "--by", "Amina")["payments"] == 1
+    assert paid.json("submit", paid.sheet(kenyan_rows(3), "more.csv"))["known"] == 2
 
 
 def test_one_person_is_forgotten_and_the_others_are_found(paid: Program) -> None:
@@ -238,6 +262,31 @@ def test_an_order_that_was_withdrawn_forgets_nobody(people: Program) -> None:
     assert people.json("approve", order, "--withdraw", "--key", people.home / "cleo.pem")["exit_code"] == 0
     assert forget(people, "--order", order)["exit_code"] == 8
     assert left_in(people)
+
+
+def of_the_other_person(content: dict[str, Any]) -> None:
+    content["instructions"] = [3 - number for number in content["instructions"]]
+
+
+def of_other_payments(content: dict[str, Any]) -> None:
+    content["sha256"] = "0" * 64
+
+
+def of_a_date_as_well(content: dict[str, Any]) -> None:
+    content["before"] = "2029-01-01"
+
+
+@pytest.mark.parametrize("change", [of_the_other_person, of_other_payments, of_a_date_as_well])
+def test_an_order_is_held_to_all_that_was_signed(people: Program, change: Callable[[dict[str, Any]], None]) -> None:
+    """Its maker signed what does not fit together; batches and numbers of rows are those that would be forgotten."""
+    order = ordered(people)
+    document = json.loads(order.read_text())
+    change(document["content"])
+    read = ForgetOrder.model_validate_json(json.dumps({**document, "approvals": []}))
+    write_document(signed(read, load_approval_key(people.home / "ada.pem", None)), order)
+    assert people.json("approve", order, "--key", people.home / "cleo.pem")["exit_code"] == 0
+    assert forget(people, "--order", order)["exit_code"] == 8
+    assert people.json("find", NUMBER)["payments"]
 
 
 def test_an_order_holds_only_while_the_same_payments_would_be_forgotten(people: Program) -> None:

@@ -255,7 +255,7 @@ def test_a_standby_is_looked_into_and_nothing_is_sent_by_it(program: Program) ->
         server.stop("fast")
         (server.home / "data" / "standby.signal").touch()
         server.start()
-        sentence = "postgres on 127.0.0.1 is a standby: it cannot be written."
+        sentence = f"postgres on 127.0.0.1:{server.port} is a standby: it cannot be written."
         hint = "Name all servers in [journal] url, with target_session_attrs=read-write."
         batch = user.json("status")["batches"][0]["batch"]
         settled = ("resolve", "row", batch, "2", "--as", "paid", "--evidence", "ticket 7", "--by", "amina")

@@ -80,5 +80,5 @@ def test_what_a_finance_person_meets_is_in_french(cluster: ClusterProgram, comma
     cluster.write_url("postgresql://paygw@127.0.0.1:1/nothing")
     refused = cluster.run("--lang", "fr", command, *given[command])
     assert refused.exit_code == 7
-    assert "La base de données du journal, nothing on 127.0.0.1, est injoignable" in refused.stderr
+    assert "La base de données du journal, nothing on 127.0.0.1:1, est injoignable" in refused.stderr
     assert "Rien n'a été envoyé. Vérifiez [journal] url et le serveur" in refused.stderr

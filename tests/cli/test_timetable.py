@@ -1,9 +1,12 @@
 """The timetable: what cron does on one host, done once over all hosts by workers, and again where a host dies."""
 
+import json
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import psycopg
@@ -20,7 +23,7 @@ ROWS = 40
 ONCE = "59 23 31 12 *"
 """A time that does not come while a test is on: it asks for the job itself."""
 ASKED = """SELECT paygw_jobs.procrastinate_defer_jobs_v1(ARRAY[
-    ROW(%(queue)s::text, %(queue)s::text, 0, %(queue)s::text, %(queue)s::text, '{"timestamp": 0}', NULL)
+    ROW(%(queue)s::text, %(queue)s::text, 0, %(queue)s::text, %(queue)s::text, %(arguments)s::jsonb, NULL)
     ]::paygw_jobs.procrastinate_job_to_defer_v1[])"""
 JOBS = "SELECT status::text, attempts FROM paygw_jobs.procrastinate_jobs WHERE queue_name <> 'share'"
 RESULTS = "SELECT job, exit_code FROM paygw_jobs.paygw_result ORDER BY job"
@@ -43,9 +46,10 @@ def with_timetable(host: Host, place: Path, at: str = ONCE, *, more: str = "") -
     return host
 
 
-def ask_for(hosts: Hosts, queue: str) -> None:
+def ask_for(hosts: Hosts, queue: str, *, ago_s: int = 0) -> None:
+    due = {"timestamp": int(time.time()) - ago_s}
     with psycopg.connect(hosts.database, options="-c search_path=paygw_jobs") as connection:
-        connection.execute(ASKED, {"queue": queue})
+        connection.execute(ASKED, {"queue": queue, "arguments": json.dumps(due)})
 
 
 def dropped(place: Path, name: str = "staff", *, rows: int = ROWS) -> None:
@@ -84,6 +88,27 @@ def test_a_folder_is_picked_up_by_the_timetable_and_sent_by_all_workers(hosts: H
         process.send_signal(signal.SIGTERM)
         stdout, stderr = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, "Traceback" in stderr) == (0, False), stdout + stderr
+
+
+def test_a_time_that_was_missed_is_not_made_up(hosts: Hosts) -> None:
+    place, queue = hosts.place, pick_up_name(hosts.place / "drop")
+    dropped(place)
+    ask_for(hosts, queue, ago_s=700)
+    worker = with_timetable(hosts.host("one"), place).start("work")
+    hosts.wait_for_workers(worker)
+    until(lambda: any(one["missed_at"] for one in hosts.office.json("workers")["jobs"]))
+    until(lambda: not hosts.ask(JOBS))
+    (job,) = hosts.office.json("workers")["jobs"]
+    assert (job["name"], job["exit_code"], job["ended_at"]) == (queue, None, None)
+    missed_s = datetime.fromisoformat(job["missed_at"]).timestamp()
+    assert time.time() - missed_s >= 700
+    assert hosts.record().total() == 0
+    assert (place / "drop/staff.csv").exists()
+    ask_for(hosts, queue)
+    until(lambda: hosts.ask(RESULTS) == [(queue, 0)])
+    assert paid_once(hosts)
+    assert hosts.office.json("workers")["jobs"][0]["missed_at"] == job["missed_at"]
+    kill(worker)
 
 
 def test_the_folder_of_a_host_that_is_down_is_picked_up_by_another_once(hosts: Hosts) -> None:
@@ -146,6 +171,8 @@ def test_a_job_that_fails_is_tried_again_later(hosts: Hosts) -> None:
     until(lambda: hosts.ask(RESULTS))
     assert hosts.ask(RESULTS) == [("verify", 7)]
     until(lambda: any(status == "todo" and attempts for status, attempts in hosts.ask(JOBS)))
+    long_due = json.dumps({"timestamp": int(time.time()) - 700})  # its tries count by their own times
+    hosts.ask(f"SET search_path = paygw_jobs; UPDATE procrastinate_jobs SET args = '{long_due}'")  # noqa: S608 (ours)
     hosts.ask("ALTER TABLE paygw.away RENAME TO identity")
     until(lambda: hosts.ask(RESULTS) == [("verify", 0)])
     kill(worker)

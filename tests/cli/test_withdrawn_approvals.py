@@ -46,6 +46,20 @@ def test_no_copy_of_a_withdrawn_plan_is_paid(careful: Program, name: str) -> Non
     assert (checked["exit_code"], checked["checked"]["withdrawals"]) == (0, 1)
 
 
+def test_a_journal_from_before_a_withdrawal_is_refused(careful: Program) -> None:
+    careful.json("submit", careful.sheet(kenyan_rows(1, amount="1", prefix="SMALL"), "small.csv"))
+    sheet = prepared(careful, "cleo")
+    backup = careful.home / "monday.sqlite3"
+    assert careful.run("backup", backup).exit_code == 0
+    assert withdraw(careful, "cleo") == 0
+    sent = careful.record()
+    for ending in ("-wal", "-shm"):
+        careful.journal.with_name(careful.journal.name + ending).unlink(missing_ok=True)
+    backup.replace(careful.journal)
+    assert careful.run("submit", sheet).exit_code == 7
+    assert careful.record() == sent
+
+
 def test_a_new_plan_of_the_same_sheet_is_paid(careful: Program) -> None:
     sheet = prepared(careful, "cleo")
     assert withdraw(careful, "cleo") == 0

@@ -86,12 +86,16 @@ def test_a_damaged_witness_says_how_to_go_on(place: Path) -> None:
     )
 
 
+def hash_of(_: str, number: int) -> str:
+    return f"another {number}"
+
+
 @pytest.mark.parametrize(
     "hold",
     [
-        lambda path: require_not_older(seen(3), path, journal_id=OTHER, seq=9, hash_at=str),
-        lambda path: require_not_older(seen(3), path, journal_id=ID, seq=2, hash_at=str),
-        lambda path: require_not_older(seen(3), path, journal_id=ID, seq=9, hash_at=str),
+        lambda path: require_not_older(seen(3), path, found=seen(9, OTHER), hash_at=hash_of),
+        lambda path: require_not_older(seen(3), path, found=seen(2), hash_at=hash_of),
+        lambda path: require_not_older(seen(3), path, found=seen(9), hash_at=hash_of),
     ],
 )
 def test_a_journal_that_its_witness_does_not_know_names_the_witness(hold: Callable[[Path], None]) -> None:

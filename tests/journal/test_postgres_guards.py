@@ -4,8 +4,8 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -16,7 +16,7 @@ import pytest
 
 from paygw_batch.actions.send import real_world
 from paygw_batch.clock import elapsed_s
-from paygw_batch.core.evidence import Claim, Finding, Proof
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Concluded, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalUnwritable, JournalWentBack
@@ -24,17 +24,21 @@ from paygw_batch.journal.kept_notification import Notification, encode_notificat
 from paygw_batch.journal.opening import database_place
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.postgres import session
+from paygw_batch.journal.postgres.leasing import chain_writer, host_witness
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
+from paygw_batch.journal.postgres.leasing.fact_commit import StagedFacts
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.leasing.leases import Heartbeat
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.sqlite.inbox import Inbox
-from paygw_batch.journal.values import MoveResult
+from paygw_batch.journal.values import MoveResult, Withdrawal
 from tests.journal.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
 from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer, own_server
 from tests.journal.wire_proxy import Trouble, WireProxy, wire_proxy
 from tests.patience import PATIENCE_S, until
+
+WORDS = {"approved": OutcomeKind.PAID}
 
 
 @pytest.fixture
@@ -417,6 +421,94 @@ def test_a_database_that_went_back_in_time_is_refused_before_anything_is_sent(
     for opens in (open_postgres, read_postgres):
         with pytest.raises(JournalWentBack, match="older copy"):
             opens(at_database)
+
+
+def withdrawal() -> Withdrawal:
+    return Withdrawal("1" * 64, "cleo", "{}", AT)
+
+
+def withdraw_by_a_run(place: DatabasePlace) -> None:
+    with closing(open_postgres(place)) as journal:
+        journal.withdraw(withdrawal())
+
+
+def hold(place: DatabasePlace) -> None:
+    """Record that the gateway has an order that is ready here, which is no fact."""
+    claim = Claim("ORD-2", "1500.50", "KES", "approved", "ref", Proof.PROVEN)
+    with closing(open_postgres(place)) as journal:
+        journal.record_evidence([Evidence(EvidenceSource.NOTIFICATION, claim, "{}")], WORDS, at=AT)
+        assert journal.holds(1)
+
+
+def withdraw_beside(place: DatabasePlace) -> None:
+    place.withdraw(withdrawal())
+
+
+@pytest.mark.parametrize("write", [hold, withdraw_beside, withdraw_by_a_run])
+def test_a_database_from_before_evidence_is_refused_until_its_loss_is_accepted(
+    at_database: DatabasePlace, postgres_server: PostgresServer, write: Callable[[DatabasePlace], None]
+) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=2)
+    name = at_database.server.url.rpartition("/")[2]
+    backup = postgres_server.new_database(name)
+    write(at_database)
+    postgres_server.drop_database(name)
+    postgres_server.execute(f"ALTER DATABASE {backup} RENAME TO {name}")
+    for opens in (open_postgres, read_postgres):
+        with pytest.raises(JournalWentBack, match="older copy"):
+            opens(at_database)
+    assert at_database.accept_loss(by="amina").missing == []
+    open_postgres(at_database).close()
+
+
+@pytest.mark.parametrize("write", [hold, withdraw_beside, withdraw_by_a_run])
+def test_evidence_cut_off_before_its_witness_leaves_a_good_journal(
+    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, write: Callable[[DatabasePlace], None]
+) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=2)
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as cut:
+        cut.setattr(host_witness, "note_end", fail)
+        with pytest.raises(JournalUnwritable):
+            write(at_database)
+    open_postgres(at_database).close()
+    write(at_database)
+    with closing(read_postgres(at_database)) as reader:
+        reader.verify()
+
+
+@pytest.mark.parametrize(("deadlocks", "calls"), [(2, 3), (1_000, 11)])
+def test_a_commit_is_tried_again_after_deadlocks_but_not_for_ever(
+    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, deadlocks: int, calls: int
+) -> None:
+    called, call = [], ChainWriter._call
+
+    def deadlocked(writer: ChainWriter, staged: StagedFacts) -> None:
+        called.append(staged)
+        if len(called) <= deadlocks:
+            raise psycopg.errors.DeadlockDetected
+        call(writer, staged)
+
+    monkeypatch.setattr(chain_writer, "_AFTER_DEADLOCK_S", 0)
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+        (due,) = all_due(journal, 1)
+        journal.writer.lease_chunks(journal.writer.chunks_of([due.number]).values())
+        monkeypatch.setattr(ChainWriter, "_call", deadlocked)
+        with nullcontext() if calls > deadlocks else pytest.raises(JournalUnwritable):
+            journal.append([intent(due)])
+        monkeypatch.setattr(ChainWriter, "_call", call)
+        assert len(called) == calls
+
+
+def test_two_servers_on_one_host_are_two_places() -> None:
+    one, other = (Server(f"postgresql://pay:secret@db.example:{port}/paygw").place for port in (5432, 5433))
+    assert (one, other) == ("paygw on db.example", "paygw on db.example:5433")
 
 
 def test_a_run_finds_at_its_next_commit_that_the_database_went_back(at_database: DatabasePlace) -> None:

@@ -3,6 +3,8 @@
 import errno
 import os
 import stat
+import sys
+import unicodedata
 from pathlib import Path
 
 import openpyxl
@@ -54,9 +56,16 @@ def test_a_csv_file_guards_what_a_spreadsheet_would_run(tmp_path: Path) -> None:
     assert (tmp_path / "out.csv").read_text() == "row,name,'=note,n\n2,Aïssatou,'=1+1,1.5\n3,,007,2.0\n"
 
 
+SIGNS = [
+    sign for sign in map(chr, range(sys.maxunicode + 1)) if unicodedata.normalize("NFKC", sign)[:1] in tuple("=@+-\t\r")
+]
+"""Every character of which a spreadsheet may make one that begins a formula, full-width ones among them."""
+
+
 @pytest.mark.parametrize(
     ("text", "written"),
     [
+        *((f"{sign}1x", f"'{sign}1x") for sign in SIGNS),
         ("=A1", "'=A1"),
         ("@cmd", "'@cmd"),
         ("\tx", "'\tx"),

@@ -17,7 +17,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import JournalHeld
 from paygw_batch.journal.forget import FingerprintKey
-from paygw_batch.journal.guards.witness import WitnessedHead
+from paygw_batch.journal.guards.witness import NOTHING_BESIDE, WitnessedHead
 from paygw_batch.journal.opening import file_place as opened
 from paygw_batch.journal.opening.examine import look_at
 from paygw_batch.journal.opening.in_memory import database_of
@@ -40,11 +40,12 @@ CHANCE_OF_A_COPY = 0.3
 
 
 class Copy(NamedTuple):
-    """The bytes of a database, the number of the last fact in it, and of its last batch."""
+    """The bytes of a database, the number of the last fact in it, of its last batch, and of its last evidence."""
 
     image: bytes
     last_fact: int = 0
     last_batch: int = 0
+    last_evidence: int = 0
 
 
 class Disk:
@@ -63,13 +64,13 @@ class Disk:
         self._is_replaced = True
         """Whether the connection knows nothing of what is on the disk."""
         self.commits = 0
-        self.last_fact = self.last_batch = 0
-        self.last_known_fact = 0
-        """Of the newest database that any process went on from."""
+        self.last_fact = self.last_batch = self.last_evidence = 0
+        self.last_known = (0, 0)
+        """The last fact, and the last evidence, of the newest database that any process went on from."""
         self.copies = [Copy(self.image)]
         self.durable = self.copies[0]
         """What a power cut leaves where nothing is synchronous; its number of the last fact is true in any case."""
-        self.witness: WitnessedHead | None = WitnessedHead(_NEW.journal_id, _NEW.start.seq, _NEW.start.hash.hex())
+        self.witness: WitnessedHead | None = WitnessedHead(_NEW.journal_id, 0, _NEW.start.hash.hex(), NOTHING_BESIDE)
         """The journal was made on this machine, on purpose."""
         self.key = FingerprintKey(None)
         self.key.keep(bytes(32))
@@ -90,11 +91,11 @@ class Disk:
 
     def copy(self) -> Copy:
         """Return a copy of the database as it is."""
-        return Copy(self.image, self.last_fact, self.last_batch)
+        return Copy(self.image, self.last_fact, self.last_batch, self.last_evidence)
 
     def put(self, copy: Copy) -> None:
         """Put a copy in the place of the database."""
-        self._image, self.last_fact, self.last_batch = self.durable = copy
+        self._image, self.last_fact, self.last_batch, self.last_evidence = self.durable = copy
         self._is_replaced = True
 
     def adopt(self, copy: Copy, at: str) -> None:
@@ -109,7 +110,7 @@ class Disk:
         connection.execute("COMMIT")
         self.stored(connection)
         self.sync()
-        self.witness, self.last_known_fact = found.seen, self.last_fact
+        self.witness, self.last_known = found.seen, (self.last_fact, self.last_evidence)
 
     async def take_lock(self, process: "Process") -> None:
         """Give the lock to one living process; raise `JournalHeld` when another has it. It ends with its holder."""
@@ -127,11 +128,11 @@ class Disk:
         if not opened._is_known(found, self.witness, _OTHER_WITNESSES):
             raise opened._not_adopted(_PATH, found)
         witness = SimWitness(self, process)
-        witness.note(WitnessedHead(found.identity.journal_id, found.end.seq, found.end.hash.hex()))
+        witness.note(found.seen)
         journal = process.world.journal_type(
             connection,
             _PATH,
-            journal_id=found.identity.journal_id,
+            seen=found.seen,
             end=found.end,
             witness=witness,
             lock=SimLock(self, process),
@@ -168,7 +169,7 @@ class Disk:
         """Take what a COMMIT wrote, on stable storage unless told otherwise."""
         self._connection, self._image, self._is_replaced = connection, None, False
         self.commits += 1
-        self.last_fact, self.last_batch = connection.last_numbers()
+        self.last_fact, self.last_batch, self.last_evidence = connection.last_numbers()
         if self._dice.random() < CHANCE_OF_A_COPY:
             self.copies.append(self.copy())
         if self.synchronous:
@@ -241,11 +242,12 @@ class SimConnection(apsw.Connection):
         configure(self)
         self.is_checked = False
 
-    def last_numbers(self) -> tuple[int, int]:
-        """Return the numbers of the last fact and of the last batch."""
-        query = "SELECT coalesce((SELECT max(seq) FROM fact), 0), coalesce((SELECT max(number) FROM batch), 0)"
-        ((fact, batch),) = super().execute(query)
-        return fact, batch
+    def last_numbers(self) -> tuple[int, int, int]:
+        """Return the numbers of the last fact, of the last batch and of the last evidence."""
+        query = """SELECT coalesce((SELECT max(seq) FROM fact), 0), coalesce((SELECT max(number) FROM batch), 0),
+            coalesce((SELECT max(number) FROM evidence), 0)"""
+        ((fact, batch, evidence),) = super().execute(query)
+        return fact, batch, evidence
 
     def has_intent(self, nonce: str, *, until: int) -> bool:
         """Whether one of the facts up to number `until` names this nonce."""
@@ -279,7 +281,7 @@ class SimConnection(apsw.Connection):
         if process.writes == process.dies_after_write:  # durable, and no one was told, not even the witness
             process.die()
             raise asyncio.CancelledError
-        self._disk.last_known_fact = self._disk.last_fact
+        self._disk.last_known = self._disk.last_fact, self._disk.last_evidence
         return result
 
     def _stored(self, process: "Process") -> apsw.Cursor:

@@ -26,6 +26,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import ApprovalError, InternalError, PaygwError
+from paygw_batch.journal.guards.witness import NOTHING_BESIDE, WitnessedHead
 from paygw_batch.journal.opening.in_memory import _NoLock, _NoWitness, database_of
 from paygw_batch.journal.sqlite.connect import configure
 from paygw_batch.journal.sqlite.writer import SqliteJournal
@@ -180,8 +181,15 @@ def _opened(image: bytes, end: Link) -> SqliteJournal:
     connection = apsw.Connection(":memory:")
     connection.deserialize("main", image)
     configure(connection)
+    seen = WitnessedHead("6" * 32, end.seq, end.hash.hex(), NOTHING_BESIDE)
     return SqliteJournal(
-        connection, Path(":memory:"), journal_id="6" * 32, end=end, witness=_NoWitness(), lock=_NoLock(), notes=()
+        connection,
+        Path(":memory:"),
+        seen=seen,
+        end=end,
+        witness=_NoWitness(),
+        lock=_NoLock(),
+        notes=(),
     )
 
 
@@ -396,7 +404,7 @@ def _forged(world: ForgingWorld, made: Made) -> Made:
         case "people":
             changes = _other_people(world, document)
         case "repeats":
-            changes["repeats_meant"] = "" if document.repeats_meant else _any_batch(world)
+            changes["answered"] = [] if document.answered else [f"sheet.repeats_a_batch {_any_batch(world)}"]
         case "against":
             changes["against"] = _any_batch(world)
         case "time":

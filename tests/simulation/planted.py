@@ -34,6 +34,8 @@ from paygw_batch.journal import evidence_log
 from paygw_batch.journal import journal as journal_of_all
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows, NewInstructions
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
+from paygw_batch.journal.guards import witness
+from paygw_batch.journal.guards.witness import WitnessedHead
 from paygw_batch.journal.opening import file_place as opened
 from paygw_batch.journal.sqlite import tables, writer
 from paygw_batch.journal.sqlite.inbox import InboxReader
@@ -220,18 +222,18 @@ class ChangesAreKnown(SqliteJournal):
 class TellsTheWitnessOnce(SqliteJournal):
     """Tells the witness of its first commit alone."""
 
-    def _tell_witness(self) -> None:
+    def _tell_witness(self, seen: WitnessedHead) -> None:
         if self.__dict__.setdefault("_told", 0) < 1:
-            super()._tell_witness()
+            super()._tell_witness(seen)
         self.__dict__["_told"] += 1
 
 
 class TellsTheWitnessTooSoon(SqliteJournal):
     """Tells the witness of facts before they are committed."""
 
-    def _commit(self) -> None:
-        self._tell_witness()
-        super()._commit()
+    def _commit(self, seen: WitnessedHead | None = None) -> None:
+        self._tell_witness(replace(seen or self._seen, seq=self._end.seq, hash=self._end.hash.hex()))
+        super()._commit(seen)
 
 
 class ForgetsWhereItWas(SqliteJournal):
@@ -676,6 +678,7 @@ BUGS: Mapping[str, Bug] = {
     ),
     "spellings are not compared": bug(journal(SpellingsAreOther), "I1", "I7"),
     "a sheet that repeats a batch is opened": bug(patched(submit, "_repeat", lambda *_, **__: None), "I1"),
+    "the witness knows of facts alone": bug(patched(witness, "CHAINS_BESIDE", ()), "I10"),
     "a journal without its witness is taken": bug(patched(opened, "_is_known", lambda *_: True), "I10"),
     "a typed file passes for the gateway's word": bug(
         patched(StatementProof, "is_proven", property(lambda _: True)), "I1"

@@ -24,7 +24,7 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.gateway.notification import read_notification
 from paygw_batch.journal import InboxEnd, make_directory
-from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
+from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path, inbox_witness
 from paygw_batch.language import say
 from paygw_batch.listener import InboxWriter, Limits, ListenerApp, serve
 from paygw_batch.report.metrics import EndedRun
@@ -139,14 +139,17 @@ def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
 
 
 def _open_inbox(settings: Settings) -> Inbox:
-    taken = InboxEnd()
+    taken, witness = InboxEnd(), None
     if settings.uses_sandbox and not place_of(settings).may_exist():  # the first run creates it, and records what waits
         make_directory(settings.journal_path().parent)
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
-            taken = journal.head().inbox
+            head = journal.head()
+        witness_dir = place_of(settings).witness_dir
+        make_directory(witness_dir)
+        taken, witness = head.inbox, inbox_witness(witness_dir, head.journal_id)
         make_directory(settings.journal_path().parent)  # beside a database it may not exist
-    return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()))
+    return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()), witness=witness)
 
 
 class _Taking:

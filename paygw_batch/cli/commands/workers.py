@@ -19,7 +19,7 @@ from paygw_batch.wiring.journal import find_batch, require_workers
 
 _HEADINGS = mark_all("host", "process", "since", "last seen", "batch", "chunk", "rows sent", "alive")
 
-_JOB_HEADINGS = mark_all("job", "now", "ended", "host", "exit code")
+_JOB_HEADINGS = mark_all("job", "now", "ended", "host", "exit code", "missed")
 
 _MINUTES, _SECONDS = 16, 19
 
@@ -69,7 +69,8 @@ def _job_line(job: TimetableJob, settings: Settings) -> tuple[str, ...]:
     state = say("under way") if job.is_being_done else "" if job.due_at is None else _short(job.due_at, _SECONDS)
     ended = "" if job.ended_at is None else _short(job.ended_at, _SECONDS)
     code = "" if job.exit_code is None else str(job.exit_code)
-    return folders.get(job.name, job.name), state, ended, job.host or "", code
+    missed = "" if job.missed_at is None else _short(job.missed_at, _MINUTES)
+    return folders.get(job.name, job.name), state, ended, job.host or "", code, missed
 
 
 def _short(at: str, length: int) -> str:

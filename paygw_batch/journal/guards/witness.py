@@ -1,14 +1,18 @@
-"""The witness: the chain's head, kept a second time in a small file elsewhere.
+"""The witness: the ends of a journal's chains, kept a second time in a small file elsewhere.
 
 A journal that was restored from a backup, copied or replaced is consistent, and would pay rows again. The witness finds
-it, because the witness has seen newer facts. Two slots in separate sectors are written in turn, each with a checksum:
-whenever a machine stops, one slot is whole.
+it, because the witness has seen newer lines. Two slots in separate sectors are written in turn, each with a checksum:
+whenever a machine stops, one slot is whole. The run that holds the journal writes them. Whoever adds evidence beside a
+run (a withdrawal) has two slots of its own, written by one process at a time: neither waits for the other.
+
+A line is noted after it is durable in the journal, and before the call that wrote it returns.
 """
 
+import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +22,7 @@ from paygw_batch.journal.guards.location import check_file, open_private
 from paygw_batch.language import say
 
 _SLOT_OFFSETS = (0, 4096)
+_BESIDE_OFFSETS = (8192, 12288)
 _SLOT_BYTES = 512
 _WORD = "paygw-witness-1"
 
@@ -26,12 +31,29 @@ _WORD = "paygw-witness-1"
 class WitnessedHead:
     """The newest fact that a witness noted: the journal's id, the fact's number, and its hash (hex).
 
-    `seq` is 0 for a new journal without facts.
+    `seq` is 0 for a new journal without facts. `beside` are the ends of the chains beside the facts, in the order of
+    `CHAINS_BESIDE`.
     """
 
     journal_id: str
     seq: int
     hash: str
+    beside: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def has_history(self) -> bool:
+        """Whether the journal had a fact or evidence: nothing may take its place by itself."""
+        return self.seq > 0 or any(number > 0 for number, _ in self.beside[:1])
+
+    def with_evidence(self, number: int, digest: str) -> "WitnessedHead":
+        """Return it with this end of the chain of evidence."""
+        return replace(self, beside=((number, digest), *self.beside[1:]))
+
+
+CHAINS_BESIDE = ("evidence", "adoption", "endpoint_name")
+"""The tables of the chains beside the facts. Withdrawals, notes and orders are evidence."""
+NOTHING_BESIDE = ((0, "-"),) * len(CHAINS_BESIDE)
+"""The ends of these chains in a new journal."""
 
 
 def witness_path(witness_dir: Path, journal: Path) -> Path:
@@ -48,8 +70,7 @@ def read_witness(path: Path, mend: str | None = None) -> WitnessedHead | None:
     if not check_file(path):
         return None
     content = path.read_bytes()
-    slots = [_read_slot(content[offset : offset + _SLOT_BYTES]) for offset in _SLOT_OFFSETS]
-    seen = [slot for slot in slots if slot is not None]
+    seen = _slots_of(content, _SLOT_OFFSETS)
     if not seen:
         raise WitnessDamaged(
             say("The journal's witness {path} is damaged.", path=path),
@@ -59,7 +80,57 @@ def read_witness(path: Path, mend: str | None = None) -> WitnessedHead | None:
                 "`paygw-batch journal adopt`."
             ),
         )
-    return max(seen, key=lambda slot: slot.seq)
+    newest = max(seen, key=_place)
+    for one in _slots_of(content, _BESIDE_OFFSETS) if newest.beside else ():
+        if one.journal_id == newest.journal_id and one.seq > newest.beside[0][0]:
+            newest = newest.with_evidence(one.seq, one.hash)
+    return newest
+
+
+def note_evidence(path: Path, journal_id: str, number: int, digest: str) -> None:
+    """Note evidence that was written beside a run, in the witness at `path`. Raises `OSError`."""
+    fd = open_private(path)
+    try:
+        _note_later(fd, WitnessedHead(journal_id, number, digest), _BESIDE_OFFSETS)
+    finally:
+        os.close(fd)
+
+
+def note_end(path: Path, seen: WitnessedHead) -> None:
+    """Note the end of a chain that several processes write, in a file of its own. Raises `OSError`."""
+    held = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)  # of two processes at the same moment, one creates it
+        if not check_file(path):
+            make_witness(path, seen)
+            return
+        fd = open_private(path)
+        try:
+            _note_later(fd, seen, _SLOT_OFFSETS)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(held)
+
+
+def _note_later(fd: int, seen: WitnessedHead, offsets: tuple[int, int]) -> None:
+    """Write `seen` over the older of two slots, unless another process has noted it, or more, by now."""
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    slots = [_read_slot(os.pread(fd, _SLOT_BYTES, offset)) for offset in offsets]
+    known = [-1 if slot is None or slot.journal_id != seen.journal_id else slot.seq for slot in slots]
+    if max(known) < seen.seq:
+        os.pwrite(fd, _slot(seen), offsets[known.index(min(known))])
+        _sync_data(fd)
+
+
+def _place(seen: WitnessedHead) -> tuple[int, ...]:
+    """Return what grows from note to note."""
+    return seen.seq, *(number for number, _ in seen.beside)
+
+
+def _slots_of(content: bytes, offsets: tuple[int, int]) -> list[WitnessedHead]:
+    slots = [_read_slot(content[offset : offset + _SLOT_BYTES]) for offset in offsets]
+    return [slot for slot in slots if slot is not None]
 
 
 def seen_elsewhere(witness_dir: Path, journal_id: str) -> Iterator[tuple[Path, WitnessedHead]]:
@@ -97,7 +168,7 @@ class Witness:
             make_witness(path, seen)
         self._fd = open_private(path)
         slots = [_read_slot(os.pread(self._fd, _SLOT_BYTES, offset)) for offset in _SLOT_OFFSETS]
-        newest = max((0, 1), key=lambda n: -1 if (slot := slots[n]) is None else slot.seq)
+        newest = max((0, 1), key=lambda n: (-1,) if (slot := slots[n]) is None else _place(slot))
         self._next_slot = 1 - newest
         if slots[newest] != seen:
             self.note(seen)
@@ -126,27 +197,27 @@ class Witness:
 
 
 def require_not_older(
-    seen: WitnessedHead, path: Path, *, journal_id: str, seq: int, hash_at: Callable[[int], str]
+    seen: WitnessedHead, path: Path, *, found: WitnessedHead, hash_at: Callable[[str, int], str]
 ) -> None:
-    """Raise `JournalWentBack` unless the journal with this id, whose newest fact is `seq`, includes `seen`.
+    """Raise `JournalWentBack` unless the journal whose ends are `found` includes `seen`.
 
-    A journal may be ahead of its witness: a run can end between the two writes. A witness of another journal that never
-    had a fact proves nothing.
+    `hash_at` returns the hash of a line, by table and number. A journal may be ahead of its witness: a run can end
+    between the two writes. A witness of another journal that never had a fact or evidence proves nothing.
     """
-    if seen.journal_id != journal_id and seen.seq == 0:
+    if seen.journal_id != found.journal_id and not seen.has_history:
         return
-    if seen.journal_id != journal_id:
+    if seen.journal_id != found.journal_id:
         raise JournalWentBack(say("This is not the journal that this machine last sent rows from."), hint=_mend(path))
-    if seq < seen.seq:
+    if found.seq < seen.seq:
         raise JournalWentBack(
             say(
                 "The journal ends at fact {seq}, but fact {written} was already written: this is an older copy.",
-                seq=seq,
+                seq=found.seq,
                 written=seen.seq,
             ),
             hint=_mend(path),
         )
-    if hash_at(seen.seq) != seen.hash:
+    if hash_at("fact", seen.seq) != seen.hash:
         raise JournalWentBack(
             say(
                 "Fact {seq} of the journal is not the one that was written first: this copy has diverged.",
@@ -154,6 +225,22 @@ def require_not_older(
             ),
             hint=_mend(path),
         )
+    for chain, (number, digest), (end, _) in zip(CHAINS_BESIDE, seen.beside, found.beside, strict=False):
+        if end < number or (number > 0 and hash_at(chain, number) != digest):
+            raise JournalWentBack(
+                say(
+                    "The journal does not have line {number} of what was recorded beside its facts ({table}): this "
+                    "is an older copy.",
+                    number=number,
+                    table=chain,
+                ),
+                hint=_mend(path),
+            )
+
+
+def witness_failed(error: OSError) -> str:
+    """Return the reason, in words for a person, that a witness could not be written."""
+    return say("its witness: {reason}", reason=say(str(error.strerror)))
 
 
 def missing_journal(journal: Path, seen: WitnessedHead) -> JournalWentBack:
@@ -183,7 +270,8 @@ def _mend(path: Path) -> str:
 
 
 def _slot(seen: WitnessedHead) -> bytes:
-    text = f"{_WORD} {seen.journal_id} {seen.seq} {seen.hash}"
+    beside = "".join(f" {number} {digest}" for number, digest in seen.beside)
+    text = f"{_WORD} {seen.journal_id} {seen.seq} {seen.hash}{beside}"
     checksum = hashlib.sha256(text.encode()).hexdigest()
     return f"{text} {checksum}".encode().ljust(_SLOT_BYTES - 1) + b"\n"
 
@@ -191,8 +279,9 @@ def _slot(seen: WitnessedHead) -> bytes:
 def _read_slot(content: bytes) -> WitnessedHead | None:
     """Return the fact in a slot; None if the slot is empty, torn or damaged."""
     try:
-        _, journal_id, seq, head_hash, _ = content.decode("ascii").split()
-        seen = WitnessedHead(journal_id, int(seq), head_hash)
+        _, journal_id, seq, head_hash, *beside, _ = content.decode("ascii").split()
+        ends = zip(map(int, beside[::2]), beside[1::2], strict=True)
+        seen = WitnessedHead(journal_id, int(seq), head_hash, tuple(ends))
     except ValueError:
         return None
     return seen if _slot(seen) == content else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -10,12 +11,12 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalMissing
 from paygw_batch.journal.guards.location import check_directory, make_directory
 from paygw_batch.journal.guards.lock import RunLock, lock_path
-from paygw_batch.journal.guards.witness import make_witness, read_witness, seen_elsewhere
+from paygw_batch.journal.guards.witness import Witness, make_witness, read_witness, seen_elsewhere
 from paygw_batch.journal.opening.examine import Found, check_home, check_place, hold, look_at
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.registry import Registered, check_beside
 from paygw_batch.journal.sqlite.connect import connect, fetch, leave_untouched
-from paygw_batch.journal.sqlite.schema import migrate, names_of, note_adoption, note_name
+from paygw_batch.journal.sqlite.schema import ends_beside, migrate, names_of, note_adoption, note_name
 from paygw_batch.journal.sqlite.verify import verify
 from paygw_batch.language import say
 
@@ -48,9 +49,8 @@ class Adoption:
     @property
     def is_needed(self) -> bool:
         """Whether no run could use the journal without it."""
-        seen = read_witness(self._place.witness)
-        is_known = seen is not None and seen.journal_id == self.journal_id
-        return not is_known or not any(name.is_reached_like(self._place.endpoint) for name in self._found.names)
+        is_named = any(name.is_reached_like(self._place.endpoint) for name in self._found.names)
+        return not self._is_witnessed() or not is_named
 
     @property
     def journal_id(self) -> str:
@@ -81,6 +81,10 @@ class Adoption:
             names = tuple(dict.fromkeys((*names, *(() if before is None else before.names))))
             registry.write(Registered(identity.journal_id, names, str(self.path), identity.created_at))
 
+    def _is_witnessed(self) -> bool:
+        seen = read_witness(self._place.witness)
+        return seen is not None and seen.journal_id == self.journal_id
+
     def _note(self, by: str, at: str) -> tuple[EndpointIdentity, ...]:
         """Commit the statement and create the witness; return the names that the journal then has."""
         try:
@@ -91,7 +95,11 @@ class Adoption:
             fetch(self._connection, "COMMIT")
             make_directory(self._place.witness_dir)
             check_directory(self._place.witness_dir)
-            make_witness(self._place.witness, self._found.seen)
+            self._found = replace(self._found, beside=ends_beside(self._connection))
+            if self._is_witnessed():  # a withdrawal may be noted in it just now
+                Witness(self._place.witness, self._found.seen).close()
+            else:
+                make_witness(self._place.witness, self._found.seen)
             if self._former is not None:
                 self._former.unlink(missing_ok=True)
         except (apsw.Error, OSError) as error:

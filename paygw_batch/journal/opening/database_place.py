@@ -16,6 +16,7 @@ from paygw_batch.errors import (
     JournalError,
     JournalHeld,
     JournalOutdated,
+    JournalUnwritable,
     JournalWentBack,
     OutputError,
     UsageError,
@@ -25,10 +26,12 @@ from paygw_batch.files import create_once
 from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.location import check_directory, make_directory
 from paygw_batch.journal.guards.lock import LockHolder
+from paygw_batch.journal.guards.witness import witness_failed
 from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside
 from paygw_batch.journal.port import GateState, LimitChange, SharedRun, SharedWork, TimetableJob, WorkerLife
-from paygw_batch.journal.sqlite.inbox import InboxReader
+from paygw_batch.journal.sqlite.connect import unwritable
+from paygw_batch.journal.sqlite.inbox import InboxReader, check_inbox, inbox_witness
 from paygw_batch.journal.values import Identity, KeptPlan, NewNotice, Withdrawal
 from paygw_batch.language import say
 
@@ -54,8 +57,10 @@ try:
     from paygw_batch.journal.postgres.leasing.host_witness import (
         HostWitness,
         check_witnesses,
+        evidence_written,
         hold_witness,
         host_id_in,
+        note_evidence,
         set_aside,
         witness_files,
     )
@@ -259,9 +264,18 @@ class DatabasePlace(JournalPlace):
             return check_jobs(session.connection, self.server)
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Record a withdrawal durably (see `JournalPlace`)."""
-        with self._known(write=True) as (session, identity), session.connection.transaction():
-            evidence_in(session.connection, identity).keep(withdrawal)
+        """Record a withdrawal durably (see `JournalPlace`). The witness of this host knows it before this returns."""
+        make_directory(self.witness_dir)
+        check_directory(self.witness_dir)
+        with self._known(write=True) as (session, identity):
+            with session.connection.transaction():
+                evidence_in(session.connection, identity).keep(withdrawal)
+                end = evidence_written(session.connection)
+            try:
+                if end is not None:
+                    note_evidence(self.witness_dir, identity.journal_id, end)
+            except OSError as error:
+                raise JournalUnwritable(unwritable(self.server.place, witness_failed(error))) from None
 
     def limits(self) -> GateState:
         """Return the limits over all workers, and each worker's share of them."""
@@ -430,6 +444,9 @@ class DatabasePlace(JournalPlace):
                 identity = self._identified(session)
                 roll = self._roll(identity)
                 roll.answer(session.connection)
+                if not is_worker:
+                    taken = evidence_in(session.connection, identity).inbox_end()
+                    check_inbox(self.inbox, inbox_witness(self.witness_dir, identity.journal_id), taken)
                 witness = HostWitness(self.witness_dir, identity.journal_id, now=now, command=command)
                 undo.callback(witness.close)
                 worker = leases.enrol(session.connection, command=command, kind=kind, lease_s=self.lease_s)

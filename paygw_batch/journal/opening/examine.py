@@ -15,6 +15,7 @@ from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import (
     check_tables,
     end_of,
+    ends_beside,
     hash_at,
     identity_of,
     migrations,
@@ -35,11 +36,13 @@ class Found:
     end: Link
     names: tuple[EndpointIdentity, ...]
     """Every name by which it knows its endpoint."""
+    beside: tuple[tuple[int, str], ...]
+    """The ends of the chains beside the facts."""
 
     @property
     def seen(self) -> WitnessedHead:
-        """The newest fact, as a witness that has seen the whole journal records it."""
-        return WitnessedHead(self.identity.journal_id, self.end.seq, self.end.hash.hex())
+        """The ends of its chains, as a witness that has seen the whole journal records them."""
+        return WitnessedHead(self.identity.journal_id, self.end.seq, self.end.hash.hex(), self.beside)
 
 
 def check_place(path: Path) -> bool:
@@ -73,7 +76,8 @@ def look_at(
         if version == 0:
             return None
         identity = identity_of(connection)
-        found = Found(version, identity, end_of(connection), names_of(connection, identity))
+        names, beside = names_of(connection, identity), ends_beside(connection)
+        found = Found(version, identity, end_of(connection), names, beside)
         _check_endpoint(found, path, endpoint, is_any_name_fine=is_any_name_fine)
         if version == len(migrations()):
             check_tables(connection, path)
@@ -138,13 +142,9 @@ def check_home(connection: apsw.Connection, path: Path, found: Found, witness_di
 
 
 def hold(connection: apsw.Connection, found: Found, seen: WitnessedHead, witness: Path) -> None:
-    """Raise `JournalWentBack` unless the journal continues from `seen`, the newest fact of the witness at `witness`."""
+    """Raise `JournalWentBack` unless the journal continues from `seen`, which the witness at `witness` noted."""
     require_not_older(
-        seen,
-        witness,
-        journal_id=found.identity.journal_id,
-        seq=found.end.seq,
-        hash_at=lambda seq: hash_at(connection, seq).hex(),
+        seen, witness, found=found.seen, hash_at=lambda chain, number: hash_at(connection, number, chain).hex()
     )
 
 

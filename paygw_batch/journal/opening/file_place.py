@@ -22,24 +22,35 @@ from paygw_batch.errors import (
     JournalUnwritable,
 )
 from paygw_batch.files import read_regular, sync_directory, unfinished, write_whole
-from paygw_batch.journal.guards.location import canonical_path, check_directory, copied_path, make_directory
+from paygw_batch.journal.guards.location import (
+    canonical_path,
+    check_directory,
+    check_file,
+    copied_path,
+    make_directory,
+)
 from paygw_batch.journal.guards.lock import LockHolder, RunLock, journal_holder, lock_path
 from paygw_batch.journal.guards.witness import (
+    CHAINS_BESIDE,
+    NOTHING_BESIDE,
     Witness,
     WitnessedHead,
     make_witness,
     missing_journal,
+    note_evidence,
     read_witness,
     retire,
+    witness_failed,
     witness_path,
 )
 from paygw_batch.journal.opening.examine import Found, check_home, check_place, journal_exists, look_at
 from paygw_batch.journal.opening.place import JournalPlace
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside, journal_list_sentence
 from paygw_batch.journal.sqlite.connect import connect, leave_untouched, reason_of, unwritable
+from paygw_batch.journal.sqlite.inbox import check_inbox, inbox_path, inbox_witness
 from paygw_batch.journal.sqlite.outbox import FileOutbox
 from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.schema import migrate, migrations, names_of, note_name
+from paygw_batch.journal.sqlite.schema import ends_beside, identity_of, migrate, migrations, names_of, note_name
 from paygw_batch.journal.sqlite.tables import evidence_in
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Identity, Withdrawal
@@ -151,14 +162,16 @@ class FilePlace(JournalPlace):
         """Record a withdrawal durably (see `JournalPlace`).
 
         This is the only write made beside the process that holds the lock. It adds a line of evidence and touches no
-        fact and no row; SQLite orders it before or after the run's transaction that opens a batch. Raises `JournalHeld`
-        if that transaction takes too long, and `JournalUnwritable`.
+        fact and no row; SQLite orders it before or after the run's transaction that opens a batch. The witness knows it
+        before this returns. Raises `JournalHeld` if that transaction takes too long, and `JournalUnwritable`.
         """
         self.open_to_read(must_be_known=True).close()
         with closing(connect(self.path, write=True)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 evidence_in(connection).keep(withdrawal)
+                ((number, digest),) = ends_beside(connection, CHAINS_BESIDE[:1])
+                identity = identity_of(connection)
                 connection.execute("COMMIT")
             except apsw.BusyError:
                 raise JournalHeld(
@@ -167,13 +180,20 @@ class FilePlace(JournalPlace):
                 ) from None
             except apsw.Error as error:
                 raise JournalUnwritable(unwritable(self.path, reason_of(error))) from None
+        try:
+            # A run that moved here after that transaction notes what it finds, in a witness for this place.
+            for witness in {self.witness, witness_path(self.witness_dir, Path(identity.home))}:
+                if check_file(witness):
+                    note_evidence(witness, identity.journal_id, number, digest)
+        except OSError as error:
+            raise JournalUnwritable(unwritable(self.path, witness_failed(error))) from None
 
     def _is_there(self) -> bool:
         return self.path.parent.exists() and check_place(self.path)
 
     def _missing(self, seen: WitnessedHead | None) -> JournalError:
         """Return the error for a missing journal, naming the other journals of its endpoint."""
-        if seen is not None and seen.seq > 0:
+        if seen is not None and seen.has_history:
             return missing_journal(self.path, seen)
         remembered = [] if self.registry is None else self.registry.paying((self.endpoint,))
         others = [entry for entry in remembered if not entry.is_intended or Path(entry.path).exists()]
@@ -217,6 +237,8 @@ class FilePlace(JournalPlace):
             former = check_home(connection, path, found, self.witness_dir)
             if not _is_known(found, seen, self.witness_dir):
                 raise _not_adopted(path, found)
+            taken = evidence_in(connection).inbox_end()
+            check_inbox(inbox_path(path), inbox_witness(self.witness_dir, found.identity.journal_id), taken)
         check_directory(self.witness_dir)
         connection = connect(path, write=True)
         undo.callback(connection.close)
@@ -227,6 +249,9 @@ class FilePlace(JournalPlace):
             witness = Witness(self.witness, found.seen)
             undo.callback(witness.close)
             self._migrate(connection, found, now)
+            if (beside := ends_beside(connection)) != found.beside:
+                found = replace(found, beside=beside)
+                witness.note(found.seen)
             if self.registry is not None:
                 found = replace(found, names=names_of(connection, found.identity))
                 notes += _remember(self.registry, path, found, now)
@@ -235,9 +260,8 @@ class FilePlace(JournalPlace):
         except (apsw.Error, OSError) as error:
             leave_untouched(connection)
             raise JournalError(say("The journal {path} cannot be written: {error}.", path=path, error=error)) from None
-        journal_id, end = found.identity.journal_id, found.end
         return SqliteJournal(
-            connection, path, journal_id=journal_id, end=end, witness=witness, lock=lock, notes=tuple(notes)
+            connection, path, seen=found.seen, end=found.end, witness=witness, lock=lock, notes=tuple(notes)
         )
 
     def _migrate(self, connection: apsw.Connection, found: Found, now: str) -> None:
@@ -258,11 +282,11 @@ class FilePlace(JournalPlace):
         entry = Registered(identity.journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
         if registry is not None:
             registry.write(entry)
-        if seen is not None and seen.seq > 0:
+        if seen is not None and seen.has_history:
             if registry is not None and registry.entry(seen.journal_id) is None:
                 registry.write(self._lost(seen))
             retire(self.witness, seen)
-        make_witness(self.witness, WitnessedHead(identity.journal_id, 0, identity.start.hash.hex()))
+        make_witness(self.witness, WitnessedHead(identity.journal_id, 0, identity.start.hash.hex(), NOTHING_BESIDE))
         _make_file(self.path, identity, self.endpoint)
         if registry is not None:
             registry.write(replace(entry, is_intended=False))
@@ -270,7 +294,7 @@ class FilePlace(JournalPlace):
     def _check_alone(self, seen: WitnessedHead | None, beside: str | None) -> None:
         """Raise `JournalError` unless no other journal is known, or `beside` is the newest of them."""
         others = list(self.registry.paying((self.endpoint,))) if self.registry is not None else []
-        if seen is not None and seen.seq > 0 and seen.journal_id not in {entry.journal_id for entry in others}:
+        if seen is not None and seen.has_history and seen.journal_id not in {entry.journal_id for entry in others}:
             if not others and beside is None:
                 raise missing_journal(self.path, seen)
             others.insert(0, self._lost(seen))
@@ -338,7 +362,7 @@ def _settle_intentions(registry: JournalRegistry, witness_dir: Path) -> None:
         # all, a person has to adopt it first.
         witness = witness_path(witness_dir, path)
         seen = read_witness(witness)
-        if seen is not None and (seen.journal_id, seen.seq) == (entry.journal_id, 0):
+        if seen is not None and seen.journal_id == entry.journal_id and not seen.has_history:
             witness.unlink()
             sync_directory(witness_dir)
         registry.forget(entry)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from paygw_batch.journal.guards.witness import WitnessedHead
+from paygw_batch.journal.guards.witness import NOTHING_BESIDE, WitnessedHead
 from paygw_batch.journal.sqlite.connect import configure
 from paygw_batch.journal.sqlite.schema import migrate
 from paygw_batch.journal.sqlite.writer import SqliteJournal
@@ -30,7 +30,7 @@ def in_memory_journal(
     return SqliteJournal(
         connection,
         Path(_NAME),
-        journal_id=identity.journal_id,
+        seen=WitnessedHead(identity.journal_id, 0, identity.start.hash.hex(), NOTHING_BESIDE),
         end=identity.start,
         witness=_NoWitness(),
         lock=_NoLock(),

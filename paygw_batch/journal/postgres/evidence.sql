@@ -60,6 +60,11 @@ SELECT max(spooled) FROM evidence WHERE forgotten IS NOT NULL
 -- The journal's own notes of one kind, oldest first.
 SELECT content, taken_at FROM evidence WHERE finding = :finding AND forgotten IS NULL ORDER BY number
 
+-- name: notes_naming
+-- Those of them whose content holds a text.
+SELECT content, taken_at FROM evidence
+WHERE finding = :finding AND forgotten IS NULL AND strpos(content, :text) > 0 ORDER BY number
+
 -- name: evidence_naming
 -- The evidence of one source whose content holds a text, oldest first.
 SELECT content, taken_at FROM evidence WHERE source = :source AND strpos(content, :text) > 0 ORDER BY number

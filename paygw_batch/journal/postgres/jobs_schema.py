@@ -14,12 +14,12 @@ from paygw_batch.journal.port import JOBS_SCHEMA, TimetableJob
 from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch
 from paygw_batch.language import say
 
-_RESULTS = """CREATE TABLE paygw_result (job text PRIMARY KEY, host text NOT NULL, began_at timestamptz NOT NULL,
-    ended_at timestamptz NOT NULL, exit_code integer NOT NULL)"""
+_RESULTS = """CREATE TABLE paygw_result (job text PRIMARY KEY, host text, began_at timestamptz, ended_at timestamptz,
+    exit_code integer, missed_at timestamptz)"""
 _TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
 _TIMETABLE = f"""SELECT coalesce(r.job, j.queue_name), coalesce(j.status = 'doing', false), coalesce(j.attempts, 0),
         {_TIME.format("j.scheduled_at")}, r.host, {_TIME.format("r.began_at")}, {_TIME.format("r.ended_at")},
-        r.exit_code
+        r.exit_code, {_TIME.format("r.missed_at")}
     FROM {JOBS_SCHEMA}.paygw_result r FULL JOIN (
         SELECT DISTINCT ON (queue_name) queue_name, status, attempts, scheduled_at
         FROM {JOBS_SCHEMA}.procrastinate_jobs WHERE queue_name <> 'share' AND status IN ('todo', 'doing')

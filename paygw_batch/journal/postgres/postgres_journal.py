@@ -23,7 +23,7 @@ from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.forget import FingerprintKey
-from paygw_batch.journal.journal import Journal, WaitingInbox, key_is_elsewhere
+from paygw_batch.journal.journal import Journal, WaitingInbox
 from paygw_batch.journal.port import SharedRun
 from paygw_batch.journal.postgres.batch_rows import copy_batch
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
@@ -172,12 +172,6 @@ class PostgresJournal(PostgresReader, Journal):
 
     def _record_opening(self, number: int, at: str, opened: BatchOpened, digests: OpeningDigests) -> None:  # noqa: ARG002
         self.writer.record_of_batch(lambda end: opening_line(end, at, number, opened))
-
-    def _key_to_forget(self) -> bytes:
-        """Return the key of all hosts; once people were forgotten, the one that still recognises them."""
-        if self._key.read() is None and self._run("any_forgotten"):
-            raise key_is_elsewhere(self._key)
-        return self._key.make()
 
     @contextmanager
     def _forgetting(self, before: str) -> Iterator[None]:

@@ -23,6 +23,7 @@ SCHEMA = "paygw"
 MAX_CLOCK_SKEW_S = 30
 """How far the clock of this machine may be from the database's."""
 OLDEST_SERVER = 150_000
+_USUAL_PORT = "5432"
 IDLE_LIMIT = "5min"
 """How long a process may think inside of a transaction: a large batch is opened in one."""
 WORKER_IDLE_LIMIT = "5s"
@@ -56,10 +57,11 @@ class Server:
 
     @property
     def place(self) -> str:
-        """The address without a password, for people."""
+        """The address without a password, for people. The port is left out where it is the usual one."""
         about = conninfo.conninfo_to_dict(self.url)
-        host = about.get("host") or "localhost"
-        return f"{about.get('dbname') or about.get('user') or 'postgres'} on {host}"
+        host, port = about.get("host") or "localhost", str(about.get("port") or "")
+        name = about.get("dbname") or about.get("user") or "postgres"
+        return f"{name} on {host}" if port in {"", _USUAL_PORT} else f"{name} on {host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)

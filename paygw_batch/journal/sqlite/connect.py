@@ -241,7 +241,7 @@ def conflicting(message: str) -> Iterator[None]:
         raise InternalError(message) from None
 
 
-def unwritable(path: Path, reason: str) -> str:
+def unwritable(path: Path | str, reason: str) -> str:
     """Return the sentence saying that the journal can no longer be written."""
     return say(
         "The journal {path} can no longer be written ({reason}); nothing more was sent.", path=path, reason=reason

@@ -65,6 +65,11 @@ SELECT max(spooled) FROM evidence INDEXED BY evidence_forgotten WHERE forgotten 
 SELECT content, taken_at FROM evidence INDEXED BY evidence_by_finding
 WHERE finding = :finding AND forgotten IS NULL ORDER BY number
 
+-- name: notes_naming
+-- Those of them whose content holds a text.
+SELECT content, taken_at FROM evidence INDEXED BY evidence_by_finding
+WHERE finding = :finding AND forgotten IS NULL AND instr(content, :text) ORDER BY number
+
 -- name: evidence_naming
 -- The evidence of one source whose content holds a text, oldest first.
 SELECT content, taken_at FROM evidence WHERE source = :source AND instr(content, :text) ORDER BY number

@@ -16,6 +16,7 @@ import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError
+from paygw_batch.journal.guards.witness import CHAINS_BESIDE
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.values import Identity, Link, canonical
 from paygw_batch.language import say
@@ -118,15 +119,24 @@ def end_of(connection: apsw.Connection) -> Link:
     return Link(*found[0]) if found else identity_of(connection).start
 
 
-def hash_at(connection: apsw.Connection, seq: int) -> bytes:
-    """Return the hash of fact `seq`; for 0, the hash that the first fact links to."""
+def hash_at(connection: apsw.Connection, seq: int, chain: str = "fact") -> bytes:
+    """Return the hash of line `seq` of a chain; for fact 0, the hash that the first fact links to."""
     if seq == 0:
         return identity_of(connection).start.hash
-    found = fetch(connection, "SELECT hash FROM fact WHERE seq = ?", (seq,))
+    found = fetch(connection, f"SELECT hash FROM {chain} WHERE rowid = ?", (seq,))  # noqa: S608 - a table of ours
     if not found:
-        raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))
+        raise JournalCorrupt(_altered(seq, chain))
     digest: bytes = found[0][0]
     return digest
+
+
+def ends_beside(connection: apsw.Connection, chains: Sequence[str] = CHAINS_BESIDE) -> tuple[tuple[int, str], ...]:
+    """Return the ends of the chains beside the facts: the number of the last line (0: none), and its hash in hex."""
+    lines = (
+        fetch(connection, f"SELECT number, hash FROM {chain} ORDER BY number DESC LIMIT 1")  # noqa: S608 - as above
+        for chain in chains
+    )
+    return tuple((found[0][0], found[0][1].hex()) if found else (0, "-") for found in lines)
 
 
 def _tables(connection: apsw.Connection) -> frozenset[tuple[str, str]]:
@@ -174,13 +184,11 @@ def check_about(connection: apsw.Connection) -> None:
         for number, (found, *columns, digest) in enumerate(lines, start=1):
             before = _linked(before, number, columns)
             if found != number or digest != before:
-                raise JournalCorrupt(
-                    say(
-                        "Line {number} of table {table} was changed, or one before it is missing.",
-                        number=number,
-                        table=table,
-                    )
-                )
+                raise JournalCorrupt(_altered(number, table))
+
+
+def _altered(number: int, table: str) -> str:
+    return say("Line {number} of table {table} was changed, or one before it is missing.", number=number, table=table)
 
 
 def _add(connection: apsw.Connection, table: str, columns: Sequence[Any]) -> None:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -31,7 +32,7 @@ from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.guards.lock import WriteLock
-from paygw_batch.journal.guards.witness import HeadWitness, WitnessedHead
+from paygw_batch.journal.guards.witness import CHAINS_BESIDE, HeadWitness, WitnessedHead, witness_failed
 from paygw_batch.journal.journal import Journal
 from paygw_batch.journal.port import JournalThread
 from paygw_batch.journal.salts import new_salt
@@ -71,20 +72,19 @@ class SqliteJournal(SqliteReader, Journal):
         connection: apsw.Connection,
         path: Path,
         *,
-        journal_id: str,
+        seen: WitnessedHead,
         end: Link,
         witness: HeadWitness,
         lock: WriteLock,
         notes: tuple[str, ...],
     ) -> None:
         super().__init__(connection, path, notes)
-        self._journal_id = journal_id
+        self._seen = seen
         self._end = end
         self._witness = witness
         self._lock = lock
         self._process = os.getpid()
         self._failure: str | None = None
-        self._seen = end.seq
         self._took_in = False
         self._in_flight = IntendedRows()
 
@@ -241,14 +241,16 @@ class SqliteJournal(SqliteReader, Journal):
         with self._whole(self._end):
             self._begin()
             yield
-            self._commit()
+            ((number, digest),) = schema.ends_beside(self._connection, CHAINS_BESIDE[:1])
+            self._commit(self._seen.with_evidence(number, digest))
 
     def _begin(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
 
-    def _commit(self) -> None:
+    def _commit(self, seen: WitnessedHead | None = None) -> None:
+        """Commit; then the witness notes the end of the facts and, with `seen`, that of the evidence."""
         self._connection.execute("COMMIT")
-        self._tell_witness()
+        self._tell_witness(replace(seen or self._seen, seq=self._end.seq, hash=self._end.hash.hex()))
 
     @contextmanager
     def _whole(self, before: Link) -> Iterator[None]:
@@ -266,14 +268,14 @@ class SqliteJournal(SqliteReader, Journal):
                 self._give_up(say("a write was interrupted"))
             raise
 
-    def _tell_witness(self) -> None:
-        if self._end.seq == self._seen:
+    def _tell_witness(self, seen: WitnessedHead) -> None:
+        if seen == self._seen:
             return
         try:
-            self._witness.note(WitnessedHead(self._journal_id, self._end.seq, self._end.hash.hex()))
+            self._witness.note(seen)
         except OSError as error:
-            raise self._give_up(say("its witness: {reason}", reason=say(str(error.strerror)))) from None
-        self._seen = self._end.seq
+            raise self._give_up(witness_failed(error)) from None
+        self._seen = seen
 
     def _roll_back(self) -> None:
         """Discard the open transaction, unless SQLite already has. This writes nothing."""

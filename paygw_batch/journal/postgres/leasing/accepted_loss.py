@@ -23,6 +23,7 @@ from paygw_batch.core.lifecycle import Basis, Concluded, Intended, Interrupted, 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import InternalError, JournalHeld, WitnessDamaged
+from paygw_batch.journal.facts.evidence_chain import EvidenceEnd
 from paygw_batch.journal.guards.witness import read_witness
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.host_witness import has_commit, newest_commit, witness_files
@@ -313,6 +314,9 @@ class NoWitness:
     """Replaces the witness of a command that accepts a loss: it sends nothing, and does not touch the witness."""
 
     def note(self, segment: int, end: Link, noted: Sequence[Noted] = ()) -> None:
+        """Note nothing."""
+
+    def note_evidence(self, end: EvidenceEnd) -> None:
         """Note nothing."""
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ The facts of a run go to the chains of its chunks, one call for each group. Peop
 chain of the desk, in transactions of several statements.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
@@ -36,6 +37,7 @@ from paygw_batch.journal.postgres.leasing.fact_commit import (
     stage_of_batch,
 )
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
+from paygw_batch.journal.postgres.leasing.host_witness import evidence_written
 from paygw_batch.journal.postgres.leasing.intent_log import Noted
 from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases, Lease
 from paygw_batch.journal.postgres.session import Row, fetch, limited, reason_of_failure
@@ -48,6 +50,9 @@ CloseChunk = Callable[..., None]
 """Closes a lease on a connection, in one transaction. Keyword arguments: `chunk`, `segment`, `worker`."""
 
 _MAX_TRIES = 5
+_MAX_DEADLOCKS = 10
+_AFTER_DEADLOCK_S = 0.02
+"""The pause before the first try after a deadlock; it grows with each. The server took a second to find it."""
 _MINE = "SELECT hold_segment(%s, %s, %s)"
 
 
@@ -199,6 +204,7 @@ class ChainWriter:
             if fetch(connection, _MINE, (desk.segment, before.seq, before.hash)) != [(True,)]:
                 raise _taken_over()  # noqa: TRY301 - the transaction is rolled back on the way out
             yield connection
+            evidence = evidence_written(connection)
             self._commit_desk(desk, before)
         except BaseException as error:
             self._roll_back()
@@ -210,6 +216,8 @@ class ChainWriter:
             self._known.clear()
         if desk.end.seq != before.seq:
             self._guarded.tell_witness({desk.segment: desk.end})
+        if evidence is not None:
+            self._guarded.tell_evidence(evidence)
 
     def not_before(self, at: str) -> None:
         """Give no fact of the desk a time before `at`."""
@@ -296,12 +304,15 @@ class ChainWriter:
         unknown = numbers - self._known.keys()
         self._known.update(self._guarded.again(lambda: load_instructions(self._guarded.connection, unknown)))
         staged = stage_facts(entries, self._lease_of, {number: self._known[number] for number in numbers})
+        deadlocks = 0
         while True:
             since_s = self._heartbeat.now_s()
             try:
                 fate = self._called(staged)
             except psycopg.errors.Error as error:
-                if error.sqlstate == DEADLOCK:  # all of it was undone
+                if error.sqlstate == DEADLOCK and deadlocks < _MAX_DEADLOCKS:  # all of it was undone
+                    deadlocks += 1
+                    time.sleep(_AFTER_DEADLOCK_S * deadlocks)
                     continue
                 if error.sqlstate != FENCED:
                     return self._refused(error, entries)

@@ -11,6 +11,8 @@ import psycopg
 from psycopg import Connection
 
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable, RollCallOpen
+from paygw_batch.journal.facts.evidence_chain import EvidenceEnd
+from paygw_batch.journal.guards.witness import witness_failed
 from paygw_batch.journal.postgres.leasing.host_witness import CommitWitness
 from paygw_batch.journal.postgres.leasing.intent_log import Noted
 from paygw_batch.journal.postgres.leasing.roll_call import RollCall
@@ -137,7 +139,14 @@ class GuardedSession:
         try:
             self._witness.note(segment, end, noted)
         except OSError as error:
-            raise self.give_up(say("its witness: {reason}", reason=say(str(error.strerror)))) from None
+            raise self.give_up(witness_failed(error)) from None
+
+    def tell_evidence(self, end: EvidenceEnd) -> None:
+        """Note the end of the evidence that a commit wrote."""
+        try:
+            self._witness.note_evidence(end)
+        except OSError as error:
+            raise self.give_up(witness_failed(error)) from None
 
     def tell_unsent(self, noted: Sequence[Noted]) -> None:
         """Note attempts of which nothing left. The newest commit stays the same."""

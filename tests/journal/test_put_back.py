@@ -1,0 +1,301 @@
+"""A copy of a journal from between any two writes is found when it is put back, whatever was recorded since."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
+from paygw_batch.core.lifecycle import Resolution
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import DocumentWithdrawn, InboxUnwritable, JournalUnwritable, JournalWentBack
+from paygw_batch.journal.facts.evidence_chain import withdrawal_of
+from paygw_batch.journal.guards import witness as guard
+from paygw_batch.journal.guards.witness import read_witness, witness_path
+from paygw_batch.journal.kept_notification import Notification, encode_notification
+from paygw_batch.journal.opening.adopt import Adoption
+from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path, inbox_witness
+from paygw_batch.journal.sqlite.reader import SqliteReader
+from paygw_batch.journal.sqlite.writer import SqliteJournal
+from paygw_batch.journal.values import CarriedOut, ClockSeen, Withdrawal
+from tests.journal.journal_rows import (
+    AT,
+    all_due,
+    file_place,
+    intent,
+    journal_path,
+    make_at,
+    open_at,
+    open_sheet,
+    outcome_of,
+    read_at,
+    resolved,
+)
+
+WORDS = {"approved": OutcomeKind.PAID}
+OTHER_NAME = EndpointIdentity.of("gateway2.example", "1234", "merchant")
+Write = Callable[[SqliteJournal], object]
+
+
+def withdrawal(sha256: str) -> Withdrawal:
+    return Withdrawal(sha256, "cleo", "{}", AT)
+
+
+def said(order_id: str) -> Evidence:
+    claim = Claim(order_id, "1500.50", "KES", "approved", "ref", Proof.PROVEN)
+    return Evidence(EvidenceSource.NOTIFICATION, claim, f"{order_id} is paid")
+
+
+def send_first(journal: SqliteJournal) -> None:
+    journal.append([intent(all_due(journal, 1)[0])])
+
+
+WRITES: dict[str, Write] = {
+    "a batch": open_sheet,
+    "a hold without a fact": lambda journal: journal.record_evidence([said("ORD-2")], WORDS, at=AT),
+    "a withdrawal by the run": lambda journal: journal.withdraw(withdrawal("1" * 64)),
+    "an unknown order": lambda journal: journal.record_evidence([said("nobody")], WORDS, at=AT),
+    "an intent": send_first,
+    "an answer": lambda journal: journal.append([outcome_of(2, 1, OutcomeKind.REJECTED)]),
+    "a clock": lambda journal: journal.settle([], note=ClockSeen(AT, AT, 3)),
+    "a statement": lambda journal: journal.settle([], note=CarriedOut("b1", "s.csv", "2" * 64, "amina", AT)),
+    "an order": lambda journal: journal.settle([], order=SignedOrder("b1", "{}", "", "3" * 64)),
+    "a person's word": lambda journal: journal.settle([resolved(1, 0, Resolution.PAID)]),
+}
+"""What a run writes, one transaction each."""
+
+
+def withdraw_beside(place: Path, sha256: str) -> None:
+    file_place(place).withdraw(withdrawal(sha256))
+
+
+def copied(place: Path, name: str) -> Path:
+    """Copy the journal as it is, while whoever writes has it open."""
+    path = journal_path(place)
+    kept = place / "copies" / name
+    kept.mkdir(parents=True)
+    for file in path.parent.glob(f"{path.name}*"):
+        if not file.name.endswith((".lock", "-shm")):
+            shutil.copy(file, kept)
+    return kept
+
+
+def put_back(place: Path, copy: Path) -> None:
+    path = journal_path(place)
+    for ending in ("", "-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+    for file in copy.iterdir():
+        shutil.copy(file, path.parent)
+        (path.parent / file.name).chmod(0o600)
+
+
+def written(place: Path) -> Iterator[Path]:
+    """Make every write there is, and yield a copy of the journal after each."""
+    make_at(place)
+    yield copied(place, "made")
+    withdraw_beside(place, "4" * 64)
+    yield copied(place, "withdrawn before any run")
+    with closing(open_at(place)) as journal:
+        for name, write in WRITES.items():
+            write(journal)
+            yield copied(place, name)
+        withdraw_beside(place, "5" * 64)
+        yield copied(place, "withdrawn beside the run")
+    with closing(Adoption(file_place(place, endpoint=OTHER_NAME), beside=None)) as adoption:
+        adoption.carry_out("ada")
+    yield copied(place, "adopted under another name")
+
+
+def is_refused(open_it: Callable[[Path], SqliteReader], place: Path) -> bool:
+    try:
+        open_it(place).close()
+    except JournalWentBack:
+        return True
+    return False
+
+
+def test_a_copy_from_between_any_two_writes_is_refused(place: Path) -> None:
+    copies, taken = list(written(place)), []
+    for copy in reversed(copies[:-1]):
+        put_back(place, copy)
+        openings = (partial(open_at, makes=False), read_at)
+        taken += [copy.name for open_it in openings if not is_refused(open_it, place)]
+    assert taken == []
+    put_back(place, copies[-1])
+    with closing(open_at(place)) as journal:
+        journal.verify()
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_withdrawal_is_witnessed_wherever_the_journal_stands(place: Path, is_moved: bool) -> None:
+    open_at(place).close()
+    path = journal_path(place)
+    before = copied(place, "before")
+    if is_moved:  # no run has opened it there
+        path = path.rename(path.with_name("kept.sqlite3"))
+    file_place(place, path).withdraw(withdrawal("1" * 64))
+    path.unlink()
+    shutil.copy(before / journal_path(place).name, path)
+    with pytest.raises(JournalWentBack):
+        file_place(place, path).open_to_write("a test")
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+@pytest.mark.parametrize("failure", [Killed(), OSError(5, "Input/output error")])
+def test_a_withdrawal_cut_off_before_its_witness_leaves_a_good_journal(
+    place: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    open_at(place).close()
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    with monkeypatch.context() as cut:
+        cut.setattr(guard, "_note_later", fail)
+        with pytest.raises(Killed if isinstance(failure, Killed) else JournalUnwritable):
+            withdraw_beside(place, "1" * 64)
+    with closing(read_at(place)) as journal:
+        assert [one.sha256 for one in journal.withdrawals()] == ["1" * 64]
+    copy = copied(place, "withdrawn once")
+    withdraw_beside(place, "1" * 64)  # the command is repeated
+    put_back(place, copy)
+    with pytest.raises(JournalWentBack):
+        open_at(place)
+
+
+def test_a_run_brings_up_a_witness_that_lacks_a_withdrawal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_at(place).close()
+    before = copied(place, "before")
+    with monkeypatch.context() as cut:
+        cut.setattr("paygw_batch.journal.opening.file_place.note_evidence", lambda *_: None)
+        withdraw_beside(place, "1" * 64)
+    open_at(place).close()
+    put_back(place, before)
+    with pytest.raises(JournalWentBack):
+        open_at(place)
+
+
+def test_a_withdrawal_is_looked_up_without_reading_the_others(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def reading(content: str, at: str) -> Withdrawal:
+        read.append(content)
+        return withdrawal_of(content, at)
+
+    monkeypatch.setattr("paygw_batch.journal.evidence_log.withdrawal_of", reading)
+    with closing(open_at(place)) as journal:
+        for digit in "123":
+            journal.withdraw(withdrawal(digit * 64))
+        journal.settle([], order=SignedOrder("b1", "{}", "", "4" * 64))
+        with pytest.raises(DocumentWithdrawn):
+            journal.settle([], order=SignedOrder("b1", "{}", "", "2" * 64))
+    assert len(read) == 1
+
+
+def test_a_late_note_takes_nothing_back(place: Path) -> None:
+    """Two withdrawals are recorded one after the other; the process of the first is the last to reach the witness."""
+    open_at(place).close()
+    path = witness_path(place / "witness", journal_path(place))
+    before = read_witness(path)
+    assert before is not None
+    for number in (2, 1, 3, 2):
+        guard.note_evidence(path, before.journal_id, number, f"{number}" * 64)
+    seen = read_witness(path)
+    assert seen is not None
+    assert (seen.beside[0], seen.seq) == ((3, "3" * 64), before.seq)
+
+
+def test_a_torn_note_beside_a_run_leaves_the_one_before(place: Path) -> None:
+    open_at(place).close()
+    path = witness_path(place / "witness", journal_path(place))
+    for digit in "12":
+        withdraw_beside(place, digit * 64)
+    content = path.read_bytes()
+    torn = content[:12288] + os.urandom(100) + content[12388:]
+    path.write_bytes(torn)
+    seen = read_witness(path)
+    assert seen is not None
+    assert seen.beside[0][0] == 1
+    open_at(place).close()
+
+
+def listening(place: Path) -> Inbox:
+    with closing(read_at(place)) as journal:
+        head = journal.head()
+    witness = inbox_witness(place / "witness", head.journal_id)
+    return Inbox(inbox_path(journal_path(place)), taken=head.inbox, now=AT, witness=witness)
+
+
+def copied_inbox(place: Path, name: str) -> Path:
+    kept = place / "copies" / name
+    kept.mkdir(parents=True)
+    for file in journal_path(place).parent.glob("*.inbox*"):
+        if not file.name.endswith((".lock", "-shm")):
+            shutil.copy(file, kept)
+    return kept
+
+
+def put_inbox_back(place: Path, copy: Path) -> None:
+    for file in journal_path(place).parent.glob("*.inbox*"):
+        file.unlink()
+    for file in copy.iterdir():
+        shutil.copy(file, journal_path(place).parent)
+        (journal_path(place).parent / file.name).chmod(0o600)
+
+
+def notification() -> str:
+    claim = Claim("ORD-2", "1500.50", "KES", "approved", "ref", Proof.PROVEN)
+    return encode_notification(Notification(AT, "POST", "", "", b"", 0, "", claim))
+
+
+def test_an_inbox_that_lacks_what_was_acknowledged_is_refused(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+    none = copied_inbox(place, "none")
+    with closing(listening(place)) as inbox:
+        empty = copied_inbox(place, "empty")
+        inbox.append([notification()])
+        whole = copied_inbox(place, "whole")
+    for copy in (none, empty):
+        put_inbox_back(place, copy)
+        for open_it in (open_at, listening):
+            with pytest.raises(JournalWentBack):
+                open_it(place)
+    put_inbox_back(place, whole)
+    with closing(open_at(place)) as journal:
+        journal.drain_inbox(WORDS, at=AT)
+        assert journal.holds(1)
+    put_inbox_back(place, none)  # all that was in it is recorded
+    listening(place).close()
+    open_at(place).close()
+
+
+def test_a_notification_is_not_acknowledged_before_its_witness(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_at(place).close()
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with closing(listening(place)) as inbox, monkeypatch.context() as cut:
+        cut.setattr(guard.Witness, "note", fail)
+        with pytest.raises(InboxUnwritable):
+            inbox.append([notification()])
+    with closing(listening(place)) as inbox:
+        assert inbox.append([notification()]) == 2
+
+
+def test_a_journal_with_a_withdrawal_alone_is_not_replaced_in_silence(place: Path) -> None:
+    open_at(place).close()
+    withdraw_beside(place, "1" * 64)
+    for file in journal_path(place).parent.iterdir():
+        file.unlink()
+    with pytest.raises(JournalWentBack):
+        open_at(place, makes=False)
