@@ -7,7 +7,7 @@ names in `__all__` is public. docs/python-api.md shows how it is used.
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -285,6 +285,7 @@ class Payouts:
         amend: bool = False,
         strict: bool = False,
         repeats_meant: bool = False,
+        new_payees: Iterable[str] = (),
         expected: ControlTotals | None = None,
         plan: Path | str | None = None,
         by: str | None = None,
@@ -294,7 +295,8 @@ class Payouts:
         """Return a run that starts the sheet's batch, or continues it, once it is entered.
 
         A frame needs a `name`, the file name that its sheet would have. `expected` are the control totals of the sheet.
-        `repeats_meant` allows a repeat of a recent batch under other ids. `plan` is the approved plan, if required.
+        `repeats_meant` allows a repeat of a recent batch under other ids, or of a payee; `new_payees` names the people
+        who are new under a reference that was used before. `plan` is the approved plan, if required.
         `worksheet` and `encoding` answer a file's open questions. `by` is the person who decides, besides the login.
         `wait` waits for another run that holds the journal. `stop_on` names signals that stop the run.
 
@@ -304,14 +306,9 @@ class Payouts:
         path, answers = _path_of(sheet, name), SheetAnswers(reference, worksheet, encoding)
         given = _given(sheet)
         plan_file = None if plan is None else _named(plan, "plan")
-        options = SheetOptions(
-            skip_invalid=skip_invalid,
-            amend=amend,
-            strict=strict,
-            repeats_meant=repeats_meant,
-            is_plan_named=plan is not None,
-            sent_by=SentBy.WORKERS_IF_ANY,
-        )
+        chosen = SheetOptions(skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant)
+        named = plan is not None
+        options = replace(chosen, new_payees=tuple(new_payees), is_plan_named=named, sent_by=SentBy.WORKERS_IF_ANY)
 
         def work(parts: RunHandle) -> Result:
             require_complete(self._settings, self._rules, set())
@@ -435,13 +432,15 @@ class Payouts:
         amend: bool = False,
         strict: bool = False,
         repeats_meant: bool = False,
+        new_payees: Iterable[str] = (),
     ) -> Planned | Refused:
         """Write the plan of a sheet to `out`, signed by its maker's `key`, for others to approve. Nothing is sent."""
         path, file, policy = _path_of(sheet, name), _named(out, "out"), required_policy(self._settings)
         maker = approval_key_at(_named(key, "key"), passphrase, os.environ.get(MODULE))
         known_maker(maker.public, policy, say("No plan was made."))
         validated = self._read(_given(sheet), path, SheetAnswers(reference, worksheet, encoding))
-        options = SheetOptions(skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant)
+        chosen = SheetOptions(skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant)
+        options = replace(chosen, new_payees=tuple(new_payees))
         asked = Submission(validated, path, file, "", options)
         OutputGuard(self._settings, self._config).check(
             RequestedOutput("out", file, OutputKind.PLAN), inputs={"the sheet": path, "a key": Path(key)}
@@ -561,8 +560,8 @@ def _finished(found: Standings, warnings: pl.DataFrame, notes: tuple[str, ...]) 
 
 def _refused(refused: RefusedSheet) -> Refused:
     defects, warnings = refused.plan.validated.defects, refused.plan.warnings
-    if refused.repeat is not None:
-        return Refused(refused.repeat.message, defects, warnings)
+    if refused.question is not None:
+        return Refused(refused.question.message, defects, warnings)
     message = say_count(
         defects["row"].n_unique(),
         "{count:,} of {rows} has defects. Nothing was sent.",

@@ -32,7 +32,7 @@ class PaygwError(Exception):
 
     exit_code: ClassVar[int] = 1
     default_hint: ClassVar[str] = ""
-    code: ClassVar[str] = ""
+    code: str = ""
     """The stable code of the defect, if it is one of a whole sheet."""
     for_terminal: ClassVar[bool] = False
     """Whether its hints name commands, files or settings: the pages of the console show none of them."""
@@ -138,10 +138,15 @@ class ReferenceLookAlike(SheetError):
     code = "client_orderid.look_alike"
 
 
-class SheetRepeatsBatch(SheetError):
-    """The sheet repeats a batch under other order ids, and no one has confirmed it; nothing was sent."""
+class OpenSheetQuestion(SheetError):
+    """The sheet leaves a question that only a person can answer, and no one has; nothing was sent.
 
-    code = "sheet.repeats_a_batch"
+    `code` says which: `sheet.repeats_a_batch`, `payee.twice`, `reference.used`.
+    """
+
+    def __init__(self, code: str, message: str, *, hint: str, option: str) -> None:
+        super().__init__(message, hint=hint, option=option)
+        self.code = code
 
 
 class ApprovalError(PaygwError):

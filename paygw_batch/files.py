@@ -37,18 +37,21 @@ class ProtectedFile:
     """A file that no output may overwrite, with its name in words (`the sheet`).
 
     `has_neighbours`: neither may a file beside it whose name goes on from its own (`-wal`, `.lock`). `is_directory`:
-    neither may any file in it.
+    neither may any file in it, except those in `but_for`.
     """
 
     what: str
     path: Path
     has_neighbours: bool = False
     is_directory: bool = False
+    but_for: Sequence[Path] = ()
 
     def is_hit_by(self, path: Path) -> bool:
         """Return whether writing `path` would write this file, under any name, link or spelling."""
         if self.is_directory:
-            return any(_is_same(parent, self.path) for parent in _resolved(path).parents)
+            place = _resolved(path)  # a link with an excepted name leads to a file that is not excepted
+            is_excepted = any(place == _resolved(one.parent) / one.name for one in self.but_for)
+            return not is_excepted and any(_is_same(parent, self.path) for parent in place.parents)
         if _is_same(path, self.path):
             return True
         mine, its = _resolved(self.path), _resolved(path)

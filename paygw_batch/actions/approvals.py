@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -114,6 +114,7 @@ def require_approval(
         return NOT_ASKED_FOR
     content, _ = content_and_people(
         planned.validated,
+        planned.sent_before,
         amended=len(planned.amendments),
         endpoint=settings.endpoint(),
         journal_id=journal.head().journal_id,
@@ -128,6 +129,7 @@ def require_approval(
             require_same_content(named, content)
             signatures_of(named, policy, now())
             require_true(named)
+            return replace(NOT_ASKED_FOR, answered=tuple(named.answered))
         return NOT_ASKED_FOR
     document = best_plan(settings, content, file, policy, now(), withdrawn=dead)
     if document is None:

@@ -7,7 +7,7 @@ table. Pages read only these, never the sheet itself.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +18,10 @@ from paygw_batch.actions.payout_folder import (
     FOUND,
     HEADINGS,
     ROWS,
+    AskedQuestion,
     CheckedSheet,
     FoundKind,
     PayoutFolder,
-    RepeatedPayout,
     UnreadableSheet,
 )
 from paygw_batch.actions.plan_document import Conversation, Prepared, SheetOptions, Submission, draft_plan, plan_sheet
@@ -34,7 +34,8 @@ from paygw_batch.journal import JournalReader
 from paygw_batch.language import say
 from paygw_batch.run.approval import MEANT, MENDED, PlanFinding
 from paygw_batch.run.approval_keys import PublicKey
-from paygw_batch.run.compare_sheet import ComparisonMemory
+from paygw_batch.run.compare_sheet import ComparisonMemory, without_rows
+from paygw_batch.run.open_questions import QUESTION_CODES
 from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
@@ -194,13 +195,13 @@ def _planned(
     sheet.frame.write_parquet(folder.path / ROWS)
     left_out = {one.row for one in mending.left_out}
     to_mend = found.filter(pl.col("is_defect") & ~pl.col("row").is_in(list(left_out)))
-    is_meant = plan.repeat is None or plan.is_meant(uploaded.repeats_meant)
+    left = plan.unanswered(answered=uploaded.answered)
     wrong_totals = differences(uploaded.stated, plan.validated.totals)
     has_new_rows = plan.existing is None and plan.known_rows < plan.validated.payable
-    is_ready = to_mend.is_empty() and is_meant and has_new_rows and not wrong_totals
+    is_ready = to_mend.is_empty() and not left and has_new_rows and not wrong_totals
     if is_ready and maker is not None:
         require_complete(settings, rules, set(plan.validated.counts.filter("valid")["country"]))
-        options = replace(asked.options, repeats_meant=True)
+        options = replace(asked.options, answered=tuple(uploaded.answered))
         meant = replace(asked, options=options, corrections=partial(corrections_of, settings, mending))
         drafted = draft_plan(meant, settings, rules, journal, Conversation(), maker, against=None)
         if isinstance(drafted, Prepared):
@@ -216,14 +217,18 @@ def _planned(
         rows_to_mend=to_mend["row"].n_unique(),
         is_ready=is_ready,
         is_drafted=is_ready and maker is not None,
-        repeat=None if plan.repeat is None else RepeatedPayout(**asdict(plan.repeat)),
-        is_meant=is_meant,
+        questions=[
+            AskedQuestion(one.key, one.message, [person[-1] for person in one.people], one.question, one not in left)
+            for one in plan.questions
+        ],
         left_out=sorted(left_out),
         mended=[(edit.row, edit.column) for edit in mending.edits],
         kinds=[*_kinds(to_mend, names), *_kinds(found.filter(~pl.col("is_defect") & (pl.col("row") > 0)), names)],
         wrong_totals=wrong_totals,
         totals=_totals(plan, minor_units_of(rules)),
-        of_sheet=found.filter((pl.col("row") == 0) & ~pl.col("is_defect"))["message"].to_list(),
+        of_sheet=found.filter((pl.col("row") == 0) & ~pl.col("is_defect") & ~pl.col("code").is_in(QUESTION_CODES))[
+            "message"
+        ].to_list(),
         notes=list(sheet.notes),
         columns=sheet.frame.columns[1:],
         headings={name: heading or name for name, heading in sheet.headers.items()},
@@ -262,11 +267,17 @@ def _meaning(code: str, names: Mapping[str, str], *, is_defect: bool) -> tuple[s
 
 
 def _totals(plan: Plan, minor_units: Mapping[str, int]) -> Sequence[tuple[str, int, str]]:
-    """Return currency, number of rows and sum of the payable rows."""
-    sums = plan.validated.counts.filter("valid").group_by("currency").agg(pl.col("count").sum(), pl.col("sum").sum())
+    """Return currency, number of rows and sum of the rows that would be sent."""
+    sent = [one.row for one in plan.sent_before]
+    sums: dict[str, tuple[int, int]] = {}
+    for part in plan.validated.parts():
+        leaving = without_rows(part.instructions, sent).group_by("currency").agg(pl.len(), pl.col("minor").sum())
+        for currency, rows, minor in leaving.iter_rows():
+            before = sums.get(currency, (0, 0))
+            sums[currency] = before[0] + rows, before[1] + minor
     return [
-        (currency, rows, from_minor(int(amount.scaleb(minor_units[currency])), minor_units=minor_units[currency]))
-        for currency, rows, amount in sums.sort("currency").iter_rows()
+        (currency, rows, from_minor(minor, minor_units=minor_units[currency]))
+        for currency, (rows, minor) in sorted(sums.items())
     ]
 
 

@@ -91,7 +91,7 @@ def plan_notices(settings: Settings, document: PlanDocument, path: str = "") -> 
     told = {
         "sheet": _plain(content.sheet),
         "batch": content.batch,
-        "rows": content.rows - content.invalid,
+        "rows": content.rows,
         "totals": content.totals,
         "maker": signatures_of(document, policy, utc_now()).maker.name,
         "needed": policy.needed,

@@ -43,9 +43,9 @@ ROWS = "rows.parquet"
 class UploadedSheet:
     """A sheet as it was uploaded: by whom, when, and how to read it.
 
-    `repeats_meant` is the batch that its maker meant to repeat. `sent_back` says who sent the plan back and why; empty
-    if nobody did. `stated_rows` and `stated_sums` are the control totals that the maker typed, and `title` the maker's
-    name for the payout. `look_again` are row numbers left out of an earlier file that are other rows in this one.
+    `answered` has the keys of the questions that its maker answered. `sent_back` says who sent the plan back and why;
+    empty if nobody did. `stated_rows` and `stated_sums` are the control totals that the maker typed, and `title` the
+    maker's name for the payout. `look_again` are row numbers left out of an earlier file that are other rows in this.
     """
 
     name: str
@@ -54,7 +54,7 @@ class UploadedSheet:
     worksheet: str | None = None
     reference: str | None = None
     encoding: str | None = None
-    repeats_meant: str = ""
+    answered: Sequence[str] = ()
     sent_back: str = ""
     stated_rows: int | None = None
     stated_sums: Mapping[str, str] = field(default_factory=dict)
@@ -90,14 +90,14 @@ class FoundKind:
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatedPayout:
-    """The batch that a sheet repeats under other order ids, and how many of its `of_rows` rows do so."""
+class AskedQuestion:
+    """A question about a sheet that its maker has to answer (`OpenQuestion`), in sentences: one for each person."""
 
-    batch: str
-    sheet_name: str
-    opened_at: str
-    rows: int
-    of_rows: int
+    key: str
+    message: str
+    people: Sequence[str]
+    question: str
+    is_answered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,7 @@ class CheckedSheet:
     is_ready: bool
     """Whether its plan can be signed once it `is_drafted`, which takes a check of the whole file."""
     is_drafted: bool
-    repeat: RepeatedPayout | None
-    is_meant: bool
-    """Whether its maker meant to repeat that batch; True if it repeats none."""
+    questions: Sequence[AskedQuestion]
     left_out: Sequence[int]
     mended: Sequence[tuple[int, str]]
     """Row and column of each corrected cell."""
@@ -301,9 +299,12 @@ class PayoutFolder(NamedFolder):
         guesses = [GuessedHeading(**one) for one in found.pop("guesses")]
         if "message" in found:
             return UnreadableSheet(guesses=guesses, **found)
-        kinds, repeat = [FoundKind(**one) for one in found.pop("kinds")], found.pop("repeat")
+        kinds, questions = found.pop("kinds"), found.pop("questions")
         return CheckedSheet(
-            guesses=guesses, kinds=kinds, repeat=None if repeat is None else RepeatedPayout(**repeat), **found
+            guesses=guesses,
+            kinds=[FoundKind(**one) for one in kinds],
+            questions=[AskedQuestion(**one) for one in questions],
+            **found,
         )
 
     def write_checked(self, found: CheckedSheet | UnreadableSheet) -> None:

@@ -14,7 +14,7 @@ from paygw_batch.clock import utc_now
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import INVALID, STATES, shown_state
 from paygw_batch.countries.rules import Rules
-from paygw_batch.errors import ApprovalError, SheetRepeatsBatch, UsageError
+from paygw_batch.errors import ApprovalError, OpenSheetQuestion, UsageError
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import language, languages, say, speaking
 from paygw_batch.report.changes import Change, Comparison, compare_with_past
@@ -25,6 +25,7 @@ from paygw_batch.run.approval import (
     FIRST_RUN,
     KNOWN_SINCE,
     READ_AS,
+    SENT_BEFORE,
     Content,
     PlanDocument,
     PlanFinding,
@@ -36,6 +37,7 @@ from paygw_batch.run.approval import (
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.compare_sheet import ComparisonMemory
 from paygw_batch.run.forget_order import require_remembered
+from paygw_batch.run.open_questions import paid_lines
 from paygw_batch.run.signed_document import signed
 from paygw_batch.run.submit import Plan, plan_submission
 from paygw_batch.settings.configuration import Settings
@@ -61,15 +63,18 @@ class SentBy(Enum):
 class SheetOptions:
     """A person's choices for a sheet, by name.
 
-    `repeats_meant`: the sheet is meant to repeat a batch. `first` limits the number of due rows sent (None: all).
-    `is_plan_named`: a person named the plan, and nothing may be paid without it. `urgent`: workers leave other batches
-    for this one.
+    `repeats_meant`: the sheet is meant to repeat a batch, or payees. `new_payees`: the names of people who are new in a
+    payment run whose reference was used before. `answered` has the keys of answered questions. `first` limits the
+    number of due rows sent (None: all). `is_plan_named`: a person named the plan, and nothing may be paid without it.
+    `urgent`: workers leave other batches for this one.
     """
 
     skip_invalid: bool = False
     amend: bool = False
     strict: bool = False
     repeats_meant: bool = False
+    new_payees: tuple[str, ...] = ()
+    answered: tuple[str, ...] = ()
     first: int | None = None
     sent_by: SentBy = SentBy.THIS_PROCESS
     is_plan_named: bool = False
@@ -112,14 +117,14 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class RefusedSheet:
-    """A sheet that was not sent at all, for its defects or because it repeats a batch (`repeat`).
+    """A sheet that was not sent at all, for its defects or because nobody answered the `question` that it leaves.
 
     `states` counts its rows; those known to the journal keep their state.
     """
 
     plan: Plan
     states: Mapping[str, int]
-    repeat: SheetRepeatsBatch | None = None
+    question: OpenSheetQuestion | None = None
 
 
 def plan_sheet(
@@ -178,18 +183,22 @@ def refused_for_defects(asked: Submission, plan: Plan, journal: JournalReader) -
     return RefusedSheet(plan, _states_of(plan, journal))
 
 
-def refused_as_repeat(
-    asked: Submission, plan: Plan, journal: JournalReader, conversation: Conversation, *, approved: str = ""
+def refused_for_questions(
+    asked: Submission, plan: Plan, journal: JournalReader, conversation: Conversation, *, approved: Sequence[str] = ()
 ) -> RefusedSheet | None:
-    """Return the refusal of a sheet that repeats a batch; None if it repeats none, or a person meant it to.
+    """Return the refusal of a sheet that leaves a question; None if it leaves none, or a person answers them all.
 
-    `approved` is the batch that the approved plan says it repeats.
+    `approved` has the keys of the questions that the approved plan answers.
     """
-    if plan.repeat is None or asked.options.repeats_meant or plan.is_meant(approved):
-        return None
-    if conversation.confirm(plan.repeat.question):
-        return None
-    return RefusedSheet(plan, _states_of(plan, journal), plan.repeat.refusal())
+    options = asked.options
+    for question in plan.unanswered(
+        repeats_meant=options.repeats_meant,
+        new_payees=options.new_payees,
+        answered=(*options.answered, *approved),
+    ):
+        if not (question.question and conversation.confirm(question.question)):
+            return RefusedSheet(plan, _states_of(plan, journal), question.refusal())
+    return None
 
 
 def _states_of(plan: Plan, journal: JournalReader) -> dict[str, int]:
@@ -250,7 +259,7 @@ def draft_plan(
     conversation.show(plan)
     if (refused := refused_for_defects(asked, plan, journal)) is not None:
         return refused
-    if (refused := refused_as_repeat(asked, plan, journal, conversation)) is not None:
+    if (refused := refused_for_questions(asked, plan, journal, conversation)) is not None:
         return refused
     beside = "" if against is None else find_batch(journal, against).batch
     findings = plan_findings(
@@ -258,7 +267,13 @@ def draft_plan(
     )
     content, people = planned_content(plan, settings, rules, journal)
     document = unsigned_plan(
-        content, findings, maker, now, people=people, repeats_meant=plan.repeated_batch, against=beside
+        content,
+        findings,
+        maker,
+        now,
+        people=people,
+        answered=[question.key for question in plan.questions],
+        against=beside,
     )
     return Prepared(plan, document)
 
@@ -267,6 +282,7 @@ def planned_content(plan: Plan, settings: Settings, rules: Rules, journal: Journ
     """Return a planned sheet's payments, from the configured endpoint and journal, and the list of its people."""
     return content_and_people(
         plan.validated,
+        plan.sent_before,
         amended=len(plan.amendments),
         endpoint=settings.endpoint(),
         journal_id=journal.head().journal_id,
@@ -291,9 +307,11 @@ def plan_findings(
     """
     minor_units, share = minor_units_of(rules), Decimal(str(settings.approval.changed_share))
     found = _changes(plan, journal, against or None, share, minor_units)
-    findings = [*found, *_corrected(plan, corrections), *_read_as(plan), *_warnings(plan)]
-    findings.sort(key=lambda one: one.code != SheetRepeatsBatch.code)  # the maker had to confirm it, so it comes first
-    return findings
+    warnings = _warnings(plan)
+    asked = {question.code for question in plan.questions}
+    answered = [one for one in warnings if one.code in asked]  # the maker had to confirm it, so it comes first
+    others = [one for one in warnings if one.code not in asked]
+    return [*answered, *found, *_sent_before(plan, journal), *_corrected(plan, corrections), *_read_as(plan), *others]
 
 
 def require_true_findings(
@@ -314,7 +332,7 @@ def require_true_findings(
     with speaking(document.language):
         again = asked if read is None else replace(asked, validated=read())
         plan, found = _found_again(document, again, settings, rules, journal)
-    check_findings(document, found, repeated=plan.repeated_batch)
+    check_findings(document, found, asked=[question.key for question in plan.questions])
 
 
 def _found_again(
@@ -372,7 +390,7 @@ def _warnings(plan: Plan) -> list[PlanFinding]:
         *(pl.col(name).fill_null("") for name in ("account_name", "amount", "currency")),
         account=pl.coalesce("account_number", "phone").fill_null(""),
     )
-    lines = plan.warnings.join(payees, on="row", how="left", maintain_order="left")
+    lines = plan.warnings_in_full.join(payees, on="row", how="left", maintain_order="left")
     shown = ("account_name", "account", "amount", "currency")
     return [
         PlanFinding(
@@ -392,6 +410,28 @@ def _warnings(plan: Plan) -> list[PlanFinding]:
             *("code", "message"),
             *(pl.col(name).fill_null("") for name in shown),
         ).iter_rows()
+    ]
+
+
+def _sent_before(plan: Plan, journal: JournalReader) -> list[PlanFinding]:
+    """Return a finding for each row that was sent before, and is not sent again."""
+    known = {one.row: one for one in plan.sent_before}
+    if not known:
+        return []
+    sheets = {one.batch: one.sheet_name for one in journal.batches()}
+    return [
+        PlanFinding(
+            row=line["row"],
+            code=SENT_BEFORE,
+            name=line["name"],
+            account=line["account"],
+            amount=line["amount"],
+            currency=line["currency"],
+            before_batch=known[line["row"]].batch,
+            before_sheet=sheets[known[line["row"]].batch],
+            before_at=known[line["row"]].opened_at[:10],
+        )
+        for line in paid_lines(plan.validated.rows).filter(pl.col("row").is_in(list(known))).iter_rows(named=True)
     ]
 
 

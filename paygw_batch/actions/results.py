@@ -147,7 +147,10 @@ class ResultFiles:
         """Raise `OutputError` unless every result may be written to its path."""
         guard.check(
             RequestedOutput(
-                "--out" if self.is_out_named else say("The reconciliation"), self.out, OutputKind.RECONCILIATION
+                "--out" if self.is_out_named else say("The reconciliation"),
+                self.out,
+                OutputKind.RECONCILIATION,
+                run_of=asked.sheet,
             ),
             RequestedOutput(say("The rejects"), self.rejects.path if self.rejects else None, OutputKind.REJECTS),
             RequestedOutput(say("The report"), self.report, OutputKind.REPORT),

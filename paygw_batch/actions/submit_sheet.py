@@ -15,8 +15,8 @@ from paygw_batch.actions.plan_document import (
     RefusedSheet,
     Submission,
     plan_sheet,
-    refused_as_repeat,
     refused_for_defects,
+    refused_for_questions,
     require_true_findings,
 )
 from paygw_batch.actions.send import SendJob
@@ -75,7 +75,7 @@ def submit_sheet(
         require_about(named_plan(settings, asked.plan), plan)
     for approval in approved.approvals:
         conversation.say(say("The plan was {sentence}.", sentence=recorded(approval)))
-    if (refused := refused_as_repeat(asked, plan, journal, conversation, approved=approved.repeats_meant)) is not None:
+    if (refused := refused_for_questions(asked, plan, journal, conversation, approved=approved.answered)) is not None:
         return refused
     batch = open_planned_batch(
         plan,
@@ -87,7 +87,7 @@ def submit_sheet(
         by=asked.by,
         approvals=approved.approvals,
         plan_sha256=approved.plan_sha256,
-        repeats_meant=True,
+        is_answered=True,
     )
     options = asked.options
     task = SendJob(
@@ -119,10 +119,9 @@ def refused_summary(refused: RefusedSheet, asked: Submission) -> Summary:
         states=refused.states,
         known=plan.known_rows,
     )
-    if refused.repeat is not None:
-        message = f"{refused.repeat.message} {refused.repeat.hint}"
-        option = refused.repeat.option
-        summary = replace(summary, message=message, further={"code": refused.repeat.code}, option=option)
+    if (question := refused.question) is not None:
+        message = f"{question.message} {question.hint}"
+        summary = replace(summary, message=message, further={"code": question.code}, option=question.option)
     else:
         bad = validated.defects_found.rows.len()
         summary = replace(summary, message=_defects_sentence(plan, bad, asked), defects=bad)

@@ -63,9 +63,23 @@ profile_option = click.option(
     help="The headings of the sheet: a column profile, or a file that `validate --map` wrote.",
 )
 strict_option = click.option("--strict", is_flag=True, help="Treat warnings as defects.")
-repeats_option = click.option(
-    "--repeats-meant", is_flag=True, help="Don't ask: the sheet is meant to repeat a recent batch."
+_REPEATS_MEANT = click.option(
+    "--repeats-meant", is_flag=True, help="Don't ask: the sheet is meant to repeat a recent batch, or payees."
 )
+_NEW_PAYEES = click.option(
+    "--new-payee",
+    "new_payees",
+    multiple=True,
+    metavar="NAME",
+    help="Don't ask: NAME is new in a payment run that was paid before. Repeatable.",
+)
+
+
+def meant_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that answer a sheet's questions without anybody being asked."""
+    return _REPEATS_MEANT(_NEW_PAYEES(command))
+
+
 collect_option = click.option(
     "--collect",
     "operation",

@@ -82,7 +82,7 @@ def continued(
 ) -> Iterator[Continued]:
     """Hold the journal and the gateway for a batch (None: the only one with rows to send), and report the result."""
     guard = guard_of(invocation, settings, force=force)
-    guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION), reporting=True)
+    guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION, run_of=batch), reporting=True)
     require_gateway(settings)
 
     def find(journal: JournalReader) -> BatchRecord:
@@ -101,7 +101,9 @@ def _checked_out(guard: OutputGuard, out: Path | None, record: BatchRecord) -> P
     path = out or default_out(sheet, record.sheet_name)
     named = say("The reconciliation") if out is None else "--out"
     guard.check(
-        RequestedOutput(named, path, OutputKind.RECONCILIATION), inputs={say("the sheet"): sheet}, reporting=True
+        RequestedOutput(named, path, OutputKind.RECONCILIATION, run_of=record.batch),
+        inputs={say("the sheet"): sheet},
+        reporting=True,
     )
     return path
 
@@ -212,7 +214,17 @@ def submit_and_report(
     """
 
     def send(task: SendJob, plan: Plan) -> Summary:
+        for question in plan.questions:
+            screen.insist(question.message)
         sent = send_and_reconcile(task, files.out, screen, report=files.report, for_excel=files.for_excel)
+        if plan.known_rows and not (sent.sent_this_run or sent.is_under_way or sent.states.get("ready")):
+            nothing = say_count(
+                plan.known_rows,
+                "Nothing was sent: {count:,} row was sent before.",
+                "Nothing was sent: {count:,} rows were sent before.",
+            )
+            screen.insist(nothing)
+            sent = replace(sent, message=f"{nothing} {sent.message}")
         return with_warnings_told(sent, plan)
 
     conversation = Conversation(
@@ -221,7 +233,7 @@ def submit_and_report(
     result = submit_sheet(asked, settings, rules, gateway, journal, conversation, send)
     if isinstance(result, Summary):
         return result
-    if files.rejects is not None and result.repeat is None:
+    if files.rejects is not None and result.question is None:
         given, validated = files.rejects, result.plan.validated
         screen.notes(write_mendable(validated, given.source, given.options, given.path).notes)
     return refused_summary(result, asked)

@@ -117,6 +117,11 @@ class Console:
         return self.settings.console_directory()
 
     @property
+    def runs(self) -> Path:
+        """The folder of the files of runs that were started here."""
+        return self.settings.console_runs_directory()
+
+    @property
     def is_secure(self) -> bool:
         """Whether browsers see the pages over TLS, and must never send the cookie without it."""
         return (self.settings.console.origin or "").startswith("https:")
@@ -587,8 +592,6 @@ def has_workbooks() -> bool:
 
 
 _locks: defaultdict[str, RLock] = defaultdict(RLock)
-
-RUNS = "runs"
 
 
 @contextmanager

@@ -125,21 +125,39 @@ def first_order_id(order_id: str) -> str | None:
     return found[1] if found else None
 
 
-_DIGEST_DIGITS = 16
-_DERIVED = re.compile(rf"(.+)-([0-9a-f]{{{_DIGEST_DIGITS}}})-[1-9][0-9]*", re.DOTALL)
+_DIGEST_DIGITS, _CHECK_DIGITS = 16, 8
+_DERIVED = re.compile(rf"(.+)-([0-9a-f]{{{_DIGEST_DIGITS}}})([0-9a-f]{{{_CHECK_DIGITS}}})-[1-9][0-9]*", re.DOTALL)
 
 
-def content_digest(content: str) -> str:
-    """Return the part of a derived order id that the row's own content decides."""
-    return hashlib.sha256(content.encode()).hexdigest()[:_DIGEST_DIGITS]
+def payee_mark(reference: str, payee: str) -> str:
+    """Return what an order id derived from a reference has for its payee: a digest, and a check of both.
+
+    A payee is who is paid, whatever is paid: an amount or a name that is corrected makes no other order id.
+    """
+    digest = _hex_digest(payee, _DIGEST_DIGITS)
+    return f"{digest}{_hex_digest(f'{reference}-{digest}', _CHECK_DIGITS)}"
 
 
-def reference_of(order_id: str, content: str) -> str | None:
+def is_of_account(stem: str, country: str, account: str) -> bool:
+    """Whether the payee of a derived order id is an account, and not a staff number. `stem` lacks its number."""
+    return stem.endswith(f"-{payee_mark(stem[: -_DIGEST_DIGITS - _CHECK_DIGITS - 1], account_key(country, account))}")
+
+
+def account_key(country: str, account: str) -> str:
+    """Return the payee of a sheet without order ids and staff numbers: an account in a country."""
+    return f"{country} {account}"
+
+
+def _hex_digest(text: str, digits: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]
+
+
+def reference_of(order_id: str) -> str | None:
     """Return the reference that an order id was derived from; None for an id that was not derived.
 
-    `content` is that of the row: an id that only looks like a derived one does not carry its digest.
+    An id that only looks like a derived one does not have the right check.
     """
     found = _DERIVED.fullmatch(order_id)
-    if found is None or found[2] != content_digest(content):
+    if found is None or _hex_digest(f"{found[1]}-{found[2]}", _CHECK_DIGITS) != found[3]:
         return None
     return found[1]

@@ -10,11 +10,13 @@ from paygw_batch.countries import data as files
 from paygw_batch.countries.kinds import KINDS, Cleaning
 from paygw_batch.countries.rules import FieldKind
 from paygw_batch.errors import ConfigurationError
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 
 COUNTRY_COLUMN = "country"
+STAFF_NUMBER = "staff_number"
+"""The sender's own number of a person. It is never sent: without order ids it says who is paid."""
 OF_EVERY_SHEET: Mapping[str, FieldKind] = MappingProxyType(
-    {COUNTRY_COLUMN: FieldKind.COUNTRY}
+    {COUNTRY_COLUMN: FieldKind.COUNTRY, STAFF_NUMBER: FieldKind.TEXT}
     | {entry.column: kind for kind, entry in KINDS.items() if entry.column is not None}
 )
 """The columns that the sheets of all operations may have, and their kinds."""
@@ -69,7 +71,10 @@ def _read(root: Path) -> SheetColumns:
                 for name in operations
             }
         ),
-        labels=MappingProxyType({field.name: field.label for field in fields if field.label is not None}),
+        labels=MappingProxyType(
+            {STAFF_NUMBER: mark("Staff number")}
+            | {field.name: field.label for field in fields if field.label is not None}
+        ),
     )
 
 
@@ -124,6 +129,7 @@ def _shown_otherwise(forms: Mapping[str, files.FormData]) -> Iterator[str]:
 
 
 def _reconciled(forms: Iterable[files.FormData]) -> Iterator[str]:
+    yield STAFF_NUMBER
     for form in forms:
         shown = {name for sources in form.shown.values() for name in sources}
         for field in form.fields:

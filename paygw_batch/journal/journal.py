@@ -150,7 +150,7 @@ class JournalReader(ABC):
                 # A forgotten payee's row cannot be sent any more: a rejected one needs an amendment.
                 is_known_again = not amendable(standing) and self._fingerprint("content", content) == left
                 if is_its_own and (is_equal if left is None else is_known_again):
-                    known.append(Known(row, number, state))
+                    known.append(Known(row, number, state, batch, opened_at))
                     continue
                 # Only its own instruction may use an id that it was sent under after a release.
                 may_amend = bool(is_its_own) and amendable(standing)

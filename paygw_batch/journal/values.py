@@ -126,11 +126,16 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A row whose order id and content the journal already has, as instruction number `instruction`."""
+    """A row whose order id and content the journal already has, as instruction number `instruction`.
+
+    `batch` and `opened_at` are those of the batch that opened it.
+    """
 
     row: int
     instruction: int
     state: State
+    batch: str = field(default="", compare=False)
+    opened_at: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,32 @@ from paygw_batch.core.money import parse_amount, with_separators
 from paygw_batch.language import mark_all, number, say, say_count
 from paygw_batch.report.changes import AMOUNT_OFF, CHANGED_ACCOUNT, DANGER, GONE, NEW_PAYEE
 from paygw_batch.report.page import page
-from paygw_batch.run.approval import COMPARED, FIRST_RUN, KNOWN_SINCE, MEANT, MENDED, READ_AS, PlanDocument, PlanFinding
+from paygw_batch.run.approval import (
+    COMPARED,
+    FIRST_RUN,
+    KNOWN_SINCE,
+    MEANT,
+    MENDED,
+    READ_AS,
+    SENT_BEFORE,
+    PlanDocument,
+    PlanFinding,
+)
+from paygw_batch.run.open_questions import MISSING_PAYEE, PAYEE_TWICE, REPEATS_A_BATCH, USED_REFERENCE
+from paygw_batch.run.open_questions import NEW_PAYEE as NEW_IN_REFERENCE
 from paygw_batch.sheet.check.catalogue import DEFECTS, WARNINGS, meaning_of
 from paygw_batch.sheet.check.mending import LEFT_OUT
 
 EXAMPLES_OF_KIND = 3
 """The maximum number of warnings of a kind on the page; the plan has all of them."""
-_NO_WARNINGS = frozenset({*DANGER, FIRST_RUN, COMPARED, KNOWN_SINCE, LEFT_OUT, MENDED, MEANT, READ_AS})
+_NO_WARNINGS = frozenset({*DANGER, FIRST_RUN, COMPARED, KNOWN_SINCE, LEFT_OUT, MENDED, MEANT, READ_AS, SENT_BEFORE})
+_DOUBLE_PAYMENTS = (
+    *(USED_REFERENCE, NEW_IN_REFERENCE, MISSING_PAYEE, PAYEE_TWICE, REPEATS_A_BATCH),
+    *("row.look_alike", "account_number.two_meanings", "account_name.two_names"),
+)
+"""The kinds of warnings about a payment that may have been made already: they are shown first, and in full."""
+_WITHOUT_NAME = frozenset({"row.look_alike", "account_name.two_names"})
+"""Those whose sentence names an order id, and not the person."""
 _SHOWN_ENDS = 3
 """How many last digits of an account, and differing digits, are shown to people who may not see all of it."""
 _MAX_DECIMALS = 4
@@ -222,11 +241,22 @@ def left_out_sums(document: PlanDocument) -> Sequence[tuple[str, int, str]]:
     return [(currency, rows[currency], f"{sums[currency]:f}") for currency in sorted(sums)]
 
 
+def double_payments(document: PlanDocument) -> Sequence[KindOfWarning]:
+    """Return the warnings about payments that may have been made already: every one of them, by kind."""
+    found = ((code, [one for one in document.findings if one.code == code]) for code in _DOUBLE_PAYMENTS)
+    return [KindOfWarning(code, len(ones), ones) for code, ones in found if ones]
+
+
+def sent_before(document: PlanDocument) -> Sequence[PlanFinding]:
+    """Return the people who are in an earlier batch, and are not paid again."""
+    return [one for one in document.findings if one.code == SENT_BEFORE]
+
+
 def kinds_of_warnings(document: PlanDocument) -> Sequence[KindOfWarning]:
-    """Return the warnings by kind: those about the whole sheet first, then rare kinds before frequent ones."""
+    """Return the other warnings by kind: those about the whole sheet first, then rare kinds before frequent ones."""
     of_code: dict[str, list[PlanFinding]] = {}
     for one in document.findings:
-        if one.code not in _NO_WARNINGS:
+        if one.code not in _NO_WARNINGS and one.code not in _DOUBLE_PAYMENTS:
             of_code.setdefault(one.code, []).append(one)
     kinds = [
         KindOfWarning(code, len(ones), sorted(ones, key=attrgetter("row"))[:EXAMPLES_OF_KIND])
@@ -291,6 +321,8 @@ def sentence_of(one: PlanFinding) -> str:
             )
         case "column.meant" | "sheet.encoding":
             return _reading_sentence(one)
+        case "payee.sent_before":
+            return say("in {sheet} ({at})", sheet=one.before_sheet, at=one.before_at)
         case "payee.known_since":
             return say("rows {rows}: the account was first paid on {at}", rows=one.rows, at=one.at)
         case _:
@@ -344,7 +376,21 @@ def _finding_lines(finding: PlanFinding) -> Iterator[str]:
 
 
 def plan_lines(document: PlanDocument) -> Iterator[str]:
-    """Yield a plan's findings as lines of text: every difference, the rows left out, then warnings by kind."""
+    """Yield a plan's findings as lines of text: possible double payments, every difference, then all others."""
+    if doubles := double_payments(document):
+        yield say("Could somebody be paid twice? Look at this first:")
+        for one in (one for kind in doubles for one in kind.examples):
+            batch = say(" It is batch {batch}.", batch=one.value) if one.code == REPEATS_A_BATCH else ""
+            yield f"- {double_line(one)}{batch}"
+        if document.answered:
+            yield say("Its maker confirms that this is meant.")
+    if known := sent_before(document):
+        yield say_count(
+            len(known),
+            "{count:,} person was paid before and is not paid again:",
+            "{count:,} people were paid before and are not paid again:",
+        )
+        yield from (f"- {finding_line(one)}" for one in known)
     if told := comparison(document):
         yield told
     found = differences(document)
@@ -385,6 +431,11 @@ def warning_line(one: PlanFinding) -> str:
     return say("Row {row}: {message}", row=one.row, message=one.message) if one.row else one.message
 
 
+def double_line(one: PlanFinding) -> str:
+    """Return a warning about a double payment as one line, which names the person."""
+    return finding_line(one) if one.row and one.code in _WITHOUT_NAME else warning_line(one)
+
+
 def _left_out_lines(document: PlanDocument) -> Iterator[str]:
     ones = left_out(document)
     if ones:
@@ -418,10 +469,13 @@ def plan_page(document: PlanDocument, headline: str, signatures: Sequence[str]) 
         headline=headline,
         signatures=signatures,
         comparison=comparison(document),
+        doubles=double_payments(document),
+        sent_before=sent_before(document),
         differences=differences(document),
         left_out=left_out(document),
         left_out_sums=left_out_sums(document),
         warnings=kinds_of_warnings(document),
+        double_line=double_line,
         people=payees(document),
         differing=differing,
         sentence_of=sentence_of,

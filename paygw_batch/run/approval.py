@@ -6,7 +6,7 @@ one batch, once. Signing and approving are in `signed_document.py`.
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -19,7 +19,7 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.core.recorded_words import kept
 from paygw_batch.errors import ApprovalError
-from paygw_batch.journal import BatchRecord
+from paygw_batch.journal import BatchRecord, Known
 from paygw_batch.language import ENGLISH, language, mark, say
 from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.signed_document import (
@@ -37,6 +37,8 @@ FIRST_RUN = "payee.first_run"
 COMPARED = "payee.compared"
 KNOWN_SINCE = "payee.known_since"
 """The code of the rows whose accounts were first paid on one day."""
+SENT_BEFORE = "payee.sent_before"
+"""The code of a row that is in an earlier batch, and is not sent again."""
 MENDED = "cell.mended"
 """The code of a corrected cell."""
 MEANT = "column.meant"
@@ -47,10 +49,12 @@ _ROWS_AT_ONCE = 100_000
 
 
 class Content(SignedPart):
-    """The payments of a plan. `totals` has the valid rows' sums by currency; `instructions_sha256` covers each row.
+    """The payments of a plan: what would leave, and not the whole sheet.
 
-    `people_sha256` covers the list that approvers read; `submit` recomputes it, so that exactly the listed people are
-    paid.
+    `rows` counts the rows that would leave, `totals` has their sums by currency, and `instructions_sha256` covers each
+    of them. `known` counts the rows that were sent before and are not sent again, and `known_sha256` covers them: they
+    decide what leaves. `invalid` counts those left out. `people_sha256` covers the list that approvers read; `submit`
+    recomputes it, so that exactly the listed people are paid.
     """
 
     endpoint: str
@@ -60,9 +64,11 @@ class Content(SignedPart):
     batch: str
     sheet: str
     rows: int
+    known: int
     invalid: int
     amended: int
     instructions_sha256: str
+    known_sha256: str = hashlib.sha256().hexdigest()
     people_sha256: str = hashlib.sha256().hexdigest()
     totals: dict[str, str]
 
@@ -121,13 +127,13 @@ class PlanDocument(SignedDocument):
     nothing_done: ClassVar[str] = mark("Nothing was sent.")
     make_another: ClassVar[str] = mark("Make a new plan: `paygw-batch plan SHEET --out PLAN --key KEY`.")
 
-    document: Literal["paygw-batch plan 4"] = "paygw-batch plan 4"
+    document: Literal["paygw-batch plan 5"] = "paygw-batch plan 5"
     content: Content
     findings: list[PlanFinding]
     people: str
     """Everyone who is paid, one line of CSV each, with `PEOPLE_COLUMNS`."""
-    repeats_meant: str = ""
-    """The batch that the maker meant the sheet to repeat under other order ids; empty: none."""
+    answered: list[str] = []  # noqa: RUF012 - pydantic copies it
+    """The keys of the questions that the maker answered (`OpenQuestion.key`); the findings show each of them."""
     against: str = ""
     """A batch that the maker compared the sheet with, in addition to the usual comparison; empty: none."""
     language: str = ENGLISH
@@ -151,12 +157,12 @@ PEOPLE_COLUMNS = ("row", "name", "account", "currency", "amount")
 class Approved:
     """The journal's record of a plan that opens a batch: its digest, and who prepared and approved it.
 
-    `repeats_meant` is the batch that the sheet is meant to repeat, as its maker stated and the others approved.
+    `answered` has the keys of the questions about the sheet that its maker answered, and the others approved.
     """
 
     plan_sha256: str
     approvals: tuple[str, ...]
-    repeats_meant: str = ""
+    answered: tuple[str, ...] = ()
 
 
 NOT_ASKED_FOR = Approved("", ())
@@ -165,6 +171,7 @@ NOT_ASKED_FOR = Approved("", ())
 
 def content_and_people(
     validated: Validated,
+    known: Sequence[Known],
     *,
     amended: int,
     endpoint: str,
@@ -172,41 +179,58 @@ def content_and_people(
     operation: str,
     minor_units: Mapping[str, int],
 ) -> tuple[Content, str]:
-    """Return the payments of a planned sheet, and the list of its people."""
-    digest, totals, people = _digest_and_totals(validated, minor_units)
+    """Return the payments of a planned sheet that would leave, and the list of their people. `known` would not."""
+    told = {one.row for one in known}
+    found = _Leaving.of(validated, told, minor_units)
     content = Content(
         endpoint=endpoint,
         journal=journal_id,
         operation=operation,
         batch=validated.batch,
         sheet=validated.sheet.name,
-        rows=validated.height,
+        rows=validated.payable - len(told),
+        known=len(told),
         invalid=validated.height - validated.payable,
         amended=amended,
-        instructions_sha256=digest,
-        people_sha256=hashlib.sha256(people.encode()).hexdigest(),
-        totals=totals,
+        instructions_sha256=found.digest,
+        known_sha256=found.known_digest,
+        people_sha256=hashlib.sha256(found.people.encode()).hexdigest(),
+        totals=found.totals,
     )
-    return content, people
+    return content, found.people
 
 
-def _digest_and_totals(validated: Validated, minor_units: Mapping[str, int]) -> tuple[str, dict[str, str], str]:
-    """Return a digest of a sheet's instructions, the sum of each currency, and the list of people.
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """What would leave: a digest of the instructions, the sum of each currency, the list of people; and the rest."""
 
-    Holds only one part of the sheet at a time.
-    """
-    digest, lines = hashlib.sha256(), []
-    sums: Counter[str] = Counter()
-    for part in validated.parts():
-        for some in part.instructions.iter_slices(_ROWS_AT_ONCE):
-            digest.update(some.write_csv(include_header=False, quote_style="always").encode())
-            exact = some.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum())
-            sums.update({currency: int(minor) for currency, minor in exact.iter_rows()})
-            lines.append(_people(some, part.rows, minor_units))
-    totals = {
-        currency: from_minor(minor, minor_units=minor_units[currency]) for currency, minor in sorted(sums.items())
-    }
-    return digest.hexdigest(), totals, "".join(lines)
+    digest: str
+    known_digest: str
+    totals: dict[str, str]
+    people: str
+
+    @classmethod
+    def of(cls, validated: Validated, known: Collection[int], minor_units: Mapping[str, int]) -> "_Leaving":
+        """Go through a sheet with only one part of it in memory at a time."""
+        digest, known_digest, lines = hashlib.sha256(), hashlib.sha256(), []
+        sums: Counter[str] = Counter()
+        is_known = pl.col("row").is_in(pl.Series(sorted(known), dtype=pl.UInt32).implode())
+        for part in validated.parts():
+            for some in part.instructions.iter_slices(_ROWS_AT_ONCE):
+                known_digest.update(_csv_bytes(some.filter(is_known).select("row", "client_orderid")))
+                leaving = some.filter(~is_known) if known else some
+                digest.update(_csv_bytes(leaving))
+                exact = leaving.group_by("currency").agg(pl.col("minor").cast(pl.Decimal(38, 0)).sum())
+                sums.update({currency: int(minor) for currency, minor in exact.iter_rows()})
+                lines.append(_people(leaving, part.rows, minor_units))
+        totals = {
+            currency: from_minor(minor, minor_units=minor_units[currency]) for currency, minor in sorted(sums.items())
+        }
+        return cls(digest.hexdigest(), known_digest.hexdigest(), totals, "".join(lines))
+
+
+def _csv_bytes(frame: pl.DataFrame) -> bytes:
+    return frame.write_csv(include_header=False, quote_style="always").encode()
 
 
 def _people(instructions: pl.DataFrame, rows: pl.DataFrame, minor_units: Mapping[str, int]) -> str:
@@ -231,13 +255,13 @@ def unsigned_plan(
     now: datetime,
     *,
     people: str = "",
-    repeats_meant: str = "",
+    answered: Sequence[str] = (),
     against: str = "",
 ) -> PlanDocument:
     """Return a plan that its maker has yet to sign, with findings in the current language.
 
-    `people` is the list that the content covers, `repeats_meant` the batch that the maker means the sheet to repeat,
-    and `against` one that it was compared with.
+    `people` is the list that the content covers, `answered` has the keys of the questions that the maker answered, and
+    `against` is a batch that the sheet was compared with.
     """
     return PlanDocument(
         content=content,
@@ -247,7 +271,7 @@ def unsigned_plan(
         signature="",
         approvals=[],
         people=people,
-        repeats_meant=repeats_meant,
+        answered=list(answered),
         against=against,
         language=language(),
     )
@@ -302,7 +326,9 @@ def check_plan(
     approvals = (
         kept("approved", person.name, approval.approved_at, digest[:16]) for person, approval in found.valid.items()
     )
-    return Approved(digest, (kept("prepared", found.maker.name, document.made_at), *approvals), document.repeats_meant)
+    return Approved(
+        digest, (kept("prepared", found.maker.name, document.made_at), *approvals), tuple(document.answered)
+    )
 
 
 def require_same_content(document: PlanDocument, content: Content) -> None:
@@ -314,13 +340,13 @@ def require_same_content(document: PlanDocument, content: Content) -> None:
         )
 
 
-def check_findings(document: PlanDocument, again: Sequence[PlanFinding], *, repeated: str) -> None:
+def check_findings(document: PlanDocument, again: Sequence[PlanFinding], *, asked: Sequence[str]) -> None:
     """Raise `ApprovalError` unless a plan has exactly the recomputed findings `again`.
 
     That includes every value, every word and their order: people read the first of many, and trust each sentence as the
-    program's own. `repeated` is the batch that the sheet repeats, or empty.
+    program's own. `asked` has the keys of the sheet's questions: its maker answered exactly these.
     """
-    if tuple(again) == tuple(document.findings) and document.repeats_meant == repeated:
+    if tuple(again) == tuple(document.findings) and document.answered == list(asked):
         return
     planned, found = (Counter(one.values for one in some) for some in (document.findings, again))
     raise ApprovalError(
@@ -347,9 +373,9 @@ def _what_differs(planned: Content, actual: Content) -> str:
             actual=actual.journal[:8],
         )
     if planned.totals != actual.totals:
-        return say("its total is {planned}, but the sheet's is {actual}", planned=_sums(planned), actual=_sums(actual))
+        return say("it pays {planned}, but {actual} would be paid now", planned=_sums(planned), actual=_sums(actual))
     if planned.rows != actual.rows:
-        return say("it has {rows} rows, but the sheet has {actual}", rows=planned.rows, actual=actual.rows)
+        return say("it pays {rows} rows, but {actual} would be paid now", rows=planned.rows, actual=actual.rows)
     return say("a row, a payee or the way to submit it has changed since")
 
 

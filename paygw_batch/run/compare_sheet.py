@@ -1,7 +1,4 @@
-"""Compares a sheet's rows with the journal, with only one part in memory at a time.
-
-Finds a sheet that repeats a recent batch under other order ids: October's list sent as November's.
-"""
+"""Compares a sheet's rows with the journal, with only one part in memory at a time."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,9 +7,9 @@ from operator import attrgetter
 
 import polars as pl
 
-from paygw_batch.errors import SheetRepeatsBatch
-from paygw_batch.journal import Clash, JournalReader, Known, LookAlike, RepeatedBatch, UsedSpelling
+from paygw_batch.journal import Clash, JournalReader, Known, LookAlike, UsedSpelling
 from paygw_batch.language import say
+from paygw_batch.run.open_questions import WHOLE_SHEET, OpenQuestion
 from paygw_batch.sheet.check.repeats import in_one_spelling
 from paygw_batch.sheet.findings import as_defects
 from paygw_batch.sheet.model import Validated
@@ -145,68 +142,13 @@ def without_rows(frame: pl.DataFrame, rows: Iterable[int]) -> pl.DataFrame:
     return frame.filter(~pl.col("row").is_in(left_out.implode())) if left_out.len() else frame
 
 
-WHOLE_SHEET = 0
-"""The row number of a finding about the whole sheet."""
 ROWS_NAMED = 20
 """The maximum number of rows that a sentence about one batch names."""
 
 
-@dataclass(frozen=True, slots=True)
-class SheetRepeat:
-    """The batch that a sheet repeats, and the number of the sheet's `of_rows` rows that do so."""
-
-    batch: str
-    sheet_name: str
-    opened_at: str
-    rows: int
-    of_rows: int
-
-    @property
-    def message(self) -> str:
-        """The sentence about the repeat: the number of rows, and the batch."""
-        return say(
-            "{rows:,} of {of_rows:,} rows have the same account and amount as rows of batch {batch} "
-            "({sheet_name}, {opened_at}), under other order ids.",
-            rows=self.rows,
-            of_rows=self.of_rows,
-            batch=self.batch,
-            sheet_name=self.sheet_name,
-            opened_at=self.opened_at[:10],
-        )
-
-    @property
-    def question(self) -> str:
-        """The question whether the repeat is intended."""
-        return say(
-            "Is this sheet meant to repeat batch {batch} of {opened_at}?",
-            batch=self.batch,
-            opened_at=self.opened_at[:10],
-        )
-
-    def as_warning(self) -> pl.DataFrame:
-        """Return the repeat as a frame of warnings (`DEFECT_SCHEMA`) at row 0, the whole sheet."""
-        return as_defects([(WHOLE_SHEET, "client_orderid", self.batch, SheetRepeatsBatch.code, self.message)])
-
-    def refusal(self) -> SheetRepeatsBatch:
-        """Return the error for a sheet after a person said no, or if nobody could be asked."""
-        return SheetRepeatsBatch(
-            say("The sheet repeats a batch: {message} Nothing was sent.", message=self.message),
-            hint=say("If every row is meant to be paid again, run the command again with --repeats-meant."),
-            option="--repeats-meant",
-        )
-
-
-def repeated_by(batches: Iterable[RepeatedBatch], of_rows: int) -> SheetRepeat | None:
-    """Return the batch that more than half of a sheet's rows repeat: the most repeated one, or the first of equals."""
-    repeated = max(batches, key=lambda one: one.rows, default=None)
-    if repeated is None or repeated.rows * 2 <= of_rows:
-        return None
-    return SheetRepeat(repeated.batch, repeated.sheet_name, repeated.opened_at, repeated.rows, of_rows)
-
-
-def outside_repeat(look_alikes: Sequence[LookAlike], repeat: SheetRepeat | None) -> Sequence[LookAlike]:
-    """Return the look-alikes that the finding about the whole sheet does not cover."""
-    return look_alikes if repeat is None else [found for found in look_alikes if found.batch != repeat.batch]
+def outside_repeat(look_alikes: Sequence[LookAlike], repeat: OpenQuestion | None) -> Sequence[LookAlike]:
+    """Return the look-alikes that the question about the whole sheet does not cover."""
+    return look_alikes if repeat is None else [found for found in look_alikes if found.batch != repeat.about]
 
 
 def repeated_within_a_batch(look_alikes: Sequence[LookAlike]) -> Sequence[LookAlike]:

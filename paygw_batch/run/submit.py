@@ -1,6 +1,6 @@
 """Submits a sheet: compares it with the journal, and then stores the planned batch."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +9,7 @@ import polars as pl
 
 from paygw_batch.clock import Now, timestamp
 from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS, reference_of
+from paygw_batch.core.lifecycle import State
 from paygw_batch.core.shown_states import state_words
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.countries.rules import Rules
@@ -28,16 +29,22 @@ from paygw_batch.language import say
 from paygw_batch.run.compare_sheet import (
     ComparisonMemory,
     SheetComparison,
-    SheetRepeat,
     compare_sheet,
     one_warning_per_batch,
     outside_repeat,
-    repeated_by,
     repeated_within_a_batch,
     with_rows,
     without_rows,
 )
 from paygw_batch.run.forget_order import require_remembered
+from paygw_batch.run.open_questions import (
+    OpenQuestion,
+    UsedReference,
+    derived_from,
+    lines_of_batch,
+    paid_twice,
+    repeated_by,
+)
 from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 from paygw_batch.sheet.check.contract import ContractGate, good_rows, rules_for_sheet
 from paygw_batch.sheet.check.repeats import LOOK_ALIKE
@@ -59,10 +66,12 @@ class Plan:
     existing: BatchRecord | None
     known: Sequence[Known]
     amendments: Sequence[Amendment]
-    repeat: SheetRepeat | None = None
-    """The batch that the sheet repeats: it is only opened if a person says that this is intended."""
+    questions: Sequence[OpenQuestion] = ()
+    """The batch is only opened once a person has answered all of them."""
     look_alikes: Sequence[LookAlike] = ()
     """Rows that resemble rows of a batch. Several from one batch share one warning."""
+    own_ids: Mapping[int, str] = field(default_factory=dict)
+    """The order ids of these rows."""
     sheet_names: Mapping[str, str] = field(default_factory=dict)
     """The names of the sheets of those batches."""
 
@@ -74,19 +83,31 @@ class Plan:
     @property
     def warnings_found(self) -> Findings:
         """The warnings, those about the whole sheet first, at row 0."""
-        of_sheet = [] if self.repeat is None else [self.repeat.as_warning()]
+        of_sheet = [question.as_warnings() for question in self.questions]
         if self.look_alikes:
             of_sheet.append(one_warning_per_batch(self.look_alikes, self.sheet_names))
         return self.validated.warnings_found.after(pl.concat([no_defects(), *of_sheet]))
 
     @property
-    def repeated_batch(self) -> str:
-        """The id of the batch that the sheet repeats; empty if it repeats none."""
-        return "" if self.repeat is None else self.repeat.batch
+    def warnings_in_full(self) -> pl.DataFrame:
+        """Every warning, with one for each row that resembles another batch's: what an approver has to see."""
+        of_sheet = [no_defects(), *(question.as_warnings() for question in self.questions)]
+        return pl.concat([*of_sheet, self.validated.warnings, _look_alike_warnings(self.look_alikes, self.own_ids)])
 
-    def is_meant(self, answer: str) -> bool:
-        """Whether the sheet repeats no batch, or the one that a person named in `answer`."""
-        return self.repeat is None or self.repeat.batch == answer
+    def unanswered(
+        self, *, repeats_meant: bool = False, new_payees: Collection[str] = (), answered: Collection[str] = ()
+    ) -> Sequence[OpenQuestion]:
+        """Return the questions that nobody has answered, neither by their keys in `answered` nor in general."""
+        return [
+            question
+            for question in self.questions
+            if not question.is_answered(repeats_meant=repeats_meant, new_payees=new_payees, answered=answered)
+        ]
+
+    @property
+    def sent_before(self) -> Sequence[Known]:
+        """The known rows that submitting the sheet does not send: all but those that are still to be sent."""
+        return [one for one in self.known if one.state is not State.READY]
 
     @property
     def known_rows(self) -> int:
@@ -111,34 +132,32 @@ def plan_submission(
     """Compare a validated sheet with the journal.
 
     A row whose order id was used for other content is a defect, unless `amend` lets it replace a payment that was never
-    made (after `quarantine_h` if only a person says so). So is a row whose id was used in another spelling. A row that
-    resembles one of the last `look_alike_days` gets a warning, shared by rows that resemble one batch; a repeat of a
-    batch of the last `repeat_days` is a separate finding. 0 turns either off, and days count back from `as_of` or now.
-    With `strict`, rows with a warning are left out as defects. `memory` saves queries about unchanged rows.
-
-    Raises `ReferenceLookAlike` if the order ids come from a reference that was used in another spelling.
+    made (after `quarantine_h` if only a person says so). So is an id that was used in another spelling. A row that is
+    like one of the last `look_alike_days` gets a warning, shared by rows of one batch; a repeat of a batch of the last
+    `repeat_days` is a question. 0 turns either off, and days count back from `as_of` or now. With `strict`, rows with a
+    warning are left out. `memory` saves queries. Raises `ReferenceLookAlike` for a reference in another spelling.
     """
     validated = warnings_as_defects(validated) if strict else validated
     if existing := _existing(validated, journal, operation):
         return Plan(validated, existing, (), ())
     _refuse_respelled_reference(validated, journal, operation)
     clock = JournalClock.read(journal, now())
-    counted = replace(clock, now=as_of or clock.now)
-    quarantine = clock.quarantine(quarantine_h)
+    counted, quarantine = replace(clock, now=as_of or clock.now), clock.quarantine(quarantine_h)
     until = quarantine.cutoff(clock.now)
+    run = _PaymentRun.of(validated, journal, operation)
     found = compare_sheet(
         validated,
         journal,
         operation,
-        lambda clash: amend and clash.amendable and _is_over(clash, until),
+        lambda clash: amend and clash.amendable and _is_over(clash, until) and run.is_single(clash.client_orderid),
         counted.days_ago(max(look_alike_days, repeat_days)),
         None if amend else memory,
     )
     if found.amended:
         clock.require_sound()
-    if found.conflicts or found.spelled:
-        conflicts = _conflict_defects(found.conflicts, until, quarantine)
-        validated = with_defects(validated, pl.concat([conflicts, _spelled_otherwise(found)]))
+    defects = [_conflict_defects(found.conflicts, run, journal, until, quarantine), *run.defects(found)]
+    if (refused := pl.concat([*defects, _spelled_otherwise(found)])).height:
+        validated = with_defects(validated, refused)
         if existing := _existing(validated, journal, operation):
             return Plan(validated, existing, (), ())
     paid_before: Sequence[LookAlike] = found.paid_before
@@ -151,9 +170,11 @@ def plan_submission(
         paid_before, lately = [one for one in paid_before if one.row not in left_out], []
     repeat = _repeat(validated, paid_before, journal, since=counted.days_ago(repeat_days)) if repeat_days else None
     together = repeated_within_a_batch(left := outside_repeat(lately, repeat))
+    questions = [*([] if repeat is None else [repeat]), *run.questions(validated, found)]
     validated = _with_look_alikes(validated, [one for one in left if one not in together], found.own_ids)
     amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended]
-    return Plan(validated, None, found.known, amendments, repeat, together, _sheet_names(together, journal))
+    shown = (together, found.own_ids, _sheet_names(together, journal))
+    return Plan(validated, None, found.known, amendments, questions, *shown)
 
 
 def _sheet_names(look_alikes: Sequence[LookAlike], journal: JournalReader) -> Mapping[str, str]:
@@ -181,7 +202,7 @@ def open_planned_batch(
     by: str = "",
     approvals: Sequence[str] = (),
     plan_sha256: str = "",
-    repeats_meant: bool = False,
+    is_answered: bool = False,
 ) -> BatchRecord:
     """Store the whole planned batch, or return it if the journal already has it.
 
@@ -189,13 +210,13 @@ def open_planned_batch(
 
     `sheet_path` is the location of the sheet, where a later run of the batch writes the reconciliation. `by` is the
     person who opens the batch, `approvals` has a sentence for each person who prepared or approved it, and
-    `plan_sha256` is the digest of the plan that they signed. Raises `SheetRepeatsBatch` if the sheet repeats a batch
-    and nobody said that this is intended (`repeats_meant`).
+    `plan_sha256` is the digest of the plan that they signed. Raises `OpenSheetQuestion` if the sheet leaves a question
+    and nobody answered it (`is_answered`).
     """
     if plan.existing is not None:
         return plan.existing
-    if plan.repeat is not None and not repeats_meant:
-        raise plan.repeat.refusal()
+    if plan.questions and not is_answered:
+        raise plan.questions[0].refusal()
     validated = plan.validated
     if operation != validated.sheet.operation or any(rule.operation != operation for rule in rules.values()):
         raise InternalError(f"a sheet that was read for {validated.sheet.operation} was about to be opened otherwise")
@@ -268,9 +289,77 @@ def _refuse_respelled_reference(validated: Validated, journal: JournalReader, op
 def _reference(validated: Validated) -> str | None:
     """Return the reference that a sheet's order ids were derived from; None if the sheet has its own."""
     for part in validated.parts():
-        for order_id, content in part.instructions.head(1).select("client_orderid", "content").iter_rows():
-            return reference_of(order_id, content)
+        for order_id in part.instructions["client_orderid"].head(1):
+            return reference_of(order_id)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _PaymentRun:
+    """A sheet without order ids beside what its reference was used for; empty for a sheet that has its own ids.
+
+    `paid` are the sheet's `paid_lines`, `several` the payees (derived ids without their number) who are paid on several
+    rows of it, or were by an earlier sheet.
+    """
+
+    paid: pl.DataFrame | None
+    used: UsedReference | None
+    several: frozenset[str]
+    sheet_name: str
+    headers: Collection[str]
+
+    @classmethod
+    def of(cls, validated: Validated, journal: JournalReader, operation: str) -> "_PaymentRun":
+        reference = _reference(validated) if "client_orderid" not in validated.sheet.headers else None
+        if reference is None:
+            return cls(None, None, frozenset(), validated.sheet.name, validated.sheet.headers)
+        paid, used = derived_from(validated), UsedReference.read(journal, operation, reference)
+        stems = [paid["stem"]] if used is None else [paid["stem"], used.lines["stem"]]
+        several = {stem for found in stems for stem in found.filter(found.is_duplicated())}
+        return cls(paid, used, frozenset(several), validated.sheet.name, validated.sheet.headers)
+
+    def is_single(self, order_id: str) -> bool:
+        """Whether nobody else's payment could be meant by an order id: of a payee with several, any could be."""
+        return order_id.rpartition("-")[0] not in self.several
+
+    def defects(self, found: SheetComparison) -> Iterator[pl.DataFrame]:
+        """Yield the defects of rows that could pay somebody again, though their order ids were never used."""
+        if self.paid is None:
+            return
+        clashing = {one.client_orderid.rpartition("-")[0] for one in found.conflicts} & self.several
+        told = {*(one.row for one in found.known), *(one.row for one in found.conflicts)}
+        lines = self.paid.filter(pl.col("stem").is_in(list(clashing)) & ~pl.col("row").is_in(list(told)))
+        beside = [
+            (
+                row,
+                "amount",
+                amount,
+                CONFLICT,
+                say("{name} is on several rows, and one of them differs from what was sent before.", name=name),
+            )
+            for row, name, amount in lines.select("row", "name", "amount").iter_rows()
+        ]
+        again = [] if self.used is None else self.used.conflicts(self.paid, self.sheet_name)
+        names = dict(self.paid.select("row", "name").iter_rows())
+        refused = {*(one.row for one in found.conflicts), *lines["row"]}
+        elsewhere = [
+            (row, "account_number", before["account"], CONFLICT, f"{_in_run(names[row], before)}.")
+            for row, before in again
+            if row not in refused
+        ]
+        yield as_defects([*beside, *elsewhere])
+
+    def questions(self, validated: Validated, found: SheetComparison) -> Iterator[OpenQuestion]:
+        """Yield what a person has to answer about the rows that would be paid."""
+        if self.paid is None:
+            return
+        valid = derived_from(validated)
+        sent = {one.row for one in found.known if one.state is not State.READY}
+        leaving = set(valid["row"]) - sent
+        if (twice := paid_twice(valid, leaving)) is not None:
+            yield twice
+        if self.used is not None and (used := self.used.question(valid, self.paid["order_id"], leaving)) is not None:
+            yield used
 
 
 def _spelled_otherwise(found: SheetComparison) -> pl.DataFrame:
@@ -293,7 +382,7 @@ def _spelled_otherwise(found: SheetComparison) -> pl.DataFrame:
 
 def _repeat(
     validated: Validated, paid_before: Sequence[LookAlike], journal: JournalReader, *, since: str
-) -> SheetRepeat | None:
+) -> OpenQuestion | None:
     """Return the batch opened after `since` that more than half of the payable rows repeat."""
     if len(paid_before) * 2 <= validated.payable:
         return None
@@ -331,18 +420,42 @@ def _is_over(clash: Clash, until: str) -> bool:
     return clash.quarantined_since is None or clash.quarantined_since <= until
 
 
-def _conflict_defects(conflicts: Sequence[Clash], until: str, quarantine: Quarantine) -> pl.DataFrame:
+CONFLICT = "client_orderid.conflict"
+
+
+def _conflict_defects(
+    conflicts: Sequence[Clash], run: _PaymentRun, journal: JournalReader, until: str, quarantine: Quarantine
+) -> pl.DataFrame:
     lines = []
+    before = _earlier_lines(conflicts, journal)
+    now = {} if run.paid is None else {line["row"]: line for line in run.paid.iter_rows(named=True)}
     for clash in conflicts:
-        sentence = say(
-            "{order_id} was used on {day} for another payment (batch {batch}, row {row}, now {state}): give this one "
-            "its own id",
-            order_id=clash.client_orderid,
-            day=clash.opened_at[:10],
-            batch=clash.batch,
-            row=clash.sheet_row,
-            state=state_words(clash.state.value),
-        )
+        earlier = before.get((clash.batch, clash.sheet_row))
+        values = {"order_id": clash.client_orderid, "day": clash.opened_at[:10], "batch": clash.batch}
+        where = {"row": clash.sheet_row, "state": state_words(clash.state.value)}
+        if clash.row in now and earlier is not None:
+            line = now[clash.row]
+            column = next((name for name in ("amount", "name") if line[name] != earlier[name]), "account")
+            sentence = _in_run(line["name"], earlier)
+            own = _SHEET_COLUMNS[column]
+            column, value = own if own in run.headers else "client_orderid", line[column]
+        else:
+            paid = (
+                ""
+                if earlier is None
+                else say(
+                    " ({name}: {currency} {amount} to {account})",
+                    **{name: earlier[name] for name in ("name", "currency", "amount", "account")},
+                )
+            )
+            sentence = say(
+                "{order_id} was used on {day} for another payment{paid} (batch {batch}, row {row}, now {state}): give "
+                "this one its own id",
+                **values,
+                **where,
+                paid=paid,
+            )
+            column, value = "client_orderid", clash.client_orderid
         mend = say(", or amend: this row then replaces the other.") if clash.amendable else "."
         since = clash.quarantined_since
         if clash.amendable and since is not None and not _is_over(clash, until):
@@ -353,5 +466,33 @@ def _conflict_defects(conflicts: Sequence[Clash], until: str, quarantine: Quaran
                 opens=timestamp(quarantine.opens(since)),
                 quarantine=quarantine,
             )
-        lines.append((clash.row, "client_orderid", clash.client_orderid, "client_orderid.conflict", sentence + mend))
+        lines.append((clash.row, column, value, CONFLICT, sentence + mend))
     return as_defects(lines)
+
+
+_SHEET_COLUMNS = {"amount": "amount", "name": "account_name", "account": "account_number"}
+
+
+def _in_run(name: str, before: Mapping[str, str]) -> str:
+    """Return a sentence, without its end, about a person who is in the payment run already."""
+    return say(
+        "{name} is in this payment run already: {before_name}, {currency} {amount} to {account}, on {day} (order "
+        "{order_id}, row {row} of batch {batch}). Write this row as it was, and pay a difference in a payment run of "
+        "its own",
+        name=name,
+        before_name=before["name"],
+        **{key: before[key] for key in ("currency", "amount", "account", "day", "order_id", "row", "batch")},
+    )
+
+
+def _earlier_lines(conflicts: Sequence[Clash], journal: JournalReader) -> Mapping[tuple[str, int], Mapping[str, str]]:
+    """Return whom the other payments of clashes paid, by batch and row; nobody who was forgotten."""
+    wanted: dict[str, set[int]] = {}
+    for clash in conflicts:
+        wanted.setdefault(clash.batch, set()).add(clash.sheet_row)
+    found = {}
+    for batch, rows in wanted.items():
+        record = journal.batch(batch)
+        lines = [] if record is None else lines_of_batch(journal, record).iter_rows(named=True)
+        found.update({(batch, line["row"]): line for line in lines if line["row"] in rows})
+    return found

@@ -194,6 +194,10 @@ class Settings(Section):
         """Return where the console keeps sheets in preparation: the configured place, or beside the journal."""
         return self.console.directory or self.journal_path().with_name("console")
 
+    def console_runs_directory(self) -> Path:
+        """Return where the console keeps files of the runs that it starts."""
+        return self.console_directory() / "runs"
+
     def missing_to_send(self) -> list[str]:
         """Return the missing keys without which no sheet can be sent."""
         gateway = self.gateway

@@ -1,7 +1,7 @@
 """Reads the cover note of a sheet: a small file beside it that gives values for options of `submit`."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationError
@@ -44,6 +44,7 @@ class CoverNote(Section):
     amend: bool = False
     strict: bool = False
     repeats_meant: bool = False
+    new_payees: Sequence[_Text] = ()
     urgent: bool = False
     by: Annotated[str, AfterValidator(_one_line)] | None = None
 

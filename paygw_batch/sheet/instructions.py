@@ -11,7 +11,8 @@ from typing import IO, TYPE_CHECKING, cast
 
 import polars as pl
 
-from paygw_batch.core.batch import content_digest
+from paygw_batch.core.batch import payee_mark
+from paygw_batch.core.text import spelled_alike
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, Checking
 from paygw_batch.countries.rules import CountryRule, FieldKind, Form, FormField
@@ -213,27 +214,42 @@ def instructions_of(lines: pl.DataFrame, wire: pl.DataFrame) -> pl.DataFrame:
 _REFERENCE = r"^[\x21-\x7e](?:[\x20-\x7e]{0,88}[\x21-\x7e])?$"
 
 
-def content_digests(content: pl.Series) -> pl.Series:
-    """Return the `digest` of each row's content.
+def payees_of(instructions: pl.DataFrame, staff_number: pl.Series | None) -> pl.DataFrame:
+    """Return who each instruction pays: `row`, `payee`, and the `content` digest by which two of one payee are ordered.
 
-    SHA-256, because polars' own hashes are not the same in every version.
+    A payee is a staff number, or without one an account in a country. The digest is a part of SHA-256, because polars'
+    own hashes are not the same in every version.
     """
-    return pl.Series("digest", [content_digest(text) for text in content], pl.String)
+    account = pl.format("{} {}", "country", "payee")
+    payee = instructions.select("row", payee=account)
+    if staff_number is not None and staff_number.null_count() < staff_number.len():
+        staff = [None if text is None else f"staff {spelled_alike(text)}" for text in staff_number]
+        payee = payee.with_columns(payee=pl.coalesce(pl.Series(staff, dtype=pl.String), "payee"))
+    digests = [hashlib.sha256(text.encode()).digest()[:8] for text in instructions["content"]]
+    return payee.with_columns(content=pl.Series(digests, dtype=pl.Binary))
 
 
-def derived_ids(digests: pl.Series, reference: str) -> pl.Series:
-    """Return an order id for every valid row, by the digest of its content: `REFERENCE-HASH-N`.
+def derived_ids(paid: pl.DataFrame, reference: str) -> pl.DataFrame:
+    """Return an order id for every row of `payees_of`: `REFERENCE-PAYEE-N`, as `row`, `client_orderid`.
 
-    HASH digests the row's own content, N counts equal rows from 1 in the sheet's order: editing, adding or moving
-    other rows changes no id. Raises `UsageError` for a reference that is not 1 to 90 printable ASCII characters.
+    N counts the payments to one payee, in an order that no other row and no place in the sheet changes: editing, adding
+    or moving rows of other payees changes no id. Raises `UsageError` for a reference that is not 1 to 90 printable
+    ASCII characters.
     """
     if not pl.Series([reference]).str.contains(_REFERENCE).item():
         raise UsageError(
             say("The reference of a payment run has 1 to 90 printable ASCII characters."),
             hint=say("Such as payroll-2026-11."),
         )
-    occurrence = pl.int_range(1, pl.len() + 1).over("digest")
-    return digests.to_frame("digest").select(pl.format("{}-{}-{}", pl.lit(reference), "digest", occurrence)).to_series()
+    single = paid.select("row", "payee").with_columns(number=pl.lit(1, pl.Int64))
+    if (several := paid.filter(pl.col("payee").is_duplicated())).height:
+        several = several.sort("payee", "content", "row").select(
+            "row", other=pl.int_range(1, pl.len() + 1).over("payee")
+        )
+        single = single.join(several, on="row", how="left", maintain_order="left")
+        single = single.with_columns(number=pl.coalesce("other", "number"))
+    marks = pl.Series([payee_mark(reference, payee) for payee in single["payee"]], dtype=pl.String)
+    return single.select("row", client_orderid=pl.format("{}-{}-{}", pl.lit(reference), marks, "number"))
 
 
 _NOT_SAID = "purpose"

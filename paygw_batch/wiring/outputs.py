@@ -85,11 +85,15 @@ _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """A file that was asked for as `named` (`--out`), or None if it was not."""
+    """A file that was asked for as `named` (`--out`), or None if it was not.
+
+    `run_of`: the sheet, or the id of the batch, that a run with this output sends.
+    """
 
     named: str
     path: Path | None
     kind: OutputKind
+    run_of: Path | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,8 @@ class OutputGuard:
                 needed = one.kind not in _NOT_NEEDED
                 outputs.append(Output(one.named, one.path, _recogniser(one.kind), needed))
         read = [ProtectedFile(what, path) for what, path in inputs.items() if path is not None]
-        check_outputs(outputs, [*read, *self._kept()], force=self.force)
+        results = [place for one in wanted for place in self._console_results(one.run_of)]
+        check_outputs(outputs, [*read, *self._kept(results)], force=self.force)
 
     def is_own(self, path: Path) -> bool:
         """Whether a file is one of the program's own: its configuration, a key, the journal, a log."""
@@ -144,12 +149,20 @@ class OutputGuard:
             if path is not None:
                 yield ProtectedFile(named, path)
 
-    def _kept(self) -> Iterator[ProtectedFile]:
+    def _console_results(self, run_of: Path | str | None) -> Iterator[Path]:
+        """Yield where the console has a run write its results: above the sheet that it keeps, or by the batch's id."""
+        if isinstance(run_of, str):
+            yield self.settings.console_runs_directory() / f"{run_of}.reconciliation.csv"
+        elif run_of is not None and (folder := run_of.parent.parent).parent == self.settings.console_directory():
+            yield folder / f"{run_of.stem}.reconciliation.csv"
+
+    def _kept(self, results: Sequence[Path] = ()) -> Iterator[ProtectedFile]:
         settings = self.settings
         journal = settings.journal_path()
         yield ProtectedFile(say("the journal or one of its files"), journal, has_neighbours=True)
         yield ProtectedFile(say("a witness of the journal"), settings.witness_directory(), is_directory=True)
-        yield ProtectedFile(say("a file of the program's own directory"), state_directory(), is_directory=True)
+        own = say("a file of the program's own directory")
+        yield ProtectedFile(own, state_directory(), is_directory=True, but_for=results)
         yield ProtectedFile(say("the sandbox's key"), journal.with_name("sandbox-merchant.pem"))
         yield ProtectedFile(say("a key of the sandbox"), journal.with_name("sandbox-gateway"), has_neighbours=True)
         yield ProtectedFile(say("a record of the sandbox"), journal.with_name("sandbox-record"), has_neighbours=True)

@@ -99,7 +99,7 @@ def test_a_sheet_with_defects_is_refused_as_data_and_nothing_is_opened(program: 
     rows = [*kenyan_rows(2), "KE,PAY-3,-5,KES,Jane Wanjiku,254712345003,+254712345003"]
     refused = submit(program, asked_for(program, rows), Conversation(show=shown.append))
     assert isinstance(refused, RefusedSheet)
-    assert refused.repeat is None
+    assert refused.question is None
     assert refused.states == {"invalid": 1, "ready": 2}
     assert shown == [refused.plan]
     with journal_to_read(settings_of(program)) as journal:
@@ -120,8 +120,8 @@ def test_a_repeated_sheet_is_a_question_and_nobody_means_no(program: Program, an
     assert isinstance(result, RunEnd) is bool(answer)
     assert len(questions) == (answer is not None)
     if isinstance(result, RefusedSheet):
-        assert result.repeat is not None
-        assert result.repeat.code == "sheet.repeats_a_batch"
+        assert result.question is not None
+        assert result.question.code == "sheet.repeats_a_batch"
     assert len(program.record()) == (8 if answer else 4)
 
 

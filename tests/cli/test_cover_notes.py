@@ -218,7 +218,7 @@ def test_a_note_has_a_key_for_every_option_of_submit() -> None:
 
 
 def test_a_note_has_a_key_for_all_that_a_submission_can_be_told() -> None:
-    told = {field.name for field in fields(SheetOptions)} - {"sent_by", "is_plan_named"}
+    told = {field.name for field in fields(SheetOptions)} - {"sent_by", "is_plan_named", "answered"}
     told |= {field.name for field in fields(Submission)} - {"validated", "sheet", "options", "read", "corrections"}
     told |= {field.name for field in fields(SheetAnswers)}
     assert told - set(NOT_FOR_A_NOTE) <= set(CoverNote.model_fields)

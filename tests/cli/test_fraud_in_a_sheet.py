@@ -191,7 +191,7 @@ FORGERIES: dict[str, Change] = {
     "a row that nobody left out": with_more(code="row.left_out", row=2),
     "one finding twice": lambda document: document["findings"].append(document["findings"][-1]),
     "another order": lambda document: document["findings"].reverse(),
-    "a repeat that there is not": lambda document: document.update(repeats_meant="0" * 16),
+    "a repeat that there is not": lambda document: document.update(answered=["sheet.repeats_a_batch " + "0" * 16]),
     "another language": lambda document: document.update(language="fr"),
     "a language that there is not": lambda document: document.update(language="../../etc/x"),
     "a batch that there is not": lambda document: document.update(against="0" * 16),
@@ -273,11 +273,11 @@ def test_a_repeated_payroll_that_the_plan_does_not_show_is_refused(asking: Progr
         *("plan", asking.home / "payroll.csv", "--out", plan_of(asking), "--key", asking.home / "ada.pem"),
         *("--force", "--repeats-meant"),
     )
-    assert json.loads(plan_of(asking).read_text())["repeats_meant"] != ""
+    assert json.loads(plan_of(asking).read_text())["answered"] != []
 
     def hide(document: dict[str, Any]) -> None:
         without("sheet.repeats_a_batch")(document)
-        document["repeats_meant"] = ""
+        document["answered"] = []
 
     signed_again(asking, hide)
     assert approved_and_submitted(asking, "--repeats-meant") == 8

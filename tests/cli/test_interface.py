@@ -271,13 +271,14 @@ def test_a_dry_run_sends_and_writes_nothing(program: Program) -> None:
     assert (known["known"], known["states"]) == (2, {"paid": 2})
 
 
-def test_ids_are_derived_from_the_reference_the_content_and_the_occurrence(program: Program) -> None:
+def test_ids_are_derived_from_reference_and_payee(program: Program) -> None:
     heading = "country,amount,currency,account_name,account_number,phone"
     rows = [row.replace(row.split(",")[1] + ",", "", 1) for row in kenyan_rows(3)]
     rows.append(rows[0])
     sheet = program.sheet(rows, heading=heading)
     assert program.json("validate", sheet)["exit_code"] == 3
-    first = program.json("submit", sheet, "--reference", "payroll-2026-11")
+    assert program.json("submit", sheet, "--reference", "payroll-2026-11")["code"] == "payee.twice"
+    first = program.json("submit", sheet, "--reference", "payroll-2026-11", "--repeats-meant")
     ids = {line["row"]: line["client_orderid"] for line in read_csv(first["reconciliation"])}
     assert len(set(ids.values())) == 4
     assert all(order_id.startswith("payroll-2026-11") for order_id in ids.values())

@@ -1,5 +1,7 @@
 """No output takes the place of what is not its own: exit 2, and nothing touched, whatever the option."""
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -250,3 +252,95 @@ def test_log_and_metrics_of_ours_go_on(paid: Program) -> None:
     for _ in range(2):
         assert paid.json("submit", paid.home / "payroll.csv")["exit_code"] == 0
     assert len((paid.home / "run.log").read_text().splitlines()) >= 4
+
+
+# The directory of the program itself, with that of the pages in it
+
+
+def begin_with_pages(program: Program) -> None:
+    """A machine with nothing set: its journal and the folders of its pages are in the program's own directory."""
+    program.config.write_text(re.sub(r"(?ms)^\[journal\].*?(?=^\[)", "", sandbox_toml()))
+    sheet = program.sheet(kenyan_rows(1))
+    batch = program.json("submit", sheet)["batch"]
+    console = console_of(program)
+    for number in ("0" * 16, "1" * 16):
+        (console / number / "sheet").mkdir(parents=True)
+        shutil.copy(sheet, console / number / "sheet")
+        for name in ("upload.json", "plan.json", "mending.json"):
+            (console / number / name).write_text("{}")
+    (console / "runs").mkdir()
+    (console / "runs" / f"{batch}.json").write_text("{}")
+
+
+def console_of(program: Program) -> Path:
+    (journal,) = (program.home / "state" / "paygw-batch").glob("*/journal.sqlite3")
+    return journal.with_name("console")
+
+
+@pytest.fixture
+def with_pages(kept: Kept) -> Program:
+    return kept(begin_with_pages)
+
+
+def test_a_run_of_the_pages_writes_its_own_results(with_pages: Program) -> None:
+    console = console_of(with_pages)
+    sheet, out = console / ("0" * 16) / "sheet" / "payroll.csv", console / ("0" * 16) / "payroll.reconciliation.csv"
+    done = with_pages.json("submit", sheet, "--out", out, "--force")
+    assert done["exit_code"] == 0
+    assert len(read_csv(out)) == 1
+    for command in ("resume", "retry"):
+        by_batch = console / "runs" / f"{done['batch']}.reconciliation.csv"
+        by_batch.unlink(missing_ok=True)
+        assert with_pages.json(command, done["batch"], "--out", by_batch)["exit_code"] == 0
+        assert len(read_csv(by_batch)) == 1
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("{first}/other.reconciliation.csv", "{first}/payroll.csv", "{first}/sheet/new.csv", "{first}/rows.parquet"),
+        *("{second}/payroll.reconciliation.csv", "{console}/payroll.reconciliation.csv", "{console}/../new.csv"),
+        *("{console}/runs/payroll.reconciliation.csv", "{console}/runs/{batch}.reconciliation.csv"),
+        *("{console}/orders.csv", "{console}/../../new.csv", "{first}/link/payroll.reconciliation.csv"),
+    ],
+)
+@pytest.mark.parametrize("sheet", ["{first}/sheet/payroll.csv", "{home}/0000000000000000/sheet/payroll.csv"])
+def test_a_run_writes_no_other_file_of_the_pages(with_pages: Program, sheet: str, place: str) -> None:
+    console = console_of(with_pages)
+    places = {
+        "home": with_pages.home,
+        "console": console,
+        "first": console / ("0" * 16),
+        "second": console / ("1" * 16),
+    }
+    (places["first"] / "link").symlink_to(places["second"], target_is_directory=True)
+    own = with_pages.home / ("0" * 16) / "sheet" / "payroll.csv"
+    own.parent.mkdir(parents=True)
+    shutil.copy(with_pages.home / "payroll.csv", own)
+    batch = with_pages.json("status")["batches"][0]["batch"]
+    out = place.format(batch=batch, **places)
+    told = refused(with_pages, "submit", sheet.format(**places), "--out", out, "--force")
+    assert "would overwrite a file of the program's own directory" in told
+
+
+@pytest.mark.parametrize("writer", ["reconcile", "status", "resume", "retry", "validate", "report", "backup"])
+def test_no_command_of_a_person_writes_there(with_pages: Program, writer: str) -> None:
+    console = console_of(with_pages)
+    shutil.copy(console / ("0" * 16) / "sheet" / "payroll.csv", with_pages.home)
+    for out in (console / ("0" * 16) / "payroll.reconciliation.csv", console / "runs" / "payroll.reconciliation.csv"):
+        told = refused(with_pages, *written(with_pages, writer, out))
+        assert "would overwrite a file of the program's own directory" in told
+
+
+def test_a_link_in_place_of_results_is_refused(with_pages: Program) -> None:
+    folder = console_of(with_pages) / ("0" * 16)
+    (folder / "payroll.reconciliation.csv").symlink_to(folder / "plan.json")
+    told = refused(
+        with_pages,
+        "submit",
+        folder / "sheet" / "payroll.csv",
+        "--out",
+        folder / "payroll.reconciliation.csv",
+        "--force",
+    )
+    assert "would overwrite" in told

@@ -166,7 +166,7 @@ def at_a_terminal(program: Program, answer: str, *arguments: str | Path) -> tupl
 def test_at_a_terminal_a_person_is_asked(program: Program, answer: str, exit_code: int, paid: int) -> None:
     sheet = repeated(program)
     code, shown = at_a_terminal(program, answer, "submit", sheet)
-    assert "Is this sheet meant to repeat batch" in shown
+    assert "Is this sheet meant to repeat" in shown
     assert shown.count("sheet.repeats_a_batch") >= 1
     assert "row.look_alike" not in shown
     assert code == exit_code, shown

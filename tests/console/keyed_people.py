@@ -21,13 +21,14 @@ class PasskeyPerson(Person):
     """Somebody with a passkey, at a browser."""
 
     key: SoftwarePasskey | None = None
+    origin: str = PAGES.origin
 
     def post(self, path: str, **form: str) -> Response:
-        return self.ask("POST", path, data={"csrf": self.token(), **form}, headers=FROM_PAGES)
+        return self.ask("POST", path, data={"csrf": self.token(), **form}, headers={"origin": self.origin})
 
     def upload(self, path: str, name: str, content: bytes, **form: str) -> Response:
         data = {"csrf": self.token(), **form}
-        return self.ask("POST", path, data=data, files={"sheet": (name, content)}, headers=FROM_PAGES)
+        return self.ask("POST", path, data=data, files={"sheet": (name, content)}, headers={"origin": self.origin})
 
     def begun(self) -> SignInText:
         """Return the sign-in that the page to sign in on begins."""
@@ -37,7 +38,7 @@ class PasskeyPerson(Person):
         """Sign in by a passkey; `begun` is one that was begun before."""
         sign_in = begun or self.begun()
         parts = parts_of(key.sign(sign_in.text)) | {"nonce": sign_in.nonce, "credential": key.credential_id}
-        return self.ask("POST", "/sign-in/passkey", data=parts, headers=FROM_PAGES)
+        return self.ask("POST", "/sign-in/passkey", data=parts, headers={"origin": self.origin})
 
     def signature_for(self, page: str, key: SoftwarePasskey | None = None) -> dict[str, str]:
         """Return the fields that the browser puts into the form of a page after its passkey has signed."""
@@ -46,6 +47,14 @@ class PasskeyPerson(Person):
         challenge = re.findall(r'data-challenge="([^"]+)"', page)[0]
         collected = signing.client_data(challenge, "webauthn.get", {})
         return parts_of(signing.sign(b"", client_data=collected))
+
+    def prepared(self, content: bytes, name: str) -> str:
+        """Upload a sheet and sign it as its maker; return its address."""
+        place = self.upload("/new", name, content).headers["location"]
+        page = self.get(f"{place}/plan").text
+        answer = self.post(f"{place}/sign", digest=value(page, "digest"), **self.signature_for(page))
+        assert answer.status_code == 303, answer.text
+        return str(place)
 
 
 def parts_of(signature: PasskeySignature) -> dict[str, str]:
@@ -84,8 +93,4 @@ class PasskeyHouse(House):
 
     def prepared(self, maker: PasskeyPerson, content: bytes, name: str = "payroll.csv") -> str:
         """Upload a sheet and sign it as its maker; return its address."""
-        place = maker.upload("/new", name, content).headers["location"]
-        page = maker.get(f"{place}/plan").text
-        answer = maker.post(f"{place}/sign", digest=value(page, "digest"), **maker.signature_for(page))
-        assert answer.status_code == 303, answer.text
-        return str(place)
+        return maker.prepared(content, name)

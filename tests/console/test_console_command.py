@@ -84,3 +84,25 @@ def test_a_port_that_is_taken_is_a_sentence(house: House) -> None:
         result = house.program.run("console", "--port", str(taken.getsockname()[1]))
     assert result.exit_code == 2
     assert "Choose another port" in result.stderr
+
+
+@pytest.mark.parametrize(("typed", "name"), [("Ben Okelo", "Ben Okello"), ("Grace Njery", "Grace Njeri"), ("Zoë", "")])
+def test_an_invitation_for_nobody_names_the_nearest(house: House, typed: str, name: str) -> None:
+    with_origin(house)
+    result = house.program.run("invite", typed)
+    assert result.exit_code == 2
+    assert f"no person called {typed}" in result.stderr
+    assert (f"did you mean {name}?" in result.stderr) == bool(name)
+    assert "Ada Wanjiru, Ben Okello, Grace Njeri, Tom Mutua" in " ".join(result.stderr.split())
+    assert not (house.console.directory / "invitations").exists()
+
+
+@pytest.mark.parametrize("name", ["Ada Wanjiru", "Grace Njeri", "Tom Mutua"])
+def test_everyone_at_the_pages_can_be_invited(house: House, name: str) -> None:
+    with_origin(house)
+    assert house.program.json("invite", f" {name.upper()} ")["name"] == name
+
+
+def with_origin(house: House) -> None:
+    text = house.program.config.read_text()
+    house.program.config.write_text(text.replace("[console]", '[console]\norigin = "https://pay.example"'))

@@ -299,11 +299,11 @@ def test_octobers_sheet_under_new_ids_is_asked_about_once(house: House) -> None:
     page = ada.get(again).text
     assert "Was this paid already?" in page
     assert "Check what will be paid</a>" not in page
-    batch = re.findall(r'name="batch" value="(\w+)"', page)[0]
-    assert ada.post(f"{again}/repeats-meant", batch="0" * 16).status_code == 409
-    assert ada.post(f"{again}/repeats-meant", batch=batch).status_code == 303
-    assert "It is meant to repeat that payout." in ada.get(again).text
-    assert "meant to repeat the payout" in ada.get(f"{again}/plan").text
+    question = re.findall(r'name="question" value="([^"]+)"', page)[0]
+    assert ada.post(f"{again}/answer", question="sheet.repeats_a_batch 0").status_code == 409
+    assert ada.post(f"{again}/answer", question=question).status_code == 303
+    assert 'name="question"' not in ada.get(again).text
+    assert "Could somebody be paid twice?" in ada.get(f"{again}/plan").text
 
 
 def test_a_killed_console_shows_the_truth_afterwards(house: House) -> None:
@@ -457,3 +457,64 @@ def test_a_plan_that_is_signed_on_the_pages_is_told_by_another_process_with_a_li
     assert (told.content["code"], told.content["maker"]) == (code, MAKER)
     assert told.content["link"] == f"http://localhost:8460{place}/plan"
     assert "Jane" not in str(told.content)
+
+
+# A sheet without order ids, corrected after it was paid
+
+
+def without_ids(count: int = 3, **first: str) -> list[str]:
+    lines = [row(1, **first), *(row(n) for n in range(2, count + 1))]
+    return [",".join(cell for place, cell in enumerate(line.split(",")) if place != 1) for line in lines]
+
+
+def upload_run(person: Person, lines: list[str], name: str) -> tuple[str, str]:
+    """Upload a sheet of the payment run `november`; return its place and its page."""
+    heading = HEADING.replace("Client Order ID,", "")
+    place = uploaded(person, "\n".join([heading, *lines]).encode(), name)
+    person.get(place)
+    assert person.post(f"{place}/reading", reference="november").status_code == 303
+    return place, person.get(place).text
+
+
+def pay_run(house: House, lines: list[str], name: str) -> tuple[str, str]:
+    ada, ben = house.person(MAKER), house.person(APPROVER)
+    place, page = upload_run(ada, lines, name)
+    for question in re.findall(r'name="question" value="([^"]+)"', page):
+        assert ada.post(f"{place}/answer", question=question).status_code == 303
+    signed(ada, place)
+    shown = ben.get(f"{place}/plan").text
+    ben.post(f"{place}/approve", digest=digest(ben, place))
+    ben.post(f"{place}/start", digest=digest(ben, place))
+    finished(ada, place)
+    return page, shown
+
+
+def test_corrected_amount_of_paid_person_is_red(house: House) -> None:
+    pay_run(house, without_ids(), "november.csv")
+    ada = house.person(MAKER)
+    _place, page = upload_run(ada, without_ids(amount="999.00"), "corrected.csv")
+    assert "1 of 3 rows cannot be paid yet" in page
+    assert "Jane 1 is in this payment run already" in page
+    assert 'aria-invalid="true"' in page or "wrong" in page
+    assert "Check what will be paid</a>" not in page
+    assert len(house.program.record()) == 3
+
+
+def test_new_person_of_paid_run_is_asked_about(house: House) -> None:
+    pay_run(house, without_ids(), "november.csv")
+    page, shown = pay_run(house, without_ids(4), "longer.csv")
+    assert "Jane 4 (254712345004, KES 104.00) is new in november" in page
+    assert to_pay(shown) == "1"
+    assert "3 people were paid before and are not paid again" in shown
+    assert shown.index("Could somebody be paid twice?") < shown.index("What differs from earlier payments")
+    auditor = house.person(AUDITOR)
+    assert len(house.program.record()) == 4
+    assert "254712345004" not in auditor.get("/").text
+
+
+def test_list_pasted_twice_is_asked_about(house: House) -> None:
+    ada = house.person(MAKER)
+    _, page = upload_run(ada, without_ids() * 2, "twice.csv")
+    assert "Was the list pasted twice?" in page
+    assert "Jane 1 is on rows 2, 5" in page
+    assert "Check what will be paid</a>" not in page

@@ -333,7 +333,7 @@ def test_a_sheet_that_could_not_be_read_is_mended_by_no_form(house: House) -> No
         ("mend", {"row": "2", "column": "amount", "text": "1"}),
         ("mend-kind", {"kind": "amount.format"}),
         ("leave-out", {"row": "2"}),
-        ("repeats-meant", {"batch": "0" * 16}),
+        ("answer", {"question": "payee.twice 0"}),
     ):
         assert ada.post(f"{place}/{act}", **form).status_code == 404, act
     assert ada.get(f"{place}/marked").status_code == 404

@@ -24,7 +24,6 @@ from paygw_batch.clock import utc_now
 from paygw_batch.console.console_app import ROUTES, console_app, listen_on_port, serve_pages
 from paygw_batch.console.pages.people_page import HEALTH
 from paygw_batch.console.pages.settling.orders import order_folder_of
-from paygw_batch.console.visits import RUNS
 from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.run.kept_documents import withdrawn_at_a_page
 from paygw_batch.run.signed_document import SignedDocument
@@ -169,10 +168,10 @@ def test_a_sheet_is_removed_once_and_only_as_its_page_showed_it(house: House, ad
     assert list(all_folders(house.console.directory)) == []
 
 
-def test_repeats_are_answered_about_the_batch_that_was_shown_alone(ada: Person) -> None:
+def test_only_shown_questions_are_answered(ada: Person) -> None:
     place = uploaded(ada, sheet(3))
-    for form in ({"batch": "0" * 16}, {"batch": "0" * 16, **ada.shown(f"{place}/totals")}):
-        assert sent(ada, f"{place}/repeats-meant", form).status_code == 409
+    for form in ({"question": "payee.twice 0"}, {"question": "payee.twice 0", **ada.shown(f"{place}/totals")}):
+        assert sent(ada, f"{place}/answer", form).status_code == 409
 
 
 def test_every_form_of_a_page_about_a_sheet_says_what_the_page_showed(ada: Person) -> None:
@@ -195,6 +194,9 @@ ELSEWHERE = {
     "/invitation/{token}": "test_an_invitation_sent_twice_is_used_once_and_shows_the_same_line",
 }
 """Forms that need people with passkeys: the tests that play them."""
+
+
+_OF_THE_MAKER = {"sign", "sign-again", "withdraw"}
 
 
 @dataclass
@@ -244,7 +246,7 @@ class Desk:
             self.ada.post(f"{place}/mend", row="2", column="amount", text="701.00")
             signed(self.ada, place)
 
-        return self.sent(self.ada if act.startswith("sign") else self.ben, f"{place}/{act}", turn, **typed)
+        return self.sent(self.ada if act in _OF_THE_MAKER else self.ben, f"{place}/{act}", turn, **typed)
 
     def withdraw(self, document: SignedDocument | None) -> None:
         """Withdraw a document as a person at a terminal does: the pages are told nothing."""
@@ -312,7 +314,7 @@ class Desk:
         order = drafted(self.ada, batch, 2, "not-received")
         self.ada.post(f"{order}/sign")
         self.ben.post(f"{order}/agree")
-        runs = self.house.console.directory / RUNS
+        runs = self.house.console.runs
 
         def turn() -> None:
             run = started_run(runs, batch)
@@ -351,6 +353,7 @@ SCENES: dict[str, Callable[[Desk], Sent]] = {
     "/sheets/{sheet}/remove": lambda desk: desk.of_sheet("remove"),
     "/sheets/{sheet}/sign": lambda desk: desk.of_plan("sign"),
     "/sheets/{sheet}/sign-again": lambda desk: desk.of_plan("sign-again"),
+    "/sheets/{sheet}/withdraw": lambda desk: desk.of_plan("withdraw"),
     "/sheets/{sheet}/approve": lambda desk: desk.of_plan("approve"),
     "/sheets/{sheet}/send-back": lambda desk: desk.of_plan("send-back", reason="One is wrong"),
     "/sheets/{sheet}/start": lambda desk: desk.of_plan("start"),
@@ -370,15 +373,15 @@ SCENES: dict[str, Callable[[Desk], Sent]] = {
     "/payouts/{batch}/continue": lambda desk: desk.of_run("continue"),
     "/people/check": lambda desk: desk.sent(desk.ada, "/people/check", None, check="verify"),
 }
-OF_A_REPEAT = "/sheets/{sheet}/repeats-meant"
-"""Played above: nothing but the batch that the page named counts."""
+OF_A_QUESTION = "/sheets/{sheet}/answer"
+"""Played above: nothing but the question that the page asked counts."""
 STATELESS = {"/sign-in", "/language", "/sign-out", "/people/check"}
 """What these want is no other thing on an old page."""
 
 
 def test_every_form_has_a_scene() -> None:
     posts = {route.path for route in ROUTES if route.method == "POST"}
-    assert {name.partition(" ")[0] for name in SCENES} | {*ELSEWHERE, OF_A_REPEAT} == posts
+    assert {name.partition(" ")[0] for name in SCENES} | {*ELSEWHERE, OF_A_QUESTION} == posts
 
 
 @pytest.fixture
@@ -396,7 +399,7 @@ def desk(
     house.console = replace(house.console, program=(sys.executable, "-S", "-c", waits))
     house.app = console_app(house.console)
     yield Desk(house, set_clock)
-    runs = ((house.console.directory / folder).glob("*.json") for folder in (RUNS, HEALTH))
+    runs = (folder.glob("*.json") for folder in (house.console.runs, house.console.directory / HEALTH))
     for record in chain.from_iterable(runs):
         run = started_run(record.parent, record.stem.partition(".")[0])
         if run is not None and run.is_alive:

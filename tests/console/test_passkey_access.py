@@ -138,7 +138,7 @@ def test_what_was_signed_for_one_sign_in_counts_for_no_other(open_sign_ins: Open
 def test_a_sign_in_is_no_approval_and_an_approval_no_sign_in(open_sign_ins: OpenSignIns) -> None:
     begun = open_sign_ins.begin()
     assert begun.text.split(b"\n")[0] == b"paygw-batch sign-in 1"
-    approval = b"paygw-batch plan 4 approval\n" + begun.text.split(b"\n", 1)[1]
+    approval = b"paygw-batch plan 5 approval\n" + begun.text.split(b"\n", 1)[1]
     assert key_that_signed(begun, ADA.sign(approval), KEYS, CONSOLE) is None
 
 

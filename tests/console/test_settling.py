@@ -21,7 +21,7 @@ from paygw_batch.console.pages.settling.statement_folder import (
     read_statement_of,
     statement_folders,
 )
-from paygw_batch.console.visits import RUNS, Visit
+from paygw_batch.console.visits import Visit
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal import Entry
 from paygw_batch.journal.guards.lock import RunLock, lock_path
@@ -621,7 +621,7 @@ def test_a_journal_in_postgresql_is_settled_by_the_same_pages(tmp_path: Path, po
         assert act(ben, order, "agree") == 303
     assert [state_of(ada, batch, row) for row in (2, 3, 4)] == ["paid", "rejected", "rejected"]
     assert act(ben, order, "carry-out") == 303
-    run = started_run(house.console.directory / RUNS, batch)
+    run = started_run(house.console.runs, batch)
     assert run is not None
     until(lambda: not run.is_alive, "the run does not end")
     assert ada.get(order).headers["location"] == f"/payouts/{batch}"

@@ -280,6 +280,7 @@ def test_compare_tells_known_rows_from_clashing_and_from_new_ones(journal: Journ
     rows = [(12, "ORD-2", same.content), (13, "ORD-3", other.content), (14, "ORD-99", "new")]
     known, clashes = journal.compare(OPERATION, rows)
     assert list(known) == [Known(12, 1, State.PAID)]
+    assert [(one.batch, one.opened_at) for one in known] == [("b1", AT)]
     assert list(clashes) == [Clash(13, "ORD-3", 2, "b1", 3, AT, State.PAID, amendable=False)]
     assert journal.compare("payin", rows) == ([], [])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from paygw_batch.core.batch import content_digest
+from paygw_batch.core.batch import payee_mark
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalCorrupt
@@ -39,7 +39,7 @@ def used(journal: Journal, *order_ids: str, operation: str = OPERATION) -> list[
 def derived(row: int, reference: str) -> NewInstruction:
     """Return a row whose order id was derived from a reference."""
     new = new_instruction(row)
-    return new._replace(client_orderid=f"{reference}-{content_digest(new.content)}-1")
+    return new._replace(client_orderid=f"{reference}-{payee_mark(reference, new.payee)}-1")
 
 
 def test_an_id_is_found_in_every_spelling_and_named_as_it_was_written(journal: Journal) -> None:

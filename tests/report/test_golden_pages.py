@@ -99,6 +99,7 @@ def plan() -> str:
         batch="b" * 16,
         sheet="pay & roll.csv",
         rows=6,
+        known=0,
         invalid=1,
         amended=0,
         instructions_sha256="c" * 64,

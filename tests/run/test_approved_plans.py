@@ -48,7 +48,7 @@ def test_an_approved_plan_says_who_prepared_and_who_approved_it() -> None:
     document = approve(approve(plan(), CLEO, policy(), NOW), BEN, policy(), NOW - timedelta(minutes=1))
     named = f"(plan {document.digest()[:16]})"
     found = check(document)
-    assert (found.plan_sha256, found.repeats_meant) == (document.digest(), "")
+    assert (found.plan_sha256, found.answered) == (document.digest(), ())
     assert [recorded(approval) for approval in found.approvals] == [
         "prepared by ada at 2026-11-21T08:00:00.000Z",
         f"approved by cleo at 2026-11-21T08:00:00.000Z {named}",
@@ -56,10 +56,10 @@ def test_an_approved_plan_says_who_prepared_and_who_approved_it() -> None:
     ]
 
 
-def test_the_batch_that_a_plan_is_meant_to_repeat_is_the_makers_word() -> None:
-    meant = signed(unsigned_plan(plan().content, [], ADA.public, NOW, repeats_meant="b0"), ADA)
-    assert check(approve(meant, CLEO, policy(), NOW)).repeats_meant == "b0"
-    assert Approved("", (), "") == NOT_ASKED_FOR
+def test_approved_plan_keeps_answers_of_its_maker() -> None:
+    meant = signed(unsigned_plan(plan().content, [], ADA.public, NOW, answered=["b0"]), ADA)
+    assert check(approve(meant, CLEO, policy(), NOW)).answered == ("b0",)
+    assert Approved("", ()) == NOT_ASKED_FOR
 
 
 def test_a_plan_that_nobody_approved_opens_nothing() -> None:
@@ -74,13 +74,13 @@ def test_a_plan_that_nobody_approved_opens_nothing() -> None:
     [
         ({"endpoint": "other/2", "journal": "b" * 32}, "it is for gateway.example/1, but this is other/2"),
         ({"journal": "b" * 32, "rows": 3}, "it is for the journal aaaaaaaa, but this is the journal bbbbbbbb"),
-        ({"totals": {"KES": "13001.00"}}, "its total is KES 3,001.00, but the sheet's is KES 13,001.00"),
-        ({"totals": {}, "rows": 0}, "its total is KES 3,001.00, but the sheet's is nothing"),
+        ({"totals": {"KES": "13001.00"}}, "it pays KES 3,001.00, but KES 13,001.00 would be paid now"),
+        ({"totals": {}, "rows": 0}, "it pays KES 3,001.00, but nothing would be paid now"),
         (
             {"totals": {"KES": "3001.00", "UGX": "5000"}},
-            "its total is KES 3,001.00, but the sheet's is KES 3,001.00, UGX 5,000",
+            "it pays KES 3,001.00, but KES 3,001.00, UGX 5,000 would be paid now",
         ),
-        ({"rows": 3, "batch": "x"}, "it has 2 rows, but the sheet has 3"),
+        ({"rows": 3, "batch": "x"}, "it pays 2 rows, but 3 would be paid now"),
         ({"instructions_sha256": "d" * 64}, "a row, a payee or the way to submit it has changed since"),
         ({"sheet": "other.csv"}, "a row, a payee or the way to submit it has changed since"),
         ({"operation": "payin"}, "a row, a payee or the way to submit it has changed since"),
@@ -137,7 +137,7 @@ def test_the_code_of_a_payout_is_the_same_before_and_after_it_is_signed() -> Non
         {"content": document.content.model_copy(update={"totals": {"KES": "2"}})},
         {"findings": []},
         {"findings": [document.findings[0].model_copy(update={"message": "Row 2: well."})]},
-        {"repeats_meant": "b0"},
+        {"answered": ["b0"]},
         {"against": "b0"},
         {"language": "fr"},
     ]
@@ -146,7 +146,7 @@ def test_the_code_of_a_payout_is_the_same_before_and_after_it_is_signed() -> Non
     same = document.model_copy(update={"made_at": "2026-11-22T08:00:00.000Z", "maker": BEN.public.text})
     assert payout_code(same) == code
     # Two versions of the program must show the same code for the same payout.
-    assert code == "1deaf6b9b0738f12"
+    assert code == "7f7c5a9ec48555e9"
 
 
 ROWS = ("A 1000.50 001", "B 2000 002", "C 2.25 003", "C 2.25 003")
@@ -157,6 +157,7 @@ def content(place: Path, *rows: str) -> Content:
     made = planned(sheet(place, *rows), in_memory_journal())
     return content_and_people(
         made.validated,
+        made.sent_before,
         amended=len(made.amendments),
         endpoint=PLACE,
         journal_id="a" * 32,
@@ -168,7 +169,7 @@ def content(place: Path, *rows: str) -> Content:
 def test_a_plan_names_the_payments_of_its_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = content(tmp_path / "one", *ROWS)
     assert (found.endpoint, found.journal, found.operation, found.sheet) == (PLACE, "a" * 32, "payout", "payroll.csv")
-    assert (found.rows, found.invalid, found.amended, found.totals) == (4, 2, 0, {"KES": "3000.50"})
+    assert (found.rows, found.invalid, found.amended, found.totals) == (2, 2, 0, {"KES": "3000.50"})
     assert found.batch == sheet(tmp_path / "one", *ROWS).batch
     assert content(tmp_path / "one", *ROWS) == found
     monkeypatch.setattr(approval, "_ROWS_AT_ONCE", 1)
@@ -189,6 +190,7 @@ def test_what_takes_the_place_of_a_rejected_payment_is_counted(tmp_path: Path) -
     made = planned(sheet(tmp_path, "A 900 001", "B 5 002"), journal, amend=True)
     found, _ = content_and_people(
         made.validated,
+        made.sent_before,
         amended=len(made.amendments),
         endpoint=PLACE,
         journal_id="a" * 32,

@@ -45,7 +45,7 @@ from tests.run.software_passkey import PRESENT_AND_VERIFIED, SoftwarePasskey
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 CONSOLE = RelyingParty("https://payouts.example.com")
 ELSEWHERE = RelyingParty("https://payouts.example.com.evil.test")
-TEXT = b"paygw-batch plan 4 approval\n{...}"
+TEXT = b"paygw-batch plan 5 approval\n{...}"
 
 
 @cache
@@ -311,6 +311,7 @@ def plan(**other: Any) -> PlanDocument:
         "batch": "b" * 16,
         "sheet": "payroll.csv",
         "rows": 2,
+        "known": 0,
         "invalid": 0,
         "amended": 0,
         "instructions_sha256": "c" * 64,
@@ -437,9 +438,9 @@ def test_an_approval_counts_for_no_other_act() -> None:
     at = "2026-11-22T08:00:00.000Z"
     document = made(plan())
     first, rest = document.approval_text(CLEO.public, at).split(b"\n", 1)
-    assert first == b"paygw-batch plan 4 approval"
+    assert first == b"paygw-batch plan 5 approval"
     assert holds(signed_by(document, CLEO, CLEO.sign(first + b"\n" + rest)))
-    for other in (b"paygw-batch plan 4", b"paygw-batch settlement order 1 approval", b"paygw-batch plan 3 approval"):
+    for other in (b"paygw-batch plan 5", b"paygw-batch settlement order 1 approval", b"paygw-batch plan 4 approval"):
         assert not holds(signed_by(document, CLEO, CLEO.sign(other + b"\n" + rest)))
     assert not holds(signed_by(document, CLEO, CLEO.sign(document.signed_text())))
 

@@ -47,6 +47,7 @@ def plan() -> PlanDocument:
         batch="b" * 16,
         sheet="payroll.csv",
         rows=2,
+        known=0,
         invalid=0,
         amended=0,
         instructions_sha256="c" * 64,
@@ -197,7 +198,7 @@ def test_an_approval_of_one_kind_counts_for_no_other() -> None:
     """Also where the two would say the same otherwise: the first line of what is signed names the kind."""
     of_plan = approve(plan(), CLEO, policy(), NOW)
     assert not holds(order().model_copy(update={"approvals": of_plan.approvals}))
-    same = order().model_copy(update={"document": "paygw-batch plan 4"})
+    same = order().model_copy(update={"document": "paygw-batch plan 5"})
     assert same.signed_text().split(b"\n")[0] != order().signed_text().split(b"\n")[0]
     assert not holds(same)
     firsts = {one.approval_text(CLEO.public, "").split(b"\n")[0] for one in (order(), same)}
@@ -258,14 +259,15 @@ def test_people_are_counted_for_what_can_be_reached() -> None:
 
 
 PLAN_TEXT = (
-    'paygw-batch plan 4\n{"against":"","content":{"amended":0,"batch":"bbbbbbbbbbbbbbbb",'
+    'paygw-batch plan 5\n{"against":"","answered":[],"content":{"amended":0,"batch":"bbbbbbbbbbbbbbbb",'
     '"endpoint":"gateway.example/1",'
     '"instructions_sha256":"cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc","invalid":0,'
-    '"journal":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","operation":"payout",'
+    '"journal":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","known":0,'
+    '"known_sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","operation":"payout",'
     '"people_sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","rows":2,"sheet":"payroll.csv",'
-    '"totals":{"KES":"3001.00"}},"document":"paygw-batch plan 4","findings":['
+    '"totals":{"KES":"3001.00"}},"document":"paygw-batch plan 5","findings":['
     '{"code":"row.look_alike","message":"twice","row":2}],"language":"en","made_at":"2026-11-21T08:00:00.000Z","maker":"%s",'
-    '"people":"","repeats_meant":""}'
+    '"people":""}'
 )
 ORDER_TEXT = (
     'paygw-batch settlement order 3\n{"content":{"attempts":[[1,1]],"batch":"bbbbbbbbbbbbbbbb",'

@@ -14,7 +14,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms
-from paygw_batch.errors import InternalError, SheetRepeatsBatch
+from paygw_batch.errors import InternalError, OpenSheetQuestion
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.in_memory import in_memory_journal
@@ -276,9 +276,8 @@ def test_a_sheet_that_repeats_a_batch_is_told_once_and_not_opened_by_itself(
     planned = plan(sheet(tmp_path, *rows("B", 5), *rows("B", 4, 50)), journal, days=days)
     assert planned.warnings["code"].to_list() == (["sheet.repeats_a_batch"] if repeats else ["row.look_alike"])
     if repeats:
-        assert planned.repeat is not None
-        assert (planned.repeat.batch, planned.repeat.rows, planned.repeat.of_rows) == (before.batch, 5, 9)
-        with pytest.raises(SheetRepeatsBatch, match=before.batch):
+        assert [one.key for one in planned.questions] == [f"sheet.repeats_a_batch {before.batch}"]
+        with pytest.raises(OpenSheetQuestion, match="5 of 9 rows"):
             submit(planned, journal)
         assert len(journal.batches()) == 1
 
@@ -286,15 +285,15 @@ def test_a_sheet_that_repeats_a_batch_is_told_once_and_not_opened_by_itself(
 def test_days_are_counted_by_the_gateways_clock_where_ours_was_behind(journal: SqliteJournal, tmp_path: Path) -> None:
     submit(plan(sheet(tmp_path, *rows("A", 3)), journal), journal)
     journal.settle([], note=ClockSeen(timestamp(NOW), timestamp(NOW + timedelta(days=1)), ahead_s=-86_400))
-    assert plan(sheet(tmp_path, *rows("B", 3)), journal, days=5).repeat is not None
-    assert plan(sheet(tmp_path, *rows("B", 3)), journal, days=6).repeat is None
+    assert plan(sheet(tmp_path, *rows("B", 3)), journal, days=5).questions
+    assert not plan(sheet(tmp_path, *rows("B", 3)), journal, days=6).questions
 
 
 def test_rows_that_repeat_several_batches_a_little_repeat_none(journal: SqliteJournal, tmp_path: Path) -> None:
     for batch in range(3):
         submit(plan(sheet(tmp_path, *rows("A", 3, 1 + 3 * batch)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 9)), journal)
-    assert planned.repeat is None
+    assert not planned.questions
     assert planned.warnings.select("row", "code").rows() == [(0, "row.look_alike")] * 3
 
 
@@ -304,5 +303,5 @@ def test_the_batch_with_the_most_repeated_rows_is_named_and_others_stay_single(
     most = submit(plan(sheet(tmp_path, *rows("A", 5)), journal), journal)
     submit(plan(sheet(tmp_path, *rows("C", 1, 6), *rows("C", 2, 60)), journal), journal)
     planned = plan(sheet(tmp_path, *rows("B", 6)), journal)
-    assert planned.repeated_batch == most.batch
+    assert [one.about for one in planned.questions] == [most.batch]
     assert planned.warnings.select("row", "code").rows() == [(0, "sheet.repeats_a_batch"), (7, "row.look_alike")]

@@ -79,7 +79,7 @@ def planned(found: Validated, journal: SqliteJournal, *, amend: bool = False) ->
 
 def opened(plan: Plan, journal: SqliteJournal) -> None:
     open_planned_batch(
-        plan, journal, RULES, operation="payout", sheet_path=Path("/p.csv"), now=lambda: NOW, repeats_meant=True
+        plan, journal, RULES, operation="payout", sheet_path=Path("/p.csv"), now=lambda: NOW, is_answered=True
     )
 
 
@@ -134,7 +134,7 @@ def test_known_changed_and_repeated_rows_are_found_in_every_part(tmp_path: Path,
     assert first.validated.defects.equals(second.validated.defects)
     assert set(first.validated.defects["code"]) >= {"client_orderid.look_alike"}
     assert first.warnings.equals(second.warnings)
-    assert (first.validated.batch, first.repeated_batch) == (second.validated.batch, second.repeated_batch)
+    assert (first.validated.batch, first.questions) == (second.validated.batch, second.questions)
     for plan, journal in zip(plans, journals, strict=True):
         opened(plan, journal)
     assert kept(journals[0]) == kept(journals[1])

@@ -33,10 +33,16 @@ def test_cells_say_what_a_heading_does_not() -> None:
     assert columns(Where=()) == [""]
 
 
-@pytest.mark.parametrize("heading", ["Gross Pay", "Bank Name", "Staff No", "Matricule", "Basic Salary", "Pay Date"])
+@pytest.mark.parametrize("heading", ["Gross Pay", "Bank Name", "Staff Bank", "Basic Salary", "Pay Date"])
 def test_what_is_near_to_a_column_and_is_none_is_not_guessed(heading: str) -> None:
     (found,) = guessed([SeenHeading(heading, None, ("0012",))], PAYOUT)
     assert found.column == ""
+
+
+@pytest.mark.parametrize("heading", ["Staff No", "Employee ID", "Matricule"])
+def test_staff_number_is_guessed(heading: str) -> None:
+    (found,) = guessed([SeenHeading(heading, None, ("0012",))], PAYOUT)
+    assert (found.column, found.is_known) == ("staff_number", False)
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,7 @@ class Approvals:
     def _content(self, plan: Plan, journal: JournalReader) -> tuple[Content, str]:
         return content_and_people(
             plan.validated,
+            plan.sent_before,
             amended=len(plan.amendments),
             endpoint=ENDPOINT.name,
             journal_id=journal.head().journal_id,

@@ -404,7 +404,7 @@ def _forged(world: ForgingWorld, made: Made) -> Made:
         case "people":
             changes = _other_people(world, document)
         case "repeats":
-            changes["repeats_meant"] = "" if document.repeats_meant else _any_batch(world)
+            changes["answered"] = [] if document.answered else [f"sheet.repeats_a_batch {_any_batch(world)}"]
         case "against":
             changes["against"] = _any_batch(world)
         case "time":

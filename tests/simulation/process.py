@@ -19,8 +19,8 @@ from paygw_batch.errors import (
     JournalError,
     JournalHeld,
     JournalUnwritable,
+    OpenSheetQuestion,
     RowsMoved,
-    SheetRepeatsBatch,
     UsageError,
 )
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
@@ -195,7 +195,7 @@ class Process:
             return 8
         except UsageError:
             return 2
-        except SheetRepeatsBatch:
+        except OpenSheetQuestion:
             return 3
         finally:
             self.world.disk.holders.discard(self)

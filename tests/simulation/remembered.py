@@ -127,6 +127,6 @@ REMEMBERED: tuple[tuple[ModuleType | type, str, object], ...] = (
     (submit, "with_defects", _once(with_defects)),
     (changes, "accounts", _once(changes.accounts)),
     (reconcile, "from_pages", _once(from_pages)),
-    (approval, "_digest_and_totals", _once(approval._digest_and_totals)),
+    (approval, "content_and_people", approval.content_and_people),
 )
 """What a world replaces in the program, and with what."""

@@ -163,7 +163,8 @@ class Seen:
     def names_repeat(self, batch: str, count: int) -> bool:
         """Whether a line other than the comparison says that the sheet repeats a batch, and how many rows do."""
         return any(
-            line.strip().startswith(f"{count} of ") and batch in line and "payroll" in line for line in self._rest()
+            line.strip().removeprefix("- ").startswith(f"{count} of ") and batch in line and "payroll" in line
+            for line in self._rest()
         )
 
     def _rest(self) -> Iterator[str]:

@@ -21,9 +21,9 @@ from paygw_batch.cli.options import (
     collect_option,
     force_option,
     guard_of,
+    meant_options,
     plan_page_option,
     profile_option,
-    repeats_option,
     settings_of,
     strict_option,
 )
@@ -54,7 +54,7 @@ from paygw_batch.wiring.sheet import validated_sheet
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with defects out and send the others.")
 @click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent.")
 @strict_option
-@repeats_option
+@meant_options
 @click.option("--against", metavar="BATCH", help="Also compare with this batch. It can only add differences.")
 @collect_option
 @plan_page_option
@@ -73,6 +73,7 @@ def command(
     amend: bool,
     strict: bool,
     repeats_meant: bool,
+    new_payees: tuple[str, ...],
     against: str | None,
     report: Path | None,
     force: bool,
@@ -93,7 +94,9 @@ def command(
     known_maker(maker.public, policy, say("No plan was made."))
     reading = partial(validated_sheet, settings, rules, sheet)
     validated, answered_by = answered(screen, reading, answers_of(answers_given), operation, sheet)
-    options = SheetOptions(skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant)
+    options = SheetOptions(
+        skip_invalid=skip_invalid, amend=amend, strict=strict, repeats_meant=repeats_meant, new_payees=new_payees
+    )
     typed = as_typed(sheet, answered_by, column_profile)
     asked = Submission(validated, sheet, out, "", options, typed=typed)
     with journal_for_document(settings, "plan") as journal:
@@ -155,5 +158,5 @@ def _summary(document: PlanDocument, plan: Plan, message: str) -> Summary:
         rows=content.rows,
         totals={currency: {"ready": amount} for currency, amount in content.totals.items()},
         defects=plan.validated.defects_found.rows.len(),
-        known=plan.known_rows,
+        known=content.known,
     )

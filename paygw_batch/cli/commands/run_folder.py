@@ -169,6 +169,7 @@ def _submit(claimed: Claimed, run: _Run) -> Summary:
         amend=note.amend,
         strict=run.options.strict or note.strict,
         repeats_meant=note.repeats_meant,
+        new_payees=tuple(note.new_payees),
         is_plan_named=os.path.lexists(claimed.plan),
     )
     read = partial(_read, claimed, note, replace(run, settings=settings))

@@ -16,8 +16,8 @@ from paygw_batch.actions.plan_document import (
     Submission,
     plan_sheet,
     preview,
-    refused_as_repeat,
     refused_for_defects,
+    refused_for_questions,
 )
 from paygw_batch.actions.results import ResultFiles, default_out
 from paygw_batch.actions.submit_sheet import refused_summary, require_named_plan, with_warnings_told
@@ -30,8 +30,8 @@ from paygw_batch.cli.options import (
     excel_option,
     force_option,
     guard_of,
+    meant_options,
     profile_option,
-    repeats_option,
     require_csv,
     settings_of,
     stated_totals,
@@ -67,7 +67,7 @@ _OPTIONS = (
     click.option("--mended", type=NamedFile(), metavar="FILE", help="File of corrections made in the console."),
     click.option("--amend", is_flag=True, help="Let changed rows replace those that are rejected or were never sent."),
     strict_option,
-    repeats_option,
+    meant_options,
     click.option("--plan", type=NamedFile(), help="The approved plan. Default: SHEET.plan.json."),
     click.option("--first", type=WholeNumber(1), help="Send at most N rows, then stop (exit code 6)."),
     click.option("--detach", is_flag=True, help="Hand the batch over to the workers and return at once."),
@@ -138,7 +138,7 @@ def run_sheet(
     rules, plan_file = rules_of(settings, operation), plan or default_plan(sheet)
     guard = guard_of(invocation, settings, force=force)
     inputs = {say("the sheet"): sheet, say("the plan"): plan_file, say("the corrections"): mended}
-    guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION), inputs=inputs, reporting=not dry_run)
+    guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION, sheet), inputs=inputs, reporting=not dry_run)
     require_complete(settings, rules, set())
     decider, mending = person(by), None if mended is None else read_mending(mended)
     reading = partial(validated_sheet, settings, rules, sheet, mending=mending)
@@ -199,7 +199,7 @@ def _tried_with(
         return refused_summary(refused, asked)
     counted = books_of_pieces(preview(plan, journal, minor_units), minor_units)
     show_totals(screen, counted)
-    if (refused := refused_as_repeat(asked, plan, journal, Conversation())) is not None:
+    if (refused := refused_for_questions(asked, plan, journal, Conversation())) is not None:
         return refused_summary(refused, asked)
     ready = counted.states.get("ready", 0)
     sums = ", ".join(
@@ -217,10 +217,14 @@ def _tried_with(
         ),
         batch=plan.validated.batch,
         sheet=plan.validated.sheet.name,
-        rows=plan.validated.height,
+        rows=ready,
         states=counted.states,
-        totals=counted.totals,
+        totals={
+            currency: {"ready": by_state["ready"]}
+            for currency, by_state in counted.totals.items()
+            if "ready" in by_state
+        },
         defects=plan.validated.defects_found.rows.len(),
-        known=plan.known_rows,
+        known=plan.validated.payable - ready,
     )
     return with_warnings_told(summary, plan)

@@ -90,10 +90,12 @@ def write_plan_page(
 def _headline(document: PlanDocument) -> str:
     content = document.content
     rows = say_count(content.rows, "{count:,} row", "{count:,} rows")
-    if content.invalid:
-        rows += say_count(content.invalid, ", {count:,} of them left out")
     if content.amended:
         rows += say_count(content.amended, ", {count:,} of them replacing earlier payments")
+    if content.known:
+        rows += say_count(content.known, " ({count:,} more was sent before)", " ({count:,} more were sent before)")
+    if content.invalid:
+        rows += say_count(content.invalid, " ({count:,} more left out)")
     about = {
         "sheet": content.sheet,
         "rows": rows,

@@ -5,7 +5,7 @@ is started. Its progress, and every action of two people, is here.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,11 +17,11 @@ from starlette.responses import Response
 from paygw_batch.actions.approvals import withdraw_document
 from paygw_batch.actions.follow_payout import running_now
 from paygw_batch.actions.payout_folder import NamedFolder
-from paygw_batch.actions.start_run import StartedRun, last_summary, run_shown, started_run
+from paygw_batch.actions.start_run import StartedRun, last_summary, pause_run, run_shown, started_run
 from paygw_batch.clock import utc_now
 from paygw_batch.console.passkey_access import signature_in
 from paygw_batch.console.permissions import Act, Member
-from paygw_batch.console.visits import RUNS, Console, PageOutdated, Visit, made_once
+from paygw_batch.console.visits import Console, PageOutdated, Visit, made_once
 from paygw_batch.console.web_sessions import SignedInKey
 from paygw_batch.errors import ApprovalError, ConfigurationError, DocumentWithdrawn
 from paygw_batch.journal import JournalReader
@@ -179,7 +179,7 @@ class Agreement(ABC, Generic[Document]):
     @property
     def run(self) -> StartedRun | None:
         """The last run started for its batch; None if there was none, or no run carries it out."""
-        return started_run(self.visit.console.directory / RUNS, self.batch)
+        return started_run(self.visit.console.runs, self.batch)
 
     @property
     def is_own(self) -> bool:
@@ -256,7 +256,7 @@ def _failure(it: Agreement[Any], document: SignedDocument, run: StartedRun) -> s
     """Return why the run for a document did nothing; empty if it did something, or was for another document."""
     if run.at < max((one.approved_at for one in document.approvals), default=""):
         return ""
-    told = last_summary(it.visit.console.directory / RUNS, it.batch)
+    told = last_summary(it.visit.console.runs, it.batch)
     if told is not None and told.get("exit_code") not in _REFUSED:
         return ""
     return str((told or {}).get("message") or say("The run ended before anything was sent."))
@@ -368,11 +368,17 @@ class AgreementForms:
             reason = required_line(visit.form.get("reason", ""), say("The reason"))
             told = f"{visit.member.name}: {reason}"
             if it.document is not None or it.sent_back != told:
-                document = _same_document(it)
-                _progress(it, {Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage.VOID})
-                withdraw(visit, document)
+                _withdraw_signed(it, _WITHDRAWABLE | {Stage.VOID})
                 it.draft_again(told)
         return visit.go_to("/")
+
+    def withdraw(self, visit: Visit) -> Response:
+        """Withdraw a signed document as its maker, who has its draft again. Repeated, it withdraws one."""
+        with self.kind.changing(visit, self.kind.own_act) as it:
+            if it.document is not None:
+                _withdraw_signed(it, _WITHDRAWABLE)
+                it.draft_again()
+        return visit.go_to(it.page)
 
     def sign_again(self, visit: Visit) -> Response:
         """Redraft a document whose signature is no longer valid, for its maker to sign. Repeated, it makes one."""
@@ -416,7 +422,7 @@ def _same_document(it: Agreement[Document]) -> Document:
     return document
 
 
-def _progress(it: Agreement[Any], allowed: set[Stage]) -> AgreementProgress:
+def _progress(it: Agreement[Any], allowed: Collection[Stage]) -> AgreementProgress:
     """Return how far a document has come. Raises `PageOutdated` or `ApprovalError` if that is not in `allowed`."""
     settings, document = it.visit.console.settings, it.document
     with journal_for_planning(settings) as journal:
@@ -478,6 +484,19 @@ def withdraw(visit: Visit, document: SignedDocument | None) -> None:
             else withdrawn_at_a_page(document, visit.member.name, now)
         )
         withdraw_document(settings, document, withdrawal)
+
+
+_WITHDRAWABLE = frozenset({Stage.TO_APPROVE, Stage.APPROVED, Stage.FAILED, Stage.STARTING})
+"""The stages in which nothing was carried out yet, and the signatures are valid."""
+
+
+def _withdraw_signed(it: Agreement[Document], allowed: Collection[Stage]) -> None:
+    """Withdraw the signed document that the page showed, and stop its run if that waits for another one."""
+    document = _same_document(it)
+    stage = _progress(it, allowed).stage
+    withdraw(it.visit, document)
+    if stage is Stage.STARTING:
+        pause_run(it.visit.console.runs, it.batch, run_shown(it.run))
 
 
 def _has_approved_so(visit: Visit, document: SignedDocument, progress: AgreementProgress) -> bool:

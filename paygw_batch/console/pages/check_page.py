@@ -344,18 +344,19 @@ def leave_out(visit: Visit) -> Response:
     return _back(visit, did="leave-out", row=row)
 
 
-def repeats_meant(visit: Visit) -> Response:
-    """Record that the sheet is meant to repeat the batch named by the page."""
+def answer(visit: Visit) -> Response:
+    """Record that the answer to a question of the page is yes."""
     with changing(visit) as found:
-        repeat = readable(visit, found).repeat
-        if repeat is None or repeat.batch != visit.form.get("batch"):
+        key = visit.form.get("question", "")
+        asked = next((one for one in readable(visit, found).questions if one.key == key and one.question), None)
+        if asked is None:
             raise PageOutdated
-        if found.uploaded.repeats_meant == repeat.batch:
+        if asked.is_answered:
             return _back(visit)
         require_version(visit, found)
         withdraw(visit, found.plan)
         found.mend(mending_of(found))
-        found.note(replace(found.uploaded, repeats_meant=repeat.batch))
+        found.note(replace(found.uploaded, answered=[*found.uploaded.answered, key]))
         checked_or_reading(visit, found)
     return _back(visit)
 

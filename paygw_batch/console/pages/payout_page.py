@@ -26,7 +26,6 @@ from paygw_batch.console.pages.settling.orders import open_orders
 from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, pages_after
 from paygw_batch.console.visits import (
     FILE_TYPES,
-    RUNS,
     PageNotFound,
     PageOutdated,
     Visit,
@@ -261,7 +260,7 @@ def _shown(visit: Visit, journal: JournalReader, followed: FollowedBatch) -> Liv
 
 def _run(visit: Visit, followed: FollowedBatch) -> ShownRun:
     """Return whether a payout is running or waiting, and whether it can be paused or continued."""
-    run = started_run(visit.console.directory / RUNS, followed.record.batch)
+    run = started_run(visit.console.runs, followed.record.batch)
     is_alive, is_left = run is not None and run.is_alive, bool(followed.counts.get("ready"))
     holder = None if followed.running is None else followed.running.pid
     is_running = followed.is_sending or (run is not None and is_alive and is_left and holder == run.pid)
@@ -287,7 +286,7 @@ def _run(visit: Visit, followed: FollowedBatch) -> ShownRun:
 def pause(visit: Visit) -> Response:
     """Stop the payout's run, as shown by the page, from sending anything new."""
     batch, shown = _known_batch(visit), visit.form.get("run", "")
-    run = pause_run(visit.console.directory / RUNS, batch, shown)
+    run = pause_run(visit.console.runs, batch, shown)
     if run_shown(run) != shown:
         raise PageOutdated(say("{name} continued this payout since this page was opened.", name=run.by))
     return visit.go_to(f"/payouts/{batch}")
@@ -296,7 +295,7 @@ def pause(visit: Visit) -> Response:
 def continue_payout(visit: Visit) -> Response:
     """Send the unsent rows of a payout, in another process."""
     batch, console = _known_batch(visit), visit.console
-    runs = console.directory / RUNS
+    runs = console.runs
     with made_once(f"continue {batch}"):
         run = started_run(runs, batch)
         if run_shown(run) != visit.form.get("run"):

@@ -31,7 +31,6 @@ from paygw_batch.console.pages.preparing import (
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page, PageLink, day, masked, page_links, when
 from paygw_batch.console.visits import (
-    RUNS,
     PageNotFound,
     PageOutdated,
     Visit,
@@ -41,7 +40,6 @@ from paygw_batch.console.visits import (
 )
 from paygw_batch.core.batch import PAYOUT
 from paygw_batch.core.money import with_separators
-from paygw_batch.errors import SheetRepeatsBatch
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import mark, say
 from paygw_batch.report.changes import CHANGED_ACCOUNT
@@ -54,6 +52,8 @@ from paygw_batch.report.plan_page import (
     difference_word,
     differences,
     differing,
+    double_line,
+    double_payments,
     earlier,
     first_paid,
     kinds_of_warnings,
@@ -66,7 +66,16 @@ from paygw_batch.report.plan_page import (
     shared_with,
     warning_line,
 )
-from paygw_batch.run.approval import MEANT, MENDED, READ_AS, Content, PlanDocument, PlanFinding, needs_approval
+from paygw_batch.run.approval import (
+    MEANT,
+    MENDED,
+    READ_AS,
+    SENT_BEFORE,
+    Content,
+    PlanDocument,
+    PlanFinding,
+    needs_approval,
+)
 from paygw_batch.run.approval_keys import plain_name
 from paygw_batch.sheet.check.catalogue import WARNINGS, meaning_of
 from paygw_batch.sheet.columns import columns_of_operation, label_of
@@ -162,7 +171,7 @@ class PlanAgreement(Agreement[PlanDocument]):
         if notices:
             # In a separate process, so that a slow mail server does not hold up the page. Cron sends what it leaves.
             command = [*console.program, "--json", "notices", "send"]
-            runs, by = console.directory / RUNS, self.visit.member.name
+            runs, by = console.runs, self.visit.member.name
             with suppress(OSError):  # the plan is signed, even if this host cannot start a process
                 start_run(runs, "notices", command, by=by, environ=self.visit.environ)
 
@@ -187,9 +196,7 @@ class PlanAgreement(Agreement[PlanDocument]):
             ("--encoding", uploaded.encoding),
         ):
             command += [option, value] if value else []
-        if self.document is not None and self.document.repeats_meant:
-            command.append("--repeats-meant")
-        runs, by = console.directory / RUNS, self.visit.member.name
+        runs, by = console.runs, self.visit.member.name
         return start_run(runs, self.batch, command, by=by, environ=self.visit.environ)
 
 
@@ -248,7 +255,12 @@ class PlanPage(Page):
     payable: int
     known: int
     """Rows that are in an earlier payout, and are not sent again."""
-    repeats_meant: str
+    answers: bool
+    """Whether its maker answered a question about it."""
+    doubles: Sequence[KindOfWarning]
+    """What could pay somebody twice, in full."""
+    sent_before: Sequence[PlanFinding]
+    """The people who are in an earlier payout, and are not paid again."""
     comparison: str
     """The number of people who were paid before."""
     changes: Sequence[ShownChanges]
@@ -265,6 +277,7 @@ class PlanPage(Page):
     difference: Callable[[str], str] = difference_word
     sentence: Callable[[PlanFinding], str] = page_sentence
     warning_line: Callable[[PlanFinding], str] = warning_line
+    double_line: Callable[[PlanFinding], str] = double_line
 
 
 def payout_plan(visit: Visit) -> Response:
@@ -276,7 +289,6 @@ def payout_plan(visit: Visit) -> Response:
     with journal_for_planning(visit.console.settings) as journal:
         progress = progress_of(journal, it)
         document = shown_document(it, progress.stage)
-        repeated = "" if document is None else _called(visit, journal, document.repeats_meant)
     if progress.stage is Stage.DONE:
         return visit.go_to(f"/payouts/{it.batch}")
     if it.checked is None or document is None or progress.stage is Stage.DRAFTING:
@@ -289,9 +301,11 @@ def payout_plan(visit: Visit) -> Response:
             number=it.folder.number,
             content=content,
             sums=[(currency, people.get(currency, 0), amount) for currency, amount in content.totals.items()],
-            payable=content.rows - content.invalid,
-            known=it.checked.known,
-            repeats_meant=repeated,
+            payable=content.rows,
+            known=content.known,
+            answers=bool(document.answered),
+            doubles=double_payments(document),
+            sent_before=_of(document, SENT_BEFORE),
             comparison=comparison(
                 document.model_copy(update={"findings": list(map(_as_shown, document.findings))}), is_for_officers=True
             ),
@@ -301,11 +315,7 @@ def payout_plan(visit: Visit) -> Response:
             left_out_sums=left_out_sums(document),
             people=payees(document)[:PEOPLE_A_PAGE],
             meant=_of(document, MEANT, READ_AS),
-            warnings=[
-                ShownWarnings(*_meaning(kind.code), kind)
-                for kind in kinds_of_warnings(document)
-                if not (repeated and kind.code == SheetRepeatsBatch.code)
-            ],
+            warnings=[ShownWarnings(*_meaning(kind.code), kind) for kind in kinds_of_warnings(document)],
             account=account_filter(visit),
         )
     )

@@ -16,7 +16,7 @@ from paygw_batch.actions.start_run import started_run
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import Page
 from paygw_batch.console.sheet_process import IN_PROCESS_BYTES, check_in_process
-from paygw_batch.console.visits import RUNS, ActRefused, Console, PageNotFound, PageOutdated, Visit, made_once
+from paygw_batch.console.visits import ActRefused, Console, PageNotFound, PageOutdated, Visit, made_once
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
 from paygw_batch.run.approval_keys import PublicKey, plain_name
@@ -132,7 +132,7 @@ def is_started(visit: Visit, found: Check) -> bool:
     """Whether a payout is in the journal, or a run is about to store it there."""
     if isinstance(found, UnreadableSheet):
         return False
-    run = started_run(visit.console.directory / RUNS, found.batch)
+    run = started_run(visit.console.runs, found.batch)
     return opened_batch(visit, found) is not None or (run is not None and run.is_alive)
 
 

@@ -57,7 +57,7 @@ def copy_batch(
     )
     while found := fetch(connection, f"{query} ORDER BY number", (last, last + 10_000)):
         if last == first:
-            reference = reference_of(found[0][1], found[0][3]) or ""
+            reference = reference_of(found[0][1]) or ""
         _copy_ids(connection, record.operation, found)
         last = found[-1][0] + 1
     with connection.cursor() as cursor, cursor.copy("COPY known FROM STDIN") as copy:

@@ -123,10 +123,10 @@ SELECT p.client_orderid, p.country, p.currency, p.minor, {progress}
 FROM carray(:numbers) wanted CROSS JOIN progress p ON p.number = wanted.value
 
 -- name: first_rows
--- The first new row of every batch, or of one: its order id and its content.
-SELECT b.number, i.client_orderid, {content} FROM batch b
+-- The first new row of every batch, or of one: its order id.
+SELECT b.number, i.client_orderid FROM batch b
 JOIN instruction i ON i.batch = b.number AND i.row = (SELECT min(row) FROM instruction WHERE batch = b.number)
-WHERE i.forgotten IS NULL AND (:batch IS NULL OR b.number = :batch) ORDER BY b.number
+WHERE :batch IS NULL OR b.number = :batch ORDER BY b.number
 
 -- name: odd_ids_from
 -- The order ids of new instructions, from one on, that a pattern of GLOB fits.
@@ -141,11 +141,8 @@ SELECT operation, order_id FROM order_id WHERE order_id GLOB :odd
 SELECT operation, spelling, order_id FROM order_id_spelling
 
 -- name: references
--- The references of batches that can be made again: of a first row that was forgotten, the fact that forgot it
--- vouches for it.
-SELECT r.batch, r.reference FROM batch_reference r
-JOIN instruction i ON i.batch = r.batch AND i.row = (SELECT min(row) FROM instruction WHERE batch = r.batch)
-WHERE i.forgotten IS NULL ORDER BY r.batch
+-- The references of all batches.
+SELECT batch, reference FROM batch_reference ORDER BY batch
 
 -- name: page_numbers
 -- The pages of a sheet.

@@ -53,8 +53,8 @@ def _references(tables: Tables, batch: int | None = None) -> Iterator[tuple[int,
 
     Either all ids of a sheet are derived, or none is. A batch without a new row repeats ids of an earlier one.
     """
-    for number, order_id, content in tables.run("first_rows", batch=batch):
-        if (reference := reference_of(order_id, content)) is not None:
+    for number, order_id in tables.run("first_rows", batch=batch):
+        if (reference := reference_of(order_id)) is not None:
             yield number, reference
 
 

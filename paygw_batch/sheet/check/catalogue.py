@@ -220,6 +220,26 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
             "More than half of the rows have the payee and the amount of rows of an earlier batch, under other ids.",
             "If every row is meant to be paid again, run the command again with --repeats-meant.",
         ),
+        "payee.twice": CodeMeaning(
+            "payee on several rows",
+            "A sheet without order ids pays somebody on several rows.",
+            "Delete the rows that are too many. If all are meant, run the command again with --repeats-meant.",
+        ),
+        "reference.used": CodeMeaning(
+            "payment run opened before",
+            "Another sheet was sent under this reference, and this one is not the same.",
+            "For another payment run, use another reference. A payee who is new in this one is named with --new-payee.",
+        ),
+        "reference.new_payee": CodeMeaning(
+            "new in the payment run",
+            "A payee is not among those who were sent under this reference before.",
+            "Check that this is not the corrected account of somebody who was paid.",
+        ),
+        "reference.missing_payee": CodeMeaning(
+            "missing in the payment run",
+            "A payee who was sent under this reference before is not in this sheet.",
+            "Check that nobody's account was corrected after it was paid.",
+        ),
     }
 )
 """The same for warnings, which refuse nothing, except with --strict."""

@@ -14,6 +14,7 @@ from functools import partial
 import polars as pl
 
 from paygw_batch.core.batch import ControlTotals
+from paygw_batch.countries.form_columns import STAFF_NUMBER
 from paygw_batch.countries.kinds import KINDS
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import Asked, InternalError, SheetQuestion
@@ -24,9 +25,10 @@ from paygw_batch.sheet.check.judge_again import JudgeMemory
 from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.check.repeats import doubtful_payees, ids_spelled_alike, repeated_ids
 from paygw_batch.sheet.check.tally import SheetTally, counted, defects_of_piece, tallied
+from paygw_batch.sheet.clean import cleaned
 from paygw_batch.sheet.columns import reconciled_columns
 from paygw_batch.sheet.findings import DEFECT_SCHEMA, BuiltOnUse, Findings, in_order, no_defects
-from paygw_batch.sheet.instructions import BatchDigest, content_digests, derived_ids
+from paygw_batch.sheet.instructions import BatchDigest, derived_ids, payees_of
 from paygw_batch.sheet.model import COUNT_KEYS, LINE_COLUMNS, Sheet, Validated, ValidatedPart
 from paygw_batch.sheet.pieces import InMemory, NeedsWholeFile, Piece, SheetSource, changed_since_read, each
 from paygw_batch.sheet.read.frame import copied, rows_of
@@ -200,12 +202,14 @@ class _SheetPass:
 def _derived(source: SheetSource, passing: _SheetPass, reference: str) -> pl.DataFrame:
     """Return the derived order ids of all valid rows: `row`, `client_orderid`."""
 
-    def digests(piece: Piece) -> pl.DataFrame:
+    def payees(piece: Piece) -> pl.DataFrame:
         made = passing.judge.instructions(piece.frame, passing.judged(piece).lines)
-        return made.select("row").with_columns(content_digests(made["content"]))
+        if STAFF_NUMBER not in piece.frame.columns:
+            return payees_of(made, None)
+        staff = cleaned(piece.frame.select("row", STAFF_NUMBER), [STAFF_NUMBER])
+        return payees_of(made, made.join(staff, on="row", how="left", maintain_order="left")[STAFF_NUMBER])
 
-    found = pl.concat(each(source, digests))
-    return found.select("row").with_columns(client_orderid=derived_ids(found["digest"], reference))
+    return derived_ids(pl.concat(each(source, payees)), reference)
 
 
 def _of_piece(piece: Piece) -> pl.Expr:

@@ -27,7 +27,7 @@ from paygw_batch.console.pages.agreement import (
 )
 from paygw_batch.console.pages.settling.statement_folder import statement_folders
 from paygw_batch.console.permissions import Act
-from paygw_batch.console.visits import RUNS, PageOutdated, Visit
+from paygw_batch.console.visits import PageOutdated, Visit
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.errors import ApprovalError, JournalHeld
 from paygw_batch.files import write_whole
@@ -237,7 +237,7 @@ class OrderAgreement(Agreement[AnyOrder]):
     def start(self) -> StartedRun | None:
         """Settle the rows, or start the run that releases and sends them, in another process."""
         visit, console, order = self.visit, self.visit.console, self.document
-        runs, by = console.directory / RUNS, visit.member.name
+        runs, by = console.runs, visit.member.name
         if isinstance(order, ReleaseOrder):
             command = [*console.program, "--json", "retry", self.batch, "--order", str(self.folder.order_file)]
             command += ["--wait", "--force", "--out", str(runs / f"{self.batch}.reconciliation.csv"), "--by", by]

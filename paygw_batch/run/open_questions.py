@@ -1,0 +1,359 @@
+"""Finds what only a person can say about a sheet: whether payees are repeated on purpose, and who is new.
+
+A sheet without order ids names its payment run by a reference, and within it a payee is known by account or staff
+number. Whoever corrects such a sheet may add a person or correct an account: nobody but its maker knows which.
+"""
+
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import groupby
+
+import polars as pl
+
+from paygw_batch.core.batch import is_of_account
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.shown_states import state_words
+from paygw_batch.core.text import spelled_alike
+from paygw_batch.errors import OpenSheetQuestion
+from paygw_batch.journal import BatchRecord, JournalReader, RepeatedBatch
+from paygw_batch.language import say, say_count
+from paygw_batch.sheet.findings import as_defects
+from paygw_batch.sheet.model import Validated
+
+REPEATS_A_BATCH = "sheet.repeats_a_batch"
+PAYEE_TWICE = "payee.twice"
+USED_REFERENCE = "reference.used"
+NEW_PAYEE = "reference.new_payee"
+MISSING_PAYEE = "reference.missing_payee"
+QUESTION_CODES = frozenset({REPEATS_A_BATCH, PAYEE_TWICE, USED_REFERENCE, MISSING_PAYEE})
+"""The codes of what a question says about the whole sheet."""
+WHOLE_SHEET = 0
+"""The row number of a finding about the whole sheet."""
+_MAX_COMPARED = 200
+"""Names are compared for likeness among at most this many missing people; among more, only equal names are found."""
+_LINES = {"row": pl.UInt32, "valid": pl.Boolean} | dict.fromkeys(
+    ("client_orderid", "country", "currency", "amount", "account_name", "account_number", "phone"), pl.String
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """A question about a sheet that only a person can answer. Until then none of it is paid.
+
+    `about` holds what is asked about: an answer counts for exactly that. If `names` are given, someone who cannot be
+    asked answers by these names of new payees, and otherwise by saying that repeats are meant. Without a `question`
+    there is no answer, because nothing of the sheet would be paid. `people` has a row, a value, a code and a sentence
+    for each person concerned.
+    """
+
+    code: str
+    about: str
+    message: str
+    hint: str
+    option: str
+    question: str = ""
+    names: tuple[str, ...] = ()
+    people: Sequence[tuple[int, str, str, str]] = ()
+
+    @property
+    def key(self) -> str:
+        """What an answer names: the kind of the question, and what it is about."""
+        return f"{self.code} {self.about}"
+
+    def is_answered(self, *, repeats_meant: bool, new_payees: Collection[str], answered: Collection[str]) -> bool:
+        """Whether a person has answered it: by its key, or without being asked."""
+        if self.key in answered:
+            return True
+        if not self.question or not self.names:
+            return bool(self.question) and repeats_meant
+        # Two new people of one name are both named.
+        return Counter(map(spelled_alike, self.names)) <= Counter(map(spelled_alike, new_payees))
+
+    def as_warnings(self) -> pl.DataFrame:
+        """Return it as warnings (`DEFECT_SCHEMA`): one about the whole sheet, and one for each person concerned."""
+        people = [(row, "client_orderid", value, code, sentence) for row, value, code, sentence in self.people]
+        return as_defects([(WHOLE_SHEET, "client_orderid", self.about, self.code, self.message), *people])
+
+    def refusal(self) -> OpenSheetQuestion:
+        """Return the error for a sheet after a person said no, or if nobody could be asked."""
+        sentences = [self.message, *(sentence for _, _, _, sentence in self.people[:_NAMED])]
+        return OpenSheetQuestion(self.code, " ".join(sentences), hint=self.hint, option=self.option)
+
+
+_NAMED = 20
+"""The number of people that a refusal names."""
+
+
+def repeated_by(batches: Iterable[RepeatedBatch], of_rows: int) -> OpenQuestion | None:
+    """Return the batch that more than half of a sheet's rows repeat: the most repeated one, or the first of equals."""
+    repeated = max(batches, key=lambda one: one.rows, default=None)
+    if repeated is None or repeated.rows * 2 <= of_rows:
+        return None
+    day = repeated.opened_at[:10]
+    return OpenQuestion(
+        REPEATS_A_BATCH,
+        repeated.batch,
+        say(
+            "{rows:,} of {of_rows:,} rows have the same account and amount as rows of {sheet_name} ({opened_at}), "
+            "under other order ids.",
+            rows=repeated.rows,
+            of_rows=of_rows,
+            sheet_name=repeated.sheet_name,
+            opened_at=day,
+        ),
+        hint=say(
+            "Nothing was sent. If every row is meant to be paid again, run the command again with --repeats-meant."
+        ),
+        option="--repeats-meant",
+        question=say(
+            "Is this sheet meant to repeat {sheet_name} of {opened_at}?", sheet_name=repeated.sheet_name, opened_at=day
+        ),
+    )
+
+
+def paid_lines(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return whom the valid rows (as in `Validated.rows`) pay.
+
+    Columns: `row` (UInt32), then as String `order_id`, `country`, `currency`, `amount`, `name`, `account` (or phone),
+    and `stem`, a derived order id without its number: one for each payee.
+    """
+    return rows.filter("valid").select(
+        pl.col("row").cast(pl.UInt32),
+        pl.col("client_orderid").alias("order_id"),
+        *("country", "currency", "amount"),
+        name=pl.col("account_name").fill_null(""),
+        account=pl.coalesce("account_number", "phone"),
+        stem=pl.col("client_orderid").str.replace(r"-[0-9]+$", ""),
+    )
+
+
+def lines_of_batch(journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
+    """Return the `paid_lines` of a batch, with its day, its sheet and the texts of the sender's own columns (`own`)."""
+    parts = [paid_lines(pl.DataFrame(schema=_LINES)).with_columns(own=pl.lit(""))]
+    for page in journal.pages(batch.number):
+        rows = pl.read_ipc(io.BytesIO(page))
+        parts.append(paid_lines(rows).with_columns(own=own_texts(rows)))
+    about = {"batch": batch.batch, "day": batch.opened_at[:10], "sheet": batch.sheet_name}
+    return pl.concat(parts).with_columns(pl.lit(value).alias(name) for name, value in about.items())
+
+
+_OURS = frozenset({*_LINES, "purpose", "error_code", "message"})
+
+
+def own_texts(rows: pl.DataFrame) -> pl.Series:
+    """Return, for each valid row, the texts of the sender's own columns with their headings, in one spelling."""
+    own = [name for name in sorted(rows.columns) if name not in _OURS]
+    valid = rows.filter("valid")
+    if not own:
+        return pl.Series("own", [""], dtype=pl.String).new_from_index(0, valid.height)
+    texts = (
+        pl.format("{}={}", pl.lit(name), pl.col(name).fill_null("").str.normalize("NFKC").str.replace_all(r"\s+", " "))
+        for name in own
+    )
+    return valid.select(own=pl.concat_str(texts, separator="\x1f").str.to_lowercase().str.strip_chars())["own"]
+
+
+@dataclass(frozen=True, slots=True)
+class UsedReference:
+    """The payments that were opened under a reference: their `lines`, as of `lines_of_batch`, each order id once."""
+
+    reference: str
+    lines: pl.DataFrame
+
+    @classmethod
+    def read(cls, journal: JournalReader, operation: str, reference: str) -> "UsedReference | None":
+        """Return what a reference was used for; None if it never was."""
+        found = [one for one in journal.batches() if one.operation == operation and one.reference == reference]
+        if not found:
+            return None
+        lines = pl.concat(_with_states(lines_of_batch(journal, one), journal, one) for one in found)
+        return cls(reference, lines.unique("order_id", keep="first", maintain_order=True))
+
+    @property
+    def days(self) -> str:
+        """The days on which its batches were opened."""
+        return ", ".join(self.lines["day"].unique(maintain_order=True))
+
+    def conflicts(self, paid: pl.DataFrame, sheet_name: str) -> Sequence[tuple[int, Mapping[str, str]]]:
+        """Return the rows that may pay somebody again under another key, each with the earlier payment.
+
+        Their account was paid while the sheets had staff numbers, or before they did; or the same payee is on another
+        worksheet of the workbook.
+        """
+        before = self.lines.select(
+            *("country", "account", "sheet"), **{f"before_{name}": name for name in _EARLIER}, before_stem="stem"
+        )
+        new = paid.filter(~pl.col("order_id").is_in(self.lines["order_id"].implode()))
+        same = new.join(before, on=["country", "account"], maintain_order="left").filter(
+            pl.col("stem") != pl.col("before_stem")
+        )
+        found = {
+            line["row"]: line
+            for line in same.iter_rows(named=True)
+            if any(is_of_account(line[stem], line["country"], line["account"]) for stem in ("stem", "before_stem"))
+        }
+        if sheet_name.endswith("]"):
+            known = paid.join(before, left_on="order_id", right_on="before_order_id", coalesce=False)
+            for line in known.iter_rows(named=True):
+                if _are_worksheets(line["sheet"], sheet_name):
+                    found.setdefault(line["row"], line)
+        return [(row, {name: line[f"before_{name}"] for name in _EARLIER}) for row, line in sorted(found.items())]
+
+    def question(self, paid: pl.DataFrame, named: pl.Series, leaving: Collection[int]) -> OpenQuestion | None:
+        """Return the question about another file under this reference; None if it is the same payments again.
+
+        `paid` are the `paid_lines` of the sheet with their `own`, `named` the order ids of these and of refused rows,
+        and `leaving` the rows that would be sent.
+        """
+        ids = self.lines["order_id"]
+        is_new = ~paid["stem"].is_in(self.lines["stem"].implode())
+        new, missing = paid.filter(is_new), self.lines.filter(~ids.is_in(named.implode()))
+        if not new.height and not missing.height:
+            # A payee's further payment is the question of `paid_twice`.
+            pairs = paid.select("order_id", now="own").join(self.lines, on="order_id", how="left")
+            if pairs.select((pl.col("now") == pl.col("own")).fill_null(value=True).all()).item():
+                return None
+        told = say(
+            "The payment run {reference} was opened on {days}: {known:,} of the {rows} of this sheet are in it.",
+            reference=self.reference,
+            days=self.days,
+            known=paid.height - new.height,
+            rows=say_count(paid.height, "{count:,} row", "{count:,} rows"),
+        )
+        if not new.height:
+            is_unfinished = any(row in leaving for row in paid["row"])
+            rest = say("Some of them are still to be sent.") if is_unfinished else say("Nothing new would be paid.")
+            return OpenQuestion(
+                USED_REFERENCE,
+                _digest([self.reference, *missing["order_id"]]),
+                f"{told} {rest}",
+                hint=say("Nothing was sent. For another payment run, use another reference."),
+                option="--reference",
+                question=say("Send the rows of it that are still to be sent?") if is_unfinished else "",
+            )
+        people = _people(new, missing, self.reference)
+        names = tuple(line["name"] or line["account"] for line in new.iter_rows(named=True))
+        options = " ".join(f"--new-payee '{name}'" for name in names[:_NAMED])
+        return OpenQuestion(
+            USED_REFERENCE,
+            _digest([self.reference, *new["order_id"], *missing["order_id"]]),
+            told + " " + say_count(new.height, "{count:,} row is new.", "{count:,} rows are new."),
+            hint=say(
+                "Nothing was sent. If these people are new and were not paid under another account, say so: {options}. "
+                "For another payment run, use another reference.",
+                options=options,
+            ),
+            option="--new-payee",
+            question=say("Are these people new, and to be paid as well?"),
+            names=names,
+            people=people,
+        )
+
+
+def _with_states(lines: pl.DataFrame, journal: JournalReader, batch: BatchRecord) -> pl.DataFrame:
+    """Return the lines of a batch with `when`: the day, and the state of a row that may not have been paid."""
+    states = {row.row: state_words(row.state.value) for row in journal.rows(batch.number, states=_WORTH_SAYING)}
+    word = pl.col("row").replace_strict(states, default=None, return_dtype=pl.String)
+    return lines.with_columns(when=pl.concat_str("day", word, separator=", ", ignore_nulls=True))
+
+
+_WORTH_SAYING = frozenset({State.REJECTED, State.RETURNED, State.IN_DOUBT})
+_EARLIER = ("row", "order_id", "name", "account", "currency", "amount", "batch", "day")
+
+
+def _are_worksheets(before: str, now: str) -> bool:
+    """Whether two sheets are two worksheets of one workbook: `pay.xlsx [May]` and `pay.xlsx [June]`."""
+    return before != now and before.endswith("]") and before.partition(" [")[0] == now.partition(" [")[0] != now
+
+
+def _people(new: pl.DataFrame, missing: pl.DataFrame, reference: str) -> Sequence[tuple[int, str, str, str]]:
+    """Return a finding for each new person, with the missing one who is most like them, then one for each other."""
+    others = {spelled_alike(one["name"]): one for one in missing.iter_rows(named=True)}
+    found, alike = [], set()
+    for line in new.iter_rows(named=True):
+        folded = spelled_alike(line["name"])
+        near = [folded] if folded in others or len(others) > _MAX_COMPARED else get_close_matches(folded, others, n=1)
+        other = others.get(near[0]) if near else None
+        alike |= set() if other is None else {other["order_id"]}
+        values = {name: line[name] for name in ("name", "account", "currency", "amount")}
+        sentence = (
+            say("{name} ({account}, {currency} {amount}) is new in {reference}.", **values, reference=reference)
+            if other is None
+            else say(
+                "{name} ({account}, {currency} {amount}) is new in {reference}, and {other} ({other_account}, "
+                "{currency} {other_amount}, {when}) is missing now: is it the same person?",
+                **values,
+                reference=reference,
+                other=other["name"],
+                other_account=other["account"],
+                other_amount=other["amount"],
+                when=other["when"],
+            )
+        )
+        found.append((line["row"], line["order_id"], NEW_PAYEE, sentence))
+    for line in missing.filter(~pl.col("order_id").is_in(list(alike))).iter_rows(named=True):
+        sentence = say(
+            "{name} ({account}, {currency} {amount}, {when}) is not in this sheet any more.",
+            **{name: line[name] for name in ("name", "account", "currency", "amount", "when")},
+        )
+        found.append((WHOLE_SHEET, line["order_id"], MISSING_PAYEE, sentence))
+    return found
+
+
+def paid_twice(paid: pl.DataFrame, leaving: Collection[int]) -> OpenQuestion | None:
+    """Return the question about payees who are on several rows of a sheet without order ids, if any row would leave."""
+    several = paid.filter(pl.col("stem").is_duplicated()).sort("stem", "row")
+    people = []
+    for _, group in groupby(several.iter_rows(named=True), key=lambda line: line["stem"]):
+        lines = list(group)
+        if not any(line["row"] in leaving for line in lines):
+            continue
+        rows = ", ".join(str(line["row"]) for line in lines)
+        amounts = ", ".join(f"{line['currency']} {line['amount']}" for line in lines)
+        sentence = say(
+            "{name} is on rows {rows} ({amounts}): several payments, or one that was pasted twice?",
+            name=" / ".join(dict.fromkeys(line["name"] for line in lines)),
+            rows=rows,
+            amounts=amounts,
+        )
+        people.append((len(lines), (lines[0]["row"], rows, PAYEE_TWICE, sentence)))
+    if not people:
+        return None
+    count = sum(group for group, _ in people)
+    is_pasted = count * 2 > paid.height
+    message = say_count(
+        count,
+        "{count:,} of {of_rows:,} row pays somebody whom another row pays.",
+        "{count:,} of {of_rows:,} rows pay somebody whom another row pays.",
+        of_rows=paid.height,
+    )
+    return OpenQuestion(
+        PAYEE_TWICE,
+        _digest(f"{row} {rows}" for _, (row, rows, _, _) in people),
+        f"{message} {say('Was the list pasted twice?')}" if is_pasted else message,
+        hint=say(
+            "Nothing was sent. Delete the rows that are too many. If all of them are meant to be paid, run the command "
+            "again with --repeats-meant."
+        ),
+        option="--repeats-meant",
+        question=say("Are all of these rows meant to be paid?"),
+        people=sorted(person for _, person in people),
+    )
+
+
+def _digest(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
+def derived_from(validated: Validated) -> pl.DataFrame:
+    """Return the `paid_lines` of a sheet with `own`, the texts of the sender's own columns."""
+    return pl.concat(
+        [
+            paid_lines(pl.DataFrame(schema=_LINES)).with_columns(own=pl.lit("")),
+            *(paid_lines(part.rows).with_columns(own=own_texts(part.rows)) for part in validated.parts()),
+        ]
+    )

@@ -1,0 +1,205 @@
+"""A program set up as the documents say, with nothing else set; its people pay a sheet by its pages."""
+
+import csv
+import io
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from httpx import AsyncClient, AsyncHTTPTransport, Limits, Request, Response
+
+from paygw_batch.run.passkey import RelyingParty
+from tests.cli import forked
+from tests.cli.program import ROOT, Program, read_csv, sandbox_toml
+from tests.console.keyed_people import PasskeyPerson, value
+from tests.console.people import APPROVER, MAKER
+from tests.patience import PATIENCE_S, until
+from tests.ports import free_port, wait_until_there
+from tests.run.test_passkey import passkey
+from tests.test_systemd_units import UNITS, keys
+
+_ORIGIN = "https://payouts.example.com"
+COMPOSE = ROOT / "docs" / "compose.yaml"
+
+
+@dataclass
+class Account(Program):
+    """The account that the pages work under: its environment, the options of each command, where browsers go."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    options: Sequence[str | Path] = ()
+    origin: str = ""
+    further: str = ""
+    """More of `[console]`."""
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {"HOME": str(self.home), "NO_COLOR": "1", **self.given}
+
+    def command(self, *words: str | Path) -> str:
+        """Run a command that must succeed; return its output."""
+        done = self.run(*self.options, *words, config=False)
+        assert done.exit_code == 0, (words, done.output)
+        return done.stdout
+
+    @contextmanager
+    def running(self, *words: str | Path) -> Iterator["subprocess.Popen[str]"]:
+        """Run a command as a process while the block lasts, and stop it as a service manager does."""
+        environ = {"PATH": "/usr/bin:/bin", **self.environ}
+        with (self.home / f"{words[0]}.log").open("w") as log:
+            process = forked.start([*self.options, *words], environ, self.home, log, log)
+            try:
+                yield process
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(PATIENCE_S)
+
+    def name_people(self) -> None:
+        """Write what docs/console.md has an administrator write; each person's line comes later."""
+        blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "console.md").read_text(), re.DOTALL)
+        (named,) = (block for block in blocks if f'"{MAKER}" = []' in block and f'"{APPROVER}" = []' in block)
+        assert _ORIGIN in named
+        self.config.write_text(f"{self.config.read_text()}\n{named.replace(_ORIGIN, self.origin)}{self.further}")
+
+    def list_key(self, name: str, line: str) -> None:
+        """Put the line that a person sends under the person's name."""
+        self.config.write_text(self.config.read_text().replace(f'"{name}" = []', f'"{name}" = "{line}"'))
+
+    def record(self) -> list[dict[str, str]]:
+        return [line for path in self.home.rglob("sandbox-record.csv") for line in read_csv(path)]
+
+
+def at_port(home: Path) -> Account:
+    """Return somebody's own account: no option, no variable, pages on loopback."""
+    home.chmod(0o700)
+    port = free_port()
+    further = f"port = {port}\n"
+    config = home / ".config" / "paygw-batch" / "paygw.toml"
+    return Account(home, config, origin=f"http://localhost:{port}", further=further)
+
+
+def of_unit(home: Path) -> Account:
+    """Return the account of the systemd unit: its variables, its options, its socket behind a proxy."""
+    home.chmod(0o700)
+    unit = keys(UNITS / "paygw-console.service")
+    (start,) = unit["ExecStart"]
+    config = Path(shlex.split(start)[2].replace("/etc/paygw", str(home / "etc")))
+    secret = home / "credentials" / "passphrase"
+    for folder in (config.parent, secret.parent, home / "var" / "lib" / unit["StateDirectory"][0]):
+        folder.mkdir(mode=0o700, parents=True)
+    secret.write_text("correct horse battery staple\n")
+    secret.chmod(0o600)
+    lines = (line.replace("%d", str(secret.parent)).replace("/var/", f"{home}/var/") for line in unit["Environment"])
+    given = {name: text for name, _, text in (line.partition("=") for line in lines)}
+    socket = f'socket = "{home / "pages.sock"}"\n'
+    return Account(home, config, given, ["--config", config], _ORIGIN, socket)
+
+
+def set_up_endpoint(account: Account, gateway_port: int) -> None:
+    """Set an endpoint up by `init`, as the README says, at a gateway on loopback."""
+    words = ["init", "--base-url", f"http://127.0.0.1:{gateway_port}", "--endpoint-id", "1000"]
+    words += ["--consumer-key", "merchant", "--server-callback-url", "https://merchant.example/callback"]
+    words += ["--country", "KE=SANDBOX-WALLET-KE", "--signature-profile", "json-params", "--outcome", "approved=paid"]
+    if (secret := account.given.get("PAYGW_PRIVATE_KEY_PASSPHRASE_FILE")) is not None:
+        words += ["--private-key-passphrase-file", secret]
+    account.command(*words)
+    account.name_people()
+
+
+@contextmanager
+def of_compose(home: Path, database: str) -> Iterator[Account]:
+    """Yield the office of docs/compose.yaml, with its gateway, its journal and one of its workers."""
+    home.chmod(0o700)
+    composed = yaml.safe_load(COMPOSE.read_text())
+    office, port = composed["services"]["office"], free_port()
+    gateway = Program(home / "gateway", home / "gateway" / "sandbox.toml")
+    gateway.home.mkdir(mode=0o700)
+    gateway.config.write_text(sandbox_toml())
+    places = {"/state": home / "state", "/key": gateway.home, "http://127.0.0.1:8080": f"http://127.0.0.1:{port}"}
+    given = {name: _elsewhere(str(text), places) for name, text in office["environment"].items()}
+    account = at_port(home)
+    account.config, account.given = home / "paygw.toml", given
+    account.options = ["--config", account.config]
+    url = "postgresql://paygw@database/paygw"
+    text = composed["configs"]["paygw"]["content"]
+    assert url in text
+    account.config.write_text(text.replace(url, database))
+    account.name_people()
+    served = Account(gateway.home, gateway.config, options=["--config", gateway.config])
+    with served.running("sandbox", "--port", str(port)) as process:
+        wait_until_there(port, process)
+        account.command(*composed["services"]["journal"]["command"])
+        with account.running(*composed["services"]["worker-1"]["command"]):
+            yield account
+
+
+def _elsewhere(text: str, places: Mapping[str, object]) -> str:
+    for shipped, own in places.items():
+        if text.startswith(shipped):
+            return f"{own}{text.removeprefix(shipped)}"
+    return text
+
+
+@contextmanager
+def pages_of(account: Account) -> Iterator[None]:
+    """Serve the pages as a process while the block lasts."""
+    with account.running("console") as process:
+        if (path := socket_of(account)) is None:
+            wait_until_there(int(account.origin.rpartition(":")[2]), process)
+        else:
+            until(lambda: path.is_socket() or process.poll() is not None, "the pages are not there")
+        assert process.poll() is None, (account.home / "console.log").read_text()
+        yield
+
+
+def socket_of(account: Account) -> Path | None:
+    path = account.home / "pages.sock"
+    return path if str(path) in account.further else None
+
+
+class ThroughProxy(AsyncHTTPTransport):
+    """What a proxy does that speaks TLS before a Unix socket."""
+
+    async def handle_async_request(self, request: Request) -> Response:
+        url = request.url.copy_with(scheme="http")
+        inner = Request(request.method, url, headers=request.headers, stream=request.stream)
+        return await super().handle_async_request(inner)
+
+
+def person_at(account: Account, name: str) -> PasskeyPerson:
+    """Return somebody without a passkey at the pages; each request has a connection of its own."""
+    path, limits = socket_of(account), Limits(max_keepalive_connections=0)
+    transport = AsyncHTTPTransport(limits=limits) if path is None else ThroughProxy(uds=str(path), limits=limits)
+    client = AsyncClient(transport=transport, base_url=account.origin, timeout=PATIENCE_S)
+    key = passkey(f"p-{name}", RelyingParty(account.origin))
+    return PasskeyPerson(client, name, key=key, origin=account.origin)
+
+
+def paid_by_pages(maker: PasskeyPerson, approver: PasskeyPerson, content: bytes, name: str) -> list[dict[str, str]]:
+    """Upload, sign, approve and start a payout; return its reconciliation as it is downloaded."""
+    place = maker.prepared(content, name)
+    page = approver.get(f"{place}/plan").text
+    shown = {part: value(page, part) for part in ("digest", "approved_at")}
+    assert approver.post(f"{place}/approve", **shown, **approver.signature_for(page)).status_code == 303
+    start = approver.post(f"{place}/start", digest=shown["digest"], run="")
+    assert start.status_code == 303, start.text
+    payout = ""
+
+    def is_open() -> bool:
+        nonlocal payout
+        answer = maker.get(f"{place}/plan")
+        payout = str(answer.headers.get("location", ""))
+        assert payout or f"{place}/start" not in answer.text, answer.text  # refused: it can be started again
+        return bool(payout)
+
+    until(is_open, "the payout does not start")
+    until(lambda: "Finished" in maker.get(payout).text, "the payout does not end")
+    reconciliation = maker.get(f"{payout}/reconciliation.csv")
+    assert reconciliation.status_code == 200
+    return list(csv.DictReader(io.StringIO(reconciliation.text)))

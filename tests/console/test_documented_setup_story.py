@@ -1,0 +1,114 @@
+"""From `init` to the reconciliation, with nothing set but what the documents name; the gateway's record judges."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import read_csv
+from tests.console.browsers import Desk
+from tests.console.documented import (
+    Account,
+    at_port,
+    of_compose,
+    of_unit,
+    pages_of,
+    paid_by_pages,
+    person_at,
+    set_up_endpoint,
+)
+from tests.console.keyed_people import PasskeyPerson
+from tests.console.passkey_people import make_passkey, sign_in
+from tests.console.people import APPROVER, MAKER
+from tests.console.test_console_preparation import sheet
+from tests.console.test_passkey_access import made
+from tests.journal.postgres_server import PostgresServer
+from tests.ports import free_port, wait_until_there
+
+
+def signed_up(account: Account, name: str) -> PasskeyPerson:
+    """Invite a person, who makes a passkey at the pages; list it, and return the person signed in."""
+    person = person_at(account, name)
+    assert person.key is not None
+    token = json.loads(account.command("--json", "invite", name))["link"].rpartition("/")[2]
+    form = asdict(made(person.key, token=token))
+    answer = person.ask("POST", f"/invitation/{token}", data=form, headers={"origin": account.origin})
+    assert f'<code id="line">{person.key.public.text}</code>' in answer.text
+    account.list_key(name, person.key.public.text)
+    return person
+
+
+def pay_twice(account: Account) -> None:
+    """Pay a sheet by two people, then another one on the second start of the pages."""
+    with pages_of(account):
+        ada, ben = (signed_up(account, name) for name in (MAKER, APPROVER))
+        for person in (ada, ben):
+            assert person.key is not None
+            assert person.sign_in(person.key).status_code == 303
+        october = paid_by_pages(ada, ben, sheet(3), "october.csv")
+    with pages_of(account):
+        november = paid_by_pages(ada, ben, sheet(2).replace(b"P-", b"N-").replace(b".00", b".50"), "november.csv")
+    assert [line["state"] for line in [*october, *november]] == ["paid"] * 5
+    assert [line["client_orderid"] for line in account.record()] == [f"P-{n}" for n in (1, 2, 3)] + ["N-1", "N-2"]
+
+
+@pytest.mark.parametrize("place", [at_port, of_unit])
+def test_a_documented_setup_pays_two_sheets(tmp_path: Path, place: Callable[[Path], Account]) -> None:
+    account, port = place(tmp_path), free_port()
+    set_up_endpoint(account, port)
+    with account.running("sandbox", "--port", str(port)) as gateway:
+        wait_until_there(port, gateway)
+        pay_twice(account)
+
+
+def test_the_office_of_compose_pays_two_sheets(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    name = postgres_server.new_database()
+    with of_compose(tmp_path, postgres_server.url(name)) as account:
+        pay_twice(account)
+    postgres_server.drop_database(name)
+
+
+@pytest.mark.long
+def test_a_documented_sandbox_pays_two_sheets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # its example sheet is written there
+    account = at_port(tmp_path)
+    account.command("init", "--sandbox")
+    account.name_people()
+    pay_twice(account)
+
+
+@pytest.mark.long
+def test_a_documented_setup_pays_in_browsers(tmp_path: Path, new_desk: Callable[[], Desk]) -> None:
+    account, port = at_port(tmp_path), free_port()
+    set_up_endpoint(account, port)
+    payroll = tmp_path / "october.csv"
+    payroll.write_bytes(sheet(3))
+    with account.running("sandbox", "--port", str(port)) as gateway, pages_of(account):
+        wait_until_there(port, gateway)
+        ada, ben = new_desk(), new_desk()
+        for name, desk in ((MAKER, ada), (APPROVER, ben)):
+            account.list_key(name, make_passkey(account, desk, name))
+            sign_in(desk, account.origin)
+        ada.page.goto(f"{account.origin}/new")
+        ada.page.locator("input[type=file]").set_input_files(payroll)
+        ada.page.get_by_role("button", name="Upload and check").click()
+        ada.page.wait_for_url("**/sheets/*")
+        place = f"{ada.page.url}/plan"
+        ada.page.goto(place)
+        ada.page.get_by_role("button", name="Sign with my passkey and send for approval").click()
+        ada.page.get_by_role("button", name="Withdraw").wait_for()
+        ben.page.goto(place)
+        ben.page.get_by_role("button", name="Approve with my passkey").click()
+        start = ben.page.get_by_role("button", name="Start the payout")
+        start.wait_for()
+        ben.require_accessible()
+        assert ben.page.locator("summary", has_text="Withdraw").is_visible()
+        start.click()
+        ben.page.wait_for_url("**/payouts/*")
+        ben.page.get_by_role("heading", name="Finished").first.wait_for()
+        with ben.page.expect_download() as downloaded:
+            ben.page.get_by_role("link", name="CSV", exact=True).click()
+        assert [line["state"] for line in read_csv(downloaded.value.path())] == ["paid"] * 3
+    assert len(account.record()) == 3
