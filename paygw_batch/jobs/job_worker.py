@@ -66,6 +66,7 @@ _MISSED = """INSERT INTO paygw_result (job, missed_at) VALUES (%(job)s, %(missed
     ON CONFLICT (job) DO UPDATE SET missed_at = excluded.missed_at"""
 LATEST_S = 600
 """How late a job of the timetable may start. What waited longer, because no worker was there, is not made up."""
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
 class CommandFailed(Exception):
@@ -89,7 +90,7 @@ class JobWorker:
             "delete_jobs": "always",
             "install_signal_handlers": False,
             "update_heartbeat_interval": lease_s / _BEATS,
-            "stalled_worker_timeout": lease_s,
+            "stalled_worker_timeout": max(lease_s, LATEST_S),  # until then `_tended` asks when a worker died
         }
         self._shares = App(connector=self._connector, worker_defaults=how)
         self._scheduled = App(connector=self._connector, worker_defaults=how)
@@ -202,11 +203,17 @@ class JobWorker:
         """Take back the jobs of dead workers, and call workers to runs that wait, until this process is to end."""
         while not self._ending.is_set():
             with suppress(ConnectorException, psycopg.Error, JournalError):
-                for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=self._lease_s):
-                    await self._jobs.retry_job(job)
+                await self._take_back()
                 for run in await asyncio.to_thread(self._tend):
                     await self._call(run)
             await self._wait(TEND_EVERY_S)
+
+    async def _take_back(self) -> None:
+        """Let the jobs of dead workers be tried again now, or as of long ago where their worker died long ago."""
+        late_s = max(self._lease_s, LATEST_S)
+        late = {job.id for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=late_s)}
+        for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=self._lease_s):
+            await self._jobs.retry_job(job, retry_at=_LONG_AGO if job.id in late else None)
 
     def _call_soon(self, run: SharedRun) -> None:
         task = self._loop.create_task(self._call(run))
@@ -242,10 +249,8 @@ class JobWorker:
         if self._ending.is_set():
             raise CommandFailed
         due_at = datetime.fromtimestamp(timestamp, UTC)
-        again_at = (
-            context.job.scheduled_at if context.job.attempts else None
-        )  # a try that failed, and waits for its next
-        if (began_at - (again_at or due_at)).total_seconds() > LATEST_S:
+        again_at = context.job.scheduled_at or due_at  # a further try has a time of its own
+        if (began_at - max(due_at, again_at)).total_seconds() > LATEST_S:
             await self._miss(entry, due_at, began_at)
             return
         command = [*self._program, "-q", *entry.command_words()]

@@ -111,6 +111,21 @@ def test_a_time_that_was_missed_is_not_made_up(hosts: Hosts) -> None:
     kill(worker)
 
 
+@pytest.mark.parametrize(("silent_s", "result"), [(60, 0), (700, None)])
+def test_worker_misses_job_of_long_dead_worker(hosts: Hosts, silent_s: int, result: int | None) -> None:
+    ask_for(hosts, "verify", ago_s=1000)
+    hosts.ask(
+        "SET search_path = paygw_jobs; WITH dead AS (INSERT INTO procrastinate_workers (last_heartbeat) "  # noqa: S608
+        f"VALUES (now() - interval '{silent_s} s') RETURNING id) "
+        "UPDATE procrastinate_jobs SET status = 'doing', worker_id = dead.id FROM dead"
+    )
+    worker = with_timetable(hosts.host("one"), hosts.place, more=f'verify = "{ONCE}"').start("work")
+    hosts.wait_for_workers(worker)
+    until(lambda: hosts.ask(RESULTS))
+    assert hosts.ask(RESULTS) == [("verify", result)]
+    kill(worker)
+
+
 def test_the_folder_of_a_host_that_is_down_is_picked_up_by_another_once(hosts: Hosts) -> None:
     place, queue = hosts.place, pick_up_name(hosts.place / "drop")
     dying = with_timetable(hosts.host("one"), place).start("work")
