@@ -136,7 +136,7 @@ def plan_submission(
     made (after `quarantine_h` if only a person says so). So is an id that was used in another spelling, or for an equal
     payment before a program rewrote it. A row like one of the last `look_alike_days` gets a warning, shared by rows of
     one batch; a repeat of a batch of the last `repeat_days` is a question. 0 turns either off, and days count back from
-    `as_of` or now. With `strict`, rows with a warning are left out. `memory` saves queries. Raises `ReferenceLookAlike`.
+    `as_of` or now. With `strict`, rows with a warning are left out. `memory` saves work. Raises `ReferenceLookAlike`.
     """
     validated = warnings_as_defects(validated) if strict else validated
     if existing := _existing(validated, journal, operation):
