@@ -17,8 +17,8 @@ from tests.journal.wire_proxy import Trouble, WireProxy, wire_proxy
 from tests.patience import until
 
 NEVER = "0 0 29 2 1"
-DEFER = """INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock)
-    VALUES ('verify', 'verify', 'verify', 'verify')"""
+DEFER = """INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
+    VALUES ('verify', 'verify', 'verify', 'verify', jsonb_build_object('timestamp', extract(epoch FROM now())::bigint))"""
 
 
 @pytest.fixture
