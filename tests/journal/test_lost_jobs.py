@@ -18,7 +18,7 @@ from tests.patience import until
 
 NEVER = "0 0 29 2 1"
 DEFER = """INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
-    VALUES ('verify', 'verify', 'verify', 'verify', jsonb_build_object('timestamp', extract(epoch FROM now())::bigint))"""
+    SELECT 'verify', 'verify', 'verify', 'verify', jsonb_build_object('timestamp', extract(epoch FROM now())::bigint)"""
 
 
 @pytest.fixture
