@@ -2,9 +2,11 @@
 
 A case that is marked `long` is for the long part alone; of a test that is marked `share(n)`, every check tries the
 first case and every n-th after it. A property (hypothesis) is in both: with a fifth of its
-examples in every check, and with all of them in the long part and wherever tests are chosen by another `-m`.
+examples in every check, always the same ones, and with all of them, drawn by chance, in the long part and wherever
+tests are chosen by another `-m`. `PAYGW_TEST_EXAMPLES=1000 pytest -m hypothesis` tries 1,000 of each.
 """
 
+import os
 from collections import Counter
 from collections.abc import Collection
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 
 SHARE = "not long"
 """What every check chooses; `tooling/check --long` chooses "long or hypothesis"."""
+EXAMPLES = "PAYGW_TEST_EXAMPLES"
+"""The variable that says how many examples each property is tried with, such as before a release."""
 _EVERY = 5
 _chosen = SHARE
 _collected: Counter[str] = Counter()
@@ -26,7 +30,14 @@ def choose(expression: str) -> None:
 
 def share_of(examples: int) -> int:
     """Return how many examples a property is tried with."""
-    return -(-examples // _EVERY) if _chosen == SHARE else examples
+    if asked := os.environ.get(EXAMPLES):
+        return int(asked)
+    return -(-examples // _EVERY) if is_check() else examples
+
+
+def is_check() -> bool:
+    """Whether this run of pytest is what every check does."""
+    return _chosen == SHARE
 
 
 def share(values: Collection[Any], every: int) -> list[pytest.ParameterSet]:
