@@ -70,6 +70,7 @@ from paygw_batch.run.settlement_order import SettlementOrder
 from paygw_batch.run.signed_document import Approval, ApprovalPolicy, SignedDocument
 from paygw_batch.statement.proof import StatementProof
 from paygw_batch.statement.read import StatementLine
+from tests.simulation import corrections
 from tests.simulation.forging import ForgingWorld
 from tests.simulation.gateway import SimGateway
 from tests.simulation.process import Process, prepare
@@ -78,8 +79,8 @@ from tests.simulation.world import SimWorld
 Answer = RawReply | TransportFault
 
 
-RUNS, FORGED = "runs", "approvals"
-"""The kinds of worlds: runs and what befalls them; plans that a maker forges."""
+RUNS, FORGED, CORRECTED = "runs", "approvals", "corrections"
+"""The kinds of worlds: runs and what befalls them; plans that a maker forges; sheets that a maker corrects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -745,4 +746,8 @@ BUGS: Mapping[str, Bug] = {
     ),
     "approvals of another plan count": bug(approvals_of_another_plan, "I17", from_seed=100, kind=FORGED),
     "the maker approves with a second key": bug(second_key_approves, "I17", kind=FORGED),
+    "order ids of whole rows": bug(corrections.whole_rows_are_keys, "I1", kind=CORRECTED),
+    "a used reference is not asked about": bug(corrections.references_are_not_asked_about, "I1", kind=CORRECTED),
+    "a payee on several rows is not asked about": bug(corrections.repeats_are_not_asked_about, "I1", kind=CORRECTED),
+    "an id that a spreadsheet rewrote is another": bug(corrections.rewritten_ids_are_others, "I1", kind=CORRECTED),
 }

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.simulation.corrections import play_corrections
 from tests.simulation.forging import play_forging
 from tests.simulation.judge import Violation
-from tests.simulation.planted import BUGS, FORGED, RUNS
+from tests.simulation.planted import BUGS, CORRECTED, FORGED, RUNS
 from tests.simulation.story import play
 
-PLAYS: Mapping[str, Callable[..., object]] = {RUNS: play, FORGED: play_forging}
+PLAYS: Mapping[str, Callable[..., object]] = {RUNS: play, FORGED: play_forging, CORRECTED: play_corrections}
 """How a world of each kind is played: `(seed, plant)`."""
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.long_part import share
 from tests.simulation.disk import reader_of
 from tests.simulation.forging import play_forging
-from tests.simulation.planted import BUGS, FORGED
+from tests.simulation.planted import BUGS, CORRECTED, FORGED
 from tests.simulation.seeds import first_failure, hunt
 from tests.simulation.story import play
 from tests.simulation.world import SimWorld
@@ -17,6 +17,7 @@ SEEDS = 2_000  # more by command, `python -m tests.simulation`
 PIECES = 40
 PIECES_OF_FORGING = 20
 WORLDS_A_PIECE = 50
+PIECES_OF_CORRECTIONS, CORRECTIONS_A_PIECE = 20, 10
 WORLDS_OF_EVERY_DANGER = 100
 SEEDS_FOR_A_BUG = 2_000
 
@@ -33,6 +34,12 @@ def test_no_row_is_paid_twice_and_none_is_lost_whatever_befalls_a_run(piece: int
 @pytest.mark.parametrize("piece", share(range(PIECES_OF_FORGING), every=20))
 def test_what_is_paid_was_on_the_screens_of_those_who_approved_it(piece: int) -> None:
     _, failure = first_failure(range(piece * WORLDS_A_PIECE, (piece + 1) * WORLDS_A_PIECE), kind=FORGED)
+    assert failure is None
+
+
+@pytest.mark.parametrize("piece", share(range(PIECES_OF_CORRECTIONS), every=PIECES_OF_CORRECTIONS))
+def test_corrected_sheets_pay_each_person_once(piece: int) -> None:
+    _, failure = first_failure(range(piece * CORRECTIONS_A_PIECE, (piece + 1) * CORRECTIONS_A_PIECE), kind=CORRECTED)
     assert failure is None
 
 
