@@ -27,6 +27,7 @@ from paygw_batch.run import submit
 from paygw_batch.run.open_questions import PAYEE_TWICE, USED_REFERENCE, OpenQuestion, UsedReference
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.sheet.check import validate as checking
+from paygw_batch.sheet.check.repeats import REWRITTEN
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.findings import BuiltOnUse
 from paygw_batch.sheet.model import Sheet, Validated
@@ -89,7 +90,8 @@ def play_corrections(seed: int, plant: Callable[[Any], None] | None = None) -> C
                 run_name, lines = "november", world.sheet("november")
             if step and world.rng.random() < 0.85:
                 lines = _corrected(world, lines, run_name)
-            _submit(world, lines, run_name)
+            if REWRITTEN in _submit(world, lines, run_name):  # the sentence says which ids were meant
+                lines = [replace(one, order_id=world.line(one.person, run_name).order_id) for one in lines]
             world.now += timedelta(hours=world.rng.choice((1, 30)))
     return world
 
@@ -167,8 +169,8 @@ def _validated(world: CorrectingWorld, lines: Sequence[Line], run_name: str) -> 
     return validate(sheet, _rules(), reference=run_name)
 
 
-def _submit(world: CorrectingWorld, lines: Sequence[Line], run_name: str) -> None:
-    """Submit a sheet as a maker does: answer what is asked, and look at what came of it."""
+def _submit(world: CorrectingWorld, lines: Sequence[Line], run_name: str) -> Collection[str]:
+    """Submit a sheet as a maker does: answer what is asked, look at what came of it, and return the defects' codes."""
     rng = world.rng
     amend, skips = rng.random() < 0.3, rng.random() < 0.3
     try:
@@ -181,12 +183,11 @@ def _submit(world: CorrectingWorld, lines: Sequence[Line], run_name: str) -> Non
             quarantine_h=24,
         )
     except SheetError:
-        return
-    if plan.validated.defects_found.rows.len() and not skips:
-        return
-    if not all(_is_so(world, one, lines, run_name) for one in plan.questions):
-        return
-    _send(world, plan, lines, run_name)
+        return ()
+    codes = frozenset(plan.validated.defects["code"])
+    if (skips or not codes) and all(_is_so(world, one, lines, run_name) for one in plan.questions):
+        _send(world, plan, lines, run_name)
+    return codes
 
 
 def _is_so(world: CorrectingWorld, asked: OpenQuestion, lines: Sequence[Line], run_name: str) -> bool:
