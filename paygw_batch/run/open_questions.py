@@ -209,11 +209,11 @@ class UsedReference:
         `paid` are the `paid_lines` of the sheet with their `own`, `named` the order ids of these and of refused rows,
         and `leaving` the rows that would be sent.
         """
-        ids = self.lines["order_id"]
-        is_new = ~paid["stem"].is_in(self.lines["stem"].implode())
-        new, missing = paid.filter(is_new), self.lines.filter(~ids.is_in(named.implode()))
+        missing = self.lines.filter(~pl.col("order_id").is_in(named.implode()))
+        # A payee's further payment is the question of `paid_twice`, unless it may be that of somebody who is missing.
+        key = "order_id" if missing.height else "stem"
+        new = paid.filter(~paid[key].is_in(self.lines[key].implode()))
         if not new.height and not missing.height:
-            # A payee's further payment is the question of `paid_twice`.
             pairs = paid.select("order_id", now="own").join(self.lines, on="order_id", how="left")
             if pairs.select((pl.col("now") == pl.col("own")).fill_null(value=True).all()).item():
                 return None
