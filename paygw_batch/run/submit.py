@@ -170,12 +170,12 @@ def plan_submission(
         left_out = {one.row for one in lately}
         paid_before, lately = [one for one in paid_before if one.row not in left_out], []
     repeat = _repeat(validated, paid_before, journal, since=counted.days_ago(repeat_days)) if repeat_days else None
-    together = repeated_within_a_batch(left := outside_repeat(lately, repeat))
+    together, out = repeated_within_a_batch(left := outside_repeat(lately, repeat)), set(refused["row"])
     questions = [*([] if repeat is None else [repeat]), *run.questions(validated, found)]
     validated = _with_look_alikes(validated, [one for one in left if one not in together], found.own_ids)
-    amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended]
-    shown = (together, found.own_ids, _sheet_names(together, journal))
-    return Plan(validated, None, found.known, amendments, questions, *shown)
+    known = [one for one in found.known if one.row not in out]
+    amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended if clash.row not in out]
+    return Plan(validated, None, known, amendments, questions, together, found.own_ids, _sheet_names(together, journal))
 
 
 def _sheet_names(look_alikes: Sequence[LookAlike], journal: JournalReader) -> Mapping[str, str]:

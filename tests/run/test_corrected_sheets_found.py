@@ -1,5 +1,6 @@
 """What the simulation found of corrected sheets (`--kind corrections`), each as a small story."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.sheet.sheet_values import KENYAN, of_rows
 RULES = load_rules("payout", {"KE": OperatorTerms(purpose="WALLET")})
 
 
-def planned(journal: SqliteJournal, *rows: str) -> Plan:
+def planned(journal: SqliteJournal, *rows: str, name: str = "pay.csv") -> Plan:
     """Plan a sheet of (name, account's last digits, amount, staff number) rows under one reference."""
     cells = []
     for row in rows:
@@ -25,7 +26,7 @@ def planned(journal: SqliteJournal, *rows: str) -> Plan:
         line = {**KENYAN, "account_name": person, "account_number": f"254712345{digits}", "amount": amount}
         del line["client_orderid"]
         cells.append({**line, "staff_number": staff[0]} if staff else line)
-    validated = validate(of_rows(*cells), RULES, reference="october")
+    validated = validate(replace(of_rows(*cells), name=name), RULES, reference="october")
     return plan_submission(validated, journal, operation="payout", amend=False, now=lambda: NOW, quarantine_h=24)
 
 
@@ -60,3 +61,11 @@ def test_account_corrected_to_a_known_one_is_named(journal: SqliteJournal) -> No
         leaving = again.validated.payable - len(again.known)
         named = [one.names for one in again.questions if one.code == USED_REFERENCE]
         assert not leaving or named == [("Jane",)]
+
+
+def test_refused_row_of_another_worksheet_is_not_known(journal: SqliteJournal) -> None:
+    pay(journal, planned(journal, "Jane 001 1000", name="pay.xlsx [May]"))
+    june = planned(journal, "Jane 001 1000", "Otieno 002 1100", name="pay.xlsx [June]")
+    assert june.validated.rows["valid"].to_list() == [False, True]
+    assert june.known_rows == 0
+    assert len(pay(journal, june)) == 1
