@@ -138,7 +138,7 @@ class Callbacks:
         async with httpx.AsyncClient(trust_env=False, verify=nobody, timeout=ANSWER_LIMIT_S) as client:
             for _ in range(TRIES):
                 http_status = 0
-                with suppress(httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+                with suppress(Exception):  # whatever ends a try, a listener that is killed included: there is the next
                     async with asyncio.timeout(ANSWER_LIMIT_S), client.stream(**request) as response:
                         http_status = response.status_code
                 self._write(order, callback, http_status)
