@@ -210,9 +210,10 @@ class UsedReference:
         and `leaving` the rows that would be sent.
         """
         missing = self.lines.filter(~pl.col("order_id").is_in(named.implode()))
-        # A payee's further payment is the question of `paid_twice`, unless it may be that of somebody who is missing.
-        key = "order_id" if missing.height else "stem"
-        new = paid.filter(~paid[key].is_in(self.lines[key].implode()))
+        new = paid.join(self.lines, on="order_id", how="anti", maintain_order="left")
+        if not missing.height:
+            # A payee's further payment is the question of `paid_twice`; under another name it may be somebody else's.
+            new = new.join(self.lines, on=["stem", "name"], how="anti", maintain_order="left")
         if not new.height and not missing.height:
             pairs = paid.select("order_id", now="own").join(self.lines, on="order_id", how="left")
             if pairs.select((pl.col("now") == pl.col("own")).fill_null(value=True).all()).item():

@@ -63,6 +63,14 @@ def test_account_corrected_to_a_known_one_is_named(journal: SqliteJournal) -> No
         assert not leaving or named == [("Jane",)]
 
 
+def test_further_payment_under_another_name_is_named(journal: SqliteJournal) -> None:
+    """The accounts of two bonuses are mixed up: one row is in conflict, and the other looks like a further payment."""
+    pay(journal, planned(journal, "Jane 001 1000", "Otieno 002 1100", "Otieno 002 1100"))
+    again = planned(journal, "Jane 001 1000", "Otieno 002 1100", "Otieno 001 1100", "Jane 002 70")
+    assert again.validated.rows["valid"].to_list() == [True, True, True, False]
+    assert [one.names for one in again.questions if one.code == USED_REFERENCE] == [("Otieno",)]
+
+
 def test_refused_row_of_another_worksheet_is_not_known(journal: SqliteJournal) -> None:
     pay(journal, planned(journal, "Jane 001 1000", name="pay.xlsx [May]"))
     june = planned(journal, "Jane 001 1000", "Otieno 002 1100", name="pay.xlsx [June]")
