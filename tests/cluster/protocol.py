@@ -44,7 +44,7 @@ ROWS, CHUNK_ROWS, WINDOW = 8, 3, 2
 STEPS = 250
 """How long there is trouble; then everything ends in order."""
 MAX_PROCESSES = 14
-CHANCE_OF_A_FREEZE, CHANCE_OF_A_FREEZE_AT_DEPARTURE = 0.015, 0.1
+CHANCE_OF_A_FREEZE, CHANCE_OF_A_FREEZE_AT_DEPARTURE = 0.015, 0.5
 MAX_STEPS_FROZEN = 80
 """Long enough for another process to take over what a frozen one was about to send."""
 WORDS = {"approved": OutcomeKind.PAID}
