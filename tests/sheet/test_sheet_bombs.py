@@ -41,7 +41,11 @@ def workbook(sheets: int = 1, *, strings: list[bytes] | None = None, first: list
         f'<Relationship Id="rId{n}" Type="{RELATIONS}/worksheet" Target="worksheets/sheet{n}.xml"/>'
         for n in range(1, sheets + 1)
     )
+    if strings is not None:
+        links += f'<Relationship Id="texts" Type="{RELATIONS}/sharedStrings" Target="sharedStrings.xml"/>'
     parts: Parts = {
+        "_rels/.rels": f'<Relationships><Relationship Id="rId1" Type="{RELATIONS}/officeDocument" '
+        'Target="xl/workbook.xml"/></Relationships>'.encode(),
         "xl/workbook.xml": f"<workbook {NAMESPACE}><sheets>{names}</sheets></workbook>".encode(),
         "xl/_rels/workbook.xml.rels": f"<Relationships>{links}</Relationships>".encode(),
     }

@@ -1,14 +1,16 @@
-"""Reads the cells of a workbook (.xlsx: ECMA-376) as a stream, each cell as exact text.
+"""Reads the cells of a workbook (.xlsx: ECMA-376) as a stream, each cell as exact text with the reason to doubt it.
 
-Why not a spreadsheet library: those we know round numbers to nine decimals, or make the same text of a number cell and
-a text cell, or hide a formula that has no value. Here a cell's text comes with the reason to doubt it.
+Parts are found by their relationships, as a spreadsheet finds them. A part that is there twice, or is referred to and
+missing, is refused: a person could have seen other values than those that are paid. docs/decisions/0240 says why no
+spreadsheet library does this.
 """
 
 import io
+import posixpath
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -37,6 +39,9 @@ from paygw_batch.sheet.read.workbook_styles import (
     is_true,
 )
 
+_TYPES = "[content_types].xml"
+_SINGLE = ("sheet.main+xml", "styles+xml", "sharedStrings+xml")
+"""The ends of the content types of which a workbook has one part."""
 _CHUNK_BYTES = 1 << 16
 _MAX_ROWS = 1_048_576
 _MIN_POINTS_HIGH, _MIN_CHARACTERS_WIDE = 3.0, 0.5
@@ -82,7 +87,7 @@ class Row:
 
 
 class Workbook:
-    """A workbook in memory. Raises `SheetError` if it is damaged, protected, or above `max_bytes` unpacked."""
+    """A workbook in memory. Raises `SheetError` if its parts are not clear, or if they are above `max_bytes` unpacked."""
 
     def __init__(self, data: bytes, *, file: str, max_bytes: int) -> None:
         self._file = file
@@ -92,16 +97,15 @@ class Workbook:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
         except _DAMAGED as error:
             raise self._damaged() from error
-        self._parts = {info.filename: info for info in self._zip.infolist()}
-        if len(self._parts) != len(self._zip.infolist()) or "xl/workbook.xml" not in self._parts:
-            raise SheetError(
-                say("{file} is not a workbook (.xlsx).", file=file),
-                hint=say("Save it as .xlsx or .csv from the spreadsheet."),
-            )
+        self._parts: dict[str, zipfile.ZipInfo] = {}
+        for info in self._zip.infolist():
+            if self._parts.setdefault(info.filename.lower(), info) is not info:  # names are equal whatever their case
+                raise self._twice(info.filename)
         self.budget.check_directory(self._zip, len(data))
-        self._strings: list[str] | None = None
-        self._struck_strings: set[int] = set()
-        self._unseen_strings: set[int] = set()
+        self._refuse_two_of_a_kind()
+        self._path = self._only(self._related(""), "officeDocument")
+        self._others = self._related(self._path) if self._path else []
+        self._strings: list[CellText] | None = None
         self._styles = StyleReader()
         self.overlays = Overlays((), self.budget)
         """The merged cells and rules of the worksheet that `rows` reads."""
@@ -111,57 +115,97 @@ class Workbook:
 
     def worksheets(self) -> list[WorksheetPart]:
         """Return the worksheets in the workbook's order. Call it before `rows`: it reads the workbook's date system."""
-        targets: dict[str, str] = {}
+        targets = {number: (kind, target) for number, kind, target in self._others}
         found: list[WorksheetPart] = []
+        first = ""
 
-        def relationship(name: str, attributes: Mapping[str, str]) -> None:
-            if name == "Relationship" and attributes.get("Type", "").endswith("/worksheet"):
-                target = attributes.get("Target", "")
-                targets[attributes.get("Id", "")] = target.lstrip("/") if target.startswith("/") else f"xl/{target}"
-
-        def sheet(name: str, attributes: Mapping[str, str]) -> None:
-            target = targets.get(next((value for key, value in attributes.items() if key.endswith(" id")), ""))
-            if name == "workbookPr" and attributes.get("date1904") in {"1", "true"}:
+        def start(name: str, attributes: Mapping[str, str]) -> None:
+            nonlocal first
+            first = first or name
+            if name == "workbookPr" and is_true(attributes.get("date1904")):
                 self._first_day = _FIRST_DAY_1904
-            if name == "sheet" and target in self._parts:
-                hidden = attributes.get("state", "visible") != "visible"
-                found.append(WorksheetPart(attributes.get("name", ""), hidden, target))
+            if name == "sheet":
+                number = next((value for key, value in attributes.items() if key.endswith(" id")), "")
+                kind, target = targets.get(number, ("worksheet", ""))
+                if kind == "worksheet":
+                    hidden = attributes.get("state", "visible") != "visible"
+                    found.append(WorksheetPart(attributes.get("name", ""), hidden, target))
 
-        for _ in self._parse("xl/_rels/workbook.xml.rels", _Handlers(start=relationship)):
-            pass
-        for _ in self._parse("xl/workbook.xml", _Handlers(start=sheet)):
-            if len(found) > MAX_WORKSHEETS:
-                raise self.budget.too_large()
+        if self._path is not None and not self._path.endswith(".bin"):
+            for _ in self._parse(self._path, _Handlers(start=start)):
+                if len(found) > MAX_WORKSHEETS:
+                    raise self.budget.too_large()
+        if first != "workbook":
+            raise SheetError(
+                say("{file} is not a workbook (.xlsx).", file=self._file),
+                hint=say("Save it as .xlsx or .csv from the spreadsheet."),
+            )
+        if missing := next((part for part in found if part.path not in self._parts), None):
+            raise self._unclear(
+                say("{file} has no cells of its worksheet {name!r}.", file=self._file, name=missing.name)
+            )
         return found
 
     def rows(self, part: WorksheetPart) -> Iterator[Row]:
         """Yield the rows of a worksheet that are not empty, in order."""
         if self._strings is None:
-            self._strings = self._shared_strings()
-            self._styles = self._cell_styles()
+            strings = _StringReader(self.budget)
+            self._read_all("sharedStrings", _Handlers(strings.start, strings.end, strings.text))
+            self._read_all("styles", _Handlers(self._styles.start, self._styles.end))
+            self._strings = strings.texts
         self.overlays = Overlays(self._styles.effects, self.budget)
-        reader = _CellReader(self._strings, self._styles.styles, self._first_day, self._damaged, self.overlays)
-        reader.struck_strings, reader.unseen_strings = self._struck_strings, self._unseen_strings
+        reader = _CellReader(self._strings, self._styles.styles, self._first_day, self.overlays)
         self.hidden_columns = reader.hidden_columns
         for _ in self._parse(part.path, _Handlers(reader.start, reader.end, reader.text)):
             yield from reader.finished
             reader.finished.clear()
         yield from reader.finished
 
-    def _shared_strings(self) -> list[str]:
-        reader = _StringReader(self.budget)
-        if "xl/sharedStrings.xml" in self._parts:
-            for _ in self._parse("xl/sharedStrings.xml", _Handlers(reader.start, reader.end, reader.text)):
-                pass
-        self._struck_strings, self._unseen_strings = reader.struck, reader.unseen
-        return reader.strings
+    def _refuse_two_of_a_kind(self) -> None:
+        """Refuse a file with two parts where a workbook has one: other programs may find the other."""
+        paths: dict[str, set[str]] = {}
 
-    def _cell_styles(self) -> StyleReader:
-        reader = StyleReader()
-        if "xl/styles.xml" in self._parts:
-            for _ in self._parse("xl/styles.xml", _Handlers(reader.start, reader.end)):
+        def start(name: str, attributes: Mapping[str, str]) -> None:
+            if name == "Override":
+                kind = attributes.get("ContentType", "")
+                paths.setdefault(kind, set()).add(attributes.get("PartName", "").lower())
+
+        if _TYPES in self._parts:
+            for _ in self._parse(_TYPES, _Handlers(start=start)):
                 pass
-        return reader
+        if several := next((kind for kind in paths if kind.endswith(_SINGLE) and len(paths[kind]) > 1), None):
+            raise self._twice(several.rpartition(".")[2].removesuffix("+xml"))
+
+    def _related(self, path: str) -> list[tuple[str, str, str]]:
+        """Return number, kind and path of each part that a part refers to (ECMA-376 part 2, 9.3); `""`: the file."""
+        folder, name = posixpath.split(path)
+        found: list[tuple[str, str, str]] = []
+
+        def start(name: str, attributes: Mapping[str, str]) -> None:
+            if name == "Relationship" and attributes.get("TargetMode") != "External":
+                target = posixpath.normpath(posixpath.join("/", folder, attributes.get("Target", "")))
+                kind = attributes.get("Type", "").rpartition("/")[2]
+                found.append((attributes.get("Id", ""), kind, target[1:].lower()))
+
+        relations = posixpath.join(folder, "_rels", f"{name}.rels")
+        if relations in self._parts:
+            for _ in self._parse(relations, _Handlers(start=start)):
+                pass
+        return found
+
+    def _only(self, related: Sequence[tuple[str, str, str]], kind: str) -> str | None:
+        """Return the path of the only part of a kind; None if there is no such part."""
+        targets = {target for _, its_kind, target in related if its_kind == kind}
+        if len(targets) > 1:
+            raise self._twice(kind)
+        if missing := next((target for target in targets if target not in self._parts), None):
+            raise self._unclear(say("{file} refers to {part}, which it does not have.", file=self._file, part=missing))
+        return next(iter(targets), None)
+
+    def _read_all(self, kind: str, handlers: "_Handlers") -> None:
+        if (path := self._only(self._others, kind)) is not None:
+            for _ in self._parse(path, handlers):
+                pass
 
     def _parse(self, path: str, handlers: "_Handlers") -> Iterator[None]:
         """Parse a part of the workbook as XML, and yield after each piece."""
@@ -186,10 +230,14 @@ class Workbook:
             raise self._damaged() from error
 
     def _damaged(self) -> SheetError:
-        return SheetError(
-            say("{file} is a damaged or protected workbook.", file=self._file),
-            hint=say("Open it in the spreadsheet and save it again."),
-        )
+        return self._unclear(say("{file} is a damaged or protected workbook.", file=self._file))
+
+    def _twice(self, part: str) -> SheetError:
+        return self._unclear(say("{file} has two parts {part}: which one counts is not clear.", file=self._file, part=part))
+
+    @staticmethod
+    def _unclear(sentence: str) -> SheetError:
+        return SheetError(sentence, hint=say("Open it in the spreadsheet and save it again."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,96 +279,96 @@ def _refuse_doctype(*_: object) -> None:
     raise ValueError("a workbook has no document type")
 
 
-@dataclass(slots=True)
-class _Runs:
-    """Finds whether all visible runs of a text, each in its font, are struck through or invisible."""
+@dataclass(frozen=True, slots=True)
+class CellText:
+    """A text, and whether all that can be seen of it is struck through, or nothing of it can be seen on white."""
 
+    text: str
+    is_struck: bool = False
+    is_unseen: bool = False
+
+
+@dataclass(slots=True)
+class _TextReader:
+    """Collects a text that consists of runs, each in its font (18.4.8). Its pronunciation (rPh) is not part of it."""
+
+    _budget: Budget
+    _pieces: list[str] = field(default_factory=list)
+    _length: int = 0
+    _inside: str = ""
+    _is_pronunciation: bool = False
     _font: Font = field(default_factory=Font)
     _struck: set[bool] = field(default_factory=set)
     _unseen: set[bool] = field(default_factory=set)
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         """Handle a start tag."""
-        if name == "r":
+        self._inside = name
+        if name == "rPh":
+            self._is_pronunciation = True
+        elif name == "r":
             self._font = Font()
         elif name in FONT_TAGS:
             self._font.describe(name, attributes)
 
+    def end(self, name: str) -> None:
+        """Handle an end tag."""
+        self._inside = ""
+        if name == "rPh":
+            self._is_pronunciation = False
+
     def text(self, data: str) -> None:
-        """Add a part of the text."""
+        """Handle text between tags."""
+        if self._inside != "t" or self._is_pronunciation:
+            return
+        self._pieces.append(data)
+        self._length += len(data)
+        if self._length > MAX_CELL_CHARACTERS:
+            raise self._budget.too_large()
         if data.strip():
             self._struck.add(self._font.is_struck)
             self._unseen.add(self._font.is_unseen())
 
-    def take(self) -> tuple[bool, bool]:
-        """Return whether the finished text was struck through, and whether it is invisible on white; begin another."""
-        found = self._struck == {True}, self._unseen == {True}
-        self._font = Font()
-        self._struck.clear()
-        self._unseen.clear()
-        return found
+    def whole(self) -> CellText:
+        """Return the finished text."""
+        return CellText(_unescaped("".join(self._pieces)), self._struck == {True}, self._unseen == {True})
 
 
-@dataclass(slots=True)
 class _StringReader:
-    """Collects the table of shared strings, and the numbers of those struck through, or invisible on white."""
+    """Collects the table of shared texts."""
 
-    _budget: Budget
-    strings: list[str] = field(default_factory=list)
-    struck: set[int] = field(default_factory=set)
-    unseen: set[int] = field(default_factory=set)
-    _pieces: list[str] = field(default_factory=list)
-    _inside: list[str] = field(default_factory=list)
-    _runs: _Runs = field(default_factory=_Runs)
+    def __init__(self, budget: Budget) -> None:
+        self.texts: list[CellText] = []
+        self._budget = budget
+        self._text = _TextReader(budget)
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         """Handle a start tag."""
-        self._inside.append(name)
-        self._runs.start(name, attributes)
         if name == "si":
-            self._pieces.clear()
+            self._text = _TextReader(self._budget)
+        self._text.start(name, attributes)
 
     def end(self, name: str) -> None:
         """Handle an end tag."""
-        self._inside.pop()
+        self._text.end(name)
         if name == "si":
-            is_struck, is_unseen = self._runs.take()
-            if is_struck:
-                self.struck.add(len(self.strings))
-            if is_unseen:
-                self.unseen.add(len(self.strings))
-            self.strings.append(_unescaped("".join(self._pieces)))
-            self._budget.hold_string(self.strings[-1])
+            self.texts.append(self._text.whole())
+            self._budget.hold_string(self.texts[-1].text)
 
     def text(self, data: str) -> None:
         """Handle text between tags."""
-        if self._inside[-1] == "t" and "rPh" not in self._inside:  # rPh: the pronunciation, not part of the text
-            self._pieces.append(data)
-            self._runs.text(data)
-            if sum(map(len, self._pieces)) > MAX_CELL_CHARACTERS:
-                raise self._budget.too_large()
+        self._text.text(data)
 
 
 class _CellReader:
     """Collects the rows of a worksheet from its tags; `finished` holds those that are complete."""
 
-    def __init__(
-        self,
-        strings: list[str],
-        styles: list[CellStyle],
-        first_day: datetime,
-        damaged: Callable[[], SheetError],
-        overlays: Overlays,
-    ) -> None:
+    def __init__(self, strings: list[CellText], styles: list[CellStyle], first_day: datetime, overlays: Overlays) -> None:
         self.finished: list[Row] = []
-        self._strings = strings
-        self._styles = styles
-        self.struck_strings: set[int] = set()
-        self.unseen_strings: set[int] = set()
         self.hidden_columns: list[tuple[int, int]] = []
-        self._runs = _Runs()
+        self._strings = strings
+        self._styles = styles or [PLAIN]
         self._first_day = first_day
-        self._damaged = damaged
         self._overlays = overlays
         self._budget = overlays.budget
         self._characters = 0
@@ -329,24 +377,25 @@ class _CellReader:
         self._cell: Mapping[str, str] = {}
         self._inside = ""
         self._value: list[str] = []
+        self._inline: _TextReader | None = None
         self._formula: list[str] | None = None
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Handle a start tag."""
+        """Handle a start tag. Raises `ValueError` for a cell or row at a place that is taken."""
         self._inside = name
         if name == "c":
             reference = attributes.get("r")
             column = column_number(reference) if reference else self._column + 1
             if column <= self._column:
-                raise self._damaged()
-            self._column, self._cell, self._value, self._formula = column, attributes, [], None
+                raise ValueError(reference)
+            self._column, self._cell, self._value, self._formula, self._inline = column, attributes, [], None, None
             self._characters = 0
         elif name == "f":
             self._formula = []
         elif name == "row":
             number = int(attributes.get("r", self._row.number + 1))
             if not self._row.number < number <= _MAX_ROWS:
-                raise self._damaged()
+                raise ValueError(number)
             hidden = is_true(attributes.get("hidden")) or float(attributes.get("ht", "15")) < _MIN_POINTS_HIGH
             self._row = Row(number, hidden=hidden)
             self._column = 0
@@ -354,18 +403,18 @@ class _CellReader:
             if is_true(attributes.get("hidden")) or float(attributes.get("width", "9")) < _MIN_CHARACTERS_WIDE:
                 self.hidden_columns.append((int(attributes["min"]), int(attributes["max"])))
         elif name == "is":
-            self._runs = _Runs()
-        elif name == "r" or name in FONT_TAGS:
-            self._runs.start(name, attributes)
+            self._inline = _TextReader(self._budget)
+        elif self._inline is not None:
+            self._inline.start(name, attributes)
         else:
             self._overlays.start(name, attributes)
 
     def text(self, data: str) -> None:
         """Handle text between tags."""
-        if self._inside in {"v", "t"}:
+        if self._inline is not None:
+            self._inline.text(data)
+        elif self._inside == "v":
             self._value.append(data)
-            if self._inside == "t":
-                self._runs.text(data)
         elif self._inside == "f" and self._formula is not None:
             self._formula.append(data)
         self._characters += len(data)
@@ -376,54 +425,55 @@ class _CellReader:
         """Handle an end tag."""
         if name == "c":
             self._finish_cell()
+            self._inline = None
         elif name == "row" and self._row.texts:
             self.finished.append(self._row)
+        elif self._inline is not None:
+            self._inline.end(name)
         self._inside = ""
 
     def _finish_cell(self) -> None:
         value = "".join(self._value)
         column, row = self._column, self._row
-        if not value:
-            if self._formula is not None and self._cell.get("t") != "str":
-                row.texts[column] = "=" + "".join(self._formula)
-                row.doubts[column] = Doubt.FORMULA
+        if not value and self._formula is not None and self._cell.get("t") != "str":
+            row.texts[column] = "=" + "".join(self._formula)
+            row.doubts[column] = Doubt.FORMULA
             return
-        at = int(self._cell.get("s", "0"))
-        style = self._styles[at] if at < len(self._styles) else PLAIN
-        value, is_struck, is_unseen = self._text_of(value, style)
-        if not value:
+        style = self._styles[int(self._cell.get("s", "0"))]
+        cell = self._text_of(value, style)
+        if not cell.text:
             return
         if column > MAX_COLUMNS:
-            raise self._damaged()
-        row.texts[column] = value
-        self._budget.hold_text(value)
-        if is_struck:
+            raise ValueError(column)
+        row.texts[column] = cell.text
+        self._budget.hold_text(cell.text)
+        if cell.is_struck or style.is_struck:
             row.struck.add(column)
-        if is_unseen and not style.is_dark:
+        if cell.is_unseen and not style.is_dark:
             row.shown[column] = ""
-        elif (shown := style.shows(value, is_number=self._cell.get("t", "n") == "n")) is not None:
+        elif (shown := style.shows(cell.text, is_number=self._cell.get("t", "n") == "n")) is not None:
             row.shown[column] = shown
 
-    def _text_of(self, value: str, style: CellStyle) -> tuple[str, bool, bool]:
-        """Return the text of a cell, whether it is struck through, and whether its own runs are invisible on white."""
+    def _text_of(self, value: str, style: CellStyle) -> CellText:
+        """Return the text of a cell. Raises `ValueError` or `IndexError` for one that cannot be."""
+        if self._inline is not None:
+            return self._inline.whole()
         match self._cell.get("t", "n"):
-            case "s" if value.isdigit():
-                at = int(value)
-                return self._strings[at], style.is_struck or at in self.struck_strings, at in self.unseen_strings
+            case _ if not value:
+                return CellText("")
+            case "s":
+                return self._strings[int(value)]
             case "n" if style.is_date:
-                return _date_text(value, self._first_day), style.is_struck, False
+                return CellText(_date_text(value, self._first_day))
             case "n":
                 text, is_doubtful = _number_text(value)
                 if is_doubtful:
                     self._row.doubts[self._column] = Doubt.DIGITS
-                return text, style.is_struck, False
+                return CellText(text)
             case "b":
-                return "TRUE" if value == "1" else "FALSE", style.is_struck, False
-            case "s":
-                return value, style.is_struck, False
+                return CellText("TRUE" if value == "1" else "FALSE")
             case _:
-                is_struck, is_unseen = self._runs.take()
-                return _unescaped(value), style.is_struck or is_struck, is_unseen
+                return CellText(_unescaped(value))
 
 
 def _unescaped(text: str) -> str:
