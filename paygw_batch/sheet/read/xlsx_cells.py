@@ -101,7 +101,10 @@ class Workbook:
             raise self._damaged() from error
         self._parts: dict[str, zipfile.ZipInfo] = {}
         for info in self._zip.infolist():
-            if self._parts.setdefault(info.filename.lower(), info) is not info:  # names are equal whatever their case
+            name = info.filename.replace(
+                "\\", "/"
+            ).lower()  # names are equal whatever their case; some write Windows' sign
+            if self._parts.setdefault(name, info) is not info:
                 raise self._twice(info.filename)
         self.budget.check_directory(self._zip, len(data))
         self._refuse_two_of_a_kind()
