@@ -365,10 +365,10 @@ def _sections(code: str) -> tuple[_Section, ...]:
 @lru_cache(maxsize=1 << 16)
 def laid_out_text(code: str, number: str) -> str | None:
     """Return a whole number as a format lays it out; None if the format is of another kind, or the number is."""
-    if not number.isdigit():
+    if not number.isdigit() or "." in code:
         return None
     section = _section_for(Decimal(number), code)
-    if any(sign in section.pattern for sign in ".@/%*") or _EXPONENT.search(section.pattern):
+    if any(sign in section.pattern for sign in "@/%*") or _EXPONENT.search(section.pattern):
         return None
     if section.pattern.strip().lower() == GENERAL.lower() or _SCALE.search(section.pattern):
         return None
