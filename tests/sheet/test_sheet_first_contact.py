@@ -9,10 +9,9 @@ import pytest
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.check.validate import validate, validate_opened
+from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
-from paygw_batch.sheet.read import text_stream
-from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from paygw_batch.statement.read import read_statement
 from tests.sheet.sheet_values import MakeSheet, lines
 
@@ -110,16 +109,6 @@ def test_mixed_or_unknown_digits_are_never_guessed(checked: Check, amount: str) 
     assert checked(row(amount)).defects["code"].to_list() == ["amount.format"]
 
 
-def test_a_large_sheet_reads_other_digits_as_a_small_one_does(
-    sheet: MakeSheet, rules: Rules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = validate(sheet(lines(*(row(order=f"A-{n}") for n in range(50)), row(ARABIC_1500, order="A-50"))), rules)
-    monkeypatch.setattr(text_stream, "BLOCK_BYTES", 512)
-    large = validate_opened(open_sheet(tmp_path / "pay.csv", ReadOptions()), rules)
-    assert large.batch == small.batch
-    assert large.warnings.equals(small.warnings)
-
-
 @pytest.mark.parametrize("name", ["pay.xls", "pay.ods", "pay.numbers"])
 def test_a_file_of_another_program_is_told_what_to_be_saved_as(sheet: MakeSheet, name: str) -> None:
     with pytest.raises(SheetError) as refused:
@@ -129,7 +118,7 @@ def test_a_file_of_another_program_is_told_what_to_be_saved_as(sheet: MakeSheet,
 
 def test_a_folder_is_said_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(SheetError, match="is a folder"):
-        open_sheet(tmp_path, ReadOptions())
+        read_sheet(tmp_path, ReadOptions())
 
 
 STATED: list[list[str | float]] = [

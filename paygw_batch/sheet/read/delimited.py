@@ -8,7 +8,7 @@ break inside a field, or a row with a missing field cannot slip through.
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import polars as pl
@@ -46,10 +46,6 @@ class Start:
     cells: list[str]
     offset: int
     headings: Headings
-
-    def of_part(self, header: bytes, lines_before: int) -> "Start":
-        """Return the header's place for a part of the file that begins `lines` below it."""
-        return replace(self, line=0, row=self.row + lines_before, offset=len(header))
 
 
 def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:

@@ -1,6 +1,5 @@
 """Holds the rows of a file as text and turns them into a `Sheet`: the steps that all formats share."""
 
-from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -16,19 +15,8 @@ from paygw_batch.sheet.read.headings import Headings
 
 _SCRIPTS = ("٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹")
 """The digits of Arabic, and of Persian and Urdu."""
-_FIRST_BYTES = {digit.encode()[:1] for digits in _SCRIPTS for digit in digits}
 _EVERY_DIGIT = r"\p{Nd}"
 _DECIMAL_SIGN = "\N{ARABIC DECIMAL SEPARATOR}"
-
-
-def has_other_digits(frame: pl.DataFrame, text: bytes | None = None) -> bool:
-    """Return whether an amount or a number in the sheet has digits of another script, readable or not.
-
-    `text` is the UTF-8 text that the rows were read from, if any: most texts have no such byte.
-    """
-    if text is not None and not any(first in text for first in _FIRST_BYTES):
-        return False
-    return any(_is_written_in(frame[name]).any() for name in _numbers_in(frame))
 
 
 def with_our_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -128,35 +116,6 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
         warnings=pl.concat([found_in(table.warnings, frame), read_in_other_digits]),
         operation=operation,
         encoding=table.encoding,
-    )
-
-
-def headers_of(headings: Headings) -> dict[str, str]:
-    """Return the columns of a file that are kept, each with the sender's heading."""
-    return {name: headings.sender[name] for name in headings.names if name not in headings.ours}
-
-
-def streamed_sheet(
-    headings: Headings,
-    held: Collection[str],
-    defects: Mapping[int, pl.DataFrame],
-    *,
-    file: str,
-    operation: str,
-    sha256: str,
-    frame: Callable[[], pl.DataFrame],
-) -> Sheet:
-    """Return a sheet that was read part by part; only these columns are not empty; `defects` are by part."""
-    hollow = {name for name in headings.nameless if name not in held}
-    return Sheet(
-        name=file,
-        sha256=sha256,
-        content=BuiltOnUse(frame),
-        headers={name: heading for name, heading in headers_of(headings).items() if name not in hollow},
-        unknown=tuple(name for name in headings.unknown if name not in hollow),
-        notes=notes_of(headings),
-        defects=pl.concat(found for _, found in sorted(defects.items())),
-        operation=operation,
     )
 
 

@@ -1,36 +1,15 @@
-"""Reads Parquet as a frame of exact text, as a whole or part by part."""
+"""Reads Parquet as a frame of exact text."""
 
-import hashlib
 import io
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 
 import polars as pl
 
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.findings import defects_of, no_defects, worded
-from paygw_batch.sheet.model import Sheet
-from paygw_batch.sheet.pieces import NeedsWholeFile, Piece, frame_read_again, held_in
-from paygw_batch.sheet.read.frame import (
-    Table,
-    found_in,
-    has_other_digits,
-    headers_of,
-    refuse_control_characters,
-    rows_of,
-    streamed_sheet,
-    without_blank_rows,
-)
+from paygw_batch.sheet.read.frame import Table, rows_of
 from paygw_batch.sheet.read.headings import Vocabulary, is_header, match_headings, no_header
 from paygw_batch.sheet.read.parquet_trial import TrialResult, try_parquet
-
-LARGE_BYTES = 2 * 1024 * 1024
-"""A larger file is decoded part by part."""
-ROWS_AT_ONCE = 100_000
-_LOOKS = 8
-LOOK_ROWS = 100
-"""How many samples of a file are read before all of it, and how many rows each has."""
 
 _FIRST_ROW = 2
 _EXACT_BELOW = 2**53
@@ -44,19 +23,14 @@ def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: in
     otherwise it is a defect of a known column (`COLUMN.float`). Raises `SheetError` for a damaged file, for one
     that is larger inside than the limits allow, and for nested or binary columns.
     """
-    _try(data, file=file, max_rows=max_rows, max_bytes=max_bytes)
-    return table_of(pl.read_parquet(io.BytesIO(data)), vocabulary, file=file)
-
-
-def _try(data: bytes, *, file: str, max_rows: int, max_bytes: int) -> None:
-    """Raise `SheetError` for bytes that must not be decoded here."""
     verdict = try_parquet(data, max_rows=max_rows, max_bytes=max_bytes)
     if verdict is not TrialResult.SOUND:
         sentence, hint = _REFUSALS[verdict]
         raise SheetError(say(sentence, file=file), hint=say(hint))
+    return table_of(pl.read_parquet(io.BytesIO(data)), vocabulary, file=file)
 
 
-def table_of(frame: pl.DataFrame, vocabulary: Vocabulary, *, file: str, first_row: int = _FIRST_ROW) -> Table:
+def table_of(frame: pl.DataFrame, vocabulary: Vocabulary, *, file: str) -> Table:
     """Return a typed frame as exact text, as `read_parquet` does; `file` is its name in errors."""
     cells = frame.columns
     if not is_header(cells, vocabulary):
@@ -64,86 +38,10 @@ def table_of(frame: pl.DataFrame, vocabulary: Vocabulary, *, file: str, first_ro
     headings = match_headings(cells, vocabulary, file=file, row=1)
     frame = frame.rename(dict(zip(cells, headings.names, strict=True)))
     defects = [
-        _inexact(frame[name], first_row)
-        for name in vocabulary.columns
-        if name in frame.columns and frame[name].dtype.is_float()
+        _inexact(frame[name]) for name in vocabulary.columns if name in frame.columns and frame[name].dtype.is_float()
     ]
     text = pl.DataFrame([_as_text(column, file) for column in frame.iter_columns()])
-    return Table(text.with_row_index("row", offset=first_row), headings, defects=pl.concat([no_defects(), *defects]))
-
-
-class ParquetStream:
-    """A `pieces.SheetSource`: a Parquet file, decoded part by part. Its bytes are kept: a fraction of its texts."""
-
-    def __init__(
-        self,
-        data: bytes,
-        vocabulary: Vocabulary,
-        *,
-        file: str,
-        max_rows: int,
-        max_bytes: int,
-        whole: Callable[[], Sheet],
-    ) -> None:
-        """`whole` reads the file as a whole. Raises `SheetError` as `read_parquet`, and `NeedsWholeFile`."""
-        _try(data, file=file, max_rows=max_rows, max_bytes=max_bytes)
-        self._data = data
-        self._vocabulary = vocabulary
-        self._whole = whole
-        self._sha256 = hashlib.sha256(data).hexdigest()
-        self._defects: dict[int, pl.DataFrame] = {}
-        self._rows = int(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item())
-        if not self._rows:
-            raise NeedsWholeFile
-        self.name = file
-        self.operation = vocabulary.operation
-        self._headings = self._table(0, 1).headings
-        self.headers: Mapping[str, str] = headers_of(self._headings)
-        self.unknown: Sequence[str] = self._headings.unknown
-        self.nameless: Collection[str] = self._headings.nameless
-
-    def pieces(self) -> Iterator[Callable[[], Piece]]:
-        """As in `SheetSource`."""
-        for at in range(0, self._rows, ROWS_AT_ONCE):
-            yield partial(self._piece, at)
-
-    def columns_likely_filled(self) -> Collection[str]:
-        """As in `SheetSource`. The last rows of a sorted sheet may fill a column that is empty in all the others."""
-        places = {*range(0, self._rows, max(LOOK_ROWS, self._rows // _LOOKS)), max(0, self._rows - LOOK_ROWS)}
-        return set[str]().union(*(held_in(without_blank_rows(self._table(at, LOOK_ROWS))) for at in places))
-
-    def sheet(self, held: Collection[str]) -> Sheet:
-        """As in `SheetSource`."""
-        return streamed_sheet(
-            self._headings,
-            held,
-            self._defects,
-            file=self.name,
-            operation=self.operation,
-            sha256=self._sha256,
-            frame=partial(frame_read_again, self._whole, self.name, self._sha256),
-        )
-
-    def whole(self) -> Sheet:
-        """As in `SheetSource`."""
-        return self._whole()
-
-    def _table(self, at: int, rows: int) -> Table:
-        # A slice decodes little more than its own rows, however large the groups of rows in the file are.
-        part = pl.scan_parquet(io.BytesIO(self._data)).slice(at, rows).collect()
-        return table_of(part, self._vocabulary, file=self.name, first_row=_FIRST_ROW + at)
-
-    def _piece(self, at: int) -> Piece:
-        try:
-            table = self._table(at, ROWS_AT_ONCE)
-            refuse_control_characters(table, self.name)
-        except SheetError as error:
-            raise NeedsWholeFile from error
-        frame = without_blank_rows(table).rechunk()
-        if not frame.height or has_other_digits(frame):
-            raise NeedsWholeFile
-        self._defects[at] = found_in(table.defects, frame)
-        return Piece(frame, self._defects[at])
+    return Table(text.with_row_index("row", offset=_FIRST_ROW), headings, defects=pl.concat([no_defects(), *defects]))
 
 
 _REFUSALS = {
@@ -185,9 +83,9 @@ def _is_whole(column: pl.Series) -> pl.Series:
     return ((column == column.floor()) & (column.abs() < _EXACT_BELOW)).fill_null(value=False)
 
 
-def _inexact(column: pl.Series, first_row: int) -> pl.DataFrame:
+def _inexact(column: pl.Series) -> pl.DataFrame:
     """Return a defect for each float that is not a whole number, or too large to differ from its neighbours."""
-    frame = pl.DataFrame({"number": column.fill_nan(None)}).with_row_index("row", offset=first_row)
+    frame = pl.DataFrame({"number": column.fill_nan(None)}).with_row_index("row", offset=_FIRST_ROW)
     wrong = rows_of(frame, frame["number"].is_not_null() & ~_is_whole(column))
     value = pl.col("number").cast(pl.String)
     message = worded(

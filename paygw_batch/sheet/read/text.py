@@ -42,16 +42,6 @@ def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
     return text
 
 
-def is_plain_utf8(text: bytes) -> bool:
-    """Return whether whole lines of a text need no conversion: UTF-8, LF or CR LF, no control character."""
-    return _near_control(text) is None and _is_plain_without_controls(text)
-
-
-def _is_plain_without_controls(text: bytes) -> bool:
-    has_lone_return = text.find(b"\r") >= 0 and text.count(b"\r") != text.count(b"\r\n")
-    return not has_lone_return and _not_utf8_at(text) is None and not has_further_controls(text)
-
-
 @dataclass(frozen=True, slots=True)
 class Marks:
     """The bytes that divide whole lines of a text, in their order, found in one pass over it.
@@ -78,10 +68,6 @@ class Marks:
         line_end = b"\r\n" if self.found[delimiters : delimiters + 1] == b"\r" else b"\n"
         alike = (self.delimiter * delimiters + line_end) * self.lines
         return self.found in (alike, alike.removesuffix(line_end))
-
-    def is_plain_utf8(self, text: bytes) -> bool:
-        """Return `is_plain_utf8` of the text whose marks these are, or of one with a plain line before it."""
-        return not self.found.translate(None, self.delimiter + b'"\r\n') and _is_plain_without_controls(text)
 
 
 def _near_control(text: bytes) -> int | None:
