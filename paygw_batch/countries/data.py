@@ -173,11 +173,16 @@ class FormerNumbersData(_Data):
     example: _Digits
     in_front: Annotated[dict[_Digits, _Text], Field(min_length=1)]
 
+    @property
+    def pattern(self) -> str:
+        """The pattern of all of them."""
+        return f"(?:{'|'.join(self.in_front.values())})"
+
     @model_validator(mode="after")
     def _example_is_a_number(self) -> Self:
-        if problem := next(filter(None, map(pattern_problem, self.in_front.values())), ""):
+        if problem := pattern_problem(self.pattern):
             raise ValueError(problem)
-        if not any(re.fullmatch(pattern, self.example) for pattern in self.in_front.values()):
+        if re.fullmatch(self.pattern, self.example) is None:
             raise ValueError(say("the example does not match the pattern and lengths"))
         return self
 

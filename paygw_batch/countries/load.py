@@ -262,7 +262,7 @@ def _mobile_numbers(case: _Case, read: files.NumbersData) -> MobileNumbers:
         if case.terms.former_numbers:
             numbers = replace(
                 numbers,
-                pattern=f"(?:{'|'.join(former.in_front.values())})",
+                pattern=former.pattern,
                 national_lengths=(len(former.example),),
                 example=former.example,
                 operators=MappingProxyType({}),  # their beginnings are those of the new numbers
@@ -270,11 +270,8 @@ def _mobile_numbers(case: _Case, read: files.NumbersData) -> MobileNumbers:
                     former.changed, tuple((front + way, "") for way, front in ways), to_former=True
                 ),
             )
-    further = [
-        f"{start}[0-9]{{{length - len(start)}}}"
-        for start in case.terms.also_numbers
-        for length in numbers.national_lengths
-    ]
+    lengths, starts = numbers.national_lengths, case.terms.also_numbers
+    further = [f"{start}[0-9]{{{length - len(start)}}}" for start in starts for length in lengths]
     return replace(numbers, pattern=f"(?:{'|'.join((numbers.pattern, *further))})") if further else numbers
 
 
@@ -517,12 +514,8 @@ def _wrong_numbers(case: _Case, numbers: files.NumbersData) -> Iterator[str]:
                 example=numbers.example[:3],
             )
     if case.terms.former_numbers and case.country.former_numbers is None:
-        country = say(case.country.name)
-        yield say(
-            "{key}: the numbers of {country} have not changed; remove it.",
-            key=f"{case.key}.former_numbers",
-            country=country,
-        )
+        key, country = f"{case.key}.former_numbers", say(case.country.name)
+        yield say("{key}: the numbers of {country} have not changed; remove it.", key=key, country=country)
 
 
 def _wrong_amounts(case: _Case) -> Iterator[str]:
