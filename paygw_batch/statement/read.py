@@ -12,17 +12,13 @@ from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 
-import polars as pl
-
 from paygw_batch.core.money import parse_amount
-from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.errors import SheetError
 from paygw_batch.files import read_regular
 from paygw_batch.language import say
-from paygw_batch.sheet.amounts import amount_correction
-from paygw_batch.sheet.clean import CLEANERS, unguarded, unguarded_names
+from paygw_batch.sheet.clean import unguarded_names
 from paygw_batch.sheet.read.delimited import first_lines
-from paygw_batch.sheet.read.frame import with_our_digits
+from paygw_batch.sheet.read.frame import cleaned_rows
 from paygw_batch.sheet.read.headings import HEADER_ROWS, fold
 from paygw_batch.sheet.read.text import to_utf8
 from paygw_batch.sheet.read.xlsx_cells import Row, Workbook
@@ -163,7 +159,6 @@ def _cells(row: Row, width: int) -> list[str]:
 MAX_STATEMENT_BYTES = 256 * 1024 * 1024
 MAX_MINOR_UNITS = 4
 _NEEDED = ("order_id", "amount", "currency")
-_CLEANINGS = {"amount": Cleaning.AMOUNT, "currency": Cleaning.CODE}
 
 HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -288,21 +283,14 @@ def _lines(rows: Iterator[tuple[int, Sequence[str]]], aliases: Mapping[str, str]
     """Yield the lines below the header, which comes first; their values are cleaned like those of a sheet."""
     places = _places(next(rows)[1], aliases, file)
     below = list(rows)
-    texts = {name: pl.Series(name, [cells[at] for _, cells in below], pl.String) for name, at in places.items()}
-    cleaned = (CLEANERS[_CLEANINGS.get(name, Cleaning.TRIMMED)](unguarded(text)) for name, text in texts.items())
-    frame, _ = with_our_digits(pl.DataFrame([pl.Series("row", [row for row, _ in below], pl.UInt32), *cleaned]))
-    meant = [
-        pl.when(pl.col("currency") == currency).then(amount_correction("amount", currency))
-        for currency in frame["currency"].drop_nulls().unique()
-    ]
-    # A line counts only if its amount is the order's, so one that can mean nothing else is no guess.
-    frame = frame.with_columns(meant=pl.coalesce(*meant, amount_correction("amount", None)))
-    for row in frame.with_columns(pl.col(list(texts)).fill_null("")).iter_rows(named=True):
+    columns = {name: [cells[place] for _, cells in below] for name, place in places.items()}
+    for (number, _), row in zip(below, cleaned_rows(columns), strict=True):
         amount = parse_amount(row["amount"], minor_units=MAX_MINOR_UNITS)
         yield StatementLine(
-            line=row["row"],
+            line=number,
             order_id=row["order_id"],
-            amount=amount if amount is not None else parse_amount(row["meant"] or "", minor_units=MAX_MINOR_UNITS),
+            # A line counts only if its amount is the order's, so a text that can mean nothing else is no guess.
+            amount=amount if amount is not None else parse_amount(row["meant"], minor_units=MAX_MINOR_UNITS),
             amount_text=row["amount"],
             currency=row["currency"].upper(),
             status=row.get("status"),
