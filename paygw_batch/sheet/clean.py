@@ -350,6 +350,14 @@ class PhoneColumn:
         return national
 
     @property
+    def renumbered(self) -> pl.Expr:
+        """A number of the country's other numbering plan as the field wants it, in the plan in use; else null."""
+        ways = () if self.numbers.renumbering is None else self.numbers.renumbering.ways
+        kept = ((self._digits.str.extract(rf"^{self._prefix}?{way}$"), front) for way, front in ways)
+        texts = [pl.concat_str(pl.lit(self._sent_prefix + front), national) for national, front in kept]
+        return pl.coalesce(*texts, pl.lit(None, pl.String))
+
+    @property
     def _sent_prefix(self) -> str:
         """The text before the national number on the wire (section 2.2 of the gateway's interface)."""
         match self.kind:

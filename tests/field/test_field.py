@@ -12,6 +12,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import PaygwError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.statement.read import read_statement
 from tests.field.make_files import FILES, MADE
 
 ANSWERS: Mapping[str, Mapping[str, Any]] = tomllib.loads((Path(__file__).parent / "answers.toml").read_text())
@@ -38,3 +39,11 @@ def test_a_sheet_is_read_as_its_answer_says(name: str, rules: Rules) -> None:
         row, _, column = place.partition(".")
         read = dict(validated.rows.select("row", column).iter_rows())
         assert read[int(row)] == value
+
+
+@pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("statements/")])
+def test_a_statement_is_read_as_its_answer_says(name: str) -> None:
+    """`lines`: the row, order id, amount, currency and status of each line."""
+    lines = read_statement(FILES / name, {}, encoding=None).lines
+    told = [f"{one.line} {one.order_id} {one.amount} {one.currency} {one.status}" for one in lines]
+    assert told == ANSWERS[name]["lines"]

@@ -64,6 +64,11 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "The number does not belong to the country of the row.",
             "Correct the number, or the country of the row.",
         ),
+        "*.renumbered": CodeMeaning(
+            "{column} of another numbering plan",
+            "The country changed its numbers, and this one is not of the plan that the gateway takes.",
+            "Write the number that the message names.",
+        ),
         "*.mismatch": CodeMeaning(
             "{column} contradicts the country",
             "The value is not the one that belongs to the country of the row.",
@@ -110,8 +115,8 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "amount.zero": CodeMeaning("amount of zero", "An amount must be above zero.", "Write the amount to be paid."),
         "amount.decimals": CodeMeaning(
             "too many decimals",
-            "The amount has more decimals than the currency.",
-            "Write the amount with the decimals of its currency.",
+            "The amount has more decimals than the currency, or than the gateway takes.",
+            "Write the amount with the decimals that the message names.",
         ),
         "amount.minimum": CodeMeaning(
             "amount too small",

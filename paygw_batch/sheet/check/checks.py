@@ -207,8 +207,8 @@ def _amount(rule: CountryRule | None, headings: Mapping[str, str]) -> ColumnChec
     zero = Reason("amount.zero", ~positive, worded("{value}: an amount must be above zero.", value=said))
     if rule is None:
         return ColumnCheck("amount", text.is_not_null() & plain & positive, (*unread, zero))
-    exact = text.str.contains(with_decimals(rule.minor_units))
-    both = text.str.contains(rf"^[1-9][0-9]{{0,2}}\.[0-9]{{{rule.minor_units}}}{'0' * (3 - rule.minor_units)}$")
+    exact = text.str.contains(with_decimals(rule.decimals))
+    both = text.str.contains(rf"^[1-9][0-9]{{0,2}}\.[0-9]{{{rule.decimals}}}{'0' * (3 - rule.decimals)}$")
     two_ways = Reason(
         "amount.decimals", both, worded("{value} {advice}.", value=said, advice=amount_advice("amount", currency))
     )
@@ -240,11 +240,15 @@ def _limits(rule: CountryRule) -> Iterator[Reason]:
 
 
 def _too_many_decimals(rule: CountryRule) -> pl.Expr:
-    units = rule.minor_units
+    units = rule.decimals
     kept = rf"^([0-9]+\.[0-9]{{1,{units}}}?)0*$" if units else r"^([0-9]+)\.0*$"
     whole = pl.col("amount").str.extract(r"^([0-9]+)\.0*$")
     mend = worded(", write {text}", text=pl.coalesce(whole, pl.col("amount").str.extract(kept))).fill_null("")
     parts = {"value": shown("amount"), "currency": pl.lit(rule.currency), "mend": mend}
+    if units < rule.minor_units:
+        whole_only = mark("{value}: the gateway takes whole amounts in {currency} only{mend}.")
+        fewer = mark("{value}: the gateway takes fewer decimals than {currency} has{mend}.")
+        return worded(fewer if units else whole_only, **parts)
     if not units:
         return worded("{value}: {currency} has no decimals{mend}.", **parts)
     return worded("{value}: {currency} has {units} decimals{mend}.", units=units, **parts)
@@ -367,7 +371,25 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
     )
     other = Reason(f"{name}.country", foreign, said)
     cut = _cut(name, digits.str.contains(EXPONENT))
-    return _given(name, column.is_valid, message, cut, other, required=required, headings=rule.headings)
+    others = (cut, *_renumbered(column, rule), other)
+    return _given(name, column.is_valid, message, *others, required=required, headings=rule.headings)
+
+
+def _renumbered(column: PhoneColumn, rule: CountryRule) -> Iterator[Reason]:
+    """Yield the reason of a number in the plan before the country's last change, or after it if that one is in use."""
+    if (change := rule.numbers.renumbering) is None:
+        return
+    number = column.renumbered
+    message = worded(
+        mark("{value} is a number from after {changed}, and the gateway takes those from before. Write {number}.")
+        if change.to_former
+        else mark("{value} is a number from before {changed}, when {country} changed its numbers. Write {number}."),
+        value=shown(column.name),
+        changed=change.changed.isoformat(),
+        country=say(rule.name),
+        number=number,
+    )
+    yield Reason(f"{column.name}.renumbered", number.is_not_null(), message, number)
 
 
 def _number_of(rule: CountryRule) -> str:

@@ -1,5 +1,6 @@
 """Holds the rows of a file as text and turns them into a `Sheet`: the steps that all formats share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -8,6 +9,8 @@ from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
+from paygw_batch.sheet.amounts import amount_correction
+from paygw_batch.sheet.clean import CLEANERS, unguarded
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
 from paygw_batch.sheet.findings import BuiltOnUse, as_defects, no_defects
 from paygw_batch.sheet.model import Sheet
@@ -45,6 +48,22 @@ def with_our_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         )
         frame = frame.with_columns(text.scatter(at, read))
     return frame, pl.concat(warnings)
+
+
+def cleaned_rows(columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return rows with a text for each of these columns, cleaned like those of a sheet; empty if a row has none.
+
+    `meant` is the one amount that the `amount` means in its `currency`, empty if it means none or two.
+    """
+    cleanings = sheet_columns().cleanings
+    texts = (unguarded(pl.Series(name, cells, pl.String)) for name, cells in columns.items())
+    cleaned = [CLEANERS[cleanings.get(text.name, Cleaning.TRIMMED)](text) for text in texts]
+    frame, _ = with_our_digits(pl.DataFrame(cleaned).with_row_index("row"))
+    currency = pl.col("currency")
+    known = frame["currency"].drop_nulls().unique()
+    meant = [pl.when(currency == code).then(amount_correction("amount", code)) for code in known]
+    frame = frame.with_columns(meant=pl.coalesce(*meant, amount_correction("amount", None)))
+    return frame.drop("row").fill_null("").to_dicts()
 
 
 def _numbers_in(frame: pl.DataFrame) -> list[str]:
