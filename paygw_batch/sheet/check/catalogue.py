@@ -192,6 +192,11 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
             "The value is not a person's name, such as `test` or `n/a`.",
             "Write the name of the person to be paid.",
         ),
+        "*.two_meanings": CodeMeaning(
+            "{column} with two meanings",
+            "A bank account can also be read as a mobile number, or a wallet is not that of the phone in its row.",
+            "Make sure that these accounts belong to the people who are named.",
+        ),
         "account_name.two_names": CodeMeaning(
             "one account, two names",
             "The same account is paid under different names.",

@@ -51,12 +51,14 @@ class Reason:
 class ColumnCheck:
     """Decides about the values of one column: those are right for which `passes` (never null) is true.
 
-    The first of `reasons` that applies explains any other value. One of them always does.
+    The first of `reasons` that applies explains any other value. One of them always does. If they are of the
+    `whole_column`, they are told once, with the numbers of all their rows: as many as there are, and never cut short.
     """
 
     column: str
     passes: pl.Expr
     reasons: tuple[Reason, ...]
+    of_whole_column: bool = False
 
     def __deepcopy__(self, _: object) -> "ColumnCheck":
         """Return the check itself, which never changes: pandera copies its schemas, and every expression in them."""
@@ -441,6 +443,9 @@ def _warnings_of(rule: CountryRule) -> Iterator[ColumnCheck]:
             yield _zero_restored(column)
             if field is payee and (check := _other_operator(column, rule)) is not None:
                 yield check
+            if field.kind is FieldKind.WALLET:
+                beside = (PhoneColumn.of(rule, one.name, one.kind) for one in numbers if one.kind is not field.kind)
+                yield _two_meanings(column, next(beside, None))
         elif field.name in names:
             yield _doubtful_names(field.name)
 
@@ -457,6 +462,30 @@ def _zero_restored(column: PhoneColumn) -> ColumnCheck:
         number=column.wire,
     )
     return _doubt(column, "zero_restored", column.lost_its_zero, read)
+
+
+def _two_meanings(account: PhoneColumn, phone: PhoneColumn | None) -> ColumnCheck:
+    """Return the warning of accounts that would pay somebody else if they, or the phone beside them, counted otherwise.
+
+    It can't be a defect: some banks number accounts by phone, and some people are paid to the wallet of another phone.
+    """
+    own = pl.lit(None, pl.String) if phone is None else phone.national
+    is_bank, is_both, is_own = account.is_bank_account, account.is_account_and_mobile, account.national == own
+    meant = {mark("{value} is paid. The phone of the row is another number, {own}."): ~(is_bank | is_both | is_own)}
+    if account.bank_account_pattern is not None:  # behind the others: a reason has the same place in all countries
+        meant |= {
+            mark("{value} is paid as a bank account. The phone of the row is {number}."): is_both & is_bank & is_own,
+            mark("{value} is paid as a bank account. It could also be the mobile number {number}."): is_both & is_bank,
+            mark("{value} is paid as the mobile number {number}. It could also be a bank account."): is_both,
+        }
+    dialling_code = pl.lit(f"+{account.numbers.dialling_code}")
+    numbers = {"number": pl.concat_str(dialling_code, account.national), "own": pl.concat_str(dialling_code, own)}
+    reasons = [
+        Reason(f"{account.name}.two_meanings", applies, worded(sentence, value=shown(account.name), **numbers))
+        for sentence, applies in meant.items()
+    ]
+    passes = ~pl.any_horizontal(reason.applies.fill_null(value=False) for reason in reasons)
+    return ColumnCheck(account.name, passes, tuple(reasons), of_whole_column=True)
 
 
 def _other_operator(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | None:
