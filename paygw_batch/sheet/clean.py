@@ -19,13 +19,14 @@ import polars as pl
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.countries.rules import WORD_SEPARATORS, CountryRule, FieldKind, MobileNumbers
+from paygw_batch.sheet.amounts import PLAIN, SAFE_DIGITS, without_noise
 
 _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
 _CLEAN_NUMBER = r"^\+?[0-9]+$"
 _LATIN = r"\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{131}\x{134}-\x{13E}\x{141}-\x{148}\x{14A}-\x{17E}"
 """Letters of European languages and their neighbours, each of them one character that Unicode's form NFKC keeps."""
 _CLEAN_TEXT = f"^[!-<>-~{_LATIN}](?:[ -~{_LATIN}]*[!-~{_LATIN}])?$"
-_CLEAN = {Cleaning.CODE: "^[A-Z]+$", Cleaning.AMOUNT: "^[0-9.]+$"}
+_CLEAN = {Cleaning.CODE: "^[A-Z]+$", Cleaning.AMOUNT: f"^[0-9.]{{1,{SAFE_DIGITS + 1}}}$"}
 """Patterns of values that cleaning leaves as they are; `_CLEAN_TEXT` for all others but numbers."""
 _TRIM_START, _TRIM_END = r"^[\p{C}\p{Z}]+", r"[\p{C}\p{Z}]+$"
 _TRIM = f"{_TRIM_START}|{_TRIM_END}"
@@ -110,7 +111,8 @@ def _cleaned_code(text: pl.Series) -> pl.Series:
 
 
 def _cleaned_amount(text: pl.Series) -> pl.Series:
-    return trimmed(_unwrapped(trimmed(text)))
+    text = trimmed(_unwrapped(trimmed(text)))
+    return changed(text, text.str.contains(PLAIN) & (text.str.len_chars() > SAFE_DIGITS + 1), without_noise)
 
 
 def _unwrapped(text: pl.Series) -> pl.Series:

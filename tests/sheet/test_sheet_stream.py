@@ -282,6 +282,10 @@ PARQUET_CASES = {
     "paid again at the end": pl.concat([THIRTY, THIRTY.head(1).with_columns(client_orderid=pl.lit("B-1"))]),
     "bad rows": THIRTY.with_columns(amount=pl.when(NTH % 3 == 0).then(pl.lit("1e3")).otherwise("amount")),
     "floats, some of them not whole": THIRTY.with_columns(amount=1000.0 + pl.when(NTH % 9 == 5).then(0.5).otherwise(0)),
+    "floats that formulas computed": THIRTY.with_columns(amount=1000.0 + NTH / 7, phone=NTH + 254712345000.0),
+    "wallets of other phones": THIRTY.with_columns(
+        phone=pl.when(NTH % 4 == 1).then(pl.lit("0712999999")).otherwise("phone")
+    ),
     "decimals": THIRTY.with_columns(amount=pl.col("amount").cast(pl.Decimal(20, 4))),
     "an unknown column, first filled at the end": THIRTY.with_columns(note=pl.when(NTH > 25).then(pl.lit("late"))),
     "a known column, first filled at the end": THIRTY.with_columns(order_desc=pl.when(NTH > 25).then(pl.lit("Salary"))),

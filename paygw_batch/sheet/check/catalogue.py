@@ -89,7 +89,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.digits": CodeMeaning(
             "too many digits in {column}",
-            "The cell is a number of more than 15 digits, but a spreadsheet keeps only 15: the number is wrong.",
+            "The number has more than 15 digits, but a spreadsheet or a binary fraction keeps only 15: it is wrong.",
             _CUT_NUMBER,
         ),
         "country.unknown": CodeMeaning(
@@ -111,7 +111,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "amount.decimals": CodeMeaning(
             "too many decimals",
             "The amount has more decimals than the currency.",
-            "Write the amount with the decimals of its currency.",
+            "Write the amount with the decimals of its currency. Use the rounded amount only if it is the one to pay.",
         ),
         "amount.minimum": CodeMeaning(
             "amount too small",

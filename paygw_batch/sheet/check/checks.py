@@ -17,7 +17,14 @@ from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, ORDER_ID_CHARACTERS
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField, Rules
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
-from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_correction, amount_value, with_decimals
+from paygw_batch.sheet.amounts import (
+    PLAIN,
+    amount_advice,
+    amount_correction,
+    amount_value,
+    rounded_amount,
+    with_decimals,
+)
 from paygw_batch.sheet.clean import EXPONENT, PhoneColumn, bare, folded_purpose
 from paygw_batch.sheet.findings import NO_CORRECTION, shown, worded
 
@@ -214,7 +221,8 @@ def _amount(rule: CountryRule | None, headings: Mapping[str, str]) -> ColumnChec
     two_ways = Reason(
         "amount.decimals", both, worded("{value} {advice}.", value=said, advice=amount_advice("amount", currency))
     )
-    decimals = Reason("amount.decimals", ~exact, _too_many_decimals(rule))
+    rounded = rounded_amount("amount", rule.minor_units)
+    decimals = Reason("amount.decimals", ~exact, _too_many_decimals(rule, rounded), rounded)
     limits = tuple(_limits(rule))
     passes = pl.all_horizontal(text.is_not_null(), exact, positive, *(~limit.applies for limit in limits))
     return ColumnCheck("amount", passes, (*unread, two_ways, decimals, zero, *limits))
@@ -241,11 +249,11 @@ def _limits(rule: CountryRule) -> Iterator[Reason]:
         yield Reason("amount.maximum", value > rule.max_amount, message)
 
 
-def _too_many_decimals(rule: CountryRule) -> pl.Expr:
+def _too_many_decimals(rule: CountryRule, rounded: pl.Expr) -> pl.Expr:
     units = rule.minor_units
-    kept = rf"^([0-9]+\.[0-9]{{1,{units}}}?)0*$" if units else r"^([0-9]+)\.0*$"
-    whole = pl.col("amount").str.extract(r"^([0-9]+)\.0*$")
-    mend = worded(", write {text}", text=pl.coalesce(whole, pl.col("amount").str.extract(kept))).fill_null("")
+    is_same = pl.col("amount").str.contains(rf"\.[0-9]{{{units}}}0+$")
+    mend = pl.when(is_same).then(worded(", write {text}", text=rounded))
+    mend = mend.otherwise(worded(", write {text} if it may be rounded", text=rounded)).fill_null("")
     parts = {"value": shown("amount"), "currency": pl.lit(rule.currency), "mend": mend}
     if not units:
         return worded("{value}: {currency} has no decimals{mend}.", **parts)
