@@ -42,6 +42,9 @@ _NOT_DATE_LETTERS = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]
 _PIECE = re.compile(r'"(?P<quoted>[^"]*)"?|\\(?P<escaped>.?)|[_*].?|\[(?P<bracket>[^\]]*)\]?|(?P<plain>.)', re.DOTALL)
 _CONDITION = re.compile(r"(?P<sign>[<>=]{1,2})(?P<bound>-?[0-9.]+)")
 _PLACEHOLDERS = re.compile(r"[0#?]")
+_PLACES = "\x00\x01"
+"""Stand in a layout for a digit that is always shown, and for one that may be missing."""
+_AS_PLACE = str.maketrans({"0": "\x00", "#": "\x01", "?": "\x01", ",": ""})
 _SCALE = re.compile(r"[0#?](,+)(?![,0#?])")
 _EXPONENT = re.compile(r"[eE][+-]")
 _WHITES = frozenset({"white", "color2"})
@@ -82,10 +85,13 @@ class CellStyle:
             return "" if _hides_text(self.code, is_dark=self.is_dark) else None
         if not self.is_dark and is_shown_white(self.code, text):
             return ""
-        number = shown_number(self.code, text)
-        if number is None:
-            return ""
-        return None if number == Decimal(text) else format(number, "f")
+        if (number := shown_number(self.code, text)) is not None:
+            return None if number == Decimal(text) else format(number, "f")
+        return None if laid_out_text(self.code, text) else ""
+
+    def lays_out(self, text: str) -> str:
+        """Return a number that is shown in full as a person sees it, with zeros in front and texts between digits."""
+        return text if self.code == GENERAL else laid_out_text(self.code, text) or text
 
 
 PLAIN = CellStyle()
@@ -297,12 +303,14 @@ def shown_number(code: str, number: str) -> Decimal | None:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A section of a format: placeholders and signs, condition, whether it adds digits, and whether it is white."""
+    """A section of a format: placeholders and signs, condition, whether it adds digits, whether it is white, layout."""
 
     pattern: str
     condition: tuple[str, Decimal] | None
     has_digits: bool
     is_white: bool
+    layout: str
+    """The section with its literal texts; its placeholders are the two characters of `_PLACES`."""
 
     def holds_for(self, value: Decimal) -> bool:
         """Whether the section's condition holds."""
@@ -334,7 +342,7 @@ def _section_for(value: Decimal, code: str) -> _Section:
 def _sections(code: str) -> tuple[_Section, ...]:
     """Return the sections of a number format, without literal texts in their patterns."""
     found: list[_Section] = []
-    pattern, condition, has_digits, is_white = "", None, False, False
+    pattern, condition, has_digits, is_white, layout = "", None, False, False, ""
     for piece in _PIECE.finditer(code):
         literal = piece["quoted"] or piece["escaped"] or ""
         if piece["bracket"] is not None:
@@ -343,13 +351,39 @@ def _sections(code: str) -> tuple[_Section, ...]:
             condition = (compared["sign"], Decimal(compared["bound"])) if compared else condition
             literal = piece["bracket"].removeprefix("$").partition("-")[0] if piece["bracket"].startswith("$") else ""
         has_digits = has_digits or any(letter.isdigit() for letter in literal)
+        layout += literal
         if piece["plain"] == ";":
-            found.append(_Section(pattern, condition, has_digits, is_white))
-            pattern, condition, has_digits, is_white = "", None, False, False
+            found.append(_Section(pattern, condition, has_digits, is_white, layout))
+            pattern, condition, has_digits, is_white, layout = "", None, False, False, ""
         elif piece["plain"] is not None:
             pattern += piece["plain"]
+            layout += piece["plain"].translate(_AS_PLACE)
             has_digits = has_digits or piece["plain"] in "123456789"
-    return (*found, _Section(pattern, condition, has_digits, is_white))
+    return (*found, _Section(pattern, condition, has_digits, is_white, layout))
+
+
+@lru_cache(maxsize=1 << 16)
+def laid_out_text(code: str, number: str) -> str | None:
+    """Return a whole number as a format lays it out; None if the format is of another kind, or the number is."""
+    if not number.isdigit() or "." in code:
+        return None
+    section = _section_for(Decimal(number), code)
+    if any(sign in section.pattern for sign in "@/%*") or _EXPONENT.search(section.pattern):
+        return None
+    if section.pattern.strip().lower() == GENERAL.lower() or _SCALE.search(section.pattern):
+        return None
+    first = next((at for at, letter in enumerate(section.layout) if letter in _PLACES), None)
+    shown, left = "", number
+    for at in reversed(range(len(section.layout))):
+        letter = section.layout[at]
+        if letter not in _PLACES:
+            shown = letter + shown
+        elif at == first:
+            shown = (left or "0" * (letter == _PLACES[0])) + shown
+        else:
+            shown = (left[-1:] or "0" * (letter == _PLACES[0])) + shown
+            left = left[:-1]
+    return shown.strip()
 
 
 _AREA = re.compile(r"\$?([A-Za-z]*)\$?([0-9]*)(?::\$?([A-Za-z]*)\$?([0-9]*))?")

@@ -61,6 +61,8 @@ class _Content:
     struck: list[tuple[int, int]] = field(default_factory=list)
     shown: list[tuple[int, int, str, str]] = field(default_factory=list)
     """Row and column of a cell, its text, and the text that a person sees instead."""
+    laid_out: list[tuple[int, int, str, str]] = field(default_factory=list)
+    """Row and column of a cell with a number, its text, and the text that a person sees; empty: a date."""
     overlays: Overlays | None = None
 
 
@@ -208,7 +210,7 @@ def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) ->
         height += len(some)
         workbook.budget.hold_doubts(
             sum(len(row.doubts) for row in some),
-            sum(row.hidden + len(row.struck) + len(row.shown) for row in some),
+            sum(row.hidden + len(row.struck) + len(row.shown) + len(row.laid_out) for row in some),
         )
         workbook.budget.hold_cells(height, len(seen))
         # A row keeps the number that the spreadsheet shows, and a column its place. Blank rows and cells are not in the
@@ -223,6 +225,9 @@ def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) ->
         content.struck.extend((row.number, column) for row in some for column in sorted(row.struck))
         content.shown.extend(
             (row.number, column, row.texts[column], seen) for row in some for column, seen in row.shown.items()
+        )
+        content.laid_out.extend(
+            (row.number, column, row.texts[column], seen) for row in some for column, seen in row.laid_out.items()
         )
     content.hidden_columns = workbook.hidden_columns
     content.overlays = workbook.overlays
@@ -259,6 +264,17 @@ def _warnings(content: _Content, headings: Headings, vocabulary: Vocabulary) -> 
         (row, used[at], text[:SHOWN_CHARACTERS], f"{used[at]}.shown_otherwise", _shown_sentence(text, seen))
         for row, at, text, seen in [*content.shown, *_covered(content, used)]
         if at in used
+    ]
+    lines += [
+        (
+            row,
+            used[at],
+            text,
+            f"{used[at]}.shown_otherwise",
+            _laid_out_sentence(text, seen),
+        )
+        for row, at, text, seen in content.laid_out
+        if at in used and _is_other(used[at], text, seen)
     ]
     lines += _ruled(content, used, headings)
     for at, name in used.items():
@@ -312,6 +328,30 @@ def _shown_sentence(text: str, seen: str) -> str:
             "{value} cannot be seen in the spreadsheet, and is used: make it visible, or delete it.", value=value
         )
     return say("{value} is shown as {seen} in the spreadsheet. Check which one is meant.", value=value, seen=seen)
+
+
+def _is_other(name: str, text: str, seen: str) -> bool:
+    """Whether a number that is shown in full, but with zeros or signs, is another value to a person."""
+    digits = "".join(letter for letter in seen if letter.isdigit())
+    match name:
+        case "amount":
+            return digits.lstrip("0") != text if seen else False
+        case "client_orderid":
+            return seen != text
+        case _ if "phone" in name:  # its country's code in front, or the zero, is understood
+            return not digits.endswith(text)
+        case _:
+            return digits != text
+
+
+def _laid_out_sentence(text: str, seen: str) -> str:
+    if seen:
+        return _shown_sentence(text, seen)
+    return say(
+        "{value} is a date in the spreadsheet, which shows it in another way. If it is not meant to be a date, format "
+        "the column as text and enter it again.",
+        value=text,
+    )
 
 
 def _is_held(frames: Sequence[pl.DataFrame], at: int) -> bool:

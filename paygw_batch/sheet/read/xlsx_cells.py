@@ -1,7 +1,7 @@
 """Reads the cells of a workbook (.xlsx: ECMA-376) as a stream, each cell as exact text with the reason to doubt it.
 
 Parts are found by their relationships, as a spreadsheet finds them. A part that is there twice, or is referred to and
-missing, is refused: a person could have seen other values than those that are paid. docs/decisions/0240 says why no
+missing, is refused: a person could have seen other values than those that are paid. docs/decisions/0105 says why no
 spreadsheet library does this.
 """
 
@@ -83,10 +83,12 @@ class Row:
     """The columns whose text is struck through."""
     shown: dict[int, str] = field(default_factory=dict)
     """The text that a person sees instead of the cell's, by column; empty: nothing."""
+    laid_out: dict[int, str] = field(default_factory=dict)
+    """A number as a person sees it, with zeros in front or texts between its digits; empty: as a date."""
 
 
 class Workbook:
-    """A workbook in memory. Raises `SheetError` if its parts are not clear, or if they are above `max_bytes` unpacked."""
+    """A workbook in memory. Raises `SheetError` if its parts are unclear, or above `max_bytes` unpacked."""
 
     def __init__(self, data: bytes, *, file: str, max_bytes: int) -> None:
         self._file = file
@@ -98,7 +100,10 @@ class Workbook:
             raise self._damaged() from error
         self._parts: dict[str, zipfile.ZipInfo] = {}
         for info in self._zip.infolist():
-            if self._parts.setdefault(info.filename.lower(), info) is not info:  # names are equal whatever their case
+            name = info.filename.replace(
+                "\\", "/"
+            ).lower()  # names are equal whatever their case; some write Windows' sign
+            if self._parts.setdefault(name, info) is not info:
                 raise self._twice(info.filename)
         self.budget.check_directory(self._zip, len(data))
         self._refuse_two_of_a_kind()
@@ -225,14 +230,20 @@ class Workbook:
                         raise self.budget.too_large()
                     yield
             parser.Parse(b"", True)
-        except (*_DAMAGED, ValueError, IndexError) as error:
+        except IndexError as error:
+            raise self._unclear(
+                say("{file} refers to styles or shared texts that it does not have.", file=self._file)
+            ) from error
+        except (*_DAMAGED, ValueError, KeyError) as error:
             raise self._damaged() from error
 
     def _damaged(self) -> SheetError:
         return self._unclear(say("{file} is a damaged or protected workbook.", file=self._file))
 
     def _twice(self, part: str) -> SheetError:
-        return self._unclear(say("{file} has two parts {part}: which one counts is not clear.", file=self._file, part=part))
+        return self._unclear(
+            say("{file} has two parts {part}: which one counts is not clear.", file=self._file, part=part)
+        )
 
     @staticmethod
     def _unclear(sentence: str) -> SheetError:
@@ -362,7 +373,9 @@ class _StringReader:
 class _CellReader:
     """Collects the rows of a worksheet from its tags; `finished` holds those that are complete."""
 
-    def __init__(self, strings: list[CellText], styles: list[CellStyle], first_day: datetime, overlays: Overlays) -> None:
+    def __init__(
+        self, strings: list[CellText], styles: list[CellStyle], first_day: datetime, overlays: Overlays
+    ) -> None:
         self.finished: list[Row] = []
         self.hidden_columns: list[tuple[int, int]] = []
         self._strings = strings
@@ -438,7 +451,7 @@ class _CellReader:
             row.texts[column] = "=" + "".join(self._formula)
             row.doubts[column] = Doubt.FORMULA
             return
-        style = self._styles[int(self._cell.get("s", "0"))]
+        style = self._styles[_natural(self._cell.get("s", "0"))]
         cell = self._text_of(value, style)
         if not cell.text:
             return
@@ -448,10 +461,13 @@ class _CellReader:
         self._budget.hold_text(cell.text)
         if cell.is_struck or style.is_struck:
             row.struck.add(column)
+        is_number = self._cell.get("t", "n") == "n"
         if cell.is_unseen and not style.is_dark:
             row.shown[column] = ""
-        elif (shown := style.shows(cell.text, is_number=self._cell.get("t", "n") == "n")) is not None:
+        elif (shown := style.shows(cell.text, is_number=is_number)) is not None:
             row.shown[column] = shown
+        elif is_number and (style.is_date or (laid_out := style.lays_out(cell.text)) != cell.text):
+            row.laid_out[column] = "" if style.is_date else laid_out
 
     def _text_of(self, value: str, style: CellStyle) -> CellText:
         """Return the text of a cell. Raises `ValueError` or `IndexError` for one that cannot be."""
@@ -461,7 +477,7 @@ class _CellReader:
             case _ if not value:
                 return CellText("")
             case "s":
-                return self._strings[int(value)]
+                return self._strings[_natural(value)]
             case "n" if style.is_date:
                 return CellText(_date_text(value, self._first_day))
             case "n":
@@ -473,6 +489,12 @@ class _CellReader:
                 return CellText("TRUE" if value == "1" else "FALSE")
             case _:
                 return CellText(_unescaped(value))
+
+
+def _natural(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)
 
 
 def _unescaped(text: str) -> str:

@@ -1,0 +1,138 @@
+"""`python -m tests.field.make_files`: the files of the corpus, one for each report of somebody whose file failed.
+
+A new report is a line here, or a file of its own in `files/`, and its right answer in `answers.toml`.
+"""
+
+import io
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from openpyxl import Workbook
+from openpyxl.styles import Font
+from openpyxl.worksheet.worksheet import Worksheet
+
+FILES = Path(__file__).parent / "files"
+HEADINGS = ("country", "client_orderid", "amount", "currency", "account_name", "account_number", "phone")
+WANJIRU = ("KE", "A-1", 1500.5, "KES", "Wanjiru Kamau", "254712345678", "+254712345678")
+OTIENO = ("KE", "A-2", 2000, "KES", "Otieno Ouma", "254712345679", "+254712345679")
+STYLES, WORKBOOK, TYPES = "xl/styles.xml", "xl/workbook.xml", "[Content_Types].xml"
+RELATIONS, ROOT, SHEET = "xl/_rels/workbook.xml.rels", "_rels/.rels", "xl/worksheets/sheet1.xml"
+
+
+def workbook(change: Callable[[Worksheet], object] = lambda _: None) -> bytes:
+    """Return a workbook that pays two people, changed."""
+    book = Workbook()
+    sheet = book.worksheets[0]
+    for row in (HEADINGS, WANJIRU, OTIENO):
+        sheet.append(row)
+    change(sheet)
+    file = io.BytesIO()
+    book.save(file)
+    return file.getvalue()
+
+
+def odd(sheet: Worksheet) -> None:
+    """Strike a row through, and show an amount in thousands and an id with zeros in front."""
+    for cell in sheet[2]:
+        cell.font = Font(strike=True)
+    sheet["C3"].number_format = "#,##0,"
+
+
+def repacked(
+    data: bytes,
+    *,
+    renamed: Mapping[str, str] | None = None,
+    edits: Mapping[str, tuple[str, str]] | None = None,
+    added: Mapping[str, str] | None = None,
+    left_out: str = "",
+) -> bytes:
+    """Return a workbook with parts renamed (wherever they are named), edited (a text and its successor), or added."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as before, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as after:
+        for name in before.namelist():
+            text = _TIME.sub("2026-11-28T00:00:00Z", before.read(name).decode())
+            for old, new in (renamed or {}).items():
+                if name in {TYPES, RELATIONS, ROOT} and "/" in new:
+                    text = text.replace(old.rpartition("/")[2], new.rpartition("/")[2])
+            if name in (edits or {}):
+                old, new = (edits or {})[name]
+                assert old in text, (name, old, text[:2000])
+                text = text.replace(old, new)
+            if name != left_out:
+                _write(after, (renamed or {}).get(name, name), text)
+        for name, text in (added or {}).items():
+            _write(after, name, text)
+    return file.getvalue()
+
+
+def _write(archive: zipfile.ZipFile, name: str, text: str) -> None:
+    archive.writestr(zipfile.ZipInfo(name, (2026, 11, 28, 0, 0, 0)), text, zipfile.ZIP_DEFLATED)
+
+
+def _set(values: Mapping[str, Any], formats: Mapping[str, str] | None = None) -> bytes:
+    """Return the workbook with other values of cells, and other formats."""
+
+    def change(sheet: Worksheet) -> None:
+        for place, value in values.items():
+            sheet[place] = value
+        for place, code in (formats or {}).items():
+            sheet[place].number_format = code
+
+    return repacked(workbook(change))
+
+
+_TIME = re.compile("20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z")
+"""When the library wrote the file: a file that is made again is the same."""
+_STYLES_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.styles+xml"
+MADE: Mapping[str, Callable[[], bytes]] = {
+    "sheets/styles-of-another-name.xlsx": lambda: repacked(workbook(odd), renamed={STYLES: "xl/styles1.xml"}),
+    "sheets/styles-in-capitals.xlsx": lambda: repacked(workbook(odd), renamed={STYLES: "xl/Styles.xml"}),
+    "sheets/styles-decoy.xlsx": lambda: repacked(
+        workbook(odd), renamed={STYLES: "xl/styles1.xml"}, added={STYLES: "<styleSheet/>"}
+    ),
+    "sheets/styles-missing.xlsx": lambda: repacked(workbook(odd), left_out=STYLES),
+    "sheets/styles-not-referred-to.xlsx": lambda: repacked(
+        workbook(odd), edits={RELATIONS: ("/relationships/styles", "/relationships/other")}
+    ),
+    "sheets/styles-twice.xlsx": lambda: repacked(
+        workbook(odd),
+        edits={
+            TYPES: ("</Types>", f'<Override PartName="/xl/styles2.xml" ContentType="{_STYLES_TYPE}"/></Types>'),
+        },
+        added={"xl/styles2.xml": "<styleSheet/>"},
+    ),
+    "sheets/part-twice.xlsx": lambda: repacked(workbook(), added={"XL/Workbook.xml": "<workbook/>"}),
+    "sheets/workbook-of-another-name.xlsx": lambda: repacked(
+        workbook(),
+        renamed={WORKBOOK: "xl/workbook22.xml", RELATIONS: "xl/_rels/workbook22.xml.rels"},
+    ),
+    "sheets/backslashes.xlsx": lambda: repacked(
+        workbook(), renamed={name: name.replace("/", "\\") for name in (SHEET, RELATIONS, WORKBOOK, STYLES)}
+    ),
+    "sheets/worksheet-missing.xlsx": lambda: repacked(workbook(), left_out=SHEET),
+    "sheets/pronunciation.xlsx": lambda: repacked(
+        workbook(),
+        edits={SHEET: ("<t>Wanjiru Kamau</t>", '<t>Wanjiru Kamau</t><rPh sb="0" eb="3"><t>WAN</t></rPh>')},
+    ),
+    "sheets/ids-shown-with-zeros.xlsx": lambda: _set({"B2": 1, "B3": 2}, {"B2": "00000", "B3": "00000"}),
+    "sheets/phone-with-its-code-in-the-format.xlsx": lambda: _set({"G2": 712345678}, {"G2": '"+254"0'}),
+    "sheets/id-grouped-by-its-format.xlsx": lambda: _set({"B2": 20261128}, {"B2": "0000-00-00"}),
+    "sheets/id-in-a-date-cell.xlsx": lambda: _set({"B2": date(2026, 3, 1)}, {"B2": "d-mmm"}),
+    "sheets/amount-grouped-by-its-format.xlsx": lambda: _set({"C2": 250000}, {"C2": '#,##0.00 "KES"'}),
+}
+
+
+def make() -> None:
+    """Write all files anew."""
+    for name, content in MADE.items():
+        path = FILES / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content())
+
+
+if __name__ == "__main__":
+    make()

@@ -1,0 +1,40 @@
+"""Files as people really have them: each has the answer that stands beside it in `answers.toml`."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paygw_batch.countries.rules import Rules
+from paygw_batch.errors import PaygwError
+from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from tests.field.make_files import FILES, MADE
+
+ANSWERS: Mapping[str, Mapping[str, Any]] = tomllib.loads((Path(__file__).parent / "answers.toml").read_text())
+
+
+def test_every_file_has_an_answer() -> None:
+    kept = {str(path.relative_to(FILES)) for path in FILES.rglob("*.*")}
+    assert kept == set(ANSWERS)
+    assert set(MADE) <= kept
+
+
+@pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("sheets/")])
+def test_a_sheet_is_read_as_its_answer_says(name: str, rules: Rules) -> None:
+    """`refused`: what the sentence names; `found`: "row code" of all defects and warnings; `values`: by row.column."""
+    answer = ANSWERS[name]
+    if "refused" in answer:
+        with pytest.raises(PaygwError, match=re.escape(answer["refused"])):
+            validate(read_sheet(FILES / name, ReadOptions()), rules)
+        return
+    validated = validate(read_sheet(FILES / name, ReadOptions()), rules)
+    told = [*validated.defects.iter_rows(named=True), *validated.warnings.iter_rows(named=True)]
+    assert sorted(f"{one['row']} {one['code']}" for one in told) == sorted(answer.get("found", []))
+    for place, value in answer.get("values", {}).items():
+        row, _, column = place.partition(".")
+        read = dict(validated.rows.select("row", column).iter_rows())
+        assert read[int(row)] == value
