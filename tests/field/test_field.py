@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from paygw_batch.countries.rules import Rules
@@ -26,7 +27,7 @@ def test_every_file_has_an_answer() -> None:
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("sheets/")])
 def test_a_sheet_is_read_as_its_answer_says(name: str, rules: Rules) -> None:
-    """`refused`: what the sentence names; `found`: "row code" of all defects and warnings; `values`: by row.column."""
+    """`refused`: what the sentence names; `found`: "row code" of all findings; `values`, `proposed`: by row.column."""
     answer = ANSWERS[name]
     if "refused" in answer:
         with pytest.raises(PaygwError, match=re.escape(answer["refused"])):
@@ -35,6 +36,8 @@ def test_a_sheet_is_read_as_its_answer_says(name: str, rules: Rules) -> None:
     validated = validate(read_sheet(FILES / name, ReadOptions()), rules)
     told = [*validated.defects.iter_rows(named=True), *validated.warnings.iter_rows(named=True)]
     assert sorted(f"{one['row']} {one['code']}" for one in told) == sorted(answer.get("found", []))
+    proposals = validated.defects.filter(pl.col("correction").is_not_null()).select("row", "column", "correction")
+    assert {f"{row}.{column}": text for row, column, text in proposals.iter_rows()} == answer.get("proposed", {})
     for place, value in answer.get("values", {}).items():
         row, _, column = place.partition(".")
         read = dict(validated.rows.select("row", column).iter_rows())

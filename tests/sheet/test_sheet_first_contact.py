@@ -60,7 +60,7 @@ def test_the_rows_own_currency_and_groups_are_no_damage(checked: Check, amount: 
         ("1.000", "1.000 can be read in two ways: write 1000 or 1."),
         ("2.500", "2.500 can be read in two ways: write 2500 or 2.5."),
         ("1.005", "1.005: KES has 2 decimals."),
-        ("1.5000", "1.5000: KES has 2 decimals, write 1.5."),
+        ("1.5000", "1.5000: KES has 2 decimals, write 1.50."),
     ],
 )
 def test_a_point_before_three_digits_is_read_by_a_person(checked: Check, amount: str, said: str) -> None:

@@ -120,10 +120,10 @@ def test_a_bank_account_is_taken_as_it_is_where_the_operator_allows_it(rules: Ru
     row = {**KENYAN, "country": "NG", "phone": "+2348021234567"}
     validated = validate(of_rows({**row, "account_number": " 0021234567 "}), rules)
     assert validated.instructions["payee"].to_list() == ["0021234567"]
-    # Could be a mobile number without its zero: the operator's pattern comes first, and nothing is added.
+    # Could be a mobile number without its zero: the operator's pattern comes first, and a warning says so.
     either = validate(of_rows({**row, "account_number": "8021234567"}), rules)
     assert either.instructions["payee"].to_list() == ["8021234567"]
-    assert not either.warnings.height
+    assert codes(either.warnings) == [(0, "account_number.two_meanings")]
     wallet = validate(of_rows({**row, "account_number": "08021234567"}), rules)
     assert wallet.instructions["payee"].to_list() == ["2348021234567"]
     # Kenya pays to wallets alone.

@@ -17,7 +17,14 @@ from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, ORDER_ID_CHARACTERS
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField, Rules
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
-from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_correction, amount_value, with_decimals
+from paygw_batch.sheet.amounts import (
+    PLAIN,
+    amount_advice,
+    amount_correction,
+    amount_value,
+    rounded_amount,
+    with_decimals,
+)
 from paygw_batch.sheet.clean import EXPONENT, PhoneColumn, bare, folded_purpose
 from paygw_batch.sheet.findings import NO_CORRECTION, shown, worded
 
@@ -51,12 +58,14 @@ class Reason:
 class ColumnCheck:
     """Decides about the values of one column: those are right for which `passes` (never null) is true.
 
-    The first of `reasons` that applies explains any other value. One of them always does.
+    The first of `reasons` that applies explains any other value. One of them always does. If they are of the
+    `whole_column`, they are told once, with the numbers of all their rows: as many as there are, and never cut short.
     """
 
     column: str
     passes: pl.Expr
     reasons: tuple[Reason, ...]
+    of_whole_column: bool = False
 
     def __deepcopy__(self, _: object) -> "ColumnCheck":
         """Return the check itself, which never changes: pandera copies its schemas, and every expression in them."""
@@ -212,7 +221,8 @@ def _amount(rule: CountryRule | None, headings: Mapping[str, str]) -> ColumnChec
     two_ways = Reason(
         "amount.decimals", both, worded("{value} {advice}.", value=said, advice=amount_advice("amount", currency))
     )
-    decimals = Reason("amount.decimals", ~exact, _too_many_decimals(rule))
+    rounded = rounded_amount("amount", rule.decimals)
+    decimals = Reason("amount.decimals", ~exact, _too_many_decimals(rule, rounded), rounded)
     limits = tuple(_limits(rule))
     passes = pl.all_horizontal(text.is_not_null(), exact, positive, *(~limit.applies for limit in limits))
     return ColumnCheck("amount", passes, (*unread, two_ways, decimals, zero, *limits))
@@ -239,11 +249,11 @@ def _limits(rule: CountryRule) -> Iterator[Reason]:
         yield Reason("amount.maximum", value > rule.max_amount, message)
 
 
-def _too_many_decimals(rule: CountryRule) -> pl.Expr:
+def _too_many_decimals(rule: CountryRule, rounded: pl.Expr) -> pl.Expr:
     units = rule.decimals
-    kept = rf"^([0-9]+\.[0-9]{{1,{units}}}?)0*$" if units else r"^([0-9]+)\.0*$"
-    whole = pl.col("amount").str.extract(r"^([0-9]+)\.0*$")
-    mend = worded(", write {text}", text=pl.coalesce(whole, pl.col("amount").str.extract(kept))).fill_null("")
+    is_same = pl.col("amount").str.contains(rf"\.[0-9]{{{units}}}0+$")
+    same, other = worded(", write {text}", text=rounded), worded(", write {text} if it may be rounded", text=rounded)
+    mend = pl.when(is_same).then(same).otherwise(other).fill_null("")
     parts = {"value": shown("amount"), "currency": pl.lit(rule.currency), "mend": mend}
     if units < rule.minor_units:
         whole_only = mark("{value}: the gateway takes whole amounts in {currency} only{mend}.")
@@ -463,6 +473,9 @@ def _warnings_of(rule: CountryRule) -> Iterator[ColumnCheck]:
             yield _zero_restored(column)
             if field is payee and (check := _other_operator(column, rule)) is not None:
                 yield check
+            if field.kind is FieldKind.WALLET:
+                beside = (PhoneColumn.of(rule, one.name, one.kind) for one in numbers if one.kind is not field.kind)
+                yield _two_meanings(column, next(beside, None))
         elif field.name in names:
             yield _doubtful_names(field.name)
 
@@ -479,6 +492,30 @@ def _zero_restored(column: PhoneColumn) -> ColumnCheck:
         number=column.wire,
     )
     return _doubt(column, "zero_restored", column.lost_its_zero, read)
+
+
+def _two_meanings(account: PhoneColumn, phone: PhoneColumn | None) -> ColumnCheck:
+    """Return the warning of accounts that would pay somebody else if they, or the phone beside them, counted otherwise.
+
+    It can't be a defect: some banks number accounts by phone, and some people are paid to the wallet of another phone.
+    """
+    own = pl.lit(None, pl.String) if phone is None else phone.national
+    is_bank, is_both, is_own = account.is_bank_account, account.is_account_and_mobile, account.national == own
+    meant = {mark("{value} is paid. The phone of the row is another number, {own}."): ~(is_bank | is_both | is_own)}
+    if account.bank_account_pattern is not None:  # behind the others: a reason has the same place in all countries
+        meant |= {
+            mark("{value} is paid as a bank account. The phone of the row is {number}."): is_both & is_bank & is_own,
+            mark("{value} is paid as a bank account. It could also be the mobile number {number}."): is_both & is_bank,
+            mark("{value} is paid as the mobile number {number}. It could also be a bank account."): is_both,
+        }
+    dialling_code = pl.lit(f"+{account.numbers.dialling_code}")
+    numbers = {"number": pl.concat_str(dialling_code, account.national), "own": pl.concat_str(dialling_code, own)}
+    reasons = [
+        Reason(f"{account.name}.two_meanings", applies, worded(sentence, value=shown(account.name), **numbers))
+        for sentence, applies in meant.items()
+    ]
+    passes = ~pl.any_horizontal(reason.applies.fill_null(value=False) for reason in reasons)
+    return ColumnCheck(account.name, passes, tuple(reasons), of_whole_column=True)
 
 
 def _other_operator(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | None:

@@ -1,6 +1,6 @@
 """Holds the rows of a file as text and turns them into a `Sheet`: the steps that all formats share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl

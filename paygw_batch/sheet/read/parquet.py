@@ -1,11 +1,16 @@
 """Reads Parquet as a frame of exact text."""
 
 import io
+from decimal import Decimal
 
 import polars as pl
 
+from paygw_batch.countries.form_columns import sheet_columns
+from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
+from paygw_batch.sheet.amounts import SAFE_DIGITS, WHOLE_DIGITS_WITH_CENTS, at_safe_digits
+from paygw_batch.sheet.clean import changed
 from paygw_batch.sheet.findings import defects_of, no_defects, worded
 from paygw_batch.sheet.read.frame import Table, rows_of
 from paygw_batch.sheet.read.headings import Vocabulary, is_header, match_headings, no_header
@@ -14,14 +19,17 @@ from paygw_batch.sheet.read.parquet_trial import TrialResult, try_parquet
 _FIRST_ROW = 2
 _EXACT_BELOW = 2**53
 """Every whole number below it has an exact float."""
+_SHORT = rf"^-?(?:[0-9.]{{1,{SAFE_DIGITS + 1}}}|inf)$"
 
 
 def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: int, max_bytes: int) -> Table:
     """Return the rows of a Parquet file; the first one is row 2, as if a header were above it.
 
-    Text is used unchanged, whole numbers and decimals exactly. A float is used if it is a whole number below 2^53;
-    otherwise it is a defect of a known column (`COLUMN.float`). Raises `SheetError` for a damaged file, for one
-    that is larger inside than the limits allow, and for nested or binary columns.
+    Text is used unchanged, whole numbers and decimals exactly. A float of 64 bits is used at 15 digits, as a workbook
+    has it; more digits are a defect of a known column (`COLUMN.digits`). So are fractions (`COLUMN.float`), except in
+    amounts: 1001.1 can be the id 1001.10. And so are infinities and all floats of fewer bits, which keep 7 digits.
+    Raises `SheetError` for a damaged file, one that is larger inside than the limits allow, and nested or binary
+    columns.
     """
     verdict = try_parquet(data, max_rows=max_rows, max_bytes=max_bytes)
     if verdict is not TrialResult.SOUND:
@@ -37,10 +45,12 @@ def table_of(frame: pl.DataFrame, vocabulary: Vocabulary, *, file: str) -> Table
         raise no_header(file, [cells], vocabulary)
     headings = match_headings(cells, vocabulary, file=file, row=1)
     frame = frame.rename(dict(zip(cells, headings.names, strict=True)))
-    defects = [
-        _inexact(frame[name]) for name in vocabulary.columns if name in frame.columns and frame[name].dtype.is_float()
-    ]
     text = pl.DataFrame([_as_text(column, file) for column in frame.iter_columns()])
+    defects = [
+        _inexact(frame[name], text[name])
+        for name in vocabulary.columns
+        if name in frame.columns and frame[name].dtype.is_float()
+    ]
     return Table(text.with_row_index("row", offset=_FIRST_ROW), headings, defects=pl.concat([no_defects(), *defects]))
 
 
@@ -71,7 +81,8 @@ def _as_text(column: pl.Series, file: str) -> pl.Series:
         )
     if dtype.is_float():
         whole = column.set(~_is_whole(column), None).cast(pl.Int64).cast(pl.String)
-        return whole.zip_with(whole.is_not_null(), column.fill_nan(None).cast(pl.String))
+        text = whole.zip_with(whole.is_not_null(), column.fill_nan(None).cast(pl.String))
+        return changed(text, ~text.str.contains(_SHORT), _written_out)
     text = column.cast(pl.String)
     if dtype.is_decimal():
         # A Decimal column has one scale for all rows; zeros that pad every row mean nothing.
@@ -79,16 +90,31 @@ def _as_text(column: pl.Series, file: str) -> pl.Series:
     return text
 
 
+def _written_out(text: pl.Series) -> pl.Series:
+    numbers = [Decimal(value) for value in text]
+    return pl.Series([at_safe_digits(number) or format(number, "f") for number in numbers], dtype=pl.String)
+
+
 def _is_whole(column: pl.Series) -> pl.Series:
     return ((column == column.floor()) & (column.abs() < _EXACT_BELOW)).fill_null(value=False)
 
 
-def _inexact(column: pl.Series) -> pl.DataFrame:
-    """Return a defect for each float that is not a whole number, or too large to differ from its neighbours."""
-    frame = pl.DataFrame({"number": column.fill_nan(None)}).with_row_index("row", offset=_FIRST_ROW)
-    wrong = rows_of(frame, frame["number"].is_not_null() & ~_is_whole(column))
-    value = pl.col("number").cast(pl.String)
-    message = worded(
+def _inexact(column: pl.Series, text: pl.Series) -> pl.DataFrame:
+    """Return a defect for each float that may differ from what was meant; `text` is how it was read."""
+    is_amount = sheet_columns().cleanings.get(column.name) is Cleaning.AMOUNT
+    is_long = (text.str.count_matches("[0-9]") > SAFE_DIGITS) & (column.abs() >= 10.0**WHOLE_DIGITS_WITH_CENTS)
+    is_binary = column.is_infinite() | (column.dtype != pl.Float64) | (~is_long & ~_is_whole(column) & (not is_amount))
+    frame = pl.DataFrame({"number": text}).with_row_index("row", offset=_FIRST_ROW)
+    value = pl.col("number")
+    binary = worded(
         "{value} is stored as a binary fraction, which is not exact: write the column as text.", value=value
     )
-    return defects_of(wrong, column.name, f"{column.name}.float", message, value)
+    long = worded(
+        "{value}: a binary fraction keeps 15 digits, so this number may be wrong. Write the column as text.",
+        value=value,
+    )
+    found = ((f"{column.name}.float", binary, is_binary), (f"{column.name}.digits", long, is_long & ~is_binary))
+    return pl.concat(
+        defects_of(rows_of(frame, text.is_not_null() & is_so), column.name, code, message, value)
+        for code, message, is_so in found
+    )
