@@ -283,7 +283,7 @@ def test_a_range_that_was_allotted_later_is_taken_by_the_operators_terms(rules: 
     [
         ("KE", 0, "1500", ""),
         ("KE", 0, "1500.00", "1500.00: the gateway takes whole amounts in KES only, write 1500."),
-        ("KE", 0, "1500.50", "1500.50: the gateway takes whole amounts in KES only."),
+        ("KE", 0, "1500.50", "1500.50: the gateway takes whole amounts in KES only, write 1501 if it may be rounded."),
         ("KE", 1, "1500.5", ""),
         ("KE", 1, "1500.50", "1500.50: the gateway takes fewer decimals than KES has, write 1500.5."),
         ("UG", 0, "1500.00", "1500.00: UGX has no decimals, write 1500."),
