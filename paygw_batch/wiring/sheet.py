@@ -13,7 +13,6 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.sheet.check.judge_again import JudgeMemory
 from paygw_batch.sheet.check.mending import Mending, mended_sheet
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet, Validated
@@ -43,11 +42,9 @@ def validated_sheet(
     return validated_mended(sheet, rules, mending, answers.reference)
 
 
-def validated_mended(
-    sheet: Sheet, rules: Rules, mending: Mending, reference: str | None, memory: JudgeMemory | None = None
-) -> Validated:
-    """Validate a sheet as it was read, with the corrections of a person. `memory` is as for `validate`."""
-    return _validated(mended_sheet(sheet, mending), rules, reference, memory)
+def validated_mended(sheet: Sheet, rules: Rules, mending: Mending, reference: str | None) -> Validated:
+    """Validate a sheet as it was read, with the corrections of a person."""
+    return _validated(mended_sheet(sheet, mending), rules, reference)
 
 
 def validated_frame(
@@ -58,9 +55,9 @@ def validated_frame(
     return _validated(sheet, rules, reference)
 
 
-def _validated(sheet: Sheet, rules: Rules, reference: str | None, memory: JudgeMemory | None = None) -> Validated:
+def _validated(sheet: Sheet, rules: Rules, reference: str | None) -> Validated:
     refuse_misdirected(sheet, {name: load_operation(name).command for name in operation_names()})
-    return validate(sheet, rules, reference=reference, memory=memory)
+    return validate(sheet, rules, reference=reference)
 
 
 def read_options(

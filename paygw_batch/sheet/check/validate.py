@@ -21,7 +21,6 @@ from paygw_batch.errors import Asked, InternalError, SheetQuestion
 from paygw_batch.language import say
 from paygw_batch.sheet.check.contract import rules_for_sheet
 from paygw_batch.sheet.check.judge import Judge, Judged, explained
-from paygw_batch.sheet.check.judge_again import JudgeMemory
 from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.check.repeats import doubtful_payees, ids_rewritten, ids_spelled_alike, repeated_ids
 from paygw_batch.sheet.check.tally import SheetTally, counted, defects_of_piece, tallied
@@ -39,12 +38,8 @@ REASON_COLUMNS = ("error_code", "message")
 """The columns of `Validated.rows` that say why a row is not valid."""
 
 
-def validate(
-    sheet: Sheet, rules: Rules, *, reference: str | None = None, memory: JudgeMemory | None = None
-) -> Validated:
+def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated:
     """Hold `sheet` against `rules`; when it has no column of order ids, derive them from `reference`.
-
-    With the `memory` of an earlier validation, only those rows are judged again that have changed since then.
 
     Raises `SheetError` when the sheet lacks a column that its rows need, `UsageError` for a reference that cannot be
     part of an order id.
@@ -58,7 +53,7 @@ def validate(
             hint=say("Name the payment run to get order ids: --reference payroll-2026-11. Or add a column of ids."),
             question=say("Your sheet has no order ids. What is this payment run called?"),
         )
-    judge = (Judge if memory is None else memory.judge)(sheet.operation, rules, derive=derive)
+    judge = Judge(sheet.operation, rules, derive=derive)
     passing = _SheetPass(judge, no_defects()["row"], None, [] if derive else list(_reference_notes(reference)))
     tally = tallied(sheet, passing.judged)
     _demand_columns(sheet, rules, tally.counts["country"].unique())
