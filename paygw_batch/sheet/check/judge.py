@@ -1,7 +1,7 @@
 """Runs the checks of each country's schema on a piece of a sheet, and explains the values that fail."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -37,9 +37,6 @@ from paygw_batch.sheet.instructions import (
 )
 from paygw_batch.sheet.model import LINE_COLUMNS
 from paygw_batch.sheet.read.frame import copied, rows_of
-
-MAX_KEPT = 250_000
-"""The maximum number of failed values kept. Of more, only their counts and the first ones are."""
 
 LITTLE = 10_000
 """The number of failed values explained at once: to explain the first ones alone would cost as much."""
@@ -84,15 +81,13 @@ class _Group:
 
 
 class FailedTally:
-    """Counts values that failed checks. All of them are kept while they are few, then the first of each reason."""
+    """Counts values that failed checks."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, int], _Group] = {}
         self._of_columns: dict[tuple[str, int], list[tuple[pl.Series, pl.DataFrame]]] = defaultdict(list)
         """The numbers of the rows, and the finding of the first of them, by column and place of the reason."""
         self._kept = 0
-        self.is_whole = True
-        """Whether all of them are kept."""
 
     def add(self, failed: Iterable[Failed]) -> None:
         """Count in the values that failed in the next piece."""
@@ -104,25 +99,13 @@ class FailedTally:
                 continue
             self._groups.setdefault((one.country, one.place), _Group(one.check)).waiting.append(one.rows)
             self._kept += one.rows.height
-        if self._kept > MAX_KEPT:
-            self.is_whole, self._kept = False, 0
-            self._count()
 
-    def _count(self) -> None:
+    def findings(self, rows: pl.Series) -> Findings:
+        """Return the findings, when there are no further pieces: in these rows."""
         for group in self._groups.values():
             group.count()
-            if not self.is_whole:
-                group.waiting = []
-
-    def findings(self, rows: pl.Series, again: Callable[[], pl.DataFrame]) -> Findings:
-        """Return the findings, when there are no further pieces: in these rows.
-
-        `again` goes through the sheet once more and returns all of them, in no order.
-        """
-        self._count()
-        every = BuiltOnUse(lambda: in_order(self._every() if self.is_whole else again()))
-        is_little = self.is_whole and self._kept <= LITTLE
-        few = BuiltOnUse(lambda: few_of(every.frame)) if is_little else BuiltOnUse(self._few)
+        every = BuiltOnUse(lambda: in_order(self._every()))
+        few = BuiltOnUse(lambda: few_of(every.frame)) if self._kept <= LITTLE else BuiltOnUse(self._few)
         return Findings(self._counts, rows, few, every).after(self._told_once())
 
     def _told_once(self) -> pl.DataFrame:

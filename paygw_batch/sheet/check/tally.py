@@ -12,7 +12,7 @@ import polars as pl
 from paygw_batch.language import say
 from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.check.contract import NO_COUNTRY
-from paygw_batch.sheet.check.judge import Failed, FailedTally, Judged, explained, rows_failed
+from paygw_batch.sheet.check.judge import Failed, FailedTally, Judged, rows_failed
 from paygw_batch.sheet.check.repeats import in_one_spelling, occurring_twice, payee_hashes, worth_comparing
 from paygw_batch.sheet.findings import Findings, defects_of
 from paygw_batch.sheet.instructions import BatchDigest
@@ -112,23 +112,15 @@ class SheetTally:
         """The numbers of all valid rows whose payees may be doubtful for being paid twice."""
         return worth_comparing(pl.concat(piece.payees for piece in self._pieces))
 
-    @property
-    def keeps_failed(self) -> bool:
-        """Whether the values that failed checks are few, and kept."""
-        return self._failures.is_whole
-
-    def defects(self, again: Callable[[], pl.DataFrame]) -> Findings:
-        """Return those that the file, single values and rows of totals show.
-
-        `again` goes through the sheet once more and returns those that checks find.
-        """
+    def defects(self) -> Findings:
+        """Return those that the file, single values and rows of totals show."""
         wrong = pl.concat(piece.wrong for piece in self._pieces).unique()
-        found = self._failures.findings(wrong, again)
+        found = self._failures.findings(wrong)
         return found.joined(pl.concat(piece.defects for piece in self._pieces))
 
-    def warnings(self, again: Callable[[], pl.DataFrame]) -> Findings:
-        """Return the warnings about single values of valid rows. `again` as in `defects`."""
-        return self._doubts.findings(pl.concat(piece.doubted for piece in self._pieces), again)
+    def warnings(self) -> Findings:
+        """Return the warnings about single values of valid rows."""
+        return self._doubts.findings(pl.concat(piece.doubted for piece in self._pieces))
 
 
 def tallied(sheet: Sheet, judge: Callable[[Piece], Judged]) -> SheetTally:
@@ -150,11 +142,6 @@ def counted(lines: pl.DataFrame) -> pl.DataFrame:
 def _defects_of_rows(piece: Piece, judged: Judged) -> pl.DataFrame:
     """Return the defects of a piece that no check finds: those that the file shows, and rows of totals."""
     return pl.concat([piece.defects, _total_rows(piece.frame, judged.failed)])
-
-
-def defects_of_piece(piece: Piece, judged: Judged) -> pl.DataFrame:
-    """Return the defects of a piece, in no order."""
-    return pl.concat([explained(judged.failed), _defects_of_rows(piece, judged)])
 
 
 def _total_rows(frame: pl.DataFrame, failed: Sequence[Failed]) -> pl.DataFrame:

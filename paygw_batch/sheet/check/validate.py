@@ -6,7 +6,7 @@ more.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
@@ -20,13 +20,13 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import Asked, InternalError, SheetQuestion
 from paygw_batch.language import say
 from paygw_batch.sheet.check.contract import rules_for_sheet
-from paygw_batch.sheet.check.judge import Judge, Judged, explained
+from paygw_batch.sheet.check.judge import Judge, Judged
 from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.check.repeats import doubtful_payees, ids_rewritten, ids_spelled_alike, repeated_ids
-from paygw_batch.sheet.check.tally import SheetTally, counted, defects_of_piece, tallied
+from paygw_batch.sheet.check.tally import SheetTally, counted, tallied
 from paygw_batch.sheet.clean import cleaned
 from paygw_batch.sheet.columns import reconciled_columns
-from paygw_batch.sheet.findings import DEFECT_SCHEMA, BuiltOnUse, Findings, in_order, no_defects
+from paygw_batch.sheet.findings import DEFECT_SCHEMA, BuiltOnUse, Findings, no_defects
 from paygw_batch.sheet.instructions import BatchDigest, derived_ids, payees_of
 from paygw_batch.sheet.model import COUNT_KEYS, LINE_COLUMNS, Sheet, Validated, ValidatedPart
 from paygw_batch.sheet.pieces import Piece, each, pieces_of
@@ -93,22 +93,20 @@ def _validated(
 ) -> Validated:
     notes = (*sheet.notes, *_phone_notes(rules, tally.counts["country"].unique()), *passing.notes)
     sheet = replace(sheet, notes=notes)
-    defects = tally.defects(lambda: passing.failed(sheet)).joined(repeated, first=True)
+    defects = tally.defects().joined(repeated, first=True)
     if not defects.rows.sort().equals(tally.invalid):
         raise InternalError("the rows with a defect are not the rows that are not valid")
     # A row with a defect is not paid: what is doubtful about it can wait until it is mended.
     of_file = sheet.warnings.filter(~pl.col("row").is_in(tally.invalid.implode()))
     suspects = tally.same_payees
     payees = doubtful_payees(passing.lines_of(sheet, suspects)) if suspects.len() else no_defects()
-    warnings = tally.warnings(lambda: passing.doubtful(sheet)).joined(of_file, first=True).joined(payees)
+    warnings = tally.warnings().joined(of_file, first=True).joined(payees)
     # Most commands show no row beside its defects: of a sheet that is bad throughout, this is much.
     only_piece, every = tally.lines, BuiltOnUse(lambda: _reasons(defects.every.frame))
     if only_piece is None:
         # What is opened passes the contract's gate: until then nothing has to be asked again.
         judge = Judge(sheet.operation, rules, derive=passing.ids is not None, checked=True)
-        kept, again = partial(_reasons_kept, every), partial(_reasons_again, passing, repeated)
-        reasons = kept if tally.keeps_failed else again
-        streamed = partial(_parts, sheet, replace(passing, judge=judge), reasons)
+        streamed = partial(_parts, sheet, replace(passing, judge=judge), every)
         lines = BuiltOnUse(lambda: pl.concat(part.rows for part in streamed()))
         made = BuiltOnUse(lambda: pl.concat(part.instructions for part in streamed()))
     else:
@@ -158,21 +156,6 @@ class _SheetPass:
 
         return pl.concat(found for found in each(sheet, lines) if found is not None)
 
-    def failed(self, sheet: Sheet) -> pl.DataFrame:
-        """Go through a validated sheet once more, and return the defects that checks find."""
-        return explained(one for judged in self._again(sheet) for one in judged.failed)
-
-    def doubtful(self, sheet: Sheet) -> pl.DataFrame:
-        """Go through a validated sheet once more, and return the warnings about single values."""
-        return explained(one for judged in self._again(sheet) for one in judged.doubtful)
-
-    def _again(self, sheet: Sheet) -> Iterator[Judged]:
-        def judged(piece: Piece) -> Judged:
-            found = self.judged(piece)
-            return replace(found, lines=found.lines.clear())
-
-        return each(sheet, judged)
-
 
 def _derived(sheet: Sheet, passing: _SheetPass, reference: str) -> pl.DataFrame:
     """Return the derived order ids of all valid rows: `row`, `client_orderid`."""
@@ -191,22 +174,11 @@ def _of_piece(piece: Piece) -> pl.Expr:
     return pl.col("row").is_between(piece.frame["row"][0], piece.frame["row"][-1])
 
 
-def _reasons_kept(reasons: BuiltOnUse, piece: Piece) -> pl.DataFrame:
-    """Return the reasons of a piece from those of all rows."""
-    return reasons.frame.filter(_of_piece(piece))
-
-
-def _reasons_again(passing: "_SheetPass", repeated: pl.DataFrame, piece: Piece) -> pl.DataFrame:
-    """Return the reasons of a piece by checking it once more."""
-    found = defects_of_piece(piece, passing.judged(piece))
-    return _reasons(in_order(pl.concat([repeated.filter(_of_piece(piece)), found])))
-
-
-def _parts(sheet: Sheet, passing: _SheetPass, reasons: Callable[[Piece], pl.DataFrame]) -> Iterator[ValidatedPart]:
+def _parts(sheet: Sheet, passing: _SheetPass, reasons: BuiltOnUse) -> Iterator[ValidatedPart]:
     """Go through a validated sheet once more: yield its rows and instructions, piece by piece."""
 
     def part(piece: Piece) -> ValidatedPart:
-        in_piece = reasons(piece)
+        in_piece = reasons.frame.filter(_of_piece(piece))
         lines = replace(passing, refused=in_piece["row"]).judged(piece).lines
         rows = _shown(lines, in_piece, _own_columns(piece.frame, sheet))
         return ValidatedPart(piece.frame, rows, passing.judge.instructions(piece.frame, lines))
