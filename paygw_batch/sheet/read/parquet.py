@@ -17,13 +17,13 @@ from paygw_batch.sheet.read.frame import (
     found_in,
     has_other_digits,
     headers_of,
-    refuse_control_characters,
+    on_one_line,
     rows_of,
     streamed_sheet,
     without_blank_rows,
 )
-from paygw_batch.sheet.read.headings import Vocabulary, is_header, match_headings, no_header
-from paygw_batch.sheet.read.parquet_trial import TrialResult, try_parquet
+from paygw_batch.sheet.read.headings import Vocabulary, is_header, known_names, match_headings, no_header
+from paygw_batch.sheet.read.parquet_trial import MAX_DIGITS, TrialResult, texts_in, try_parquet
 
 LARGE_BYTES = 2 * 1024 * 1024
 """A larger file is decoded part by part."""
@@ -41,11 +41,12 @@ def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: in
     """Return the rows of a Parquet file; the first one is row 2, as if a header were above it.
 
     Text is used unchanged, whole numbers and decimals exactly. A float is used if it is a whole number below 2^53;
-    otherwise it is a defect of a known column (`COLUMN.float`). Raises `SheetError` for a damaged file, for one
-    that is larger inside than the limits allow, and for nested or binary columns.
+    otherwise it is a defect of a known column (`COLUMN.float`). A column that no text can hold (nested, binary, a
+    decimal of more than 38 digits) is left out with a note if it has no meaning here. Raises `SheetError` if it has
+    one, for a damaged file, and for one that is larger inside than the limits allow.
     """
     _try(data, file=file, max_rows=max_rows, max_bytes=max_bytes)
-    return table_of(pl.read_parquet(io.BytesIO(data)), vocabulary, file=file)
+    return table_of(pl.scan_parquet(io.BytesIO(data)), vocabulary, file=file)
 
 
 def _try(data: bytes, *, file: str, max_rows: int, max_bytes: int) -> None:
@@ -56,20 +57,35 @@ def _try(data: bytes, *, file: str, max_rows: int, max_bytes: int) -> None:
         raise SheetError(say(sentence, file=file), hint=say(hint))
 
 
-def table_of(frame: pl.DataFrame, vocabulary: Vocabulary, *, file: str, first_row: int = _FIRST_ROW) -> Table:
+def table_of(typed: pl.LazyFrame, vocabulary: Vocabulary, *, file: str, first_row: int = _FIRST_ROW) -> Table:
     """Return a typed frame as exact text, as `read_parquet` does; `file` is its name in errors."""
-    cells = frame.columns
-    if not is_header(cells, vocabulary):
-        raise no_header(file, [cells], vocabulary)
+    schema = typed.collect_schema()
+    if not is_header([*schema], vocabulary):
+        raise no_header(file, [[*schema]], vocabulary)
+    cells = texts_in(schema)
+    left_out = [name for name in schema if name not in cells]
+    for name, column in zip(left_out, known_names(left_out, vocabulary), strict=True):
+        if column is not None:
+            raise SheetError(
+                say(
+                    "{file}, column {column!r}: a column of type {type} cannot hold a sheet's values.",
+                    file=file,
+                    column=name,
+                    type=schema[name],
+                ),
+                hint=say("Write the column as text, or as a decimal of at most {digits} digits.", digits=MAX_DIGITS),
+            )
     headings = match_headings(cells, vocabulary, file=file, row=1)
-    frame = frame.rename(dict(zip(cells, headings.names, strict=True)))
+    frame = typed.select(cells).collect().rename(dict(zip(cells, headings.names, strict=True)))
     defects = [
         _inexact(frame[name], first_row)
         for name in vocabulary.columns
         if name in frame.columns and frame[name].dtype.is_float()
     ]
-    text = pl.DataFrame([_as_text(column, file) for column in frame.iter_columns()])
-    return Table(text.with_row_index("row", offset=first_row), headings, defects=pl.concat([no_defects(), *defects]))
+    text = pl.DataFrame([_as_text(column) for column in frame.iter_columns()]).with_row_index("row", offset=first_row)
+    names = ", ".join(map(repr, left_out))
+    notes = (say("Columns of a kind that a sheet cannot have are left out: {names}.", names=names),) if left_out else ()
+    return Table(text, headings, notes, pl.concat([no_defects(), *defects]))
 
 
 class ParquetStream:
@@ -97,7 +113,8 @@ class ParquetStream:
             raise NeedsWholeFile
         self.name = file
         self.operation = vocabulary.operation
-        self._headings = self._table(0, 1).headings
+        first = self._table(0, 1)
+        self._headings, self._notes = first.headings, first.notes
         self.headers: Mapping[str, str] = headers_of(self._headings)
         self.unknown: Sequence[str] = self._headings.unknown
         self.nameless: Collection[str] = self._headings.nameless
@@ -122,6 +139,7 @@ class ParquetStream:
             operation=self.operation,
             sha256=self._sha256,
             frame=partial(frame_read_again, self._whole, self.name, self._sha256),
+            notes=self._notes,
         )
 
     def whole(self) -> Sheet:
@@ -130,13 +148,12 @@ class ParquetStream:
 
     def _table(self, at: int, rows: int) -> Table:
         # A slice decodes little more than its own rows, however large the groups of rows in the file are.
-        part = pl.scan_parquet(io.BytesIO(self._data)).slice(at, rows).collect()
-        return table_of(part, self._vocabulary, file=self.name, first_row=_FIRST_ROW + at)
+        part = pl.scan_parquet(io.BytesIO(self._data)).slice(at, rows)
+        return on_one_line(table_of(part, self._vocabulary, file=self.name, first_row=_FIRST_ROW + at))
 
     def _piece(self, at: int) -> Piece:
         try:
             table = self._table(at, ROWS_AT_ONCE)
-            refuse_control_characters(table, self.name)
         except SheetError as error:
             raise NeedsWholeFile from error
         frame = without_blank_rows(table).rechunk()
@@ -159,18 +176,8 @@ _REFUSALS = {
 }
 
 
-def _as_text(column: pl.Series, file: str) -> pl.Series:
+def _as_text(column: pl.Series) -> pl.Series:
     dtype = column.dtype
-    if dtype.is_nested() or dtype in {pl.Binary, pl.Object, pl.Unknown}:
-        raise SheetError(
-            say(
-                "{file}, column {column!r}: a column of type {type} cannot hold a sheet's values.",
-                file=file,
-                column=column.name,
-                type=dtype,
-            ),
-            hint=say("Write the column as text."),
-        )
     if dtype.is_float():
         whole = column.set(~_is_whole(column), None).cast(pl.Int64).cast(pl.String)
         return whole.zip_with(whole.is_not_null(), column.fill_nan(None).cast(pl.String))
