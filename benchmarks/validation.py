@@ -21,8 +21,8 @@ from benchmarks.sheets import KINDS, sheet_of_kind
 from paygw_batch.cli.main import POLARS_ALLOCATOR
 from paygw_batch.countries.load import load_rules
 from paygw_batch.countries.rules import OperatorTerms, Rules
-from paygw_batch.sheet.check.validate import validate_opened
-from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet
+from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 
 XOF_ZONE = ("BF", "CI", "SN", "GN", "BN")
 PLAIN_ROWS = 1_000_000
@@ -52,7 +52,7 @@ def scan(sheet: Path) -> Sample:
 def validation(sheet: Path) -> Sample:
     """Read and validate a sheet."""
     rules: Rules = load_rules("payout", terms())
-    return timed(lambda: validate_opened(open_sheet(sheet, OPTIONS), rules))
+    return timed(lambda: validate(read_sheet(sheet, OPTIONS), rules))
 
 
 def plain(sheet: Path) -> Sample:

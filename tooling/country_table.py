@@ -46,13 +46,15 @@ _TITLES = {"payout": "Payouts", "payin": "Collections"}
 _NUMBERS = """
 ## Numbers
 
-| code | dialling code | trunk prefix | digits | a 0 at the front | example, internationally | inside the country |
-| --- | ---: | --- | ---: | --- | --- | --- |
+| code | dialling code | trunk prefix | digits | a 0 at the front | internationally | inside the country | changed |
+| --- | ---: | --- | ---: | --- | --- | --- | --- |
 """
 
 _FORMS = """
-"Digits" counts what follows the dialling code. A 0 at the front is "kept" after the dialling code where it belongs to
-the number, and "dropped" where it is only dialled inside the country.
+"Changed" is the day of a country's last new numbering plan. A number from before is a defect that proposes the new one;
+the operator's `former_numbers` is for gateways that still take the old ones. "Digits" counts what follows the dialling
+code. A 0 at the front is "kept" after the dialling code where it belongs to the number, and "dropped" where it is only
+dialled inside the country.
 
 ## Forms
 
@@ -118,6 +120,7 @@ def number_line(rule: CountryRule) -> str:
         "kept" if numbers.keeps_zero else "dropped" if numbers.trunk_prefix else "none",
         f"`+{numbers.dialling_code}{numbers.example}`",
         f"`{numbers.trunk_prefix}{numbers.example}`",
+        numbers.renumbering.changed.isoformat() if numbers.renumbering else "-",
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from paygw_batch.actions.kept_sheet import CheckMemory, has_kept, keep_sheet, kept_sheet
+from paygw_batch.actions.kept_sheet import has_kept, keep_sheet, kept_sheet
 from paygw_batch.actions.payout_folder import (
     FOUND,
     HEADINGS,
@@ -65,19 +65,19 @@ def check_payout(folder: PayoutFolder, settings: Settings, rules: Rules, maker: 
     folder.write_checked(_checked(folder, settings, rules, maker))
 
 
-def check_again(folder: PayoutFolder, settings: Settings, rules: Rules, memory: CheckMemory) -> bool:
+def check_again(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> bool:
     """Check the corrections of a payout whose sheet was kept as it was read, and write the results.
 
-    Only rows changed since the last time are checked again. No plan is drafted: `check_payout` does that, from the file
-    itself. Returns False, and checks nothing, if the sheet was not kept or was read in another way.
+    The journal is only asked about rows changed since the last time. No plan is drafted: `check_payout` does that,
+    from the file itself. Returns False, and checks nothing, if the sheet was not kept or was read in another way.
     """
     if (mending := folder.mending) is None or (sheet := kept_sheet(folder.kept, folder.reading(mending))) is None:
         return False
     try:
         require_complete(settings, rules, set())
-        validated = validated_mended(sheet, rules, mending, folder.uploaded.reference, memory.judged)
+        validated = validated_mended(sheet, rules, mending, folder.uploaded.reference)
         with journal_for_document(settings, "console") as journal:
-            folder.write_checked(_planned(folder, settings, rules, None, validated, mending, journal, memory.compared))
+            folder.write_checked(_planned(folder, settings, rules, None, validated, mending, journal, memory))
     except PaygwError as error:
         first = sheet.frame.head(HEADER_ROWS)
         folder.write_checked(unreadable(error, partial(seen_headings, sheet.headers, sheet.unknown, first)))
@@ -90,14 +90,14 @@ def is_kept(folder: PayoutFolder) -> bool:
     return mending is not None and has_kept(folder.kept, folder.reading(mending))
 
 
-def remember(folder: PayoutFolder, settings: Settings, rules: Rules, memory: CheckMemory) -> None:
+def remember(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> None:
     """Load a checked payout into `memory`, so that its first correction is as fast as later ones."""
     if (mending := folder.mending) is None or (sheet := kept_sheet(folder.kept, folder.reading(mending))) is None:
         return
-    validated = validated_mended(sheet, rules, mending, folder.uploaded.reference, memory.judged)
+    validated = validated_mended(sheet, rules, mending, folder.uploaded.reference)
     asked = _submission(folder, validated)
     with journal_for_document(settings, "console") as journal:
-        plan_sheet(asked, settings, journal, memory=memory.compared)
+        plan_sheet(asked, settings, journal, memory=memory)
 
 
 def _checked(

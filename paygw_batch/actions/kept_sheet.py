@@ -1,8 +1,8 @@
-"""Keeps a parsed sheet beside its file, with the memory of its checks, so that a correction starts no process."""
+"""Keeps a parsed sheet beside its file, and what the journal said of it, so that a correction starts no process."""
 
 import json
 from collections import OrderedDict
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -11,7 +11,6 @@ import polars as pl
 
 from paygw_batch.files import write_whole
 from paygw_batch.run.compare_sheet import ComparisonMemory
-from paygw_batch.sheet.check.judge_again import JudgeMemory
 from paygw_batch.sheet.findings import BuiltOnUse
 from paygw_batch.sheet.model import Sheet
 
@@ -64,14 +63,6 @@ def _kept(folder: Path) -> dict[str, Any] | None:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class CheckMemory:
-    """Remembers a sheet's checks from one correction to the next."""
-
-    judged: JudgeMemory = field(default_factory=JudgeMemory)
-    compared: ComparisonMemory = field(default_factory=ComparisonMemory)
-
-
 MAX_SHEETS = 2
 """A sheet of 200,000 rows takes about 100 MB, and the pages have room for two. A third starts with an empty memory."""
 
@@ -80,13 +71,13 @@ class CheckMemories:
     """The memory of each payout in preparation, by its number. Safe to call from several threads."""
 
     def __init__(self) -> None:
-        self._memories: OrderedDict[str, CheckMemory] = OrderedDict()
+        self._memories: OrderedDict[str, ComparisonMemory] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, number: str) -> CheckMemory:
+    def of(self, number: str) -> ComparisonMemory:
         """Return the memory of a payout, empty if it was not corrected recently."""
         with self._lock:
-            memory = self._memories.setdefault(number, CheckMemory())
+            memory = self._memories.setdefault(number, ComparisonMemory())
             self._memories.move_to_end(number)
             while len(self._memories) > MAX_SHEETS:
                 self._memories.popitem(last=False)

@@ -18,7 +18,6 @@ from paygw_batch.errors import ApprovalError, OpenSheetQuestion, UsageError
 from paygw_batch.journal import JournalReader
 from paygw_batch.language import language, languages, say, speaking
 from paygw_batch.report.changes import Change, Comparison, compare_with_past
-from paygw_batch.report.plan_page import ranges_of
 from paygw_batch.report.reconcile import reconciled
 from paygw_batch.run.approval import (
     COMPARED,
@@ -42,6 +41,7 @@ from paygw_batch.run.signed_document import signed
 from paygw_batch.run.submit import Plan, plan_submission
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.check.mending import LEFT_OUT
+from paygw_batch.sheet.findings import ranges_of
 from paygw_batch.sheet.model import Validated
 from paygw_batch.wiring.journal import Tell, find_batch
 from paygw_batch.wiring.operations import minor_units_of

@@ -8,6 +8,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar, cast, get_args
@@ -162,6 +163,30 @@ class CountryOperationData(_Data):
         return self
 
 
+class FormerNumbersData(_Data):
+    """`[former_numbers]` of a country: its mobile numbers before the plan `changed`, the last time.
+
+    `in_front`: the digits that were put before a national number -> the pattern of those it was put before.
+    """
+
+    changed: date
+    example: _Digits
+    in_front: Annotated[dict[_Digits, _Text], Field(min_length=1)]
+
+    @property
+    def pattern(self) -> str:
+        """The pattern of all of them."""
+        return f"(?:{'|'.join(self.in_front.values())})"
+
+    @model_validator(mode="after")
+    def _example_is_a_number(self) -> Self:
+        if problem := pattern_problem(self.pattern):
+            raise ValueError(problem)
+        if re.fullmatch(self.pattern, self.example) is None:
+            raise ValueError(say("the example does not match the pattern and lengths"))
+        return self
+
+
 class CountryData(_Data):
     """A file of config/countries/; its name is the code that the gateway gives the country."""
 
@@ -171,6 +196,7 @@ class CountryData(_Data):
     minor_units: Annotated[int, Field(ge=0, le=4)]
     notes: list[_Text] = []
     confused_codes: dict[str, _Text] = {}
+    former_numbers: FormerNumbersData | None = None
     operations: dict[str, CountryOperationData]
 
 

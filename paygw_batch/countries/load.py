@@ -20,6 +20,7 @@ from paygw_batch.countries.rules import (
     Operation,
     OperatorTerms,
     PurposeTerms,
+    Renumbering,
     ReplyNames,
     Rules,
     fold_word,
@@ -108,7 +109,7 @@ def load_rules(operation: str, terms: Mapping[str, OperatorTerms], *, data: Path
             )
         case = _Case(code, country, operation, read, forms, operators.get(code, {}), terms.get(code, _NO_TERMS))
         case.check_data()
-        problems += _wrong_terms(case)
+        problems += [*_wrong_terms(case), *_wrong_numbers(case, numbers[code])]
         rules[code] = _rule(case, numbers[code])
     problems += _several_purposes(operation, read, rules)
     if problems:
@@ -209,6 +210,11 @@ class _Case:
         return {name: value for name, value in values.items() if value is not None}
 
     @property
+    def decimals(self) -> int:
+        """The decimals that an amount may have."""
+        return self.country.minor_units if self.terms.decimals is None else self.terms.decimals
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """The names of the terms that are needed and absent."""
         sent = self.sent
@@ -239,6 +245,36 @@ class _Case:
                     )
 
 
+def _mobile_numbers(case: _Case, read: files.NumbersData) -> MobileNumbers:
+    """Return the numbers of the plan in use, with the ranges that the operator's terms add."""
+    numbers = MobileNumbers(
+        dialling_code=read.dialling_code,
+        trunk_prefix=read.trunk_prefix,
+        keeps_zero=read.keeps_zero,
+        pattern=read.pattern,
+        national_lengths=tuple(read.national_lengths),
+        example=read.example,
+        operators=MappingProxyType({start: name for name, starts in case.operators.items() for start in starts}),
+    )
+    if (former := case.country.former_numbers) is not None:
+        ways = tuple((f"({pattern})", front) for front, pattern in former.in_front.items())
+        numbers = replace(numbers, renumbering=Renumbering(former.changed, ways))
+        if case.terms.former_numbers:
+            numbers = replace(
+                numbers,
+                pattern=former.pattern,
+                national_lengths=(len(former.example),),
+                example=former.example,
+                operators=MappingProxyType({}),  # their beginnings are those of the new numbers
+                renumbering=Renumbering(
+                    former.changed, tuple((front + way, "") for way, front in ways), to_former=True
+                ),
+            )
+    lengths, starts = numbers.national_lengths, case.terms.also_numbers
+    further = [f"{start}[0-9]{{{length - len(start)}}}" for start in starts for length in lengths]
+    return replace(numbers, pattern=f"(?:{'|'.join((numbers.pattern, *further))})") if further else numbers
+
+
 def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
     usable = bool(case.form_name) and not (case.asks.unusable and case.missing)
     form = _form(case) if usable and case.form_name in case.forms else None
@@ -254,15 +290,8 @@ def _rule(case: _Case, numbers: files.NumbersData) -> CountryRule:
         demonym=case.country.demonym,
         currency=case.country.currency,
         minor_units=case.country.minor_units,
-        numbers=MobileNumbers(
-            dialling_code=numbers.dialling_code,
-            trunk_prefix=numbers.trunk_prefix,
-            keeps_zero=numbers.keeps_zero,
-            pattern=numbers.pattern,
-            national_lengths=tuple(numbers.national_lengths),
-            example=numbers.example,
-            operators=MappingProxyType({start: name for name, starts in case.operators.items() for start in starts}),
-        ),
+        decimals=case.decimals,
+        numbers=_mobile_numbers(case, numbers),
         form=form,
         unusable="" if usable else case.asks.unusable,
         required=frozenset(sent) - {*case.asks.relaxed, *case.not_required},
@@ -472,8 +501,32 @@ def _wrong_purposes(case: _Case) -> Iterator[str]:
         yield say("{key}: {country} does not use a purpose; remove it.", key=f"{case.key}.purposes", country=country)
 
 
+def _wrong_numbers(case: _Case, numbers: files.NumbersData) -> Iterator[str]:
+    """Yield a sentence for each of the terms about mobile numbers that makes no sense."""
+    for start in case.terms.also_numbers:
+        is_start = re.fullmatch("[0-9]+", start) and len(start) < min(numbers.national_lengths)
+        if not is_start or (numbers.trunk_prefix and start.startswith(numbers.trunk_prefix)):
+            yield say(
+                "{key}: {start!r} is not how a number begins: write the first digits after the dialling code, as in "
+                "{example!r}.",
+                key=f"{case.key}.also_numbers",
+                start=start,
+                example=numbers.example[:3],
+            )
+    if case.terms.former_numbers and case.country.former_numbers is None:
+        key, country = f"{case.key}.former_numbers", say(case.country.name)
+        yield say("{key}: the numbers of {country} have not changed; remove it.", key=key, country=country)
+
+
 def _wrong_amounts(case: _Case) -> Iterator[str]:
-    low, high, decimals = case.terms.min_amount, case.terms.max_amount, case.country.minor_units
+    low, high, decimals = case.terms.min_amount, case.terms.max_amount, case.decimals
+    if decimals > case.country.minor_units:
+        yield say(
+            "{key}: {currency} has {units} decimals; write fewer, or remove it.",
+            key=f"{case.key}.decimals",
+            currency=case.country.currency,
+            units=case.country.minor_units,
+        )
     fine = True
     for name, amount in (("min_amount", low), ("max_amount", high)):
         if amount is not None and not _is_amount(amount, decimals):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
 from decimal import Decimal
 from enum import StrEnum
 
@@ -117,6 +118,19 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class Renumbering:
+    """The last change of a country's numbering plan: how a number of the other plan is written in the one in use.
+
+    Each of `ways` is a pattern over a whole national number of the other plan, with one group, and the digits that are
+    put in front of what the group holds. `to_former`: the operator's gateway still takes the numbers from before.
+    """
+
+    changed: date
+    ways: tuple[tuple[str, str], ...]
+    to_former: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class MobileNumbers:
     """How a country's mobile numbers are written.
 
@@ -135,6 +149,7 @@ class MobileNumbers:
     """A valid national significant number."""
     operators: Mapping[str, str] = field(default_factory=dict)
     """How a national significant number begins -> the operator it was first given to. The longest beginning counts."""
+    renumbering: Renumbering | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +181,12 @@ class OperatorTerms:
     """Whether the phone is the account in a sheet without accounts. None if each account is a wallet."""
     bank_account_pattern: str | None = None
     """A regular expression over the whole of `account_number`, if money also goes to banks."""
+    decimals: int | None = None
+    """The decimals of amounts, if the operator takes fewer than the currency has."""
+    also_numbers: tuple[str, ...] = ()
+    """How further mobile numbers begin, after the dialling code: ranges allotted since this version."""
+    former_numbers: bool = False
+    """Whether the gateway still takes the numbers from before the country's last change of them, and no others."""
     ipaddress: str | None = None
     order_desc: str | None = None
     address1: str | None = None
@@ -205,6 +226,8 @@ class CountryRule:
     """As in "a Kenyan number"."""
     currency: str
     minor_units: int
+    decimals: int
+    """The decimals that an amount may have: those of the currency, or fewer by the operator's terms."""
     numbers: MobileNumbers
     form: Form | None
     unusable: str

@@ -51,7 +51,7 @@ class PreparedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RawReply:
-    """A complete HTTP reply, as it came. `headers` has lower-case names."""
+    """A complete HTTP reply, as it came, but for a packed body. `headers` has lower-case names."""
 
     http_status: int
     headers: tuple[tuple[str, str], ...]

@@ -7,7 +7,7 @@ taken from the plan's maker, except for warnings that the validation words itsel
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import SequenceMatcher
@@ -132,17 +132,6 @@ def masked_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
             at += 1
         masked.append((text, is_other))
     return masked
-
-
-def ranges_of(rows: Iterable[int]) -> str:
-    """Return rows, in order, as ranges: `2-31 40`."""
-    found: list[list[int]] = []
-    for row in rows:
-        if found and found[-1][1] == row - 1:
-            found[-1][1] = row
-        else:
-            found.append([row, row])
-    return " ".join(f"{first}-{last}" if last > first else str(first) for first, last in found)
 
 
 def _rows_in(ranges: str) -> Iterator[int]:

@@ -1,5 +1,6 @@
 """Finds the attempt that a statement line is about, by its time or as the only one, and compares the money."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -9,6 +10,7 @@ from paygw_batch.core.batch import first_order_id
 from paygw_batch.core.evidence import Meant, Span, StatedTimes, meant_attempt
 from paygw_batch.core.money import from_minor, with_separators
 from paygw_batch.core.shown_states import shown_state, state_words
+from paygw_batch.core.text import spelled_alike
 from paygw_batch.journal import Clash, RowState
 from paygw_batch.language import mark, say
 from paygw_batch.run.quarantine_clock import MAX_AHEAD_S
@@ -143,7 +145,9 @@ def other_order_sentence(order_id: str, clash: Clash | None, *, is_contrary: boo
     if clash is not None and not is_contrary:
         return None
     if not is_contrary:
-        return say("The journal has no order {order_id}: it was not sent from here.", order_id=order_id)
+        return say(
+            "The journal has no order {order_id}: was it sent from elsewhere, or was its id changed?", order_id=order_id
+        )
     if clash is None:
         said = say(
             "The journal has no order {order_id}, a later attempt of {first} by its name: it may be an older copy.",
@@ -158,3 +162,20 @@ def other_order_sentence(order_id: str, clash: Clash | None, *, is_contrary: boo
             state=state_words(shown_state(clash.state)),
         )
     return f"{said} {say(DO_NOT_SEND)}"
+
+
+def nearest_order_sentence(line: StatementLine, near: Sequence[RowState], minor_units: Mapping[str, int]) -> str:
+    """Return the question whether a line that matches no order is about one of `near`, whose ids are almost its own.
+
+    It settles nothing: which payment is meant is for a person to say.
+    """
+    row = min(near, key=lambda row: other_money_sentence(line, row, minor_units[row.currency]) is not None)
+    ours = row.sent_orderid or row.client_orderid
+    are_zeros = spelled_alike(line.order_id).replace("0", "") == spelled_alike(ours).replace("0", "")
+    return say(
+        "The journal has no order {order_id}. The nearest is {near}, {money}: {question}",
+        order_id=line.order_id,
+        near=ours,
+        money=f"{row.currency} {with_separators(from_minor(row.minor, minor_units=minor_units[row.currency]))}",
+        question=say("has a spreadsheet dropped the zeros?") if are_zeros else say("has a program changed the id?"),
+    )

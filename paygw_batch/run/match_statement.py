@@ -8,7 +8,7 @@ no other, or because its time says so (`line_attempt.py`). A line about an order
 never sent from here, holds the row, in any batch: `contrary` has the line.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,12 +34,14 @@ from paygw_batch.core.evidence import (
 from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.shown_states import shown_state, state_words
+from paygw_batch.core.text import without_damage
 from paygw_batch.journal import LINE_COLUMNS, BatchRecord, Clash, FirstReading, JournalReader, RowState, canonical
 from paygw_batch.language import mark, say
 from paygw_batch.run.line_attempt import (
     DO_NOT_SEND,
     LineTime,
     line_time,
+    nearest_order_sentence,
     other_attempt_sentence,
     other_money_sentence,
     other_order_sentence,
@@ -168,6 +170,7 @@ class StatementReader:
         self._contrary_ids = contrary = self._contrary(statement)
         kind = "Proven statement" if self._is_proven else "Statement"
         evidence = f"{kind} {statement.name} (SHA-256 {statement.sha256[:16]})"
+        nearest = self._nearest({*times} - {"", *rows, *earlier, *elsewhere, *contrary})
         readings: list[_Reading] = []
         for line in statement.lines:
             if not line.order_id:
@@ -186,6 +189,9 @@ class StatementReader:
                 readings.append(self._read(line, row, evidence))
             elif line.order_id in earlier:
                 readings.append(self._read_earlier(line, earlier[line.order_id]))
+            elif near := nearest.get(line.order_id):
+                said = nearest_order_sentence(line, near, self._minor_units)
+                readings.append(StatementDifference(line.line, line.order_id, said))
             else:
                 clash, is_contrary = elsewhere.get(line.order_id), line.order_id in contrary
                 wrong = other_order_sentence(line.order_id, clash, is_contrary=is_contrary)
@@ -289,6 +295,23 @@ class StatementReader:
             for line in lines
             if line[sent] in order_ids or line[state] in doubtful
         }
+
+    def _nearest(self, unknown: Collection[str]) -> Mapping[str, Sequence[RowState]]:
+        """Return, by unknown order id, the sent rows whose ids differ from it only as programs change ids."""
+        if not unknown:
+            return {}
+        damaged = {order_id: without_damage(order_id) for order_id in unknown}
+        meant, near = frozenset(damaged.values()), defaultdict[str, list[RowState]](list)
+        row, sent = LINE_COLUMNS.index("row"), LINE_COLUMNS.index("sent_orderid")
+        keys = {
+            int(line[row] or 0): key
+            for lines in self._journal.standing_lines(self._batch.number)
+            for line in lines
+            if line[sent] is not None and (key := without_damage(str(line[sent]))) in meant
+        }
+        for one in self._journal.rows(self._batch.number, numbers=set(keys)):
+            near[keys[one.row]].append(one)
+        return {order_id: near[key] for order_id, key in damaged.items() if key in near}
 
     def _other_orders(self, order_ids: Sequence[str]) -> tuple[Mapping[str, Clash], Mapping[str, Clash]]:
         """Return the ids that belong to this batch but not to a latest attempt, and those of other batches."""

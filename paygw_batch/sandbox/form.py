@@ -196,7 +196,7 @@ class FormCheck:
         is_number = isinstance(value, Digits)
         if form_field.kind is FieldKind.AMOUNT:
             problem = amount_form_problem(self._expects, value, is_number=is_number)
-            digits = value.removesuffix(".00") if self._expects.amount_is_text and not rule.minor_units else value
+            digits = value.removesuffix(".00") if self._expects.amount_is_text and not rule.decimals else value
             return problem or _amount_problem(rule, digits)
         if is_number:
             return "must be text, not a number"
@@ -278,9 +278,9 @@ def _value_problem(rule: CountryRule, form_field: FormField, value: str) -> str:
 
 
 def _amount_problem(rule: CountryRule, digits: str) -> str:
-    amount = parse_amount(digits, minor_units=rule.minor_units)
+    amount = parse_amount(digits, minor_units=rule.decimals)
     if amount is None:
-        return f"must be plain digits with at most {rule.minor_units} decimals"
+        return f"must be plain digits with at most {rule.decimals} decimals"
     if amount == 0:
         return "must be above zero"
     if rule.min_amount is not None and amount < rule.min_amount:

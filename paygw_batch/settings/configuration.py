@@ -479,4 +479,5 @@ def _operator_terms(terms: PayoutTermsSection | PayinTermsSection) -> OperatorTe
     """Return the operator's additions to a country as the rules take them."""
     said = terms.model_dump()
     purposes = {word: PurposeTerms(**one) for word, one in said.pop("purposes", {}).items()}
-    return OperatorTerms(**{**said, "optional": tuple(terms.optional), "also": tuple(terms.also), "purposes": purposes})
+    lists = {name: tuple(said[name]) for name in ("optional", "also", "also_numbers")}
+    return OperatorTerms(**{**said, **lists, "purposes": purposes})

@@ -265,6 +265,9 @@ class _TermsSection(Section):
     max_amount: AmountText | None = None
     ipaddress: str | None = None
     order_desc: str | None = None
+    decimals: Annotated[int, Field(ge=0)] | None = None
+    also_numbers: list[str] = Field(default_factory=list)
+    former_numbers: bool = False
     operator: str | None = None
     optional: list[str] = Field(default_factory=list)
     also: list[str] = Field(default_factory=list)

@@ -2,8 +2,6 @@
 
 - `read.read_sheet(path: Path, options: ReadOptions) -> Sheet`. `ReadOptions(max_rows=1_000_000, max_sheet_bytes=2**30,
   encoding=None, sheet_name=None, aliases={})`. Raises `SheetError`.
-- `read.open_sheet(path, options) -> Source` and `validate.validate_opened(source, rules, *, reference=None)
-  -> Validated`: the same for a file that may be large, in pieces. Raise as `read_sheet` and `validate` do.
 - `validate.validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated`. Raises `SheetError`
   (a column is missing) and `UsageError` (the reference cannot be part of an order id).
 - `validate.with_defects(validated, defects) -> Validated`, `validate.with_warnings(validated, warnings) -> Validated`:

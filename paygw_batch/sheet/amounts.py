@@ -1,5 +1,7 @@
 """Reads amounts as exact text, computes whole minor units, and suggests a mended text."""
 
+from decimal import Context, Decimal
+
 import polars as pl
 
 from paygw_batch.core.money import WHOLE_PATTERN
@@ -30,6 +32,36 @@ _TOO_LONG = r"^[0-9]{16,}"
 _TWO_WAYS = r"^[1-9][0-9]{0,2}[.,][0-9]{3}$"
 
 _READABLE = r"^[0-9]{1,15}(\.[0-9]{1,4})?$"
+
+SAFE_DIGITS = 15
+"""The digits of a number that spreadsheets and 64-bit floats keep. Those after them are noise of computing."""
+WHOLE_DIGITS_WITH_CENTS = 12
+"""Of a longer whole part, the safe digits leave too few decimals to tell noise from money."""
+_AT_SAFE_DIGITS = Context(prec=SAFE_DIGITS)
+
+
+def at_safe_digits(number: Decimal) -> str | None:
+    """Return a finite number as a spreadsheet shows it: 1234.5600000000002 is 1234.56. None if money could be lost."""
+    kept = number.normalize(_AT_SAFE_DIGITS)
+    is_exact = kept == number and kept.adjusted() < SAFE_DIGITS
+    return format(kept, "f") if is_exact or kept.adjusted() < WHOLE_DIGITS_WITH_CENTS else None
+
+
+def without_noise(amounts: pl.Series) -> pl.Series:
+    """Return plain amounts at their safe digits; as they are if those are not an amount of any currency."""
+    kept = pl.Series([at_safe_digits(Decimal(text)) for text in amounts], dtype=pl.String)
+    return kept.zip_with(kept.str.contains(_READABLE).fill_null(value=False), amounts)
+
+
+def rounded_amount(column: str, minor_units: int) -> pl.Expr:
+    """Return an amount with too many decimals, rounded half up; null if nothing is left, or it could mean thousands."""
+    text = pl.col(column)
+    parts = text.str.extract_groups(rf"^([0-9]+)\.([0-9]{{{minor_units}}})([0-9])[0-9]*$").struct
+    minor = pl.concat_str(parts.field("1"), parts.field("2")).cast(pl.Int64, strict=False)
+    minor += parts.field("3").cast(pl.Int64) // 5
+    digits = minor.cast(pl.String).str.zfill(minor_units + 1)
+    cut = pl.concat_str(digits.str.head(-minor_units), pl.lit("."), digits.str.tail(minor_units))
+    return pl.when(~text.str.contains(_TWO_WAYS) & (minor > 0)).then(cut if minor_units else digits)
 
 
 def with_decimals(minor_units: int) -> str:

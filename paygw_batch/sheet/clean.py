@@ -19,6 +19,7 @@ import polars as pl
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.countries.rules import WORD_SEPARATORS, CountryRule, FieldKind, MobileNumbers
+from paygw_batch.sheet.amounts import PLAIN, SAFE_DIGITS, without_noise
 from paygw_batch.sheet.columns import CONTROL
 
 _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
@@ -26,7 +27,7 @@ _CLEAN_NUMBER = r"^\+?[0-9]+$"
 _LATIN = r"\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{131}\x{134}-\x{13E}\x{141}-\x{148}\x{14A}-\x{17E}"
 """Letters of European languages and their neighbours, each of them one character that Unicode's form NFC keeps."""
 _CLEAN_TEXT = f"^[!-<>-~{_LATIN}](?:[ -~{_LATIN}]*[!-~{_LATIN}])?$"
-_CLEAN = {Cleaning.CODE: "^[A-Z]+$", Cleaning.AMOUNT: "^[0-9.]+$"}
+_CLEAN = {Cleaning.CODE: "^[A-Z]+$", Cleaning.AMOUNT: f"^[0-9.]{{1,{SAFE_DIGITS + 1}}}$"}
 """Patterns of values that cleaning leaves as they are; `_CLEAN_TEXT` for all others but numbers."""
 _AROUND = r"[[\p{C}\p{Z}]--[\x{80}-\x{84}\x{86}-\x{9F}]]"
 """Blanks, invisible characters and line ends; the other controls above ASCII are what is left of a damaged letter."""
@@ -114,7 +115,8 @@ def _cleaned_code(text: pl.Series) -> pl.Series:
 
 
 def _cleaned_amount(text: pl.Series) -> pl.Series:
-    return trimmed(_unwrapped(trimmed(text)))
+    text = trimmed(_unwrapped(trimmed(text)))
+    return changed(text, text.str.contains(PLAIN) & (text.str.len_chars() > SAFE_DIGITS + 1), without_noise)
 
 
 def _unwrapped(text: pl.Series) -> pl.Series:
@@ -262,7 +264,9 @@ class PhoneColumn:
         """Return the column `name` as `rule` wants it."""
         is_account = kind is FieldKind.WALLET
         source = (rule.account_from if is_account else "") or name
-        return cls(name, source, kind, rule.numbers, rule.bank_account_pattern if is_account else None)
+        # A phone that is the account is a wallet: a bank account of the same digits is not meant.
+        pattern = rule.bank_account_pattern if is_account and source == name else None
+        return cls(name, source, kind, rule.numbers, pattern)
 
     @property
     def _digits(self) -> pl.Expr:
@@ -291,21 +295,32 @@ class PhoneColumn:
     @property
     def is_bank_account(self) -> pl.Expr:
         """Whether the whole value is a bank account as the operator describes one; it is then taken as it is."""
+        return self._fits_bank_account(pl.col(self.source))
+
+    def _fits_bank_account(self, text: pl.Expr) -> pl.Expr:
         if self.bank_account_pattern is None:
             return pl.lit(value=False)
-        text = pl.col(self.source)
         return text.str.contains(_ACCOUNT_LETTERS) & text.str.contains(f"^(?:{self.bank_account_pattern})$")
+
+    @property
+    def is_account_and_mobile(self) -> pl.Expr:
+        """Whether the value, with or without separators, is a bank account as well as a mobile number."""
+        return (self.is_bank_account | self._fits_bank_account(self._digits)) & self._is_mobile
 
     @property
     def is_valid(self) -> pl.Expr:
         """Whether exactly one valid number, or a bank account, can be meant."""
-        n = self.numbers
-        mobile = self._digits.str.contains(rf"^{self._prefix}?{n.pattern}$")  # all ways at once: one pattern is cheaper
-        if n.keeps_zero:
-            mobile |= self._zero_lost_inside
-        if len(n.national_lengths) > 1:  # else the length alone shows in which way a number is written
+        mobile = self._is_mobile
+        if len(self.numbers.national_lengths) > 1:  # else the length alone shows in which way a number is written
             mobile &= reduce(add, (way.cast(pl.UInt8) for way in self._ways)) == 1
         return mobile | self.is_bank_account | self._is_masked
+
+    @property
+    def _is_mobile(self) -> pl.Expr:
+        """Whether the value is a mobile number in any way of writing it."""
+        n = self.numbers
+        mobile = self._digits.str.contains(rf"^{self._prefix}?{n.pattern}$")  # all ways at once: one pattern is cheaper
+        return mobile | self._zero_lost_inside if n.keeps_zero else mobile
 
     @property
     def _is_masked(self) -> pl.Expr:
@@ -336,12 +351,12 @@ class PhoneColumn:
         operators = self.numbers.operators
         # Rust takes the first alternative that fits: the longest ones are first.
         starts = "|".join(sorted(operators, key=lambda start: (-len(start), start)))
-        start = self._national.str.extract(f"^({starts})")
+        start = self.national.str.extract(f"^({starts})")
         owner = start.replace_strict(dict(operators), default=None, return_dtype=pl.String)
         return (owner != operator).fill_null(value=False) & ~self.is_bank_account, owner
 
     @property
-    def _national(self) -> pl.Expr:
+    def national(self) -> pl.Expr:
         """The national significant number of a valid mobile number."""
         n = self.numbers
         if len(n.national_lengths) == 1:
@@ -352,6 +367,14 @@ class PhoneColumn:
             zero = pl.when(self._zero_lost_inside).then(pl.lit("0")).otherwise(pl.lit(""))
             national = pl.concat_str(zero, national)
         return national
+
+    @property
+    def renumbered(self) -> pl.Expr:
+        """A number of the country's other numbering plan as the field wants it, in the plan in use; else null."""
+        ways = () if self.numbers.renumbering is None else self.numbers.renumbering.ways
+        kept = ((self._digits.str.extract(rf"^{self._prefix}?{way}$"), front) for way, front in ways)
+        texts = [pl.concat_str(pl.lit(self._sent_prefix + front), national) for national, front in kept]
+        return pl.coalesce(*texts, pl.lit(None, pl.String))
 
     @property
     def _sent_prefix(self) -> str:
@@ -367,7 +390,7 @@ class PhoneColumn:
     @property
     def wire(self) -> pl.Expr:
         """The valid number as its field wants it."""
-        national = self._national
+        national = self.national
         if self.kind is FieldKind.MASKED_PHONE:
             national = pl.when(self._is_masked).then(self._masked).otherwise(national)
         number = pl.concat_str(pl.lit(self._sent_prefix), national)

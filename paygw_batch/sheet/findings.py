@@ -202,6 +202,17 @@ def in_order(found: pl.DataFrame) -> pl.DataFrame:
     return found.with_columns(rank=rank).sort("row", "rank", maintain_order=True).drop("rank")
 
 
+def ranges_of(rows: Iterable[int]) -> str:
+    """Return rows, in order, as ranges: `2-31 40`."""
+    found: list[list[int]] = []
+    for row in rows:
+        if found and found[-1][1] == row - 1:
+            found[-1][1] = row
+        else:
+            found.append([row, row])
+    return " ".join(f"{first}-{last}" if last > first else str(first) for first, last in found)
+
+
 def listed(found: Findings, headings: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the first defects or warnings as the JSON summary has them.
 

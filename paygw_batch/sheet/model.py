@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import polars as pl
 
@@ -30,7 +29,6 @@ COUNT_KEYS = ("country", "currency", "valid")
 class Sheet:
     """A sheet as received. `frame`: `row` (UInt32, as a spreadsheet numbers it), then every column as String.
 
-    The frame of a large file is made when it is first asked for, from the same bytes, or `SheetError` is raised.
     `name` is the file's; where a workbook has several worksheets like a sheet of payees, the one that was read follows
     in brackets: `pay.xlsx [October]`. Known columns have our names; `headers` maps each back to the sender's heading.
     `unknown` names the others, in the sheet's order, under their own headings. `sha256` is the digest of exactly the
@@ -57,22 +55,6 @@ class Sheet:
     def frame(self) -> pl.DataFrame:
         """Every row as received."""
         return self.content.frame
-
-
-class Headed(Protocol):
-    """Describes a sheet by its header."""
-
-    @property
-    def name(self) -> str:
-        """As in `Sheet`."""
-
-    @property
-    def operation(self) -> str:
-        """As in `Sheet`."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """As in `Sheet`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +84,8 @@ class Validated:
     - `held`: the columns of the sheet in which any row has a value.
 
     `rows` and `instructions` are made when they are first asked for, and `height` without them. `parts` goes through
-    both together: of a sheet of several pieces (`streamed`) that reads and judges each piece once more, and no more
-    than a few of them are in memory.
+    both together: of a sheet of several pieces (`streamed`) that judges each piece once more, and no more than a few
+    of them are in memory.
     """
 
     sheet: Sheet
@@ -118,17 +100,14 @@ class Validated:
     streamed: Callable[[], Iterator[ValidatedPart]] | None = None
 
     def parts(self) -> Iterator[ValidatedPart]:
-        """Yield all rows of the sheet, in its order, part by part.
-
-        Raises `SheetError` if the file was changed since the sheet was validated.
-        """
+        """Yield all rows of the sheet, in its order, part by part."""
         if self.streamed is not None:
             return self.streamed()
         return iter((ValidatedPart(self.sheet.frame, self.rows, self.instructions),))
 
     @property
     def defects(self) -> pl.DataFrame:
-        """Every defect. For a large sheet with very many, this reads the sheet again."""
+        """Every defect. For a large sheet with very many, this judges the sheet again."""
         return self.defects_found.every.frame
 
     @property

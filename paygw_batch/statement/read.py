@@ -16,8 +16,9 @@ from paygw_batch.core.money import parse_amount
 from paygw_batch.errors import SheetError
 from paygw_batch.files import read_regular
 from paygw_batch.language import say
-from paygw_batch.sheet.clean import FORMULA_SIGNS
-from paygw_batch.sheet.read.delimited import DELIMITERS
+from paygw_batch.sheet.clean import unguarded_names
+from paygw_batch.sheet.read.delimited import first_lines
+from paygw_batch.sheet.read.frame import cleaned_rows
 from paygw_batch.sheet.read.headings import HEADER_ROWS, fold
 from paygw_batch.sheet.read.text import to_utf8
 from paygw_batch.sheet.read.xlsx_cells import Row, Workbook
@@ -88,12 +89,17 @@ FIRST_BYTES = b"PK\x03\x04"
 
 
 def workbook_lines(
-    data: bytes, file: str, max_bytes: int, is_header: Callable[[Sequence[str]], bool]
+    data: bytes, file: str, max_bytes: int, aliases: Mapping[str, str]
 ) -> Iterator[tuple[int, Sequence[str]]]:
     """Yield the header, and each line below it that is not empty, with its row; every line is as long as the header.
 
     Raises `SheetError` if no visible worksheet has a header, several have one, or a cell's value is lost.
     """
+    ours = _known(aliases)
+
+    def is_header(headings: Sequence[str]) -> bool:
+        return set(_NEEDED) <= {ours.get(fold(heading)) for heading in headings}
+
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
     parts = [part for part in workbook.worksheets() if not part.hidden]
     fitting = [part for part in parts if _header(workbook.rows(part), is_header) is not None]
@@ -153,9 +159,6 @@ def _cells(row: Row, width: int) -> list[str]:
 MAX_STATEMENT_BYTES = 256 * 1024 * 1024
 MAX_MINOR_UNITS = 4
 _NEEDED = ("order_id", "amount", "currency")
-
-_GUARD = re.compile(f"^'(?=[{FORMULA_SIGNS}])")
-"""A sign that keeps a spreadsheet from running a cell as a formula (`sheet/clean.py`)."""
 
 HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -230,22 +233,25 @@ def read_statement(
         raise SheetError(say("{name} is empty.", name=path.name))
     proof = StatementProof.UNASKED if rule is None else rule.proof_of(path, data)
     if data.startswith(FIRST_BYTES):
-        lines = list(_workbook_lines(data, aliases, path.name))
+        rows = workbook_lines(data, path.name, MAX_STATEMENT_BYTES, aliases)
     else:
-        text = to_utf8(data, encoding=encoding, file=path.name).decode()
-        lines = list(_lines(text, aliases, path.name))
+        rows = _text_lines(to_utf8(data, encoding=encoding, file=path.name), aliases, path.name)
+    lines = list(_lines(rows, aliases, path.name))
     if not lines:
         raise SheetError(say("{name} has a header and no line below it.", name=path.name))
     return Statement(path.name, hashlib.sha256(data).hexdigest(), lines, proof)
 
 
-def _lines(text: str, aliases: Mapping[str, str], file: str) -> Iterator[StatementLine]:
-    header = text.partition("\n")[0]
-    delimiter = max(DELIMITERS, key=header.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[tuple[int, Sequence[str]]]:
+    """Yield the header, and each line below it that is not empty, with its row."""
+    ours = _known(aliases)
+    ways = [(line, delimiter, unguarded_names(cells)) for line in first_lines(data) for delimiter, cells in line.ways]
+    if not ways:
+        raise SheetError(say("{name} is empty.", name=file))
+    start, delimiter, headings = max(ways, key=lambda way: sum(fold(heading) in ours for heading in way[2]))
+    yield start.row, headings
+    reader = csv.reader(io.StringIO(data[start.offset :].decode(), newline=""), delimiter=delimiter, strict=True)
     try:
-        headings = next(reader)
-        places = _places(headings, aliases, file)
         for cells in reader:
             if not any(cell.strip() for cell in cells):
                 continue
@@ -254,27 +260,17 @@ def _lines(text: str, aliases: Mapping[str, str], file: str) -> Iterator[Stateme
                     say(
                         "{file}, line {line_num}: {cells} fields; the header has {headings}.",
                         file=file,
-                        line_num=reader.line_num,
+                        line_num=start.row + reader.line_num,
                         cells=len(cells),
                         headings=len(headings),
                     )
                 )
-            yield _line(reader.line_num, {name: cells[place].strip() for name, place in places.items()})
+            yield start.row + reader.line_num, cells
     except csv.Error as error:
+        line_num = start.row + reader.line_num
         raise SheetError(
-            say("{file}, line {line_num}: this is not CSV ({error}).", file=file, line_num=reader.line_num, error=error)
+            say("{file}, line {line_num}: this is not CSV ({error}).", file=file, line_num=line_num, error=error)
         ) from None
-
-
-def _workbook_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[StatementLine]:
-    def is_header(headings: Sequence[str]) -> bool:
-        ours = _known(aliases)
-        return set(_NEEDED) <= {ours.get(fold(heading)) for heading in headings}
-
-    rows = workbook_lines(data, file, MAX_STATEMENT_BYTES, is_header)
-    places = _places(next(rows)[1], aliases, file)
-    for number, cells in rows:
-        yield _line(number, {name: cells[place].strip() for name, place in places.items()})
 
 
 def _known(aliases: Mapping[str, str]) -> Mapping[str, str]:
@@ -283,18 +279,25 @@ def _known(aliases: Mapping[str, str]) -> Mapping[str, str]:
     return ours | {fold(heading): name for heading, name in aliases.items()}
 
 
-def _line(number: int, cells: Mapping[str, str]) -> StatementLine:
-    return StatementLine(
-        line=number,
-        order_id=_GUARD.sub("", cells["order_id"]),
-        amount=parse_amount(cells["amount"], minor_units=MAX_MINOR_UNITS),
-        amount_text=cells["amount"],
-        currency=cells["currency"].upper(),
-        status=cells.get("status"),
-        answer=cells.get("answer"),
-        time=cells.get("time", ""),
-        sent_at=cells.get("sent_at", ""),
-    )
+def _lines(rows: Iterator[tuple[int, Sequence[str]]], aliases: Mapping[str, str], file: str) -> Iterator[StatementLine]:
+    """Yield the lines below the header, which comes first; their values are cleaned like those of a sheet."""
+    places = _places(next(rows)[1], aliases, file)
+    below = list(rows)
+    columns = {name: [cells[place] for _, cells in below] for name, place in places.items()}
+    for (number, _), row in zip(below, cleaned_rows(columns), strict=True):
+        amount = parse_amount(row["amount"], minor_units=MAX_MINOR_UNITS)
+        yield StatementLine(
+            line=number,
+            order_id=row["order_id"],
+            # A line counts only if its amount is the order's, so a text that can mean nothing else is no guess.
+            amount=amount if amount is not None else parse_amount(row["meant"], minor_units=MAX_MINOR_UNITS),
+            amount_text=row["amount"],
+            currency=row["currency"].upper(),
+            status=row.get("status"),
+            answer=row.get("answer"),
+            time=row.get("time", ""),
+            sent_at=row.get("sent_at", ""),
+        )
 
 
 def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> Mapping[str, int]:

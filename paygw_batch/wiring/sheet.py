@@ -13,13 +13,11 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.sheet.check.judge_again import JudgeMemory
 from paygw_batch.sheet.check.mending import Mending, mended_sheet
-from paygw_batch.sheet.check.validate import validate_opened
+from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Sheet, Validated
-from paygw_batch.sheet.pieces import InMemory, SheetSource
 from paygw_batch.sheet.read.profiles import every_profile, known_headings
-from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, read_sheet, refuse_misdirected, sheet_of
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet, refuse_misdirected, sheet_of
 from paygw_batch.wiring.operations import operation_of, require_complete
 
 
@@ -38,16 +36,15 @@ def validated_sheet(
     sender gave it, if it is kept under another one. Raises `SheetQuestion` for what is left open.
     """
     options = replace(read_options(settings, operation_of(rules).name, answers, mending), file=file)
+    sheet = read_sheet(path, options)
     if mending is None:
-        return _validated(open_sheet(path, options), rules, answers.reference)
-    return validated_mended(read_sheet(path, options), rules, mending, answers.reference)
+        return _validated(sheet, rules, answers.reference)
+    return validated_mended(sheet, rules, mending, answers.reference)
 
 
-def validated_mended(
-    sheet: Sheet, rules: Rules, mending: Mending, reference: str | None, memory: JudgeMemory | None = None
-) -> Validated:
-    """Validate a sheet as it was read, with the corrections of a person. `memory` is as for `validate`."""
-    return _validated(InMemory(mended_sheet(sheet, mending)), rules, reference, memory)
+def validated_mended(sheet: Sheet, rules: Rules, mending: Mending, reference: str | None) -> Validated:
+    """Validate a sheet as it was read, with the corrections of a person."""
+    return _validated(mended_sheet(sheet, mending), rules, reference)
 
 
 def validated_frame(
@@ -55,18 +52,12 @@ def validated_frame(
 ) -> Validated:
     """Validate a frame as a sheet called `name`, by the rules of its operation."""
     sheet = sheet_of(frame, read_options(settings, operation_of(rules).name), name=name)
-    return _validated(InMemory(sheet), rules, reference)
+    return _validated(sheet, rules, reference)
 
 
-def _validated(
-    source: SheetSource, rules: Rules, reference: str | None, memory: JudgeMemory | None = None
-) -> Validated:
-    try:
-        refuse_misdirected(source, {name: load_operation(name).command for name in operation_names()})
-    except SheetError:
-        source.whole()  # a fault of the file itself comes first
-        raise
-    return validate_opened(source, rules, reference=reference, memory=memory)
+def _validated(sheet: Sheet, rules: Rules, reference: str | None) -> Validated:
+    refuse_misdirected(sheet, {name: load_operation(name).command for name in operation_names()})
+    return validate(sheet, rules, reference=reference)
 
 
 def read_options(

@@ -1,6 +1,7 @@
 """Signs requests by the settings: the key, the configuration's additions to a body, and the rules of each country."""
 
 import base64
+import codecs
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -66,7 +67,8 @@ def _private_file(key: str, file: Path, *, is_checked: bool = True) -> bytes:
     found = read_with_mode(file, f"{key} {file}", Others.MAY_NOTHING, most_bytes=_MAX_BYTES)
     if found.distrust is not None and is_checked:
         raise found.distrust
-    return found.content.rstrip(b"\r\n")
+    # Editors on Windows begin a text with a byte order mark, which nobody sees and which is not part of the secret.
+    return found.content.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
 
 
 SANDBOX_URL = "http://127.0.0.1"

@@ -152,8 +152,8 @@ def test_a_frame_that_repeats_a_batch_is_refused_until_a_program_says_that_it_is
     assert len(program.record()) == 6
 
 
-def test_a_binary_fraction_is_a_defect(payouts: Payouts) -> None:
-    frame = people(1).with_columns(amount=pl.lit(10.1))
+def test_a_binary_fraction_of_few_bits_is_a_defect(payouts: Payouts) -> None:
+    frame = people(1).with_columns(amount=pl.lit(10.1, pl.Float32))
     with payouts.submit(frame, name=NAME) as run:
         pass
     assert isinstance(run.result, Refused)

@@ -14,8 +14,8 @@ from benchmarks.sheets import KINDS, PARQUET, sheet_of_kind
 from benchmarks.slow_disk import slow_flushes
 from benchmarks.validation import OPTIONS, terms
 from paygw_batch.countries.load import load_rules
-from paygw_batch.sheet.check.validate import validate_opened
-from paygw_batch.sheet.read.sheet_file import open_sheet
+from paygw_batch.sheet.check.validate import validate
+from paygw_batch.sheet.read.sheet_file import read_sheet
 from tests.long_part import long
 
 LONG = {"several", "console", "commands", "latency", "resumed", "keys"}
@@ -97,7 +97,7 @@ def test_a_time_is_said_at_the_speed_of_the_other_machine_and_its_verdict_is_not
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sheet_of_each_kind_has_the_defects_that_it_says(kind: str, tmp_path: Path) -> None:
     rows = 600
-    found = validate_opened(open_sheet(sheet_of_kind(tmp_path, kind, rows), OPTIONS), load_rules("payout", terms()))
+    found = validate(read_sheet(sheet_of_kind(tmp_path, kind, rows), OPTIONS), load_rules("payout", terms()))
     share = {"half bad": 0.5, "1 % bad": 0.01, "everything at once": 0.01}.get(kind, 0)
     assert found.height == rows
     assert abs(found.defects["row"].n_unique() - share * rows) <= 0.05 * rows * (share > 0)

@@ -98,6 +98,24 @@ def test_a_payroll_without_email_addresses_is_paid_where_the_operator_does_not_a
     assert program.record()
 
 
+@pytest.mark.parametrize(
+    ("heading", "row"),
+    [
+        (TANZANIAN, "TZ,PAY-1,1500,Juma,,0712345678"),
+        (TANZANIAN.replace("receiver_last_name,", ""), "TZ,PAY-1,1500,Juma,0712345678"),
+    ],
+)
+def test_a_person_with_one_name_is_paid_if_the_operator_asks_for_no_last_name(
+    program: Program, heading: str, row: str
+) -> None:
+    sheet = program.sheet([row], heading=heading)
+    tanzania(program, 'optional = ["receiver_email"]')
+    assert program.run("submit", sheet).exit_code == 3
+    tanzania(program, 'optional = ["receiver_email", "receiver_last_name"]')
+    assert "receiver_last_name" not in program.run("sign", sheet, "--row", "2").output
+    assert program.json("submit", sheet)["states"] == {"paid": 1}
+
+
 def test_fields_are_sent_that_the_example_lacks_and_defaults_fill_what_a_sheet_leaves_out(program: Program) -> None:
     tanzania(
         program,
@@ -132,6 +150,12 @@ def test_what_is_filled_in_is_told(program: Program) -> None:
         ('defaults = { receiver_email = "here" }', "'here' is not an e-mail address"),
         ('defaults = { order_desc = " " }', "this must be one line of text"),
         ('order_desc = "A"\ndefaults = { order_desc = "B" }', "sets it too"),
+        ('also_numbers = ["0712"]', "countries.TZ.payout.also_numbers: '0712' is not how a number begins"),
+        ("also_numbers = [71]", "countries.TZ.payout.also_numbers"),
+        ("decimals = 3", "countries.TZ.payout.decimals: TZS has 2 decimals"),
+        ("decimals = -1", "countries.TZ.payout.decimals"),
+        ("former_numbers = true", "countries.TZ.payout.former_numbers: the numbers of Tanzania have not changed"),
+        ('decimals = 0\nmin_amount = "0.50"', "countries.TZ.payout.min_amount: 0.50 is not a valid TZS amount"),
         ('option = ["receiver_email"]', "countries.TZ.payout.option is not a known key"),
     ],
 )

@@ -289,6 +289,21 @@ def test_all_cells_of_a_kind_take_their_one_answer_at_once(house: House) -> None
     assert to_pay(ada.get(place).text) == "5"
 
 
+def test_computed_amounts_are_rounded_only_on_a_persons_word(house: House) -> None:
+    ada = house.person(MAKER)
+    place = uploaded(ada, sheet(4, {1: {"amount": "45833.3333"}, 2: {"amount": "45833.335"}, 3: {"amount": "45.833"}}))
+    page = ada.get(f"{place}?kind=amount.decimals").text
+    assert "1 of 4 rows can be paid" in page
+    assert "Use the suggested text in all 2 cells" in page
+    assert ada.post(f"{place}/mend-kind", kind="amount.decimals").status_code == 303
+    assert "1 of 4 rows cannot be paid yet" in ada.get(place).text
+    ada.post(f"{place}/leave-out", row="4", out="yes")
+    signed(ada, place)
+    shown = house.person(APPROVER).get(f"{place}/plan").text
+    assert "was 45833.3333, is 45833.33" in shown
+    assert "was 45833.335, is 45833.34" in shown
+
+
 def test_octobers_sheet_under_new_ids_is_asked_about_once(house: House) -> None:
     ada, ben, place = ready(house, 4)
     ben.post(f"{place}/approve", digest=digest(ben, place))

@@ -3,13 +3,12 @@
 import unicodedata
 from typing import Literal
 
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.core.batch import payee_mark, reference_of
-from paygw_batch.core.text import MAYBE_DAMAGED, differ_by_damage_alone, spelled_alike, undamaged, without_damage
+from paygw_batch.core.text import differ_by_damage_alone, spelled_alike, without_damage
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 FORMS: st.SearchStrategy[Literal["NFC", "NFD", "NFKC", "NFKD"]] = st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"])
@@ -169,20 +168,3 @@ def test_a_reference_is_found_again_in_the_ids_derived_from_it(reference: str, p
 )
 def test_an_id_that_was_not_derived_has_no_reference(order_id: str) -> None:
     assert reference_of(order_id) is None
-
-
-DAMAGED = st.lists(
-    st.sampled_from(
-        [
-            *("&#39;", "&lt;", "%C3", "\\", "\\u00ef", "_x000D_", "nan", "null", "<b", "<", ">", " ", "a", "Z"),
-            *("\u00c3", "\u00af", "\u00e9", "\u00e2\u20ac\u2122", "\u221a", "\u251c", "\u00a9", "\u00c9", "\u2019"),
-        ]
-    )
-).map("".join)
-
-
-@given(st.one_of(TEXTS, DAMAGED))
-def test_damage_that_is_repaired_is_found_and_repaired_whole(name: str) -> None:
-    repaired = undamaged(name)
-    assert repaired == name or pl.Series([name]).str.contains(MAYBE_DAMAGED).item()
-    assert undamaged(repaired) == repaired

@@ -6,7 +6,7 @@ A new report is a line here, or a file of its own in `files/`, and its right ans
 import io
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ FILES = Path(__file__).parent / "files"
 HEADINGS = ("country", "client_orderid", "amount", "currency", "account_name", "account_number", "phone")
 WANJIRU = ("KE", "A-1", 1500.5, "KES", "Wanjiru Kamau", "254712345678", "+254712345678")
 OTIENO = ("KE", "A-2", 2000, "KES", "Otieno Ouma", "254712345679", "+254712345679")
+_NIGERIAN = ("NG", "A-1", 1500.5, "NGN", "Amina Bello", "0123456789", "+2348031234567")
+_UGANDAN = ("UG", "A-1", 1500, "UGX", "Akello Okot", "256772345678", "+256772345678")
 STYLES, WORKBOOK, TYPES = "xl/styles.xml", "xl/workbook.xml", "[Content_Types].xml"
 RELATIONS, ROOT, SHEET = "xl/_rels/workbook.xml.rels", "_rels/.rels", "xl/worksheets/sheet1.xml"
 
@@ -112,6 +114,25 @@ def named(*names: str) -> bytes:
 
 _TIME = re.compile("20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z")
 """When the library wrote the file: a file that is made again is the same."""
+
+
+def replace_in(row: Sequence[Any], **values: Any) -> tuple[Any, ...]:
+    """Return a row with other values."""
+    return tuple(values.get(name, value) for name, value in zip(HEADINGS, row, strict=True))
+
+
+def _csv(*rows: Sequence[Any]) -> bytes:
+    return "".join(",".join(map(str, row)) + "\n" for row in (HEADINGS, *rows)).encode()
+
+
+def _parquet(**columns: pl.Series | list[Any]) -> bytes:
+    """Return two people as Parquet, with other columns."""
+    two = {name: [str(one), str(other)] for name, one, other in zip(HEADINGS, WANJIRU, OTIENO, strict=True)}
+    file = io.BytesIO()
+    pl.DataFrame({**two, **columns}).write_parquet(file)
+    return file.getvalue()
+
+
 _STYLES_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.styles+xml"
 MADE: Mapping[str, Callable[[], bytes]] = {
     "sheets/styles-of-another-name.xlsx": lambda: repacked(workbook(odd), renamed={STYLES: "xl/styles1.xml"}),
@@ -179,6 +200,23 @@ MADE: Mapping[str, Callable[[], bytes]] = {
     ).replace(",".join(HEADINGS).encode(), b"country,phone,account_number,client_orderid,amount,account_name,Notes"),
     "sheets/headings-without-a-name.csv": lambda: text(csv_row(), csv_row("A-2"), further=",,"),
     "sheets/end-of-a-dos-file.csv": lambda: text(csv_row(), end="\r\n") + b"\x1a",
+    "sheets/phone-for-a-bank-account.csv": lambda: _csv(
+        replace_in(_NIGERIAN, account_number="8031234567"),
+        replace_in(_NIGERIAN, client_orderid="A-2", account_number="0123456789"),
+        replace_in(_NIGERIAN, client_orderid="A-3", account_number="803 123 4567", amount=2000),
+    ),
+    "sheets/wallet-of-another-phone.csv": lambda: _csv(WANJIRU, replace_in(OTIENO, account_number="0733123456")),
+    "sheets/amount-of-a-formula.xlsx": lambda: _set({"C2": 1234.5600000000002, "C3": 45833.333333333336}),
+    "sheets/amount-of-a-formula.csv": lambda: _csv(
+        replace_in(WANJIRU, amount=1234.5600000000002), replace_in(OTIENO, amount=45833.333333333336)
+    ),
+    "sheets/amount-of-a-formula.parquet": lambda: _parquet(amount=[1234.5600000000002, 45833.333333333336]),
+    "sheets/amount-without-decimals.csv": lambda: _csv(
+        replace_in(_UGANDAN, amount="45833.5"), replace_in(_UGANDAN, client_orderid="A-2", amount="1.500")
+    ),
+    "sheets/ids-beside-an-empty-cell.parquet": lambda: _parquet(client_orderid=[1001.0, None]),
+    "sheets/ids-of-fractions.parquet": lambda: _parquet(client_orderid=[1001.1, 1002.0]),
+    "sheets/floats-of-32-bits.parquet": lambda: _parquet(amount=pl.Series([1234.56, 1500], dtype=pl.Float32)),
 }
 
 

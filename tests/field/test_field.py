@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import PaygwError
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
+from paygw_batch.statement.read import read_statement
 from tests.field.make_files import FILES, MADE
 
 ANSWERS: Mapping[str, Mapping[str, Any]] = tomllib.loads((Path(__file__).parent / "answers.toml").read_text())
@@ -25,7 +27,7 @@ def test_every_file_has_an_answer() -> None:
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("sheets/")])
 def test_a_sheet_is_read_as_its_answer_says(name: str, rules: Rules) -> None:
-    """`refused`: what the sentence names; `found`: "row code" of all defects and warnings; `values`: by row.column."""
+    """`refused`: what the sentence names; `found`: "row code" of all findings; `values`, `proposed`: by row.column."""
     answer = ANSWERS[name]
     if "refused" in answer:
         with pytest.raises(PaygwError, match=re.escape(answer["refused"])):
@@ -34,7 +36,17 @@ def test_a_sheet_is_read_as_its_answer_says(name: str, rules: Rules) -> None:
     validated = validate(read_sheet(FILES / name, ReadOptions()), rules)
     told = [*validated.defects.iter_rows(named=True), *validated.warnings.iter_rows(named=True)]
     assert sorted(f"{one['row']} {one['code']}" for one in told) == sorted(answer.get("found", []))
+    proposals = validated.defects.filter(pl.col("correction").is_not_null()).select("row", "column", "correction")
+    assert {f"{row}.{column}": text for row, column, text in proposals.iter_rows()} == answer.get("proposed", {})
     for place, value in answer.get("values", {}).items():
         row, _, column = place.partition(".")
         read = dict(validated.rows.select("row", column).iter_rows())
         assert read[int(row)] == value
+
+
+@pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("statements/")])
+def test_a_statement_is_read_as_its_answer_says(name: str) -> None:
+    """`lines`: the row, order id, amount, currency and status of each line."""
+    lines = read_statement(FILES / name, {}, encoding=None).lines
+    told = [f"{one.line} {one.order_id} {one.amount} {one.currency} {one.status}" for one in lines]
+    assert told == ANSWERS[name]["lines"]

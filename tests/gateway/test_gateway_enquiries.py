@@ -1,6 +1,7 @@
 """Status enquiries over httpx: what leaves, what counts as an answer, and why there is none."""
 
 import asyncio
+import gzip
 import ssl
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from tests.gateway.gateway_server import (
 
 Channel = dict[str, Any]
 WORDS = {"approved": OutcomeKind.PAID, "declined": OutcomeKind.REJECTED}
+GZIP = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+BOMB = gzip.compress(bytes(10_000_000))
 UNNAMED = b'{"status": "declined"}'
 
 
@@ -91,6 +94,18 @@ def test_a_redirect_is_handed_over_and_never_followed(http_status: int) -> None:
     play(scenario())
 
 
+def test_a_reply_is_unpacked_though_nobody_asked_for_gzip(channel: Channel) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        body = gzip.compress(BODY)
+        await peer.send(GZIP % len(body) + body)
+        await peer.until_closed()
+
+    result = play(ask_once(script, **channel))
+    assert isinstance(result, RawReply)
+    assert result.body == BODY
+
+
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
@@ -101,11 +116,12 @@ def test_a_redirect_is_handed_over_and_never_followed(http_status: int) -> None:
             FaultKind.PROTOCOL_ERROR,
         ),
         (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b", FaultKind.REPLY_ENCODED),
+        (GZIP % len(BOMB) + BOMB, FaultKind.REPLY_TOO_LARGE),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n", FaultKind.REPLY_TOO_LARGE),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 10_000_000, FaultKind.REPLY_TOO_LARGE),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 1_000_000, FaultKind.PROTOCOL_ERROR),
     ],
-    ids=["garbage", "lengths", "length and chunks", "gzip", "length", "10 MB", "head"],
+    ids=["garbage", "lengths", "length and chunks", "gzip", "gzip bomb", "length", "10 MB", "head"],
 )
 def test_what_is_no_single_plain_reply_is_no_answer(channel: Channel, reply: bytes, kind: FaultKind) -> None:
     async def script(peer: Peer) -> None:

@@ -1,5 +1,7 @@
 """HTTP/1.1 as bytes: one table of replies, fed whole, byte by byte, and with more behind them."""
 
+import gzip
+import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
@@ -24,6 +26,15 @@ OK = b"HTTP/1.1 200 OK\r\n"
 LENGTH_2 = b"Content-Length: 2\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
+
+def packed(coding: bytes, body: bytes) -> bytes:
+    return OK + b"Content-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (coding, len(body)) + body
+
+
+BOMB = gzip.compress(bytes(10_000_000))
+GZIPPED = gzip.compress(b"{}")
+RAW_DEFLATE = zlib.compress(b'{"a": 1}', wbits=-15)
+
 WHOLE = {
     "length": (OK + LENGTH_2 + b"\r\n{}", 200, b"{}"),
     "no reason": (b"HTTP/1.1 200\r\n" + LENGTH_2 + b"\r\n{}", 200, b"{}"),
@@ -43,6 +54,16 @@ WHOLE = {
     "upgrade offered": (OK + b"Upgrade: h2c\r\nConnection: upgrade\r\n" + LENGTH_2 + b"\r\n{}", 200, b"{}"),
     "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b""),
     "empty header": (OK + b"X-Empty:\r\n" + LENGTH_2 + b"\r\n{}", 200, b"{}"),
+    "gzip that nobody asked for": (packed(b"gzip", GZIPPED), 200, b"{}"),
+    "x-gzip beside identity": (packed(b"identity, X-GZIP", GZIPPED), 200, b"{}"),
+    "deflate": (packed(b"deflate", zlib.compress(b"{}")), 200, b"{}"),
+    "deflate without a frame": (packed(b"deflate", RAW_DEFLATE), 200, b'{"a": 1}'),
+    "gzip in chunks": (
+        OK + b"Content-Encoding: gzip\r\n" + CHUNKED + b"\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(GZIPPED), GZIPPED),
+        200,
+        b"{}",
+    ),
+    "largest body unpacked": (packed(b"gzip", gzip.compress(b"x" * 65536)), 200, b"x" * 65536),
     "largest body": (OK + b"Content-Length: 65536\r\n\r\n" + b"x" * 65536, 200, b"x" * 65536),
 }
 """Replies that are complete by their own framing: bytes, HTTP status, body."""
@@ -64,6 +85,14 @@ BROKEN = {
         b"HTTP/1.0 200 OK\r\n" + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n",
         FaultKind.PROTOCOL_ERROR,
     ),
+    "gzip twice": (packed(b"gzip, gzip", gzip.compress(GZIPPED)), FaultKind.REPLY_ENCODED),
+    "gzip cut": (packed(b"gzip", GZIPPED[:-1]), FaultKind.REPLY_ENCODED),
+    "gzip with another sum": (packed(b"gzip", GZIPPED[:-8] + bytes(8)), FaultKind.REPLY_ENCODED),
+    "gzip and more": (packed(b"gzip", GZIPPED + b"{}"), FaultKind.REPLY_ENCODED),
+    "gzip of nothing sent": (packed(b"gzip", b""), FaultKind.REPLY_ENCODED),
+    "gzip too large": (packed(b"gzip", gzip.compress(b"x" * 65537)), FaultKind.REPLY_TOO_LARGE),
+    "gzip bomb": (packed(b"gzip", BOMB), FaultKind.REPLY_TOO_LARGE),
+    "deflate bomb": (packed(b"deflate", zlib.compress(bytes(10_000_000))), FaultKind.REPLY_TOO_LARGE),
     "gzip": (OK + b"Content-Encoding: gzip\r\n" + LENGTH_2 + b"\r\n{}", FaultKind.REPLY_ENCODED),
     "identity, then br": (OK + b"Content-Encoding: identity, BR\r\n" + LENGTH_2 + b"\r\n{}", FaultKind.REPLY_ENCODED),
     "gzip by transfer": (OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", FaultKind.REPLY_ENCODED),

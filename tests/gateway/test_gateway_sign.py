@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import os
+import shlex
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 from hypothesis import given
 from hypothesis import strategies as st
 from oauthlib.oauth1.rfc5849.utils import escape
@@ -222,7 +224,7 @@ def test_what_is_no_private_key_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPr
     whole = pem(rsa_key)
     for content, sentence in [
         (b"", "is not PEM"),
-        (der, "is not PEM"),
+        (der, "is a key in DER, not PEM"),
         (b"secret words", "is not PEM"),
         (public, "does not contain a readable private key"),
         (whole[: len(whole) // 2], "does not contain a readable private key"),
@@ -235,6 +237,37 @@ def test_what_is_no_private_key_is_refused(key_file: KeyFile, rsa_key: rsa.RSAPr
         with pytest.raises(ConfigurationError, match=sentence) as caught:
             load_private_key(key_file(content))
         assert "secret words" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "command"),
+    [
+        ("PKCS#12", "openssl pkcs12 -in {file} -nocerts -out {new}"),
+        ("OpenSSH", "ssh-keygen -p -m PEM -f {file}"),
+        ("DER", "openssl pkey -inform DER -in {file} -out {new}"),
+        ("DER, PKCS#1", "openssl pkey -inform DER -in {file} -out {new}"),
+        ("DER, encrypted", "openssl pkey -inform DER -in {file} -out {new}"),
+    ],
+)
+def test_a_key_in_another_format_is_named_with_the_command_that_converts_it(
+    form: str, command: str, key_file: KeyFile, rsa_key: rsa.RSAPrivateKey
+) -> None:
+    protection = BestAvailableEncryption(b"open sesame")
+    path = key_file(
+        {
+            "PKCS#12": lambda: serialize_key_and_certificates(b"me", rsa_key, None, None, protection),
+            "OpenSSH": lambda: pem(rsa_key, PrivateFormat.OpenSSH),
+            "DER": lambda: rsa_key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
+            "DER, PKCS#1": lambda: rsa_key.private_bytes(
+                Encoding.DER, PrivateFormat.TraditionalOpenSSL, NoEncryption()
+            ),
+            "DER, encrypted": lambda: rsa_key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, protection),
+        }[form]()
+    )
+    with pytest.raises(ConfigurationError, match=form.partition(",")[0]) as caught:
+        load_private_key(path, b"open sesame")
+    names = {"file": shlex.quote(str(path)), "new": shlex.quote(f"{path}.pem")}
+    assert command.format(**names) in (caught.value.hint or "")
 
 
 def test_a_key_shows_its_public_half_only(key: PrivateKey) -> None:

@@ -573,7 +573,9 @@ def test_an_order_of_another_batch_that_would_be_sent_again_is_held() -> None:
 
 def test_an_order_that_the_journal_does_not_have_is_a_difference_and_a_later_attempt_of_a_row_is_held() -> None:
     journal = sent(OutcomeKind.UNKNOWN)
-    assert told(journal, line("NOBODY")) == "The journal has no order NOBODY: it was not sent from here."
+    assert told(journal, line("NOBODY")) == (
+        "The journal has no order NOBODY: was it sent from elsewhere, or was its id changed?"
+    )
     assert match(journal, line("NOBODY")).contrary == []
     later = match(journal, line("ORD-2-r2"))
     assert [one.sentence for one in later.differences] == [
@@ -581,6 +583,40 @@ def test_an_order_that_the_journal_does_not_have_is_a_difference_and_a_later_att
     ]
     assert [one.order_id for one in later.contrary] == ["ORD-2-r2"]
     assert match(sent(OutcomeKind.PAID), line("ORD-2-r2")).contrary == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "question"),
+    [
+        ("0001", "1", "has a spreadsheet dropped the zeros?"),
+        ("PAY-007", "PAY-7", "has a spreadsheet dropped the zeros?"),
+        ("1001", "1001.0", "has a program changed the id?"),
+        ("PAY-1", "pay/1", "has a program changed the id?"),
+        ("12000", "12,000", "has a program changed the id?"),
+    ],
+)
+def test_an_order_whose_id_a_program_changed_is_named_and_nothing_is_settled(
+    ours: str, theirs: str, question: str
+) -> None:
+    journal = memory()
+    open_sheet(journal, new=[new_instruction(2, ours, amount="1100.00"), new_instruction(3, "OTHER")])
+    send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    found = match(journal, line(theirs, amount="1100.00"))
+    assert [one.sentence for one in found.differences] == [
+        f"The journal has no order {theirs}. The nearest is {ours}, KES 1,100.00: {question}"
+    ]
+    assert (found.settlements, found.contrary, len(found.silent)) == ([], [], 2)
+
+
+def test_of_two_orders_that_an_id_may_mean_the_one_with_its_amount_is_named() -> None:
+    journal = memory()
+    amounts = {"P-07": "5.00", "P-007": "7.00", "P-0007": "9.00"}
+    open_sheet(
+        journal,
+        new=[new_instruction(row, order_id, amount=amounts[order_id]) for row, order_id in enumerate(amounts, 2)],
+    )
+    send(journal, 1, OutcomeKind.UNKNOWN, at(1))
+    assert "The nearest is P-007, KES 7.00:" in told(journal, line("P-7", amount="7.00"))
 
 
 @pytest.mark.parametrize(("amount", "is_open"), [("1500.50", True), ("77.00", False)])

@@ -1,4 +1,4 @@
-"""A large sheet is opened part by part: the same batch as in one piece, from the very file that was validated."""
+"""A large sheet is opened part by part: the same batch as in one piece."""
 
 import json
 import shutil
@@ -26,10 +26,10 @@ from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import NewBatch, NewInstruction
 from paygw_batch.report.reconcile import reconciled, reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
-from paygw_batch.sheet.check.validate import validate, validate_opened
+from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.instructions import INSTRUCTION_COLUMNS, InstructionColumns, from_pages, to_pages
 from paygw_batch.sheet.model import Validated
-from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet, read_sheet
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from paygw_batch.sheet.write.table import write_frame, write_pieces
 from tests.engine.scripted_world import NOW
 from tests.journal.journal_rows import new_instruction, open_at
@@ -43,8 +43,8 @@ MINOR_UNITS = {"KES": 2}
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block of a sheet is a few rows, a page some more; every batch is long enough to be sorted."""
-    monkeypatch.setattr("paygw_batch.sheet.read.text_stream.BLOCK_BYTES", 600)
+    """A piece of a sheet is a few rows, a page some more; every batch is long enough to be sorted."""
+    monkeypatch.setattr("paygw_batch.sheet.pieces.ROWS_AT_ONCE", 9)
     monkeypatch.setattr("paygw_batch.sheet.instructions.ROWS_A_PAGE", 25)
     monkeypatch.setattr("paygw_batch.sheet.instructions._ROWS_AT_ONCE", 7)
     monkeypatch.setattr("paygw_batch.journal.sqlite.rows._FEWEST_SORTED", 1)
@@ -68,8 +68,17 @@ def ids(count: int) -> list[str]:
 
 
 def streamed(path: Path) -> Validated:
-    found = validate_opened(open_sheet(path, OPTIONS), RULES)
+    found = validate(read_sheet(path, OPTIONS), RULES)
     assert sum(1 for _ in found.parts()) > 2
+    return found
+
+
+def in_one(path: Path) -> Validated:
+    """Check a sheet in one piece: whatever is made of it later is of that piece."""
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr("paygw_batch.sheet.pieces.ROWS_AT_ONCE", 1_000)
+        found = validate(read_sheet(path, OPTIONS), RULES)
+    assert found.streamed is None
     return found
 
 
@@ -107,7 +116,7 @@ def test_a_sheet_in_parts_opens_the_batch_that_it_opens_as_a_whole(
     path = write(tmp_path / "p.csv", [*order([f"{names[n % len(names)]}-{one}" for n, one in enumerate(ids(120))])])
     in_parts, whole = in_memory_journal(), in_memory_journal()
     opened(planned(streamed(path), in_parts), in_parts)
-    opened(planned(validate(read_sheet(path, OPTIONS), RULES), whole), whole)
+    opened(planned(in_one(path), whole), whole)
     assert kept(in_parts) == kept(whole)
     assert len(list(in_parts.pages(1))) == 5
     assert in_parts.verify()["order_ids"] == 120
@@ -127,7 +136,7 @@ def test_known_changed_and_repeated_rows_are_found_in_every_part(tmp_path: Path,
     for journal in journals:
         opened(planned(streamed(path), journal), journal)
     plans.append(planned(streamed(tmp_path / "q.csv"), journals[0], amend=amend))
-    plans.append(planned(validate(read_sheet(tmp_path / "q.csv", OPTIONS), RULES), journals[1], amend=amend))
+    plans.append(planned(in_one(tmp_path / "q.csv"), journals[1], amend=amend))
     first, second = plans
     assert (first.known, first.amendments) == (second.known, second.amendments)
     assert (len(first.known), len(first.amendments)) == (15, 25 if amend else 0)
@@ -139,28 +148,6 @@ def test_known_changed_and_repeated_rows_are_found_in_every_part(tmp_path: Path,
         opened(plan, journal)
     assert kept(journals[0]) == kept(journals[1])
     assert journals[0].verify()["batches"] == 2
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("change", ["bytes", "length", "another file", "gone"])
-def test_a_sheet_that_was_changed_since_it_was_validated_opens_nothing(tmp_path: Path, change: str) -> None:
-    path = write(tmp_path / "p.csv", ids(120))
-    journal = in_memory_journal()
-    plan = planned(streamed(path), journal)
-    match change:
-        case "bytes":
-            path.write_text(path.read_text().replace("100,KES", "900,KES", 1))
-        case "length":
-            path.write_text(path.read_text() + "KE,more,100,KES,A,254712000999,+254712000999,\n")
-        case "another file":
-            (tmp_path / "other").write_bytes(path.read_bytes())
-            (tmp_path / "other").replace(path)
-        case _:
-            path.unlink()
-    with pytest.raises(SheetError, match=r"p\.csv was changed since it was read\."):
-        opened(plan, journal)
-    assert (journal.batches(), journal.head().seq) == ([], 0)
-    check_tables(journal._connection, journal.path)
 
 
 @pytest.mark.usefixtures("small")

@@ -232,11 +232,12 @@ def test_the_witness_is_never_beside_the_journal(file: Path) -> None:
     assert settings.witness_directory() != settings.journal_path().parent
 
 
-def test_the_passphrase_comes_from_the_variable_or_the_file(file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [b"from file\n", b"\xef\xbb\xbffrom file\r\n", b"\xef\xbb\xbffrom file", b"from file"])
+def test_the_passphrase_comes_from_the_variable_or_the_file(file: Path, tmp_path: Path, text: bytes) -> None:
     settings = load_settings(file, environ={})
     assert passphrase(settings, {"PAYGW_KEY_PASSPHRASE": "from variable"}) == b"from variable"
     assert passphrase(settings, {}) is None
-    (tmp_path / "secret").write_text("from file\n")
+    (tmp_path / "secret").write_bytes(text)
     (tmp_path / "secret").chmod(0o600)
     by_file = load_settings(None, environ={"PAYGW_PRIVATE_KEY_PASSPHRASE_FILE": str(tmp_path / "secret")})
     assert passphrase(by_file, {}) == b"from file"

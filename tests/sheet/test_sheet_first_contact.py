@@ -6,14 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import openpyxl
+import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
-from paygw_batch.sheet.check.validate import validate, validate_opened
+from paygw_batch.sheet.check.damage import MAYBE_DAMAGED, repaired
+from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
-from paygw_batch.sheet.read import text_stream
-from paygw_batch.sheet.read.sheet_file import ReadOptions, open_sheet
+from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from paygw_batch.statement.read import read_statement
 from tests.sheet.sheet_values import MakeSheet, lines
 
@@ -62,7 +65,7 @@ def test_the_rows_own_currency_and_groups_are_no_damage(checked: Check, amount: 
         ("1.000", "1.000 can be read in two ways: write 1000 or 1."),
         ("2.500", "2.500 can be read in two ways: write 2500 or 2.5."),
         ("1.005", "1.005: KES has 2 decimals."),
-        ("1.5000", "1.5000: KES has 2 decimals, write 1.5."),
+        ("1.5000", "1.5000: KES has 2 decimals, write 1.50."),
     ],
 )
 def test_a_point_before_three_digits_is_read_by_a_person(checked: Check, amount: str, said: str) -> None:
@@ -111,16 +114,6 @@ def test_mixed_or_unknown_digits_are_never_guessed(checked: Check, amount: str) 
     assert checked(row(amount)).defects["code"].to_list() == ["amount.format"]
 
 
-def test_a_large_sheet_reads_other_digits_as_a_small_one_does(
-    sheet: MakeSheet, rules: Rules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = validate(sheet(lines(*(row(order=f"A-{n}") for n in range(50)), row(ARABIC_1500, order="A-50"))), rules)
-    monkeypatch.setattr(text_stream, "BLOCK_BYTES", 512)
-    large = validate_opened(open_sheet(tmp_path / "pay.csv", ReadOptions()), rules)
-    assert large.batch == small.batch
-    assert large.warnings.equals(small.warnings)
-
-
 @pytest.mark.parametrize("name", ["pay.xls", "pay.ods", "pay.numbers"])
 def test_a_file_of_another_program_is_told_what_to_be_saved_as(sheet: MakeSheet, name: str) -> None:
     with pytest.raises(SheetError) as refused:
@@ -130,7 +123,7 @@ def test_a_file_of_another_program_is_told_what_to_be_saved_as(sheet: MakeSheet,
 
 def test_a_folder_is_said_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(SheetError, match="is a folder"):
-        open_sheet(tmp_path, ReadOptions())
+        read_sheet(tmp_path, ReadOptions())
 
 
 STATED: list[list[str | float]] = [
@@ -253,3 +246,20 @@ def test_names_in_two_forms_are_one_name(sheet: MakeSheet, rules: Rules) -> None
 )
 def test_a_character_that_a_program_lost_is_a_defect(checked: Check, line: str, code: str) -> None:
     assert checked(line).defects["code"].to_list() == [code]
+
+
+DAMAGED = st.lists(
+    st.sampled_from(
+        [
+            *("&#39;", "&lt;", "%C3", "\\", "\\u00ef", "_x000D_", "nan", "null", "<b", "<", ">", " ", "a", "Z"),
+            *("\u00c3", "\u00af", "\u00e9", "\u00e2\u20ac\u2122", "\u221a", "\u251c", "\u00a9", "\u00c9", "\u2019"),
+        ]
+    )
+).map("".join)
+
+
+@given(st.one_of(st.text(st.characters(codec="utf-8"), max_size=30), DAMAGED))
+def test_damage_that_is_repaired_is_found_and_repaired_whole(name: str) -> None:
+    found = repaired(name)
+    assert found == name or pl.Series([name]).str.contains(MAYBE_DAMAGED).item()
+    assert repaired(found) == found

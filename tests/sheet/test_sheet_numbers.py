@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paygw_batch.countries.kinds import Cleaning
-from paygw_batch.countries.rules import FieldKind, MobileNumbers, Rules
+from paygw_batch.countries.load import load_rules
+from paygw_batch.countries.rules import FieldKind, MobileNumbers, OperatorTerms, Rules
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.clean import PhoneColumn, bare, bare_number, cleaned, is_clean
 from tests.long_part import share_of
@@ -119,10 +120,10 @@ def test_a_bank_account_is_taken_as_it_is_where_the_operator_allows_it(rules: Ru
     row = {**KENYAN, "country": "NG", "phone": "+2348021234567"}
     validated = validate(of_rows({**row, "account_number": " 0021234567 "}), rules)
     assert validated.instructions["payee"].to_list() == ["0021234567"]
-    # Could be a mobile number without its zero: the operator's pattern comes first, and nothing is added.
+    # Could be a mobile number without its zero: the operator's pattern comes first, and a warning says so.
     either = validate(of_rows({**row, "account_number": "8021234567"}), rules)
     assert either.instructions["payee"].to_list() == ["8021234567"]
-    assert not either.warnings.height
+    assert codes(either.warnings) == [(0, "account_number.two_meanings")]
     wallet = validate(of_rows({**row, "account_number": "08021234567"}), rules)
     assert wallet.instructions["payee"].to_list() == ["2348021234567"]
     # Kenya pays to wallets alone.
@@ -189,3 +190,110 @@ def test_numbers_of_a_sheet_are_freed_of_separators_however_they_are_told_to_be_
     if is_clean(pl.Series([text]), Cleaning.NUMBER).item():
         assert re.fullmatch(r"\+?[0-9]+", text)
         assert frame["phone"].item() == frame[bare("phone")].item() == text
+
+
+FORMER_NUMBERS = [
+    ("BN", "22997123456", "0197123456"),
+    ("BN", "+229 97 12 34 56", "0197123456"),
+    ("BN", "0022961123456", "0161123456"),
+    ("BN", "61123456", "0161123456"),
+    ("CI", "22507123456", "0707123456"),
+    ("CI", "48123456", "0748123456"),
+    ("CI", "+225 09 12 34 56", "0709123456"),
+    ("CI", "22505123456", "0505123456"),
+    ("CI", "84123456", "0584123456"),
+    ("CI", "+22556123456", "0556123456"),
+    ("CI", "22501123456", "0101123456"),
+    ("CI", "70123456", "0170123456"),
+    ("CI", "42123456", "0142123456"),
+    ("CI", "03123456", "0103123456"),
+]
+
+
+@pytest.mark.parametrize(("country", "written", "national"), FORMER_NUMBERS)
+def test_a_number_from_before_the_last_change_is_a_defect_that_proposes_the_new_one(
+    rules: Rules, country: str, written: str, national: str
+) -> None:
+    row = {**KENYAN, "country": country, "amount": "1500", "currency": "XOF"}
+    row |= {"account_number": written, "phone": written}
+    code = rules[country].numbers.dialling_code
+    found = validate(of_rows(row), rules).defects
+    assert found.select("code", "correction").rows() == [
+        ("account_number.renumbered", f"{code}{national}"),
+        ("phone.renumbered", f"+{code}{national}"),
+    ]
+    assert found["message"][0].endswith(f"changed its numbers. Write {code}{national}.")
+    mended = dict(zip(found["column"], found["correction"], strict=True))
+    assert codes(validate(of_rows({**row, **mended}), rules).defects) == []
+
+
+@pytest.mark.parametrize(
+    ("country", "written"),
+    [("BN", "22921123456"), ("BN", "2299712345"), ("CI", "22520123456"), ("CI", "31123456"), ("CI", "2250712345")],
+)
+def test_no_number_is_proposed_for_a_line_or_a_number_that_was_cut(rules: Rules, country: str, written: str) -> None:
+    row = {**KENYAN, "country": country, "amount": "1500", "currency": "XOF", "phone": written}
+    defects = validate(of_rows({**row, "account_number": written}), rules).defects
+    assert set(defects["code"]) == {"account_number.format", "phone.format"}
+
+
+@pytest.mark.parametrize(("country", "written", "national"), FORMER_NUMBERS)
+def test_a_gateway_that_takes_the_former_numbers_gets_them_and_no_new_one(
+    country: str, written: str, national: str
+) -> None:
+    rules = load_rules("payout", {country: OperatorTerms(form="account", purpose="X", former_numbers=True)})
+    code = rules[country].numbers.dialling_code
+    former = re.sub("[^0-9]", "", written)[-8:]
+    row = {**KENYAN, "country": country, "amount": "1500", "currency": "XOF"}
+    sent = validate(of_rows({**row, "account_number": written, "phone": written}), rules)
+    assert sent.rows.select("account_number", "phone").rows() == [(f"{code}{former}", f"+{code}{former}")]
+    new = {"account_number": f"{code}{national}", "phone": f"+{code}{national}"}
+    assert validate(of_rows({**row, **new}), rules).defects.select("code", "correction").rows() == [
+        ("account_number.renumbered", f"{code}{former}"),
+        ("phone.renumbered", f"+{code}{former}"),
+    ]
+
+
+@pytest.mark.parametrize("country", ["BN", "CI"])
+@given(data=st.data())
+def test_every_number_that_is_proposed_is_right_in_the_plan_in_use(country: str, data: st.DataObject) -> None:
+    for is_former in (False, True):
+        terms = OperatorTerms(form="account", purpose="X", former_numbers=is_former)
+        numbers = load_rules("payout", {country: terms})[country].numbers
+        assert numbers.renumbering is not None
+        pattern, front = data.draw(st.sampled_from(numbers.renumbering.ways))
+        found = re.fullmatch(pattern, data.draw(st.from_regex(pattern, fullmatch=True)))
+        assert found is not None
+        assert re.fullmatch(numbers.pattern, front + found[1])
+        assert re.fullmatch(numbers.pattern, numbers.example)
+
+
+def test_a_range_that_was_allotted_later_is_taken_by_the_operators_terms(rules: Rules) -> None:
+    row = {**KENYAN, "phone": "0164712345", "account_number": "254164712345"}
+    assert set(validate(of_rows(row), rules).defects["code"]) == {"phone.format", "account_number.format"}
+    terms = {"KE": OperatorTerms(purpose="X", also_numbers=("164", "16"))}
+    validated = validate(of_rows(row), load_rules("payout", terms))
+    assert validated.rows.select("phone", "account_number").rows() == [("+254164712345", "254164712345")]
+    longer = validate(of_rows({**row, "phone": "01647123456"}), load_rules("payout", terms))
+    assert codes(longer.defects) == [(2, "phone.format")]
+
+
+@pytest.mark.parametrize(
+    ("country", "decimals", "amount", "sentence"),
+    [
+        ("KE", 0, "1500", ""),
+        ("KE", 0, "1500.00", "1500.00: the gateway takes whole amounts in KES only, write 1500."),
+        ("KE", 0, "1500.50", "1500.50: the gateway takes whole amounts in KES only, write 1501 if it may be rounded."),
+        ("KE", 1, "1500.5", ""),
+        ("KE", 1, "1500.50", "1500.50: the gateway takes fewer decimals than KES has, write 1500.5."),
+        ("UG", 0, "1500.00", "1500.00: UGX has no decimals, write 1500."),
+    ],
+)
+def test_an_operator_may_take_fewer_decimals_than_the_currency_has(
+    country: str, decimals: int, amount: str, sentence: str
+) -> None:
+    rules = load_rules("payout", {country: OperatorTerms(purpose="X", decimals=decimals)})
+    number = "254712345678" if country == "KE" else "256712345678"
+    row = {**KENYAN, "country": country, "currency": "", "amount": amount}
+    defects = validate(of_rows({**row, "phone": f"+{number}", "account_number": number}), rules).defects
+    assert defects["message"].to_list() == ([sentence] if sentence else [])

@@ -81,8 +81,8 @@ def test_every_column_is_read_as_it_is_written(tmp_path: Path) -> None:
 
 
 def test_an_answer_is_ours_and_a_text_that_is_no_amount_is_kept_as_text(tmp_path: Path) -> None:
-    (line,) = reading(file(tmp_path, "client_orderid;amount;currency;answer\nA-1;1,500.50;KES;paid\n")).lines
-    assert (line.status, line.answer, line.amount, line.amount_text) == (None, "paid", None, "1,500.50")
+    (line,) = reading(file(tmp_path, "client_orderid;amount;currency;answer\nA-1;1,500;KES;paid\n")).lines
+    assert (line.status, line.answer, line.amount, line.amount_text) == (None, "paid", None, "1,500")
     again = statement_of_json(statement_as_json(Statement("Zo\u00eb.csv", "0", [line])))
     assert (again.name, again.lines) == ("Zo\u00eb.csv", [line])
 
@@ -93,6 +93,47 @@ def test_the_delimiter_is_that_of_the_header(tmp_path: Path, delimiter: str) -> 
     row = delimiter.join(["A-1", "1.2345", "KES", '"a,b;c"'])
     (line,) = reading(file(tmp_path, f"{text}\n{row}\n")).lines
     assert (line.order_id, line.amount, line.status) == ("A-1", Decimal("1.2345"), "a,b;c")
+
+
+@pytest.mark.parametrize("above", ["sep=;\n", "Statement; November 2026\n\n", "amount in KES\nPage 1, of 1\n\n\n"])
+def test_titles_above_the_header_of_a_text_are_no_lines(tmp_path: Path, above: str) -> None:
+    text = f"{above}order_id;amount;currency;status\nA-1;7;KES;ok\n"
+    (line,) = reading(file(tmp_path, text)).lines
+    rows_above = 0 if above.startswith("sep=") else above.count("\n")
+    assert (line.line, line.order_id, line.amount, line.status) == (rows_above + 2, "A-1", Decimal(7), "ok")
+
+
+def test_the_header_of_a_text_is_among_its_first_rows(tmp_path: Path) -> None:
+    text = "order_id,amount,currency,status\nA-1,7,KES,ok\n"
+    assert len(reading(file(tmp_path, "x\n" * (HEADER_ROWS - 1) + text)).lines) == 1
+    assert refused(file(tmp_path, "x\n" * HEADER_ROWS + text))[0] == "day.csv has no column order_id, amount, currency."
+
+
+@pytest.mark.parametrize(
+    ("column", "written", "read_as"),
+    [
+        ("order_id", '="0001"', "0001"),
+        ("order_id", '"=""0001"""', "0001"),
+        ("order_id", '="MAR-1"', "MAR-1"),
+        ("order_id", "\u200b0001\u00a0", "0001"),
+        ("amount", '="1100.00"', Decimal(1100)),
+        ("amount", "'1100", Decimal(1100)),
+        ("amount", "1\u202f100", Decimal(1100)),
+        ("amount", "KES 1,100.00", Decimal(1100)),
+        ("amount", "1100,50", Decimal("1100.50")),
+        ("amount", "\u0661\u0661\u0660\u0660", Decimal(1100)),
+        ("amount", "1,100", None),
+        ("amount", "1.1E3", None),
+        ("currency", " kes ", "KES"),
+        ("status", '="00"', "00"),
+        ("time", '="2026-11-21"', "2026-11-21"),
+    ],
+)
+def test_a_value_is_cleaned_like_that_of_a_sheet(tmp_path: Path, column: str, written: str, read_as: object) -> None:
+    values = {"order_id": "A-1", "amount": "7", "currency": "KES", "status": "ok", "time": ""} | {column: written}
+    text = f"\ufeff{';'.join(values)}\r\n{';'.join(values.values())}\r\n"
+    (line,) = reading(file(tmp_path, text)).lines
+    assert getattr(line, column) == read_as
 
 
 @pytest.mark.parametrize(
@@ -117,6 +158,8 @@ def test_the_gateways_own_headings_are_those_of_the_configuration(tmp_path: Path
     ("text", "sentence", "hint"),
     [
         ("", "day.csv is empty.", MEND),
+        ("\ufeff", "day.csv is empty.", MEND),
+        ("sep=;\n", "day.csv is empty.", MEND),
         ("order_id,amount,currency,status\n\n", "day.csv has a header and no line below it.", MEND),
         ("order_id,amount,status\nA,1,ok\n", "day.csv has no column currency.", COLUMNS_HINT),
         (

@@ -346,6 +346,31 @@ def test_an_amount_that_is_not_plain_is_a_defect_that_says_what_to_write(
     assert advice in validated.defects["message"][0]
 
 
+@pytest.mark.parametrize(
+    ("country", "amount", "proposal"),
+    [
+        ("KE", "45833.3333", "45833.33"),
+        ("KE", "45833.335", "45833.34"),
+        ("KE", "1500.5000", "1500.50"),
+        ("KE", "0.004", None),
+        ("KE", "45.833", None),  # a person may mean 45,833
+        ("UG", "45833.5", "45834"),
+        ("UG", "45833.49999", "45833"),
+        ("UG", "1500.00", "1500"),
+        ("UG", "1.500", None),
+        ("UG", "0.4", None),
+    ],
+)
+def test_too_many_decimals_propose_the_amount_rounded_half_up(
+    sheet: MakeSheet, rules: Rules, country: str, amount: str, proposal: str | None
+) -> None:
+    row = GOOD.replace("1500.50", amount)
+    row = row if country == "KE" else row.replace("KE,", "UG,").replace("KES", "UGX").replace("2547", "2567")
+    validated = validate(sheet(lines(row)), rules)
+    found = validated.defects.filter(pl.col("code") == "amount.decimals").select("value", "correction").rows()
+    assert (found, validated.payable) == ([(amount, proposal)], 0)
+
+
 @pytest.mark.parametrize("amount", ["10", "1500.5", "1500.50", "250000", " 1500 ", "\u200b1500"])
 def test_an_amount_reaches_the_wire_with_the_digits_of_the_sheet(sheet: MakeSheet, rules: Rules, amount: str) -> None:
     validated = validate(sheet(lines(GOOD.replace("1500.50", amount))), rules)

@@ -52,7 +52,7 @@ def test_the_names_of_the_receiver_form_are_looked_at_too(rules: Rules) -> None:
 def test_one_account_under_two_names_is_a_warning_for_each_row(rules: Rules) -> None:
     rows = [
         kenyan("A", amount="10"),
-        kenyan("B", amount="20", account_number=OTHER),
+        kenyan("B", amount="20", account_number=OTHER, phone=OTHER),
         kenyan("C", amount="30", account_name="John Otieno", account_number="0712345678"),
     ]
     warnings = validate(of_rows(*rows), rules).warnings
@@ -67,7 +67,7 @@ def test_the_same_name_written_otherwise_is_no_other_name(rules: Rules, other: s
 
 
 def test_one_name_with_two_accounts_is_normal(rules: Rules) -> None:
-    assert not validate(of_rows(kenyan("A"), kenyan("B", account_number=OTHER)), rules).warnings.height
+    assert not validate(of_rows(kenyan("A"), kenyan("B", account_number=OTHER, phone=OTHER)), rules).warnings.height
 
 
 def test_the_receivers_phone_is_an_account_like_any_other(rules: Rules) -> None:
@@ -101,7 +101,7 @@ def test_a_number_of_another_operator_than_the_purposes_is_a_warning(number: str
 
 
 def test_the_sentence_names_both_operators() -> None:
-    sheet = of_rows(kenyan("A", account_number="254733123456"))
+    sheet = of_rows(kenyan("A", account_number="254733123456", phone="254733123456"))
     (message,) = validate(sheet, operator_rules("KE", "Safaricom")).warnings["message"]
     assert "like a number of Airtel, but this row pays through Safaricom" in message
 
@@ -117,11 +117,69 @@ def test_a_form_without_an_account_is_judged_by_its_phone() -> None:
 def test_a_bank_account_has_no_operator() -> None:
     terms = OperatorTerms(purpose="W", operator="MTN", bank_account_pattern="[0-9]{10}")
     row = kenyan("A", country="NG", account_number="8021234567", phone="+2348031234567")
-    assert not validate(of_rows(row), load_rules("payout", {"NG": terms})).warnings.height
+    warnings = validate(of_rows(row), load_rules("payout", {"NG": terms})).warnings
+    assert codes(warnings) == [(0, "account_number.two_meanings")]
+
+
+def nigerian(order_id: str, account: str, phone: str = "+2348031234567") -> dict[str, str | None]:
+    return kenyan(order_id, country="NG", account_number=account, phone=phone, account_name=order_id)
+
+
+@pytest.mark.parametrize(
+    ("account", "phone", "is_warned"),
+    [
+        ("8031234567", "+2348031234567", True),  # the row's own phone, without its zero
+        ("8021234567", "08031234567", True),
+        ("803 123 4567", "+2348031234567", True),  # paid to the phone, and an account when its blanks are left out
+        ("0123456789", "+2348031234567", False),  # no phone has this number
+        ("08031234567", "+2348031234567", False),  # no account has eleven digits
+        ("2348031234567", "8031234567", False),
+        ("08021234567", "+2348031234567", True),  # the wallet of another phone
+    ],
+)
+def test_an_account_that_can_be_read_as_another_payee_is_a_warning(
+    rules: Rules, account: str, phone: str, is_warned: bool
+) -> None:
+    warnings = validate(of_rows(nigerian("A", account, phone)), rules).warnings
+    told = warnings.filter(pl.col("code") == "account_number.two_meanings")
+    assert told.select("row", "column", "value").rows() == ([(0, "account_number", account)] if is_warned else [])
+
+
+@pytest.mark.parametrize(("account", "is_warned"), [("254712000000", True), ("0712 345 678", False)])
+def test_a_wallet_that_is_not_the_phone_of_its_row_is_a_warning(rules: Rules, account: str, is_warned: bool) -> None:
+    warnings = validate(of_rows(kenyan("A", account_number=account)), rules).warnings
+    assert codes(warnings) == ([(0, "account_number.two_meanings")] if is_warned else [])
+    assert not validate(of_rows({**kenyan("A", account_number=account), "phone": "bad"}), rules).warnings.height
+
+
+def test_accounts_with_two_meanings_are_told_once_with_all_their_rows(rules: Rules) -> None:
+    rows = [nigerian(f"N{n}", f"80312345{n:02}", f"+23480312345{n:02}") for n in range(10, 30)]
+    rows += [nigerian("X", "0123456789"), nigerian("Y", "8021234567")]
+    rows += [kenyan("K", account_number="254733123456"), kenyan("L"), nigerian("Z", "8031234599", "+2348031234599")]
+    found = validate(of_rows(*rows), rules)
+    assert codes(found.warnings) == [(0, "account_number.two_meanings")]
+    (message,) = found.warnings["message"]
+    assert (
+        "8031234510 is paid as a bank account. The phone of the row is +2348031234510. (21 rows: 2-21, 26)" in message
+    )
+    assert "It could also be the mobile number +2348021234567. (1 row: 23)" in message
+    assert "254733123456 is paid. The phone of the row is another number, +254712345678. (1 row: 24)" in message
+    assert (found.warnings_found.kinds().rows(), found.payable) == ([("account_number.two_meanings", 1, False)], 25)
+
+
+def test_a_phone_that_is_the_account_is_never_a_bank_account() -> None:
+    terms = OperatorTerms(purpose="A", bank_account_pattern="[0-9]{10}", phone_is_account=True)
+    row = {**nigerian("A", ""), "phone": "8031234567"}
+    del row["account_number"]
+    found = validate(of_rows(row), load_rules("payout", {"NG": terms}))
+    assert found.instructions["payee"].to_list() == ["2348031234567"]
+    assert codes(found.warnings) == [(2, "phone.zero_restored")]
 
 
 def test_strict_makes_every_warning_a_defect_with_the_same_code(rules: Rules) -> None:
-    sheet = of_rows(kenyan("A"), kenyan("B", account_name="OK", account_number=OTHER), kenyan("C", phone="712345678"))
+    sheet = of_rows(
+        kenyan("A"), kenyan("B", account_name="OK", account_number=OTHER, phone=OTHER), kenyan("C", phone="712345678")
+    )
     lax = validate(sheet, rules)
     strict = warnings_as_defects(lax)
     assert codes(strict.defects) == codes(lax.warnings)

@@ -60,8 +60,8 @@ def require_version(visit: Visit, found: PayoutFolder) -> None:
 def checked(visit: Visit, found: PayoutFolder, *, to_sign: bool = False) -> Check:
     """Return the result of checking the present sheet, checking it first if necessary.
 
-    An upload is first read in a process with limits. After that, a small sheet is read here. For a large one, only the
-    corrected rows are checked again, and the whole sheet before its plan is shown (`to_sign`). A sheet that exceeds the
+    An upload is first read in a process with limits. After that, a small sheet is read here. A large one is
+    kept as it was read, and read again before its plan is shown (`to_sign`). A sheet that exceeds the
     limits is a result too.
     """
     with made_once(found.number):

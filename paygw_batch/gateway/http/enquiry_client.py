@@ -15,7 +15,7 @@ import httpx
 
 from paygw_batch.errors import InternalError
 from paygw_batch.gateway.address import TransportSettings, gateway_origin, proxy_origin
-from paygw_batch.gateway.http.http1 import MAX_BODY_BYTES, Broken, framing_fault
+from paygw_batch.gateway.http.http1 import MAX_BODY_BYTES, Broken, framing_fault, unpacked
 from paygw_batch.gateway.http.tls import client_context
 from paygw_batch.gateway.message import FaultKind, PreparedRequest, RawReply, TransportFault
 
@@ -93,18 +93,19 @@ class EnquiryClient:
 
 
 async def _read(response: httpx.Response) -> RawReply | TransportFault:
-    """Return the reply as received, up to the maximum length of a body."""
+    """Return the reply, up to the maximum length of a body."""
     headers = tuple((name.lower(), value.strip(" \t")) for name, value in response.headers.multi_items())
     broken = framing_fault(response.http_version.removeprefix("HTTP/"), headers)
-    body = b""
+    packed = b""
     if broken is None:
         async for piece in response.aiter_raw():
-            body += piece
-            if len(body) > MAX_BODY_BYTES:
+            packed += piece
+            if len(packed) > MAX_BODY_BYTES:
                 broken = Broken(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
                 break
-    if broken is not None:
-        return TransportFault(broken.kind, first_byte_left=True, detail=broken.detail)
+    body = broken or unpacked(headers, packed)
+    if isinstance(body, Broken):
+        return TransportFault(body.kind, first_byte_left=True, detail=body.detail)
     # httpx cannot tell whether a reply began before its request had left, nor whether another one came behind it. So it
     # counts only if it names the order, as a reply over a reused connection does.
     return RawReply(response.status_code, headers, body, reused_connection=True)

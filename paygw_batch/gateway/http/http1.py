@@ -7,6 +7,7 @@ Also writes CONNECT for a proxy and reads its answer (RFC 9110 section 9.3.6). I
 never sets the witness.
 """
 
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,11 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_REPLY_BYTES = MAX_BODY_BYTES + 16 * 1024
 """The maximum number of bytes read for one reply, with its head, interim replies and chunk framing."""
 MAX_INTERIM_REPLIES = 8
+_PACKED = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}
+"""Codings of a body that nobody asked for and gateways send all the same, with zlib's windows for each.
+
+Some servers send deflate without the frame that RFC 9110 (section 8.4.1.2) gives it.
+"""
 
 
 def payout_request(request: PreparedRequest, origin: Origin, *, close: bool) -> bytes:
@@ -66,7 +72,8 @@ def framing_fault(version: str, headers: Sequence[tuple[str, str]]) -> Broken | 
     transfer, length = _elements(headers, "transfer-encoding"), _elements(headers, "content-length")
     if version not in {"1.0", "1.1"}:
         return Broken(FaultKind.PROTOCOL_ERROR, f"HTTP/{version}")
-    if any(coding not in {"", "identity"} for coding in _elements(headers, "content-encoding")):
+    codings = _codings(headers)
+    if len(codings) > 1 or any(coding not in _PACKED for coding in codings):
         return Broken(FaultKind.REPLY_ENCODED, "Content-Encoding")
     if transfer and (length or version == "1.0"):
         return Broken(FaultKind.PROTOCOL_ERROR, "Transfer-Encoding beside a length, or in HTTP/1.0")
@@ -75,6 +82,25 @@ def framing_fault(version: str, headers: Sequence[tuple[str, str]]) -> Broken | 
     if length and int(length[0]) > MAX_BODY_BYTES:
         return Broken(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
     return None
+
+
+def _codings(headers: Iterable[tuple[str, str]]) -> list[str]:
+    return [coding for coding in _elements(headers, "content-encoding") if coding not in {"", "identity"}]
+
+
+def unpacked(headers: Iterable[tuple[str, str]], body: bytes) -> bytes | Broken:
+    """Return a whole body as it was before its coding. An unpacked body has the limit of a plain one."""
+    for window in (window for coding in _codings(headers) for window in _PACKED[coding]):
+        stream = zlib.decompressobj(window)
+        try:
+            plain = stream.decompress(body, MAX_BODY_BYTES + 1)  # a bomb never fills more memory than this
+        except zlib.error:
+            continue
+        if len(plain) > MAX_BODY_BYTES:
+            return Broken(FaultKind.REPLY_TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+        if stream.eof and not stream.unused_data:
+            return plain
+    return Broken(FaultKind.REPLY_ENCODED, "Content-Encoding") if _codings(headers) else body
 
 
 def _elements(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
@@ -160,8 +186,11 @@ class ReplyReader:
         if self._broken is None:
             self._broken = Broken(kind, detail)
 
-    def _reply(self) -> RawReply:
-        return RawReply(self._status, tuple(self._headers), b"".join(self._body), reused_connection=self._reused)
+    def _reply(self) -> RawReply | Broken:
+        body = unpacked(self._headers, b"".join(self._body))
+        if isinstance(body, Broken):
+            return body
+        return RawReply(self._status, tuple(self._headers), body, reused_connection=self._reused)
 
     # Called by the parser.
 

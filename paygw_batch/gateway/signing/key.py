@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from paygw_batch.errors import ConfigurationError, InternalError
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 from paygw_batch.trusted_files import Others, read_trusted
 
 MIN_KEY_BITS = 2048
@@ -315,8 +316,35 @@ def load_private_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     return PrivateKey(key, str(path))
 
 
+_OTHER_FORMATS = (
+    (rb"-----BEGIN OPENSSH PRIVATE KEY-----", mark("an OpenSSH key"), "ssh-keygen -p -m PEM -f {file}"),
+    (rb"\A\x30.{1,5}?\x02\x01\x03", mark("a PKCS#12 file"), "openssl pkcs12 -in {file} -nocerts -out {new}"),
+    (
+        rb"\A\x30.{1,5}?(?:\x02\x01\x00|\x30.{1,5}?\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x05)",
+        mark("a key in DER"),
+        "openssl pkey -inform DER -in {file} -out {new}",
+    ),
+)
+"""How other files with a private key begin, what they are called, and the command that makes PEM of one.
+
+By the version in their ASN.1: 3 is a PKCS#12 file (RFC 7292), 0 a bare key; an encrypted key names its PKCS#5 scheme.
+"""
+
+
+def _refuse_other_format(path: Path, content: bytes) -> None:
+    """Raise `ConfigurationError` for a private key in a format that is not read here."""
+    names = {"file": shlex.quote(str(path)), "new": shlex.quote(f"{path}.pem")}
+    for pattern, what, command in _OTHER_FORMATS:
+        if re.search(pattern, content, re.DOTALL):
+            raise ConfigurationError(
+                say("The private key {path} is {what}, not PEM.", path=path, what=say(what)),
+                hint=say("Convert it: `{command}`.", command=command.format(**names)),
+            )
+
+
 def _decrypt(path: Path, pem: bytes, passphrase: bytes | None) -> object:
     """Return the key in `pem`, of any kind. Errors leave out the library's own text, which may quote the file."""
+    _refuse_other_format(path, pem)
     if b"-----BEGIN " not in pem:
         raise ConfigurationError(
             say("The private key {path} is not PEM.", path=path),

@@ -69,6 +69,11 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "The number does not belong to the country of the row.",
             "Correct the number, or the country of the row.",
         ),
+        "*.renumbered": CodeMeaning(
+            "{column} of another numbering plan",
+            "The country changed its numbers, and this one is not of the plan that the gateway takes.",
+            "Write the number that the message names.",
+        ),
         "*.mismatch": CodeMeaning(
             "{column} contradicts the country",
             "The value is not the one that belongs to the country of the row.",
@@ -94,7 +99,7 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.digits": CodeMeaning(
             "too many digits in {column}",
-            "The cell is a number of more than 15 digits, but a spreadsheet keeps only 15: the number is wrong.",
+            "The number has more than 15 digits, but a spreadsheet or a binary fraction keeps only 15: it is wrong.",
             _CUT_NUMBER,
         ),
         "country.unknown": CodeMeaning(
@@ -115,8 +120,8 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
         "amount.zero": CodeMeaning("amount of zero", "An amount must be above zero.", "Write the amount to be paid."),
         "amount.decimals": CodeMeaning(
             "too many decimals",
-            "The amount has more decimals than the currency.",
-            "Write the amount with the decimals of its currency.",
+            "The amount has more decimals than the currency, or than the gateway takes.",
+            "Write the amount with the decimals that the message names. Round it only if that is the amount to pay.",
         ),
         "amount.minimum": CodeMeaning(
             "amount too small",
@@ -201,6 +206,11 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
             "no name in {column}",
             "The value is not a person's name, such as `test` or `n/a`.",
             "Write the name of the person to be paid.",
+        ),
+        "*.two_meanings": CodeMeaning(
+            "{column} with two meanings",
+            "A bank account can also be read as a mobile number, or a wallet is not that of the phone in its row.",
+            "Make sure that these accounts belong to the people who are named.",
         ),
         "account_name.two_names": CodeMeaning(
             "one account, two names",

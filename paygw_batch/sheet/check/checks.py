@@ -12,14 +12,21 @@ from typing import assert_never
 
 import polars as pl
 
-from paygw_batch.core.text import MAYBE_DAMAGED, undamaged
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import KINDS, NUMBER_KINDS, ORDER_ID_CHARACTERS, TEXT_CHARACTERS, Checking
 from paygw_batch.countries.rules import CountryRule, FieldKind, FormField, Rules
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.amounts import EXPONENT as AMOUNT_EXPONENT
-from paygw_batch.sheet.amounts import PLAIN, amount_advice, amount_correction, amount_value, with_decimals
-from paygw_batch.sheet.clean import EXPONENT, FORMULA_SIGNS, PhoneColumn, bare, changed, folded_purpose
+from paygw_batch.sheet.amounts import (
+    PLAIN,
+    amount_advice,
+    amount_correction,
+    amount_value,
+    rounded_amount,
+    with_decimals,
+)
+from paygw_batch.sheet.check.damage import undamaged
+from paygw_batch.sheet.clean import EXPONENT, FORMULA_SIGNS, PhoneColumn, bare, folded_purpose
 from paygw_batch.sheet.findings import NO_CORRECTION, shown, worded
 
 _ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTING_DATA|VALEUR!|NOM\?|NOMBRE!|NUL!)$"
@@ -53,12 +60,14 @@ class Reason:
 class ColumnCheck:
     """Decides about the values of one column: those are right for which `passes` (never null) is true.
 
-    The first of `reasons` that applies explains any other value. One of them always does.
+    The first of `reasons` that applies explains any other value. One of them always does. If they are of the
+    `whole_column`, they are told once, with the numbers of all their rows: as many as there are, and never cut short.
     """
 
     column: str
     passes: pl.Expr
     reasons: tuple[Reason, ...]
+    of_whole_column: bool = False
 
     def __deepcopy__(self, _: object) -> "ColumnCheck":
         """Return the check itself, which never changes: pandera copies its schemas, and every expression in them."""
@@ -218,12 +227,13 @@ def _amount(rule: CountryRule | None, headings: Mapping[str, str]) -> ColumnChec
     zero = Reason("amount.zero", ~positive, worded("{value}: an amount must be above zero.", value=said))
     if rule is None:
         return ColumnCheck("amount", text.is_not_null() & plain & positive, (*unread, zero))
-    exact = text.str.contains(with_decimals(rule.minor_units))
-    both = text.str.contains(rf"^[1-9][0-9]{{0,2}}\.[0-9]{{{rule.minor_units}}}{'0' * (3 - rule.minor_units)}$")
+    exact = text.str.contains(with_decimals(rule.decimals))
+    both = text.str.contains(rf"^[1-9][0-9]{{0,2}}\.[0-9]{{{rule.decimals}}}{'0' * (3 - rule.decimals)}$")
     two_ways = Reason(
         "amount.decimals", both, worded("{value} {advice}.", value=said, advice=amount_advice("amount", currency))
     )
-    decimals = Reason("amount.decimals", ~exact, _too_many_decimals(rule))
+    rounded = rounded_amount("amount", rule.decimals)
+    decimals = Reason("amount.decimals", ~exact, _too_many_decimals(rule, rounded), rounded)
     limits = tuple(_limits(rule))
     passes = pl.all_horizontal(text.is_not_null(), exact, positive, *(~limit.applies for limit in limits))
     return ColumnCheck("amount", passes, (*unread, two_ways, decimals, zero, *limits))
@@ -250,12 +260,16 @@ def _limits(rule: CountryRule) -> Iterator[Reason]:
         yield Reason("amount.maximum", value > rule.max_amount, message)
 
 
-def _too_many_decimals(rule: CountryRule) -> pl.Expr:
-    units = rule.minor_units
-    kept = rf"^([0-9]+\.[0-9]{{1,{units}}}?)0*$" if units else r"^([0-9]+)\.0*$"
-    whole = pl.col("amount").str.extract(r"^([0-9]+)\.0*$")
-    mend = worded(", write {text}", text=pl.coalesce(whole, pl.col("amount").str.extract(kept))).fill_null("")
+def _too_many_decimals(rule: CountryRule, rounded: pl.Expr) -> pl.Expr:
+    units = rule.decimals
+    is_same = pl.col("amount").str.contains(rf"\.[0-9]{{{units}}}0+$")
+    same, other = worded(", write {text}", text=rounded), worded(", write {text} if it may be rounded", text=rounded)
+    mend = pl.when(is_same).then(same).otherwise(other).fill_null("")
     parts = {"value": shown("amount"), "currency": pl.lit(rule.currency), "mend": mend}
+    if units < rule.minor_units:
+        whole_only = mark("{value}: the gateway takes whole amounts in {currency} only{mend}.")
+        fewer = mark("{value}: the gateway takes fewer decimals than {currency} has{mend}.")
+        return worded(fewer if units else whole_only, **parts)
     if not units:
         return worded("{value}: {currency} has no decimals{mend}.", **parts)
     return worded("{value}: {currency} has {units} decimals{mend}.", units=units, **parts)
@@ -323,7 +337,7 @@ def _text(column: str, *others: Reason, never: str = "", required: bool, heading
         value=shown(column),
         characters=TEXT_CHARACTERS,
     )
-    on_one_line = _undamaged(column).str.replace_all(rf"[\p{{Z}}]*{_CONTROL}+[\p{{Z}}]*", " ")
+    on_one_line = undamaged(column).str.replace_all(rf"[\p{{Z}}]*{_CONTROL}+[\p{{Z}}]*", " ")
     return _given(
         column,
         right,
@@ -334,16 +348,6 @@ def _text(column: str, *others: Reason, never: str = "", required: bool, heading
         headings=headings,
         correction=pl.when(text.str.contains(_CONTROL)).then(on_one_line),
     )
-
-
-def _undamaged(column: str) -> pl.Expr:
-    """Return a column's values as they were before programs damaged them."""
-
-    def repaired(text: pl.Series) -> pl.Series:
-        maybe = text.str.contains(MAYBE_DAMAGED)
-        return changed(text, maybe, lambda part: pl.Series(part.name, map(undamaged, part), pl.String))
-
-    return pl.col(column).map_batches(repaired, return_dtype=pl.String, is_elementwise=True)
 
 
 def name_columns(rule: CountryRule) -> frozenset[str]:
@@ -395,7 +399,25 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
     )
     other = Reason(f"{name}.country", foreign, said)
     cut = _cut(name, digits.str.contains(EXPONENT))
-    return _given(name, column.is_valid, message, cut, other, required=required, headings=rule.headings)
+    others = (cut, *_renumbered(column, rule), other)
+    return _given(name, column.is_valid, message, *others, required=required, headings=rule.headings)
+
+
+def _renumbered(column: PhoneColumn, rule: CountryRule) -> Iterator[Reason]:
+    """Yield the reason of a number in the plan before the country's last change, or after it if that one is in use."""
+    if (change := rule.numbers.renumbering) is None:
+        return
+    number = column.renumbered
+    message = worded(
+        mark("{value} is a number from after {changed}, and the gateway takes those from before. Write {number}.")
+        if change.to_former
+        else mark("{value} is a number from before {changed}, when {country} changed its numbers. Write {number}."),
+        value=shown(column.name),
+        changed=change.changed.isoformat(),
+        country=say(rule.name),
+        number=number,
+    )
+    yield Reason(f"{column.name}.renumbered", number.is_not_null(), message, number)
 
 
 def _number_of(rule: CountryRule) -> str:
@@ -470,6 +492,9 @@ def _warnings_of(rule: CountryRule) -> Iterator[ColumnCheck]:
             yield _zero_restored(column)
             if field is payee and (check := _other_operator(column, rule)) is not None:
                 yield check
+            if field.kind is FieldKind.WALLET:
+                beside = (PhoneColumn.of(rule, one.name, one.kind) for one in numbers if one.kind is not field.kind)
+                yield _two_meanings(column, next(beside, None))
         elif field.name in names:
             yield _doubtful_names(field.name)
             yield _damaged_names(field.name)
@@ -487,6 +512,30 @@ def _zero_restored(column: PhoneColumn) -> ColumnCheck:
         number=column.wire,
     )
     return _doubt(column, "zero_restored", column.lost_its_zero, read)
+
+
+def _two_meanings(account: PhoneColumn, phone: PhoneColumn | None) -> ColumnCheck:
+    """Return the warning of accounts that would pay somebody else if they, or the phone beside them, counted otherwise.
+
+    It can't be a defect: some banks number accounts by phone, and some people are paid to the wallet of another phone.
+    """
+    own = pl.lit(None, pl.String) if phone is None else phone.national
+    is_bank, is_both, is_own = account.is_bank_account, account.is_account_and_mobile, account.national == own
+    meant = {mark("{value} is paid. The phone of the row is another number, {own}."): ~(is_bank | is_both | is_own)}
+    if account.bank_account_pattern is not None:  # behind the others: a reason has the same place in all countries
+        meant |= {
+            mark("{value} is paid as a bank account. The phone of the row is {number}."): is_both & is_bank & is_own,
+            mark("{value} is paid as a bank account. It could also be the mobile number {number}."): is_both & is_bank,
+            mark("{value} is paid as the mobile number {number}. It could also be a bank account."): is_both,
+        }
+    dialling_code = pl.lit(f"+{account.numbers.dialling_code}")
+    numbers = {"number": pl.concat_str(dialling_code, account.national), "own": pl.concat_str(dialling_code, own)}
+    reasons = [
+        Reason(f"{account.name}.two_meanings", applies, worded(sentence, value=shown(account.name), **numbers))
+        for sentence, applies in meant.items()
+    ]
+    passes = ~pl.any_horizontal(reason.applies.fill_null(value=False) for reason in reasons)
+    return ColumnCheck(account.name, passes, tuple(reasons), of_whole_column=True)
 
 
 def _other_operator(column: PhoneColumn, rule: CountryRule) -> ColumnCheck | None:
@@ -526,7 +575,7 @@ def _doubtful_names(name: str) -> ColumnCheck:
 
 
 def _damaged_names(name: str) -> ColumnCheck:
-    text, right = pl.col(name), _undamaged(name)
+    text, right = pl.col(name), undamaged(name)
     message = worded("{value} seems to be damaged by a program: is the name {right}?", value=shown(name), right=right)
     reason = Reason(f"{name}.damaged", _ALWAYS, message, right)
     return ColumnCheck(name, (text == right).fill_null(value=True), (reason,))

@@ -8,6 +8,7 @@ import polars as pl
 
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import InternalError
+from paygw_batch.language import say_count
 from paygw_batch.sheet.check.checks import ColumnCheck, warnings_of
 from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
 from paygw_batch.sheet.clean import chosen_purpose, cleaned, cleaned_codes
@@ -18,10 +19,12 @@ from paygw_batch.sheet.findings import (
     LISTED,
     BuiltOnUse,
     Findings,
+    as_defects,
     defects_of,
     few_of,
     in_order,
     no_defects,
+    ranges_of,
     summed,
 )
 from paygw_batch.sheet.instructions import (
@@ -85,6 +88,8 @@ class FailedTally:
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, int], _Group] = {}
+        self._of_columns: dict[tuple[str, int], list[tuple[pl.Series, pl.DataFrame]]] = defaultdict(list)
+        """The numbers of the rows, and the finding of the first of them, by column and place of the reason."""
         self._kept = 0
         self.is_whole = True
         """Whether all of them are kept."""
@@ -92,6 +97,11 @@ class FailedTally:
     def add(self, failed: Iterable[Failed]) -> None:
         """Count in the values that failed in the next piece."""
         for one in failed:
+            if one.check.of_whole_column:
+                for at, rows in _by_reason(one.rows, one.check):
+                    first = _defects(rows.bottom_k(1, by="row"), one.check, at)
+                    self._of_columns[one.check.column, at].append((rows["row"], first))
+                continue
             self._groups.setdefault((one.country, one.place), _Group(one.check)).waiting.append(one.rows)
             self._kept += one.rows.height
         if self._kept > MAX_KEPT:
@@ -113,7 +123,26 @@ class FailedTally:
         every = BuiltOnUse(lambda: in_order(self._every() if self.is_whole else again()))
         is_little = self.is_whole and self._kept <= LITTLE
         few = BuiltOnUse(lambda: few_of(every.frame)) if is_little else BuiltOnUse(self._few)
-        return Findings(self._counts, rows, few, every)
+        return Findings(self._counts, rows, few, every).after(self._told_once())
+
+    def _told_once(self) -> pl.DataFrame:
+        """Return one finding at row 0 for each column, with a sentence and the numbers of all rows for each reason."""
+        columns: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
+        for (column, _), parts in sorted(self._of_columns.items(), key=lambda one: one[0]):
+            rows = pl.concat(rows for rows, _ in parts).sort()
+            first = min((first.row(0, named=True) for _, first in parts), key=lambda line: int(line["row"]))
+            sentence = say_count(
+                rows.len(),
+                "{message} ({count:,} row: {rows})",
+                "{message} ({count:,} rows: {rows})",
+                message=first["message"],
+                rows=ranges_of(rows).replace(" ", ", "),
+            )
+            columns[column].append((first["value"], first["code"], sentence))
+        return as_defects(
+            (0, column, told[0][0], told[0][1], " ".join(sentence for *_, sentence in told))
+            for column, told in columns.items()
+        )
 
     @property
     def _counts(self) -> pl.DataFrame:
@@ -152,7 +181,7 @@ def explained(failed: Iterable[Failed]) -> pl.DataFrame:
     Rows of all pieces together: the same few reasons asked of many small frames would cost more than all the rest.
     """
     groups: dict[tuple[str, int], list[Failed]] = defaultdict(list)
-    for one in failed:
+    for one in _of_rows(failed):
         groups[one.country, one.place].append(one)
     found = [
         _defects(rows, group[0].check, at)
@@ -164,8 +193,12 @@ def explained(failed: Iterable[Failed]) -> pl.DataFrame:
 
 def rows_failed(failed: Sequence[Failed]) -> pl.Series:
     """Return the numbers of the rows that failed a check, each once and in order."""
-    rows = [one.rows["row"] for one in failed]
+    rows = [one.rows["row"] for one in _of_rows(failed)]
     return pl.concat([pl.Series("row", [], pl.UInt32), *rows]).unique().sort()
+
+
+def _of_rows(failed: Iterable[Failed]) -> Iterator[Failed]:
+    return (one for one in failed if not one.check.of_whole_column)
 
 
 def _by_reason(rows: pl.DataFrame, check: ColumnCheck) -> Iterator[tuple[int, pl.DataFrame]]:

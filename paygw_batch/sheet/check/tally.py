@@ -4,7 +4,7 @@ Rows that concern each other (the same order id twice, payments that look alike)
 rows; the few rows whose hashes occur twice are then compared themselves.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -14,11 +14,10 @@ from paygw_batch.sheet.amounts import readable_amount
 from paygw_batch.sheet.check.contract import NO_COUNTRY
 from paygw_batch.sheet.check.judge import Failed, FailedTally, Judged, explained, rows_failed
 from paygw_batch.sheet.check.repeats import in_one_spelling, occurring_twice, payee_hashes, worth_comparing
-from paygw_batch.sheet.columns import known_columns
 from paygw_batch.sheet.findings import Findings, defects_of
 from paygw_batch.sheet.instructions import BatchDigest
-from paygw_batch.sheet.model import COUNT_KEYS
-from paygw_batch.sheet.pieces import Piece, SheetSource, each, held_in
+from paygw_batch.sheet.model import COUNT_KEYS, Sheet
+from paygw_batch.sheet.pieces import Piece, each, held_in
 
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
 
@@ -69,17 +68,11 @@ class _PieceTally:
 
 
 class SheetTally:
-    """The pieces of a sheet added up.
+    """The pieces of a sheet added up. `held`: the columns that hold anything; the batch's id is of these."""
 
-    `held` names the columns that hold anything at all: the batch's id needs them before the first row is counted in.
-    Without them, those of the first piece and of some other rows are assumed, and `batch` is None if that was wrong.
-    """
-
-    def __init__(self, source: SheetSource, held: Collection[str] | None) -> None:
-        self._source = source
-        self._assumed = None if held is None else frozenset(held)
-        self._digest: BatchDigest | None = None
-        self._held: set[str] = set()
+    def __init__(self, sheet: Sheet) -> None:
+        self.held = held_in(sheet.frame)
+        self._digest = BatchDigest(sheet.operation, sheet.unknown, self.held)
         self._pieces: list[_PieceTally] = []
         self._failures, self._doubts = FailedTally(), FailedTally()
         self.lines: pl.DataFrame | None = None
@@ -87,31 +80,15 @@ class SheetTally:
 
     def add(self, piece: _PieceTally) -> None:
         """Count in the next piece."""
-        frame = piece.frame
-        self._held |= held_in(frame)
-        if self._digest is None:
-            if self._assumed is None:
-                self._assumed = frozenset(self._held.union(self._source.columns_likely_filled()))
-            hollow = set(self._source.nameless) - self._assumed
-            unknown = [name for name in self._source.unknown if name not in hollow]
-            self._digest = BatchDigest(self._source.operation, unknown, self._assumed)
-        self._digest.add(piece.lines, frame)
+        self._digest.add(piece.lines, piece.frame)
         self._failures.add(piece.failed)
         self._doubts.add(piece.doubtful)
         self.lines = None if self._pieces else piece.lines
         self._pieces.append(piece.without_rows())
 
     @property
-    def held(self) -> frozenset[str]:
-        """The columns that hold anything."""
-        return frozenset(self._held)
-
-    @property
-    def batch(self) -> str | None:
-        """The batch's id, or None when it has to be counted again, with `held`."""
-        counted = {*known_columns(), *self._source.nameless}
-        if self._digest is None or self._assumed is None or (self._assumed ^ self._held) & counted:
-            return None
+    def batch(self) -> str:
+        """The batch's id."""
         return self._digest.batch
 
     @property
@@ -154,10 +131,10 @@ class SheetTally:
         return self._doubts.findings(pl.concat(piece.doubted for piece in self._pieces), again)
 
 
-def tallied(source: SheetSource, judge: Callable[[Piece], Judged], held: Collection[str] | None = None) -> SheetTally:
-    """Check the pieces of a sheet and return their tally. `held` as in `SheetTally`."""
-    tally = SheetTally(source, held)
-    for piece in each(source, lambda piece: _PieceTally.of(piece, judge(piece))):
+def tallied(sheet: Sheet, judge: Callable[[Piece], Judged]) -> SheetTally:
+    """Check the pieces of a sheet and return their tally."""
+    tally = SheetTally(sheet)
+    for piece in each(sheet, lambda piece: _PieceTally.of(piece, judge(piece))):
         tally.add(piece)
     return tally
 

@@ -1,8 +1,8 @@
 """Validates a sheet against its countries' rules: every defect of every row at once, nothing row by row.
 
-The sheet is read in pieces, and each piece is checked country by country (`judge`); the results are added up (`tally`),
-and no row is kept. If only the last row decides about the first one (an order id that is used again, a column that
-holds something after all), the sheet is read once more.
+Its rows are checked in pieces, and each piece country by country (`judge`); the results are added up (`tally`), and no
+judged row is kept. If the last row decides about the first one (an order id that is used again), all are judged once
+more.
 """
 
 from collections import defaultdict
@@ -21,7 +21,6 @@ from paygw_batch.errors import Asked, InternalError, SheetQuestion
 from paygw_batch.language import say
 from paygw_batch.sheet.check.contract import rules_for_sheet
 from paygw_batch.sheet.check.judge import Judge, Judged, explained
-from paygw_batch.sheet.check.judge_again import JudgeMemory
 from paygw_batch.sheet.check.mending import LEFT_OUT
 from paygw_batch.sheet.check.repeats import doubtful_payees, ids_rewritten, ids_spelled_alike, repeated_ids
 from paygw_batch.sheet.check.tally import SheetTally, counted, defects_of_piece, tallied
@@ -30,7 +29,7 @@ from paygw_batch.sheet.columns import reconciled_columns
 from paygw_batch.sheet.findings import DEFECT_SCHEMA, BuiltOnUse, Findings, in_order, no_defects
 from paygw_batch.sheet.instructions import BatchDigest, derived_ids, payees_of
 from paygw_batch.sheet.model import COUNT_KEYS, LINE_COLUMNS, Sheet, Validated, ValidatedPart
-from paygw_batch.sheet.pieces import InMemory, NeedsWholeFile, Piece, SheetSource, changed_since_read, each
+from paygw_batch.sheet.pieces import Piece, each, pieces_of
 from paygw_batch.sheet.read.frame import copied, rows_of
 from paygw_batch.sheet.read.headings import MissingColumns, fold
 from paygw_batch.sheet.read.profiles import profile_names, read_profile
@@ -39,54 +38,35 @@ REASON_COLUMNS = ("error_code", "message")
 """The columns of `Validated.rows` that say why a row is not valid."""
 
 
-def validate(
-    sheet: Sheet, rules: Rules, *, reference: str | None = None, memory: JudgeMemory | None = None
-) -> Validated:
+def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Validated:
     """Hold `sheet` against `rules`; when it has no column of order ids, derive them from `reference`.
-
-    With the `memory` of an earlier validation, only those rows are judged again that have changed since then.
 
     Raises `SheetError` when the sheet lacks a column that its rows need, `UsageError` for a reference that cannot be
     part of an order id.
     """
-    return validate_opened(InMemory(sheet), rules, reference=reference, memory=memory)
-
-
-def validate_opened(
-    source: SheetSource, rules: Rules, *, reference: str | None = None, memory: JudgeMemory | None = None
-) -> Validated:
-    """Hold the result of `read.open_sheet` against `rules`, as `validate` does. Raises `SheetError` as reading does."""
-    try:
-        return _validate(source, rules, reference, memory)
-    except NeedsWholeFile:
-        return _validate(InMemory(source.whole()), rules, reference)
-
-
-def _validate(source: SheetSource, rules: Rules, reference: str | None, memory: JudgeMemory | None = None) -> Validated:
-    rules = rules_for_sheet(rules, source.headers)
-    derive = "client_orderid" not in source.headers
+    rules = rules_for_sheet(rules, sheet.headers)
+    derive = "client_orderid" not in sheet.headers
     if derive and reference is None:
-        source.whole()  # a mistake in the file itself is reported first
         raise SheetQuestion(
             Asked.REFERENCE,
-            say("{name} has no order ids (no column client_orderid).", name=source.name),
+            say("{name} has no order ids (no column client_orderid).", name=sheet.name),
             hint=say("Name the payment run to get order ids: --reference payroll-2026-11. Or add a column of ids."),
             question=say("Your sheet has no order ids. What is this payment run called?"),
         )
-    judge = (Judge if memory is None else memory.judge)(source.operation, rules, derive=derive)
+    judge = Judge(sheet.operation, rules, derive=derive)
     passing = _SheetPass(judge, no_defects()["row"], None, [] if derive else list(_reference_notes(reference)))
-    tally = tallied(source, passing.judged)
-    _demand_columns(source, rules, tally.counts["country"].unique())
+    tally = tallied(sheet, passing.judged)
+    _demand_columns(sheet, rules, tally.counts["country"].unique())
     repeated = no_defects()
     if derive:
-        passing = replace(passing, ids=_derived(source, passing, reference or ""))
+        passing = replace(passing, ids=_derived(sheet, passing, reference or ""))
     elif (suspects := pl.concat([tally.take_same_ids(), tally.same_payees]).unique()).len():
-        ids = passing.lines_of(source, suspects).join(_left_out(source), "row", "anti")
+        ids = passing.lines_of(sheet, suspects).join(_left_out(sheet), "row", "anti")
         repeated = pl.concat([repeated_ids(ids), ids_spelled_alike(ids), ids_rewritten(ids)])
         passing = replace(passing, refused=repeated["row"])
-    if derive or repeated.height or tally.batch is None:
-        tally = tallied(source, passing.judged, tally.held)
-    return _validated(source, rules, passing, tally, repeated)
+    if derive or repeated.height:
+        tally = tallied(sheet, passing.judged)
+    return _validated(sheet, rules, passing, tally, repeated)
 
 
 def _reference_notes(reference: str | None) -> Iterator[str]:
@@ -103,34 +83,32 @@ def _phone_notes(rules: Rules, countries: pl.Series) -> Iterator[str]:
         yield say("The sheet has no accounts: the phone is the account (a wallet) for {names}.", names=", ".join(names))
 
 
-def _left_out(source: SheetSource) -> pl.DataFrame:
+def _left_out(sheet: Sheet) -> pl.DataFrame:
     """Return the rows that a person left out of a mended sheet: they repeat no other row."""
-    defects = source.whole_sheet.defects if isinstance(source, InMemory) else no_defects()
-    return defects.filter(pl.col("code") == LEFT_OUT).select("row")
+    return sheet.defects.filter(pl.col("code") == LEFT_OUT).select("row")
 
 
 def _validated(
-    source: SheetSource, rules: Rules, passing: "_SheetPass", tally: SheetTally, repeated: pl.DataFrame
+    sheet: Sheet, rules: Rules, passing: "_SheetPass", tally: SheetTally, repeated: pl.DataFrame
 ) -> Validated:
-    sheet = source.sheet(tally.held)
     notes = (*sheet.notes, *_phone_notes(rules, tally.counts["country"].unique()), *passing.notes)
     sheet = replace(sheet, notes=notes)
-    defects = tally.defects(lambda: passing.failed(source)).joined(repeated, first=True)
-    if tally.batch is None or not defects.rows.sort().equals(tally.invalid):
+    defects = tally.defects(lambda: passing.failed(sheet)).joined(repeated, first=True)
+    if not defects.rows.sort().equals(tally.invalid):
         raise InternalError("the rows with a defect are not the rows that are not valid")
     # A row with a defect is not paid: what is doubtful about it can wait until it is mended.
     of_file = sheet.warnings.filter(~pl.col("row").is_in(tally.invalid.implode()))
     suspects = tally.same_payees
-    payees = doubtful_payees(passing.lines_of(source, suspects)) if suspects.len() else no_defects()
-    warnings = tally.warnings(lambda: passing.doubtful(source)).joined(of_file, first=True).joined(payees)
+    payees = doubtful_payees(passing.lines_of(sheet, suspects)) if suspects.len() else no_defects()
+    warnings = tally.warnings(lambda: passing.doubtful(sheet)).joined(of_file, first=True).joined(payees)
     # Most commands show no row beside its defects: of a sheet that is bad throughout, this is much.
     only_piece, every = tally.lines, BuiltOnUse(lambda: _reasons(defects.every.frame))
     if only_piece is None:
         # What is opened passes the contract's gate: until then nothing has to be asked again.
-        judge = Judge(source.operation, rules, derive=passing.ids is not None, checked=True)
+        judge = Judge(sheet.operation, rules, derive=passing.ids is not None, checked=True)
         kept, again = partial(_reasons_kept, every), partial(_reasons_again, passing, repeated)
         reasons = kept if tally.keeps_failed else again
-        streamed = partial(_parts, source, sheet, replace(passing, judge=judge), reasons)
+        streamed = partial(_parts, sheet, replace(passing, judge=judge), reasons)
         lines = BuiltOnUse(lambda: pl.concat(part.rows for part in streamed()))
         made = BuiltOnUse(lambda: pl.concat(part.instructions for part in streamed()))
     else:
@@ -169,7 +147,7 @@ class _SheetPass:
         lines = judged.lines.drop("client_orderid").join(self.ids, on="row", how="left", maintain_order="left")
         return replace(judged, lines=lines.select(LINE_COLUMNS))
 
-    def lines_of(self, source: SheetSource, rows: pl.Series | None = None) -> pl.DataFrame:
+    def lines_of(self, sheet: Sheet, rows: pl.Series | None = None) -> pl.DataFrame:
         """Return the lines of these rows, or of all."""
 
         def lines(piece: Piece) -> pl.DataFrame | None:
@@ -178,28 +156,25 @@ class _SheetPass:
             wanted = copied(rows_of(piece.frame, piece.frame["row"].is_in(rows.implode())))
             return self.judged(replace(piece, frame=wanted)).lines if wanted.height else None
 
-        return pl.concat(found for found in each(source, lines) if found is not None)
+        return pl.concat(found for found in each(sheet, lines) if found is not None)
 
-    def failed(self, source: SheetSource) -> pl.DataFrame:
+    def failed(self, sheet: Sheet) -> pl.DataFrame:
         """Go through a validated sheet once more, and return the defects that checks find."""
-        return explained(one for judged in self._again(source) for one in judged.failed)
+        return explained(one for judged in self._again(sheet) for one in judged.failed)
 
-    def doubtful(self, source: SheetSource) -> pl.DataFrame:
+    def doubtful(self, sheet: Sheet) -> pl.DataFrame:
         """Go through a validated sheet once more, and return the warnings about single values."""
-        return explained(one for judged in self._again(source) for one in judged.doubtful)
+        return explained(one for judged in self._again(sheet) for one in judged.doubtful)
 
-    def _again(self, source: SheetSource) -> Iterator[Judged]:
+    def _again(self, sheet: Sheet) -> Iterator[Judged]:
         def judged(piece: Piece) -> Judged:
             found = self.judged(piece)
             return replace(found, lines=found.lines.clear())
 
-        try:
-            yield from each(source, judged)
-        except NeedsWholeFile:  # it was plain when it was validated
-            raise changed_since_read(source.name) from None
+        return each(sheet, judged)
 
 
-def _derived(source: SheetSource, passing: _SheetPass, reference: str) -> pl.DataFrame:
+def _derived(sheet: Sheet, passing: _SheetPass, reference: str) -> pl.DataFrame:
     """Return the derived order ids of all valid rows: `row`, `client_orderid`."""
 
     def payees(piece: Piece) -> pl.DataFrame:
@@ -209,7 +184,7 @@ def _derived(source: SheetSource, passing: _SheetPass, reference: str) -> pl.Dat
         staff = cleaned(piece.frame.select("row", STAFF_NUMBER), [STAFF_NUMBER])
         return payees_of(made, made.join(staff, on="row", how="left", maintain_order="left")[STAFF_NUMBER])
 
-    return derived_ids(pl.concat(each(source, payees)), reference)
+    return derived_ids(pl.concat(each(sheet, payees)), reference)
 
 
 def _of_piece(piece: Piece) -> pl.Expr:
@@ -227,9 +202,7 @@ def _reasons_again(passing: "_SheetPass", repeated: pl.DataFrame, piece: Piece) 
     return _reasons(in_order(pl.concat([repeated.filter(_of_piece(piece)), found])))
 
 
-def _parts(
-    source: SheetSource, sheet: Sheet, passing: _SheetPass, reasons: Callable[[Piece], pl.DataFrame]
-) -> Iterator[ValidatedPart]:
+def _parts(sheet: Sheet, passing: _SheetPass, reasons: Callable[[Piece], pl.DataFrame]) -> Iterator[ValidatedPart]:
     """Go through a validated sheet once more: yield its rows and instructions, piece by piece."""
 
     def part(piece: Piece) -> ValidatedPart:
@@ -238,12 +211,8 @@ def _parts(
         rows = _shown(lines, in_piece, _own_columns(piece.frame, sheet))
         return ValidatedPart(piece.frame, rows, passing.judge.instructions(piece.frame, lines))
 
-    try:
-        # One at a time: a caller that stores each piece has no room for pieces that wait.
-        for make in source.pieces():
-            yield part(make())
-    except NeedsWholeFile:  # it was plain when it was validated
-        raise changed_since_read(sheet.name) from None
+    # One at a time: a caller that stores each piece has no room for pieces that wait.
+    return map(part, pieces_of(sheet))
 
 
 def with_defects(validated: Validated, defects: pl.DataFrame) -> Validated:
@@ -294,9 +263,9 @@ def warnings_as_defects(validated: Validated) -> Validated:
     return validated if validated.warnings_found.is_empty else with_defects(validated, validated.warnings)
 
 
-def _demand_columns(source: SheetSource, rules: Rules, countries: pl.Series) -> None:
+def _demand_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
     """Raise `SheetError` for a column that is not there and that a row's form cannot do without."""
-    have = {*source.headers, "client_orderid"}
+    have = {*sheet.headers, "client_orderid"}
     needed_by: dict[str, list[str]] = defaultdict(list)
     for code in countries.drop_nulls().sort():
         rule = rules.get(code)
@@ -308,24 +277,24 @@ def _demand_columns(source: SheetSource, rules: Rules, countries: pl.Series) -> 
             if field.from_sheet and field.name in rule.required and not filled and field.name not in have:
                 needed_by[field.name].append(say(rule.name))
     if needed_by:
-        profile = _profile_that_has(needed_by, source)
+        profile = _profile_that_has(needed_by, sheet)
         said = "; ".join(
             say("{column} (needed for {names})", column=column, names=", ".join(names))
             for column, names in needed_by.items()
         )
         raise MissingColumns(
             list(needed_by),
-            say("{name} has missing columns: {said}.", name=source.name, said=said),
+            say("{name} has missing columns: {said}.", name=sheet.name, said=said),
             hint=say("Add them, or correct their headings.") + profile,
             option="--column-profile" if profile else "",
         )
 
 
-def _profile_that_has(missing: Collection[str], source: SheetSource) -> str:
+def _profile_that_has(missing: Collection[str], sheet: Sheet) -> str:
     """Return a sentence that names a profile by which an unknown heading is a missing column, if there is one."""
     for profile in profile_names():
         columns = {fold(heading): column for heading, column in read_profile(profile).items()}
-        for heading in source.unknown:
+        for heading in sheet.unknown:
             if columns.get(fold(heading)) in missing:
                 return " " + say(
                     "{heading!r} is a heading of the column profile {profile}: choose that profile.",

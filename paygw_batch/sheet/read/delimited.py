@@ -51,10 +51,6 @@ class Start:
     offset: int
     headings: Headings
 
-    def of_part(self, header: bytes, lines_before: int) -> "Start":
-        """Return the header's place for a part of the file that begins `lines` below it."""
-        return replace(self, line=0, row=self.row + lines_before, offset=len(header))
-
 
 def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
     """Return the rows of `data` (UTF-8 without NUL and lone carriage returns).
@@ -172,37 +168,51 @@ def read_rows(data: bytes, start: Start, marks: Marks, file: str) -> Table:
 _QUOTES = mark('A quotation mark must open and close a whole field, and one inside it is written twice: "a ""b"" c".')
 
 
-def _first_lines(data: bytes) -> list[tuple[bytes, int]]:
-    """Return the first lines without their ends, each with the offset of the byte after it."""
-    lines: list[tuple[bytes, int]] = []
-    offset = 0
-    while offset < len(data) and len(lines) <= HEADER_ROWS:
+@dataclass(frozen=True, slots=True)
+class FirstLine:
+    """One of a text's first lines: its `line` (0-based, in the file), `row` (from 1) and the `offset` behind it.
+
+    `ways` has its cells by each delimiter that may be the file's.
+    """
+
+    line: int
+    row: int
+    offset: int
+    ways: Sequence[tuple[str, list[str]]]
+
+
+def first_lines(data: bytes) -> list[FirstLine]:
+    """Return the lines that may hold the header."""
+    found: list[FirstLine] = []
+    delimiters: tuple[str, ...] = DELIMITERS
+    above = offset = 0
+    while offset < len(data) and len(found) < HEADER_ROWS:
         end = data.find(b"\n", offset)
         after = len(data) if end < 0 else end + 1
-        lines.append((data[offset:after].rstrip(b"\r\n"), after))
+        text = data[offset:after].rstrip(b"\r\n")
+        # A spreadsheet obeys a first line `sep=;` and numbers the rest of the file from row 1.
+        if not offset and (sep := _SEP_LINE.fullmatch(text)):
+            delimiters, above = (sep[1].decode("latin-1"), *DELIMITERS), 1
+        else:
+            ways = [(delimiter, _cells(text.decode(), delimiter)) for delimiter in delimiters]
+            found.append(FirstLine(len(found) + above, len(found) + 1, after, ways))
         offset = after
-    return lines
+    return found
 
 
 def find_header(data: bytes, vocabulary: Vocabulary, file: str) -> Start:
     """Find the header. Raises `SheetError` if there is none."""
-    lines = _first_lines(data)
-    # A spreadsheet obeys a first line `sep=;` and numbers the rest of the file from row 1.
-    sep = _SEP_LINE.fullmatch(lines[0][0]) if lines else None
-    above = 1 if sep else 0
-    delimiters = (sep[1].decode("latin-1"), *DELIMITERS) if sep else DELIMITERS
-    texts = [line.decode() for line, _ in lines[above:]][:HEADER_ROWS]
-    for row, text in enumerate(texts, start=1):
-        found = [(delimiter, _cells(text, delimiter)) for delimiter in delimiters]
-        for _, cells in found:
+    lines = first_lines(data)
+    for one in lines:
+        for _, cells in one.ways:
             require_columns(cells, file)
-        fitting = [(delimiter, cells) for delimiter, cells in found if is_header(cells, vocabulary)]
+        fitting = [(delimiter, cells) for delimiter, cells in one.ways if is_header(cells, vocabulary)]
         if fitting:
             delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, known_names(fit[1], vocabulary))))
-            headings = match_headings(unguarded_names(cells), vocabulary, file=file, row=row)
-            return Start(delimiter, row - 1 + above, row, cells, lines[row - 1 + above][1], headings)
-    likely = max(([_cells(text, d) for text in texts] for d in DELIMITERS), key=partial(_likeness, vocabulary))
-    raise no_header(file, likely, vocabulary)
+            headings = match_headings(unguarded_names(cells), vocabulary, file=file, row=one.row)
+            return Start(delimiter, one.line, one.row, cells, one.offset, headings)
+    by_delimiter = ([dict(one.ways)[delimiter] for one in lines] for delimiter in DELIMITERS)
+    raise no_header(file, max(by_delimiter, key=partial(_likeness, vocabulary)), vocabulary)
 
 
 def _likeness(vocabulary: Vocabulary, rows: Sequence[Sequence[str]]) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Holds the rows of a file as text and turns them into a `Sheet`: the steps that all formats share."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -10,7 +10,8 @@ from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
-from paygw_batch.sheet.clean import changed, trimmed
+from paygw_batch.sheet.amounts import amount_correction
+from paygw_batch.sheet.clean import CLEANERS, changed, trimmed, unguarded
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
 from paygw_batch.sheet.findings import BuiltOnUse, as_defects, no_defects
 from paygw_batch.sheet.model import Sheet
@@ -18,19 +19,8 @@ from paygw_batch.sheet.read.headings import Headings
 
 _SCRIPTS = ("٠١٢٣٤٥٦٧٨٩", "۰۱۲۳۴۵۶۷۸۹")
 """The digits of Arabic, and of Persian and Urdu."""
-_FIRST_BYTES = {digit.encode()[:1] for digits in _SCRIPTS for digit in digits}
 _EVERY_DIGIT = r"\p{Nd}"
 _DECIMAL_SIGN = "\N{ARABIC DECIMAL SEPARATOR}"
-
-
-def has_other_digits(frame: pl.DataFrame, text: bytes | None = None) -> bool:
-    """Return whether an amount or a number in the sheet has digits of another script, readable or not.
-
-    `text` is the UTF-8 text that the rows were read from, if any: most texts have no such byte.
-    """
-    if text is not None and not any(first in text for first in _FIRST_BYTES):
-        return False
-    return any(_is_written_in(frame[name]).any() for name in _numbers_in(frame))
 
 
 def with_our_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -59,6 +49,22 @@ def with_our_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         )
         frame = frame.with_columns(text.scatter(at, read))
     return frame, pl.concat(warnings)
+
+
+def cleaned_rows(columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return rows with a text for each of these columns, cleaned like those of a sheet; empty if a row has none.
+
+    `meant` is the one amount that the `amount` means in its `currency`, empty if it means none or two.
+    """
+    cleanings = sheet_columns().cleanings
+    texts = (unguarded(pl.Series(name, cells, pl.String)) for name, cells in columns.items())
+    cleaned = [CLEANERS[cleanings.get(text.name, Cleaning.TRIMMED)](text) for text in texts]
+    frame, _ = with_our_digits(pl.DataFrame(cleaned).with_row_index("row"))
+    currency = pl.col("currency")
+    known = frame["currency"].drop_nulls().unique()
+    meant = [pl.when(currency == code).then(amount_correction("amount", code)) for code in known]
+    frame = frame.with_columns(meant=pl.coalesce(*meant, amount_correction("amount", None)))
+    return frame.drop("row").fill_null("").to_dicts()
 
 
 def _numbers_in(frame: pl.DataFrame) -> list[str]:
@@ -136,36 +142,6 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
     )
 
 
-def headers_of(headings: Headings) -> dict[str, str]:
-    """Return the columns of a file that are kept, each with the sender's heading."""
-    return {name: headings.sender[name] for name in headings.names if name not in headings.ours}
-
-
-def streamed_sheet(
-    headings: Headings,
-    held: Collection[str],
-    defects: Mapping[int, pl.DataFrame],
-    *,
-    file: str,
-    operation: str,
-    sha256: str,
-    frame: Callable[[], pl.DataFrame],
-    notes: tuple[str, ...] = (),
-) -> Sheet:
-    """Return a sheet that was read part by part; only these columns are not empty; `defects` are by part."""
-    hollow = {name for name in headings.nameless if name not in held}
-    return Sheet(
-        name=file,
-        sha256=sha256,
-        content=BuiltOnUse(frame),
-        headers={name: heading for name, heading in headers_of(headings).items() if name not in hollow},
-        unknown=tuple(name for name in headings.unknown if name not in hollow),
-        notes=(*notes, *notes_of(headings)),
-        defects=pl.concat(found for _, found in sorted(defects.items())),
-        operation=operation,
-    )
-
-
 def notes_of(headings: Headings) -> tuple[str, ...]:
     """Return sentences for a person about the columns of a sheet."""
     if not headings.ours:
@@ -223,7 +199,7 @@ def on_one_line(table: Table) -> Table:
         broken = frame[name].str.contains(found)
         if broken.any():
             frame = frame.with_columns(changed(frame[name], broken, partial(_joined, found=found, mark=mark)))
-    return replace(table, frame=frame, has_empty=True)
+    return replace(table, frame=frame)
 
 
 def _joined(text: pl.Series, found: str, mark: str) -> pl.Series:

@@ -1,63 +1,45 @@
-"""Reads Parquet as a frame of exact text, as a whole or part by part."""
+"""Reads Parquet as a frame of exact text."""
 
-import hashlib
 import io
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from decimal import Decimal
 
 import polars as pl
 
+from paygw_batch.countries.form_columns import sheet_columns
+from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
+from paygw_batch.sheet.amounts import SAFE_DIGITS, WHOLE_DIGITS_WITH_CENTS, at_safe_digits
+from paygw_batch.sheet.clean import changed
 from paygw_batch.sheet.findings import defects_of, no_defects, worded
-from paygw_batch.sheet.model import Sheet
-from paygw_batch.sheet.pieces import NeedsWholeFile, Piece, frame_read_again, held_in
-from paygw_batch.sheet.read.frame import (
-    Table,
-    found_in,
-    has_other_digits,
-    headers_of,
-    on_one_line,
-    rows_of,
-    streamed_sheet,
-    without_blank_rows,
-)
+from paygw_batch.sheet.read.frame import Table, rows_of
 from paygw_batch.sheet.read.headings import Vocabulary, is_header, known_names, match_headings, no_header
 from paygw_batch.sheet.read.parquet_trial import MAX_DIGITS, TrialResult, texts_in, try_parquet
-
-LARGE_BYTES = 2 * 1024 * 1024
-"""A larger file is decoded part by part."""
-ROWS_AT_ONCE = 100_000
-_LOOKS = 8
-LOOK_ROWS = 100
-"""How many samples of a file are read before all of it, and how many rows each has."""
 
 _FIRST_ROW = 2
 _EXACT_BELOW = 2**53
 """Every whole number below it has an exact float."""
+_SHORT = rf"^-?(?:[0-9.]{{1,{SAFE_DIGITS + 1}}}|inf)$"
 
 
 def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: int, max_bytes: int) -> Table:
     """Return the rows of a Parquet file; the first one is row 2, as if a header were above it.
 
-    Text is used unchanged, whole numbers and decimals exactly. A float is used if it is a whole number below 2^53;
-    otherwise it is a defect of a known column (`COLUMN.float`). A column that no text can hold (nested, binary, a
-    decimal of more than 38 digits) is left out with a note if it has no meaning here. Raises `SheetError` if it has
-    one, for a damaged file, and for one that is larger inside than the limits allow.
+    Text is used unchanged, whole numbers and decimals exactly. A float of 64 bits is used at 15 digits, as a workbook
+    has it; more digits are a defect of a known column (`COLUMN.digits`). So are fractions (`COLUMN.float`), except in
+    amounts: 1001.1 can be the id 1001.10. And so are infinities and all floats of fewer bits, which keep 7 digits.
+    A column that no text can hold (nested, binary, a decimal of more than 38 digits) is left out with a note if it has
+    no meaning here. Raises `SheetError` if it has one, for a damaged file, and for one that is larger inside than the
+    limits allow.
     """
-    _try(data, file=file, max_rows=max_rows, max_bytes=max_bytes)
-    return table_of(pl.scan_parquet(io.BytesIO(data)), vocabulary, file=file)
-
-
-def _try(data: bytes, *, file: str, max_rows: int, max_bytes: int) -> None:
-    """Raise `SheetError` for bytes that must not be decoded here."""
     verdict = try_parquet(data, max_rows=max_rows, max_bytes=max_bytes)
     if verdict is not TrialResult.SOUND:
         sentence, hint = _REFUSALS[verdict]
         raise SheetError(say(sentence, file=file), hint=say(hint))
+    return table_of(pl.scan_parquet(io.BytesIO(data)), vocabulary, file=file)
 
 
-def table_of(typed: pl.LazyFrame, vocabulary: Vocabulary, *, file: str, first_row: int = _FIRST_ROW) -> Table:
+def table_of(typed: pl.LazyFrame, vocabulary: Vocabulary, *, file: str) -> Table:
     """Return a typed frame as exact text, as `read_parquet` does; `file` is its name in errors."""
     schema = typed.collect_schema()
     if not is_header([*schema], vocabulary):
@@ -77,90 +59,16 @@ def table_of(typed: pl.LazyFrame, vocabulary: Vocabulary, *, file: str, first_ro
             )
     headings = match_headings(cells, vocabulary, file=file, row=1)
     frame = typed.select(cells).collect().rename(dict(zip(cells, headings.names, strict=True)))
+    text = pl.DataFrame([_as_text(column) for column in frame.iter_columns()])
     defects = [
-        _inexact(frame[name], first_row)
+        _inexact(frame[name], text[name])
         for name in vocabulary.columns
         if name in frame.columns and frame[name].dtype.is_float()
     ]
-    text = pl.DataFrame([_as_text(column) for column in frame.iter_columns()]).with_row_index("row", offset=first_row)
     names = ", ".join(map(repr, left_out))
     notes = (say("Columns of a kind that a sheet cannot have are left out: {names}.", names=names),) if left_out else ()
-    return Table(text, headings, notes, pl.concat([no_defects(), *defects]))
-
-
-class ParquetStream:
-    """A `pieces.SheetSource`: a Parquet file, decoded part by part. Its bytes are kept: a fraction of its texts."""
-
-    def __init__(
-        self,
-        data: bytes,
-        vocabulary: Vocabulary,
-        *,
-        file: str,
-        max_rows: int,
-        max_bytes: int,
-        whole: Callable[[], Sheet],
-    ) -> None:
-        """`whole` reads the file as a whole. Raises `SheetError` as `read_parquet`, and `NeedsWholeFile`."""
-        _try(data, file=file, max_rows=max_rows, max_bytes=max_bytes)
-        self._data = data
-        self._vocabulary = vocabulary
-        self._whole = whole
-        self._sha256 = hashlib.sha256(data).hexdigest()
-        self._defects: dict[int, pl.DataFrame] = {}
-        self._rows = int(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item())
-        if not self._rows:
-            raise NeedsWholeFile
-        self.name = file
-        self.operation = vocabulary.operation
-        first = self._table(0, 1)
-        self._headings, self._notes = first.headings, first.notes
-        self.headers: Mapping[str, str] = headers_of(self._headings)
-        self.unknown: Sequence[str] = self._headings.unknown
-        self.nameless: Collection[str] = self._headings.nameless
-
-    def pieces(self) -> Iterator[Callable[[], Piece]]:
-        """As in `SheetSource`."""
-        for at in range(0, self._rows, ROWS_AT_ONCE):
-            yield partial(self._piece, at)
-
-    def columns_likely_filled(self) -> Collection[str]:
-        """As in `SheetSource`. The last rows of a sorted sheet may fill a column that is empty in all the others."""
-        places = {*range(0, self._rows, max(LOOK_ROWS, self._rows // _LOOKS)), max(0, self._rows - LOOK_ROWS)}
-        return set[str]().union(*(held_in(without_blank_rows(self._table(at, LOOK_ROWS))) for at in places))
-
-    def sheet(self, held: Collection[str]) -> Sheet:
-        """As in `SheetSource`."""
-        return streamed_sheet(
-            self._headings,
-            held,
-            self._defects,
-            file=self.name,
-            operation=self.operation,
-            sha256=self._sha256,
-            frame=partial(frame_read_again, self._whole, self.name, self._sha256),
-            notes=self._notes,
-        )
-
-    def whole(self) -> Sheet:
-        """As in `SheetSource`."""
-        return self._whole()
-
-    def _table(self, at: int, rows: int) -> Table:
-        # A slice decodes little more than its own rows, however large the groups of rows in the file are.
-        part = pl.scan_parquet(io.BytesIO(self._data)).slice(at, rows)
-        return on_one_line(table_of(part, self._vocabulary, file=self.name, first_row=_FIRST_ROW + at))
-
-    def _piece(self, at: int) -> Piece:
-        try:
-            table = self._table(at, ROWS_AT_ONCE)
-        except SheetError as error:
-            raise NeedsWholeFile from error
-        frame = without_blank_rows(table).rechunk()
-        if not frame.height or has_other_digits(frame):
-            raise NeedsWholeFile
-        self._defects[at] = found_in(table.defects, frame)
-        return Piece(frame, self._defects[at])
+    rows = text.with_row_index("row", offset=_FIRST_ROW)
+    return Table(rows, headings, notes, pl.concat([no_defects(), *defects]))
 
 
 _REFUSALS = {
@@ -180,7 +88,8 @@ def _as_text(column: pl.Series) -> pl.Series:
     dtype = column.dtype
     if dtype.is_float():
         whole = column.set(~_is_whole(column), None).cast(pl.Int64).cast(pl.String)
-        return whole.zip_with(whole.is_not_null(), column.fill_nan(None).cast(pl.String))
+        text = whole.zip_with(whole.is_not_null(), column.fill_nan(None).cast(pl.String))
+        return changed(text, ~text.str.contains(_SHORT), _written_out)
     text = column.cast(pl.String)
     if dtype.is_decimal():
         # A Decimal column has one scale for all rows; zeros that pad every row mean nothing.
@@ -188,16 +97,31 @@ def _as_text(column: pl.Series) -> pl.Series:
     return text
 
 
+def _written_out(text: pl.Series) -> pl.Series:
+    numbers = [Decimal(value) for value in text]
+    return pl.Series([at_safe_digits(number) or format(number, "f") for number in numbers], dtype=pl.String)
+
+
 def _is_whole(column: pl.Series) -> pl.Series:
     return ((column == column.floor()) & (column.abs() < _EXACT_BELOW)).fill_null(value=False)
 
 
-def _inexact(column: pl.Series, first_row: int) -> pl.DataFrame:
-    """Return a defect for each float that is not a whole number, or too large to differ from its neighbours."""
-    frame = pl.DataFrame({"number": column.fill_nan(None)}).with_row_index("row", offset=first_row)
-    wrong = rows_of(frame, frame["number"].is_not_null() & ~_is_whole(column))
-    value = pl.col("number").cast(pl.String)
-    message = worded(
+def _inexact(column: pl.Series, text: pl.Series) -> pl.DataFrame:
+    """Return a defect for each float that may differ from what was meant; `text` is how it was read."""
+    is_amount = sheet_columns().cleanings.get(column.name) is Cleaning.AMOUNT
+    is_long = (text.str.count_matches("[0-9]") > SAFE_DIGITS) & (column.abs() >= 10.0**WHOLE_DIGITS_WITH_CENTS)
+    is_binary = column.is_infinite() | (column.dtype != pl.Float64) | (~is_long & ~_is_whole(column) & (not is_amount))
+    frame = pl.DataFrame({"number": text}).with_row_index("row", offset=_FIRST_ROW)
+    value = pl.col("number")
+    binary = worded(
         "{value} is stored as a binary fraction, which is not exact: write the column as text.", value=value
     )
-    return defects_of(wrong, column.name, f"{column.name}.float", message, value)
+    long = worded(
+        "{value}: a binary fraction keeps 15 digits, so this number may be wrong. Write the column as text.",
+        value=value,
+    )
+    found = ((f"{column.name}.float", binary, is_binary), (f"{column.name}.digits", long, is_long & ~is_binary))
+    return pl.concat(
+        defects_of(rows_of(frame, text.is_not_null() & is_so), column.name, code, message, value)
+        for code, message, is_so in found
+    )

@@ -4,9 +4,8 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,16 +15,13 @@ from paygw_batch.errors import Asked, SheetError, SheetQuestion
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import columns_by_operation, columns_of_operation
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS
-from paygw_batch.sheet.model import Headed, Sheet
-from paygw_batch.sheet.pieces import InMemory, NeedsWholeFile, SheetSource, changed_since_read
-from paygw_batch.sheet.read import parquet, text_stream
+from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.delimited import read_delimited
 from paygw_batch.sheet.read.format import Kind, check_first_bytes, kind_of
 from paygw_batch.sheet.read.frame import Table, to_sheet
 from paygw_batch.sheet.read.headings import HEADER_ROWS, HeadingError, SeenHeading, Vocabulary, fold
-from paygw_batch.sheet.read.parquet import ParquetStream, read_parquet, table_of
+from paygw_batch.sheet.read.parquet import read_parquet, table_of
 from paygw_batch.sheet.read.text import NotUtf8, needs_encoding, samples_of, to_utf8
-from paygw_batch.sheet.read.text_stream import TextStream
 from paygw_batch.sheet.read.xlsx import read_workbook
 
 _OFFICE_ENCODING = "cp1252"
@@ -102,51 +98,16 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
     return to_sheet(table, operation=options.operation, file=file, sha256=sha256, max_rows=options.max_rows)
 
 
-def open_sheet(path: Path, options: ReadOptions) -> SheetSource:
-    """Return the sheet in a file as something that `validate` goes through: a large one is then read part by part.
-
-    Raises `SheetError` as `read_sheet`; of a large one, what `read_sheet` would refuse is refused in going through it.
-    """
-    whole = partial(read_sheet, path, options)
-    try:
-        size = path.stat().st_size
-        if options.sheet_name is None and path.is_file() and size <= options.max_sheet_bytes:
-            kind = kind_of(path.name)
-            if kind is Kind.DELIMITED and size > text_stream.BLOCK_BYTES:
-                return TextStream(
-                    path, options.vocabulary, file=options.file or path.name, max_rows=options.max_rows, whole=whole
-                )
-            if kind is Kind.PARQUET and size > parquet.LARGE_BYTES:
-                return _parquet_stream(path, options, whole)
-    except (OSError, NeedsWholeFile):
-        pass
-    return InMemory(whole())
-
-
-def _parquet_stream(path: Path, options: ReadOptions, whole: Callable[[], Sheet]) -> ParquetStream:
-    data = _bytes_of(path, options.max_sheet_bytes)
-    check_first_bytes(data, Kind.PARQUET, path.name)
-    return ParquetStream(
-        data,
-        options.vocabulary,
-        file=options.file or path.name,
-        max_rows=options.max_rows,
-        max_bytes=options.max_sheet_bytes,
-        whole=whole,
-    )
-
-
 def headings_in(path: Path, options: ReadOptions) -> Sequence[SeenHeading]:
     """Return the headings of a file with each one's column, even if no row is a known header.
 
     Raises `SheetError` for a file that cannot be read for another reason.
     """
     try:
-        source = open_sheet(path, options)
-        first = next(iter(source.pieces()))().frame.head(HEADER_ROWS)
+        sheet = read_sheet(path, options)
     except HeadingError as error:
         return error.headings
-    return seen_headings(source.headers, source.unknown, first)
+    return seen_headings(sheet.headers, sheet.unknown, sheet.frame.head(HEADER_ROWS))
 
 
 def seen_headings(headers: Mapping[str, str], unknown: Collection[str], rows: pl.DataFrame) -> list[SeenHeading]:
@@ -163,7 +124,9 @@ def read_again(path: Path, sheet: Sheet, options: ReadOptions) -> bytes:
     """Return the very bytes that `sheet` was read from. Raises `SheetError` when the file has others by now."""
     data = _bytes_of(path, options.max_sheet_bytes)
     if hashlib.sha256(data).hexdigest() != sheet.sha256:
-        raise changed_since_read(path.name)
+        raise SheetError(
+            say("{name} was changed since it was read.", name=path.name), hint=say("Run the command again.")
+        )
     return data
 
 
@@ -261,7 +224,7 @@ def _too_large(path: Path, size: int, max_bytes: int) -> SheetError:
     )
 
 
-def refuse_misdirected(sheet: Headed, commands: Mapping[str, str]) -> None:
+def refuse_misdirected(sheet: Sheet, commands: Mapping[str, str]) -> None:
     """Raise `SheetError` for a sheet whose columns are another operation's. `commands`: operation -> its command."""
     own = set(columns_of_operation(sheet.operation))
     headings = {fold(heading) for heading in sheet.headers.values()}

@@ -18,8 +18,6 @@ _MARKS = (
 _CONTROL_BYTES = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
 _END_OF_FILE = b"\x1a"
 """What DOS writes at the end of a text."""
-_FURTHER_CONTROLS = ((b"\xc2", re.compile(rb"\xc2[\x80-\x9f]")), (b"\xe2", re.compile(rb"\xe2\x80[\xa8\xa9]")))
-"""U+0080 to U+009F, and U+2028 and U+2029: their first byte, which is found at once or not at all, and all of them."""
 _EVERY_BYTE = bytes(range(0x100))
 _SAMPLE_CHARACTERS = 60
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
@@ -49,17 +47,6 @@ def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
     return end.rstrip(_END_OF_FILE) if end.endswith(_END_OF_FILE) else text
 
 
-def is_plain_utf8(text: bytes) -> bool:
-    """Return whether whole lines of a text need no conversion: UTF-8, LF or CR LF, no control character."""
-    has_control = len(text.translate(None, _CONTROL_BYTES)) != len(text)
-    return not has_control and _is_plain_without_controls(text)
-
-
-def _is_plain_without_controls(text: bytes) -> bool:
-    has_lone_return = text.find(b"\r") >= 0 and text.count(b"\r") != text.count(b"\r\n")
-    return not has_lone_return and _not_utf8_at(text) is None and not has_further_controls(text)
-
-
 @dataclass(frozen=True, slots=True)
 class Marks:
     """The bytes that divide whole lines of a text, in their order, found in one pass over it.
@@ -86,15 +73,6 @@ class Marks:
         line_end = b"\r\n" if self.found[delimiters : delimiters + 1] == b"\r" else b"\n"
         alike = (self.delimiter * delimiters + line_end) * self.lines
         return self.found in (alike, alike.removesuffix(line_end))
-
-    def is_plain_utf8(self, text: bytes) -> bool:
-        """Return `is_plain_utf8` of the text whose marks these are, or of one with a plain line before it."""
-        return not self.found.translate(None, self.delimiter + b'"\r\n') and _is_plain_without_controls(text)
-
-
-def has_further_controls(text: bytes) -> bool:
-    """Return whether UTF-8 holds a control character or a line break that is not one of ASCII."""
-    return not text.isascii() and any(first in text and found.search(text) for first, found in _FURTHER_CONTROLS)
 
 
 def _decoded(data: bytes, encoding: str | None, file: str) -> bytes:

@@ -20,6 +20,7 @@ from xml.parsers import expat
 
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
+from paygw_batch.sheet.amounts import SAFE_DIGITS, at_safe_digits
 from paygw_batch.sheet.read.headings import MAX_COLUMNS
 from paygw_batch.sheet.read.workbook_limits import (
     MAX_CELL_CHARACTERS,
@@ -46,8 +47,6 @@ _CHUNK_BYTES = 1 << 16
 _MAX_ROWS = 1_048_576
 _MIN_POINTS_HIGH, _MIN_CHARACTERS_WIDE = 3.0, 0.5
 """Below this height or width, a row or column is treated as hidden."""
-_SAFE_DIGITS = 15
-"""A spreadsheet keeps this many digits; it has replaced the others by zeros."""
 _FIRST_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 (a cell has no zone)
 _FIRST_DAY_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 (as above)
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
@@ -60,7 +59,7 @@ class Doubt(StrEnum):
     FORMULA = "formula"
     """A formula without a value: the workbook was never calculated after it was written."""
     DIGITS = "digits"
-    """A whole number of more than 15 digits."""
+    """A number of more than 15 digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,20 +504,17 @@ def _unescaped(text: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _number_text(raw: str) -> tuple[str, bool]:
-    """Return a number cell's value as plain digits, and whether it has more digits than a spreadsheet keeps.
+    """Return a number cell's value as the spreadsheet has it, and whether it has more digits than a spreadsheet keeps.
 
-    A cell is a binary float, written with up to 17 digits; the shortest digits of the same float are those that were
-    typed. Raises `ValueError` for a number that is not finite.
+    Raises `ValueError` for a number that is not finite.
     """
-    if raw.isascii() and raw.isdigit() and len(raw) <= _SAFE_DIGITS and not raw.startswith("0"):
+    if raw.isascii() and raw.isdigit() and len(raw) <= SAFE_DIGITS and not raw.startswith("0"):
         return raw, False
     number = Decimal(repr(float(raw)))
     if not number.is_finite():
         raise ValueError("not a finite number")
-    if number == number.to_integral_value():
-        text = format(number.to_integral_value(), "f")
-        return text, len(text.lstrip("-")) > _SAFE_DIGITS
-    return format(number, "f"), False
+    text = at_safe_digits(number)
+    return text or format(number.normalize(), "f"), text is None
 
 
 def _date_text(raw: str, first_day: datetime) -> str:

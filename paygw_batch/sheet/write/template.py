@@ -121,7 +121,7 @@ def _told(rule: CountryRule, field: FormField) -> tuple[str, str]:
 
 
 def _amount(rule: CountryRule) -> tuple[str, str]:
-    units = rule.minor_units
+    units = rule.decimals
     words = (
         say(
             "{currency} above zero, in plain digits: a decimal point, at most {units} decimals, no thousands "
