@@ -131,6 +131,7 @@ OTHER_DEFECTS: tuple[SpoiltRow, ...] = (
     ("KE", "a name that begins like a formula", {"account_name": "=1+1"}),
     ("KE", "an order id that a spreadsheet changed", {"client_orderid": "00042", "amount": "4200"}),
     ("KE", "an order id that a spreadsheet changed", {"client_orderid": "42.0", "amount": "4200"}),
+    ("KE", "a name that lost a letter", {"account_name": "Mwende Kar\ufffdnja"}),
 )
 """At least one row of each kind of defect that is not about an amount."""
 

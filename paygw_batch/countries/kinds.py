@@ -19,7 +19,7 @@ class Cleaning(Enum):
     TRIMMED = auto()
     """Blanks and invisible characters at either end are removed."""
     TEXT = auto()
-    """Trimmed, and in Unicode's form NFKC."""
+    """Trimmed, in Unicode's form NFC, and with plain blanks."""
     NUMBER = auto()
     """Trimmed, unwrapped of `'` and `="..."`, and kept a second time without separators."""
     CODE = auto()

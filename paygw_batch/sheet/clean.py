@@ -20,15 +20,18 @@ from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.countries.rules import WORD_SEPARATORS, CountryRule, FieldKind, MobileNumbers
 from paygw_batch.sheet.amounts import PLAIN, SAFE_DIGITS, without_noise
+from paygw_batch.sheet.columns import CONTROL
 
 _CODE_IN_LOWER_CASE = "^(?:[A-Za-z]{2}|[A-Za-z]{3})$"
 _CLEAN_NUMBER = r"^\+?[0-9]+$"
 _LATIN = r"\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{131}\x{134}-\x{13E}\x{141}-\x{148}\x{14A}-\x{17E}"
-"""Letters of European languages and their neighbours, each of them one character that Unicode's form NFKC keeps."""
+"""Letters of European languages and their neighbours, each of them one character that Unicode's form NFC keeps."""
 _CLEAN_TEXT = f"^[!-<>-~{_LATIN}](?:[ -~{_LATIN}]*[!-~{_LATIN}])?$"
 _CLEAN = {Cleaning.CODE: "^[A-Z]+$", Cleaning.AMOUNT: f"^[0-9.]{{1,{SAFE_DIGITS + 1}}}$"}
 """Patterns of values that cleaning leaves as they are; `_CLEAN_TEXT` for all others but numbers."""
-_TRIM_START, _TRIM_END = r"^[\p{C}\p{Z}]+", r"[\p{C}\p{Z}]+$"
+_AROUND = r"[[\p{C}\p{Z}]--[\x{80}-\x{84}\x{86}-\x{9F}]]"
+"""Blanks, invisible characters and line ends; the other controls above ASCII are what is left of a damaged letter."""
+_TRIM_START, _TRIM_END = f"^{_AROUND}+", f"{_AROUND}+$"
 _TRIM = f"{_TRIM_START}|{_TRIM_END}"
 _WRAPPED = r'^="([^"]*)"$'
 _TAKEN = (
@@ -45,7 +48,7 @@ _IN_GROUPS = r"^\+?[0-9]+(?:[ -][0-9]+)*$"
 _FLOAT_OF_A_WHOLE = r"^\+?[0-9]{7,15}\.0$"
 _NOT_SEPARATED = r"^[\p{Pd}\x{2212}]|\.[0-9]?(?:[^0-9]|$)"
 """A sign, or a dot before a possible decimal fraction: neither separates groups of digits."""
-_SEPARATORS = r"[\p{C}\p{Z}\p{Pd}\x{2212}().\[\]]"
+_SEPARATORS = rf"[[\p{{C}}\p{{Z}}\p{{Pd}}\x{{2212}}().\[\]]--{CONTROL}]"
 _TRUNK_ZERO_IN_BRACKETS = r"^((?:\+|00)[0-9][0-9 ]{0,5})\(0\)"
 
 EXPONENT = r"^[0-9](?:[.,][0-9]+)?[eE]\+?[0-9]{1,2}$"
@@ -97,7 +100,8 @@ def _cleaned_number(text: pl.Series) -> pl.Series:
 
 
 def _cleaned_text(text: pl.Series) -> pl.Series:
-    return trimmed(_cleaned_line(text).str.normalize("NFKC"))
+    # Letters go to the gateway as they were typed: a bank compares them. Blanks of other widths are no part of a name.
+    return trimmed(_cleaned_line(text).str.normalize("NFC").str.replace_all(r"\p{Zs}", " "))
 
 
 def _cleaned_line(text: pl.Series) -> pl.Series:

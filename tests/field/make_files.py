@@ -88,6 +88,30 @@ def _set(values: Mapping[str, Any], formats: Mapping[str, str] | None = None) ->
     return repacked(workbook(change))
 
 
+def text(*rows: str, further: str = "", end: str = "\n") -> bytes:
+    """Return a CSV text; `further` are headings of its own."""
+    return "".join(row + end for row in (",".join(HEADINGS) + further, *rows)).encode()
+
+
+def csv_row(order_id: str = "A-1", name: str = "Wanjiru Kamau", phone: str = "+254712345678", more: str = "") -> str:
+    """Return a row of CSV that pays somebody."""
+    return f"KE,{order_id},1500.50,KES,{name},254712345678,{phone}{more}"
+
+
+def parquet(**further: Any) -> bytes:
+    """Return a Parquet file that pays somebody, with further columns, or others."""
+    columns = {name: [str(value)] for name, value in zip(HEADINGS, WANJIRU, strict=True)}
+    file = io.BytesIO()
+    pl.DataFrame(columns | further).write_parquet(file)
+    return file.getvalue()
+
+
+def named(*names: str) -> bytes:
+    """Return a CSV text that pays people of these names, one to an account."""
+    rows = (csv_row(f"A-{n}", name).replace("254712345678", f"25471234567{n}") for n, name in enumerate(names))
+    return text(*rows)
+
+
 _TIME = re.compile("20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z")
 """When the library wrote the file: a file that is made again is the same."""
 
@@ -145,6 +169,37 @@ MADE: Mapping[str, Callable[[], bytes]] = {
     "sheets/id-grouped-by-its-format.xlsx": lambda: _set({"B2": 20261128}, {"B2": "0000-00-00"}),
     "sheets/id-in-a-date-cell.xlsx": lambda: _set({"B2": date(2026, 3, 1)}, {"B2": "d-mmm"}),
     "sheets/amount-grouped-by-its-format.xlsx": lambda: _set({"C2": 250000}, {"C2": '#,##0.00 "KES"'}),
+    "sheets/remark-of-two-lines.csv": lambda: text(
+        csv_row(more=',"late, see mail\r\n\r\nof May"'), csv_row("A-2", more=",x"), further=",Notes", end="\r\n"
+    ),
+    "sheets/remark-of-two-lines.xlsx": lambda: _set({"H1": "Notes", "H2": "late,\nsee mail\n"}),
+    "sheets/remark-of-two-lines.parquet": lambda: parquet(Notes=["late\v\nsee mail\x07"]),
+    "sheets/remark-that-swallows-a-row.csv": lambda: text(
+        csv_row(more=',"x'), csv_row("A-2", more=',y"'), further=",Notes"
+    ),
+    "sheets/name-of-two-lines.csv": lambda: text(csv_row(name='"Wanjiru\nKamau"'), csv_row("A-2", '"Wanjiru Kamau\n"')),
+    "sheets/name-of-two-lines.xlsx": lambda: _set({"E2": "Wanjiru\nKamau", "E3": "Otieno Ouma\n"}),
+    "sheets/phone-of-two-lines.csv": lambda: text(csv_row(phone='"+254712\n345678"')),
+    "sheets/lists-and-groups.parquet": lambda: parquet(tags=[["a", "b"]], address=[{"town": "Kisumu"}], photo=[b"x"]),
+    "sheets/amounts-in-lists.parquet": lambda: parquet(amount=[[1500]]),
+    "sheets/lost-characters.csv": lambda: text(csv_row("A-\ufffd"), csv_row("A-2", "A\ufffdcha")),
+    "sheets/damaged-names.csv": lambda: named(
+        "A\u00c3\u00afcha", "N&#39;Diaye", "<b>Awa</b>", "Amina nan", "Jos\u221a\u00a9", "N%27Diaye", "Awa_x000D_ Diop"
+    ),
+    "sheets/words-for-no-name.csv": lambda: named("nan", "NaN", "undefined", "null", "None", "<NA>", "NaT"),
+    "sheets/odd-names.csv": lambda: named(
+        "M\u00aa Jos\u00e9", "\u00bd Ltd", "Acme\u00ae \u2122", "Nan Li", "ANDR\u00c9\u2019S", "J\u00e9r\u00f4me & Fils"
+    ),
+    "sheets/comma-at-each-end.csv": lambda: text(csv_row(more=","), csv_row("A-2", more=",")),
+    "sheets/field-too-many-in-each-row.csv": lambda: text(csv_row(more=",x"), csv_row("A-2", more=",y")),
+    "sheets/tab-too-many-in-each-row.tsv": lambda: text(csv_row(more=",x"), csv_row("A-2", more=",y")).replace(
+        b",", b"\t"
+    ),
+    "sheets/comma-that-may-be-in-a-name.csv": lambda: text(
+        *(f"KE,{phone},{phone},A-{phone[-1]},10.00,Kamau, W," for phone in ("254712345678", "254712345679"))
+    ).replace(",".join(HEADINGS).encode(), b"country,phone,account_number,client_orderid,amount,account_name,Notes"),
+    "sheets/headings-without-a-name.csv": lambda: text(csv_row(), csv_row("A-2"), further=",,"),
+    "sheets/end-of-a-dos-file.csv": lambda: text(csv_row(), end="\r\n") + b"\x1a",
     "sheets/phone-for-a-bank-account.csv": lambda: _csv(
         replace_in(_NIGERIAN, account_number="8031234567"),
         replace_in(_NIGERIAN, client_orderid="A-2", account_number="0123456789"),

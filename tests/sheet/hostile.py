@@ -186,10 +186,25 @@ def _csv(chance: Random, header: list[str], rows: list[list[str]]) -> Hostile:
     except UnicodeDecodeError:
         return Hostile(".csv", content, None)
     # Lines below the header in which anything but delimiters and quotation marks can be seen.
-    ends = "\n" if "\n" in text_after else "\r"
     bare = str.maketrans("", "", f'"{delimiter}')
-    count = sum(_says_something([line.translate(bare)]) for line in text_after.split(ends)[1:])
+    count = sum(_says_something([line.translate(bare)]) for line in records(text_after, delimiter, len(header)))
     return Hostile(".csv", content, count)
+
+
+def records(text: str, delimiter: str, columns: int) -> list[str]:
+    """Return what is below the header, line by line, and the lines of one quoted field as one.
+
+    Where two such lines could be rows, the sheet is refused, and each of them counts.
+    """
+    found: list[str] = []
+    waiting: list[str] = []
+    for line in re.split("\r\n|\r|\n", text)[1:]:
+        waiting.append(line)
+        if "".join(waiting).count('"') % 2 == 0:
+            is_one = sum(part.count(delimiter) >= columns - 2 for part in waiting) <= 1
+            found += [" ".join(waiting)] if is_one else waiting
+            waiting = []
+    return [*found, *waiting]
 
 
 def _damaged(chance: Random, content: bytes, start: int) -> bytes:

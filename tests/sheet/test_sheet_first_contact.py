@@ -1,14 +1,19 @@
 """What offices write by hand: a damaged amount, the digits of another script, a name that is no plain name."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import openpyxl
+import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
+from paygw_batch.sheet.check.damage import MAYBE_DAMAGED, repaired
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
@@ -160,3 +165,101 @@ def test_a_statement_whose_cells_are_lost_or_whose_worksheet_is_unclear_is_refus
         read_statement(statement(tmp_path / "two.xlsx", worksheets=("Orders", "More")), {}, encoding=None)
     with pytest.raises(SheetError, match="has no worksheet with the columns order_id, amount and currency"):
         read_statement(statement(tmp_path / "none.xlsx", worksheets=()), {}, encoding=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("A\u00c3\u00afcha", "A\u00efcha"),  # UTF-8 read as Latin-1
+        ("N\u00e2\u20ac\u2122Diaye", "N\u2019Diaye"),  # or as Windows-1252
+        ("A\u00c3\u0192\u00c2\u00afcha", "A\u00efcha"),  # twice
+        ("Jos\u221a\u00a9", "Jos\u00e9"),  # or by a Mac
+        ("N&#39;Diaye", "N'Diaye"),
+        ("Tom &amp;amp; Co", "Tom & Co"),
+        ("<b>Awa</b><br/>Diop", "Awa Diop"),
+        ("Amina undefined", "Amina"),
+        ("nan Diop", "Diop"),
+        ("N%27Diaye", "N'Diaye"),
+        ("A\\u00efcha", "A\u00efcha"),
+        ("N\\'Diaye", "N'Diaye"),
+        ("Awa_x000D_ Diop", "Awa Diop"),
+    ],
+)
+def test_a_name_that_a_program_damaged_is_a_warning_with_the_right_one(checked: Check, name: str, right: str) -> None:
+    found = checked(row(name=name))
+    assert found.defects.is_empty()
+    assert found.warnings.select("code", "value", "correction").rows() == [("account_name.damaged", name, right)]
+    assert f"is the name {right}?" in found.warnings["message"][0]
+    assert found.rows["account_name"].to_list() == [name]
+
+
+@pytest.mark.parametrize("name", ["nan", "NaN", "NaT", "undefined", "null", "NULL", "None", "<NA>", "(null)", "\\N"])
+def test_a_word_for_a_missing_value_is_no_name(checked: Check, name: str) -> None:
+    found = checked(row(name=name))
+    assert found.defects.is_empty()
+    assert found.warnings["code"].to_list() == ["account_name.placeholder"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "M\u00aa Jos\u00e9",
+        "\u00bd Ltd",
+        "Acme\u00ae \u00a9 \u2122",
+        "\uff21wa \ufb01n",
+        "Nan Li",
+        "Christopher Null",
+        "R&D Ltd",
+        "100% Awa",
+        "ANDR\u00c9\u2019S",
+        "Gro\u00df\u2013Berlin",
+        "CONCEI\u00c7\u00c3O",
+        "Fran\u00e7ois \u00abl\u2019a\u00een\u00e9\u00bb",
+    ],
+)
+def test_an_odd_name_is_sent_letter_by_letter_without_a_warning(checked: Check, name: str) -> None:
+    found = checked(row(name=name))
+    assert (found.defects.height, found.warnings.height) == (0, 0)
+    assert json.loads(found.instructions["fields"][0])["account_name"] == name
+
+
+def test_a_name_is_sent_in_one_form_and_with_plain_blanks(checked: Check) -> None:
+    found = checked(row(name="Aissatou\u00a0Ne\u0301\u2003Diop"))
+    assert json.loads(found.instructions["fields"][0])["account_name"] == "Aissatou N\u00e9 Diop"
+
+
+def test_a_full_width_sign_begins_a_formula_as_well(checked: Check) -> None:
+    assert checked(row(name="\uff1dcmd|calc")).defects["code"].to_list() == ["account_name.formula_sign"]
+
+
+def test_names_in_two_forms_are_one_name(sheet: MakeSheet, rules: Rules) -> None:
+    rows = (row(name="M\u00aa Jose\u0301"), row("1600", name="Ma Jos\u00e9", order="A-2"))
+    assert validate(sheet(lines(*rows)), rules).warnings.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (row(name="A\ufffdcha"), "account_name.lost_character"),
+        (row(order="A\ufffd1"), "client_orderid.lost_character"),
+    ],
+)
+def test_a_character_that_a_program_lost_is_a_defect(checked: Check, line: str, code: str) -> None:
+    assert checked(line).defects["code"].to_list() == [code]
+
+
+DAMAGED = st.lists(
+    st.sampled_from(
+        [
+            *("&#39;", "&lt;", "%C3", "\\", "\\u00ef", "_x000D_", "nan", "null", "<b", "<", ">", " ", "a", "Z"),
+            *("\u00c3", "\u00af", "\u00e9", "\u00e2\u20ac\u2122", "\u221a", "\u251c", "\u00a9", "\u00c9", "\u2019"),
+        ]
+    )
+).map("".join)
+
+
+@given(st.one_of(st.text(st.characters(codec="utf-8"), max_size=30), DAMAGED))
+def test_damage_that_is_repaired_is_found_and_repaired_whole(name: str) -> None:
+    found = repaired(name)
+    assert found == name or pl.Series([name]).str.contains(MAYBE_DAMAGED).item()
+    assert repaired(found) == found

@@ -19,7 +19,7 @@ from paygw_batch.sheet.findings import BuiltOnUse
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from tests.long_part import share_of
-from tests.sheet.hostile import Hostile, hostile_sheet, play
+from tests.sheet.hostile import Hostile, hostile_sheet, play, records
 from tests.sheet.hostile import verdict as verdict_on
 from tests.sheet.sheet_values import GOOD, HEADER, lines
 
@@ -47,12 +47,11 @@ def verdict(path: Path, content: bytes, rules: Rules) -> Sheet | None:
 
 def rows_that_say_something(content: bytes) -> set[int]:
     """Return the numbers of the lines below the first one in which anything can be seen, counted by other means."""
-    text = content.decode("utf-8-sig")
-    ends = "\n" if "\n" in text else "\r"
+    below = records(content.decode("utf-8-sig"), ",", len(HEADER.split(",")))
     return {
         number
-        for number, line in enumerate(text.split(ends), start=1)
-        if number > 1 and any(unicodedata.category(c)[0] not in "CZ" and c not in '",' for c in line)
+        for number, line in enumerate(below, start=2)
+        if any(unicodedata.category(c)[0] not in "CZ" and c not in '",' for c in line)
     }
 
 

@@ -127,6 +127,17 @@ CASES = {
     "a control character at the end": lines(*rows(30), rows(1, 50)[0].replace("Kamau", "Kam\x07au")),
     "U+2028 at the end": lines(*rows(30), rows(1, 50)[0].replace("Kamau", "Kam\u2028au")),
     "a lone CR": lines(*rows(30), rows(1, 50)[0].replace("Kamau", "Kam\rau")),
+    "remarks of two lines": lines(*(f'{row},"a\nb"' for row in rows(30)), header=HEADER + ",note"),
+    "a remark of two lines at the end": lines(*rows(30), rows(1, 50)[0] + ',"a\nb"', header=HEADER + ",note"),
+    "a comma too many": lines(*(row + "," for row in rows(30))),
+    "a field too many in every row": lines(*(row + ",x" for row in rows(30))),
+    "a field too few in every row": lines(*(row.rpartition(",")[0] for row in rows(30))),
+    "a comma too many in most rows": lines(*(row + "," for row in rows(30)), *rows(5, 60)),
+    "headings without a name": lines(*rows(30), header=HEADER + ",,"),
+    "the end of a DOS file": lines(*rows(30)) + "\x1a",
+    "damaged names": lines(
+        *(row.replace("Wanjiru", "W\xc3\xa9" if n % 3 else "W\ufffd") for n, row in enumerate(rows(30)))
+    ),
     "apostrophes that guard": lines(*(row.replace("Wanjiru", "'=Wanjiru") for row in rows(30))),
     "no order ids and a quotation mark that does not close": lines(
         *(row.replace(f"A-{n},", "") for n, row in enumerate(rows(30), 1)),

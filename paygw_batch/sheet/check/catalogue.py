@@ -59,6 +59,11 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "The name begins with =, +, - or @, which a spreadsheet would run.",
             "Write the name alone.",
         ),
+        "*.lost_character": CodeMeaning(
+            "lost character in {column}",
+            "A program has put a replacement character (U+FFFD) in place of one that it could not read.",
+            "Write the text again from its source.",
+        ),
         "*.country": CodeMeaning(
             "{column} of another country",
             "The number does not belong to the country of the row.",
@@ -191,6 +196,11 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
             "emoji in {column}",
             "The name has a picture in it, and the gateway may not take it.",
             "Write the name in letters.",
+        ),
+        "*.damaged": CodeMeaning(
+            "{column} damaged by a program",
+            "The name has letters or words that programs put into it, such as AÃ¯cha for Aïcha, &#39; for ', or nan.",
+            "Write the name as the person writes it.",
         ),
         "*.placeholder": CodeMeaning(
             "no name in {column}",

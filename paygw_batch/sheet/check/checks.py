@@ -25,15 +25,17 @@ from paygw_batch.sheet.amounts import (
     rounded_amount,
     with_decimals,
 )
-from paygw_batch.sheet.clean import EXPONENT, PhoneColumn, bare, folded_purpose
+from paygw_batch.sheet.check.damage import undamaged
+from paygw_batch.sheet.clean import EXPONENT, FORMULA_SIGNS, PhoneColumn, bare, folded_purpose
 from paygw_batch.sheet.findings import NO_CORRECTION, shown, worded
 
-_ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTING_DATA)$"
+_ERROR_MARK = r"^#(?:N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|GETTING_DATA|VALEUR!|NOM\?|NOMBRE!|NUL!)$"
 _NOT_PRINTABLE = r"[\p{C}\p{Zl}\p{Zp}]|[\p{Zs}--[ ]]"
 _CONTROL = r"[\p{Cc}\p{Zl}\p{Zp}]"
 _TURNS_THE_TEXT = r"[\x{061C}\x{200E}\x{200F}\x{202A}-\x{202E}\x{2066}-\x{2069}]"
 """Invisible signs that change the direction of writing: a name looks like another one."""
-_STARTS_A_FORMULA = r"^(?:[=@]|[+-].*\pL)"
+_STARTS_A_FORMULA = rf"^(?:[=@⁼₌⩵⩶﹦﹫＝＠]|[{FORMULA_SIGNS}].*\pL)"  # noqa: RUF001 (spreadsheets fold them)
+_LOST_CHARACTER = "\ufffd"
 _CUT_ID = r"^[0-9][.,][0-9]+[eE]\+[0-9]+$"
 _ALWAYS = pl.lit(value=True)
 _EMPTY = pl.lit("")
@@ -93,6 +95,13 @@ def _missing(column: str, headings: Mapping[str, str]) -> Reason:
 def _error_mark(column: str) -> Reason:
     message = worded("{value} is a spreadsheet error. Correct the formula, or paste the value.", value=shown(column))
     return Reason(f"{column}.error_mark", pl.col(column).str.contains(_ERROR_MARK), message)
+
+
+def _lost_character(column: str) -> Reason:
+    message = worded(
+        "{value}: a program has lost a character. Write the text again from its source.", value=shown(column)
+    )
+    return Reason(f"{column}.lost_character", pl.col(column).str.contains(_LOST_CHARACTER, literal=True), message)
 
 
 def _cut(column: str, cut: pl.Expr) -> Reason:
@@ -173,17 +182,19 @@ def _given(
     *others: Reason,
     required: bool,
     headings: Mapping[str, str],
+    correction: pl.Expr = NO_CORRECTION,
 ) -> ColumnCheck:
     """Return the check of a column that may be empty unless it is `required`; `others` explain before `message`."""
     given = pl.col(column).is_not_null()
-    reasons = (_missing(column, headings), _error_mark(column), *others, Reason(f"{column}.format", _ALWAYS, message))
+    last = Reason(f"{column}.format", _ALWAYS, message, correction)
+    reasons = (_missing(column, headings), _error_mark(column), *others, last)
     return ColumnCheck(column, given & right, reasons) if required else ColumnCheck(column, ~given | right, reasons[1:])
 
 
 def _order_id(headings: Mapping[str, str]) -> ColumnCheck:
     name = "client_orderid"
     text = pl.col(name)
-    right = ~text.str.contains(f"{_NOT_PRINTABLE}|{_CUT_ID}|{_ERROR_MARK}")
+    right = ~text.str.contains(f"{_NOT_PRINTABLE}|{_CUT_ID}|{_ERROR_MARK}|{_LOST_CHARACTER}")
     message = worded(
         "{value} cannot be an order id: write at most {characters} printable characters, including plain spaces.",
         value=shown(name),
@@ -191,7 +202,7 @@ def _order_id(headings: Mapping[str, str]) -> ColumnCheck:
     )
     short = text.str.len_chars() <= ORDER_ID_CHARACTERS
     cut = _cut(name, text.str.contains(_CUT_ID))
-    return _given(name, right & short, message, cut, required=True, headings=headings)
+    return _given(name, right & short, message, cut, _lost_character(name), required=True, headings=headings)
 
 
 def _amount(rule: CountryRule | None, headings: Mapping[str, str]) -> ColumnCheck:
@@ -319,14 +330,24 @@ def _other_than(column: str, value: str, message: pl.Expr, correction: pl.Expr =
 def _text(column: str, *others: Reason, never: str = "", required: bool, headings: Mapping[str, str]) -> ColumnCheck:
     """Return the check of a text. No text matches the pattern `never`: `others` explain those that do."""
     text = pl.col(column)
-    patterns = filter(None, (_CONTROL, _ERROR_MARK, never))  # one question about all of them is cheaper
+    patterns = filter(None, (_CONTROL, _LOST_CHARACTER, _ERROR_MARK, never))  # one question about all is cheaper
     right = ~text.str.contains("|".join(patterns)) & (text.str.len_chars() <= TEXT_CHARACTERS)
     message = worded(
         "{value}: write at most {characters} characters, on one line, without tabs.",
         value=shown(column),
         characters=TEXT_CHARACTERS,
     )
-    return _given(column, right, message, *others, required=required, headings=headings)
+    on_one_line = undamaged(column).str.replace_all(rf"[\p{{Z}}]*{_CONTROL}+[\p{{Z}}]*", " ")
+    return _given(
+        column,
+        right,
+        message,
+        _lost_character(column),
+        *others,
+        required=required,
+        headings=headings,
+        correction=pl.when(text.str.contains(_CONTROL)).then(on_one_line),
+    )
 
 
 def name_columns(rule: CountryRule) -> frozenset[str]:
@@ -364,15 +385,12 @@ def _number(rule: CountryRule, field: FormField, rules: Rules, *, required: bool
     parts = {"value": shown(name), "what": pl.lit(_number_of(rule))}
     count = digits.str.count_matches("[0-9]")
     significant = digits.str.replace(r"^(?:\+|00)", "").str.len_chars()
-    message = (
-        pl.when(digits.str.contains(r"^\+?[0-9]+$") & ~significant.is_in(column.lengths))
-        .then(
-            worded(
-                "{value} has {count} digits; {what} has {expected}.", count=count, expected=_expected(column), **parts
-            )
-        )
-        .otherwise(_example(column, parts))
-    )
+    counted = {"count": count, "expected": pl.lit(_expected(column)), **parts}
+    one = worded("{value} has one digit; {what} has {expected}.", **counted)
+    several = worded("{value} has {count} digits; {what} has {expected}.", **counted)
+    is_of_other_length = digits.str.contains(r"^\+?[0-9]+$") & ~significant.is_in(column.lengths)
+    of_length = pl.when(count == 1).then(one).otherwise(several)
+    message = pl.when(is_of_other_length).then(of_length).otherwise(_example(column, parts))
     said = worded(
         "{value} is a number of {owner}, but the country of this row is {code}.",
         value=shown(name),
@@ -446,13 +464,14 @@ def _foreign(rule: CountryRule, digits: pl.Expr, rules: Rules) -> tuple[pl.Expr,
     return marked | foreign, pl.coalesce(*names, pl.lit(say("another country")))
 
 
-_PICTURE = r"\p{Extended_Pictographic}"
-_DIGITS_ALONE = r"^[0-9 +.-]*[0-9][0-9 +.-]*$"
+_PICTURE = r"[\p{Extended_Pictographic}--[\p{L}\p{P}©®™]]"
+_DIGITS_ALONE = r"^[\p{Nd} +.-]*\p{Nd}[\p{Nd} +.-]*$"
 _NO_NAME = (
-    r"(?i)^(?:[^\pL]*|ok(?:ay)?|n/a|none|null|nil|tests?|unknown|tbd|tbc|xx+|same|same as above|ditto|idem|dito)[.?!]*$"
+    r"(?i)^(?:[^\pL]*|ok(?:ay)?|n/a|[(<\[]?(?:none|null|nil)[)>\]]?|tests?|unknown|tbd|tbc|xx+|same|same as above|ditto"
+    r"|idem|dito|undefined|<na>|<nan>|#n/d|#nv|\\n|\[object object\]|(?-i:-?nan|-?NaN|NaT))[.?!]*$"
 )
 """Texts in place of a name: nothing with a letter in it, or a word that is nobody's name. Words that are
-somewhere a name (`Na`, `No`, `Yes`) are not among them."""
+somewhere a name (`Na`, `No`, `Yes`, `Nan`) are not among them."""
 
 
 def warnings_of(rule: CountryRule) -> tuple[ColumnCheck, ...]:
@@ -478,6 +497,7 @@ def _warnings_of(rule: CountryRule) -> Iterator[ColumnCheck]:
                 yield _two_meanings(column, next(beside, None))
         elif field.name in names:
             yield _doubtful_names(field.name)
+            yield _damaged_names(field.name)
 
 
 def _doubt(column: PhoneColumn, code: str, doubtful: pl.Expr, message: pl.Expr) -> ColumnCheck:
@@ -552,3 +572,10 @@ def _doubtful_names(name: str) -> ColumnCheck:
     # One question about all: digits alone hold no letter, and are a text in place of a name as well.
     doubtful = text.str.contains(f"(?:{_NO_NAME})|{_PICTURE}").fill_null(value=False)
     return ColumnCheck(name, ~doubtful, (digits, nobody, picture))
+
+
+def _damaged_names(name: str) -> ColumnCheck:
+    text, right = pl.col(name), undamaged(name)
+    message = worded("{value} seems to be damaged by a program: is the name {right}?", value=shown(name), right=right)
+    reason = Reason(f"{name}.damaged", _ALWAYS, message, right)
+    return ColumnCheck(name, (text == right).fill_null(value=True), (reason,))

@@ -1,23 +1,25 @@
 """Reads delimited text (CSV) as a frame of exact text; header, delimiter and every line are accounted for.
 
 Two readings must agree before a sheet is used. One is by polars; the other counts lines and delimiters in the bytes
-and, if there are quotation marks, checks each line against RFC 4180. So a stray quotation mark that merges rows, a line
-break inside a field, or a row with a missing field cannot slip through.
+and, if there are quotation marks, checks each line against RFC 4180. So a stray quotation mark that merges rows, or a
+row with a missing field, cannot slip through. A field of several lines is read if none of its lines can be a row.
 """
 
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import polars as pl
 
+from paygw_batch.countries.form_columns import sheet_columns
+from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.errors import SheetError
-from paygw_batch.language import mark, say
+from paygw_batch.language import mark, say, say_count
 from paygw_batch.sheet.clean import unguarded, unguarded_names
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS, defects_of, worded
-from paygw_batch.sheet.read.frame import Table
+from paygw_batch.sheet.read.frame import LINE_BREAK, SEEN, Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
     Headings,
@@ -33,6 +35,8 @@ from paygw_batch.sheet.read.text import Marks
 DELIMITERS = (",", ";", "\t", "|")
 _FEW_QUOTED = 8
 """If at most one line in this many has quotation marks, checking only those is cheaper than checking all."""
+_SIGNS = {",": mark("a comma"), ";": mark("a semicolon"), "\t": mark("a tab"), "|": mark("a vertical bar")}
+_BLANK_LINE = re.compile(rb"(?<=\n)\r?(?:\n|\Z)")
 _SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
 
@@ -52,10 +56,84 @@ def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
     """Return the rows of `data` (UTF-8 without NUL and lone carriage returns).
 
     Raises `SheetError` if the file as a whole cannot be trusted; a row with too many or too few fields is a defect
-    of that row (`row.fields`).
+    of that row (`row.fields`), unless most rows have it.
     """
     start = find_header(data, vocabulary, file)
-    return read_rows(data, start, Marks.of(data, start.delimiter.encode(), start.offset), file)
+    try:
+        return _read(data, start, vocabulary, file)
+    except _OpenQuote:
+        joined = _joined(data, start)
+        if joined is None:
+            raise
+    return _read(joined, start, vocabulary, file)
+
+
+class _OpenQuote(SheetError):
+    """A quotation mark does not close the field that it opens on the same line."""
+
+
+class _OtherWidth(SheetError):
+    """Most rows have one number of fields, and the header has another. `fields` is theirs if they are all rows."""
+
+    def __init__(self, message: str, *, hint: str, fields: int | None) -> None:
+        super().__init__(message, hint=hint)
+        self.fields = fields
+
+
+def _read(data: bytes, start: Start, vocabulary: Vocabulary, file: str) -> Table:
+    """Read the rows; empty fields at the end of every row, or headings without a name, do not count."""
+    delimiter = start.delimiter.encode()
+    marks = Marks.of(data, delimiter, start.offset)
+    try:
+        return read_rows(data, start, marks, file)
+    except _OtherWidth as error:
+        if error.fields is None or "".join(start.cells[error.fields :]).strip():
+            raise
+        cells = [*start.cells, *[""] * error.fields][: error.fields]
+        headings = match_headings(unguarded_names(cells), vocabulary, file=file, row=start.row)
+        before = data[: data.rfind(b"\n", 0, start.offset - 1) + 1] + delimiter.join([b"x"] * error.fields) + b"\n"
+        fitted = replace(start, cells=cells, headings=headings, offset=len(before))
+        table = read_rows(before + data[start.offset :], fitted, marks, file)
+        if not _is_sure(table, start):
+            raise
+        note = say("Every row ends with an empty field that has no heading. It is left out.")
+        return replace(table, notes=(note,) if error.fields > len(start.cells) else ())
+
+
+def _joined(data: bytes, start: Start) -> bytes | None:
+    """Return the text with `LINE_BREAK` for each line break inside quotation marks, or None if a row could vanish so.
+
+    Stray quotation marks merge rows. Of the lines of a record, two have the delimiters of a row then, or one less.
+    """
+    of_a_row = max(1, len(start.cells) - 2)
+    record: list[str] = []
+    lines: list[str] = []
+    is_open = False
+    for line in data[start.offset :].decode().split("\n"):
+        record.append(line.removesuffix("\r"))
+        is_open ^= line.count('"') % 2 == 1
+        if not is_open:
+            if len(record) > 1 and sum(part.count(start.delimiter) >= of_a_row for part in record) > 1:
+                return None
+            lines.append(LINE_BREAK.join(record))
+            record = []
+    return None if record else data[: start.offset] + "\n".join(lines).encode()
+
+
+def _is_sure(table: Table, start: Start) -> bool:
+    """Return whether the fields behind the last heading are empty, and certainly no fields of other columns.
+
+    A comma inside a value (`1,000`) moves all values behind it, and a last column that is empty hides that. So behind
+    commas the last column that has a meaning here must be one whose values are checked, and each row must have one.
+    """
+    frame, further = table.frame, table.headings.names[len(start.cells) :]
+    last = [name for name in start.headings.names if name not in start.headings.unknown][-1]
+    if not further:
+        return True
+    if frame.select(pl.concat_str(further, ignore_nulls=True).str.contains(SEEN).any()).item():
+        return False
+    is_checked = sheet_columns().cleanings.get(last) in {Cleaning.NUMBER, Cleaning.CODE}
+    return start.delimiter != "," or (is_checked and not frame.drop_nulls("country")[last].null_count())
 
 
 def read_rows(data: bytes, start: Start, marks: Marks, file: str) -> Table:
@@ -71,6 +149,7 @@ def read_rows(data: bytes, start: Start, marks: Marks, file: str) -> Table:
     frame = _parse(data, start, headings) if _counts_agree(data, start, marks) else None
     if frame is None:
         ragged = _ragged_lines(data, start, file)
+        _check_width(data, ragged, start, file)
         frame = _parse(_without_lines(data, start, ragged), start, headings)
     if frame is None or frame.height != lines:
         raise SheetError(
@@ -239,7 +318,7 @@ def _line_pattern(start: Start) -> str:
 def _check_quotes(quoted: pl.DataFrame, start: Start, file: str) -> None:
     wrong = quoted.filter(~pl.col("line").str.contains(_line_pattern(start)))["index"].sort()
     if wrong.len():
-        raise SheetError(
+        raise _OpenQuote(
             say(
                 "{file}, row {row}: a quotation mark does not close the field it opens on the same line; the "
                 "rows after it could be swallowed.",
@@ -248,6 +327,34 @@ def _check_quotes(quoted: pl.DataFrame, start: Start, file: str) -> None:
             ),
             hint=say(_QUOTES),
         )
+
+
+def _check_width(data: bytes, ragged: pl.DataFrame, start: Start, file: str) -> None:
+    """Raise `_OtherWidth` if most rows have the same wrong number of fields: that is one mistake, and not one a row."""
+    columns = len(start.cells)
+    fields, count = ragged["fields"].value_counts(sort=True).row(0) if ragged.height > 1 else (0, 0)
+    rows = data.count(b"\n", start.offset) + 1 - len(_BLANK_LINE.findall(data, start.offset))
+    if count < 2 or count * 2 <= rows:  # noqa: PLR2004 (of one row nobody can say that all are alike)
+        return
+    sign = say(_SIGNS.get(start.delimiter, start.delimiter))
+    if fields > columns and count == rows:
+        sentence = say(
+            "{file}: Every row has {more} more than the headings. Is a heading missing, or is there {sign} at the end "
+            "of each line?",
+            more=say("one field") if fields == columns + 1 else say("{count} fields", count=fields - columns),
+            file=file,
+            sign=sign,
+        )
+    else:
+        sentence = say_count(
+            fields,
+            "{file}: Most rows have {count} field, but the header has {columns}. Are headings missing, or fields?",
+            "{file}: Most rows have {count} fields, but the header has {columns}. Are headings missing, or fields?",
+            file=file,
+            columns=columns,
+        )
+    hint = say("Correct the headings or the lines. A value with {sign} in it must be in quotation marks.", sign=sign)
+    raise _OtherWidth(sentence, hint=hint, fields=fields if count == rows else None)
 
 
 def _without_lines(data: bytes, start: Start, ragged: pl.DataFrame) -> bytes:
@@ -283,11 +390,9 @@ def _with_ragged(
         delimiter=start.delimiter,
     )
     mend = pl.when(pl.col("fields") < columns).then(pl.lit(few)).otherwise(pl.lit(many))
-    message = worded(
-        "The row has {fields} fields, but the header has {columns}: {mend}.",
-        fields=pl.col("fields"),
-        columns=columns,
-        mend=mend,
-    )
+    parts: dict[str, pl.Expr | int] = {"fields": pl.col("fields"), "columns": columns, "mend": mend}
+    one = worded("The row has one field, but the header has {columns}: {mend}.", **parts)
+    several = worded("The row has {fields} fields, but the header has {columns}: {mend}.", **parts)
+    message = pl.when(pl.col("fields") == 1).then(one).otherwise(several)
     numbered = ragged.with_columns(row=(pl.col("index") + start.row + 1).cast(pl.UInt32))
     return frame, defects_of(numbered, "row", "row.fields", message, pl.col("line").str.slice(0, SHOWN_CHARACTERS))

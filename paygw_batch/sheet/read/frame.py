@@ -1,7 +1,8 @@
 """Holds the rows of a file as text and turns them into a `Sheet`: the steps that all formats share."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import polars as pl
 
@@ -10,7 +11,7 @@ from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.errors import SheetError
 from paygw_batch.language import say
 from paygw_batch.sheet.amounts import amount_correction
-from paygw_batch.sheet.clean import CLEANERS, unguarded
+from paygw_batch.sheet.clean import CLEANERS, changed, trimmed, unguarded
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
 from paygw_batch.sheet.findings import BuiltOnUse, as_defects, no_defects
 from paygw_batch.sheet.model import Sheet
@@ -78,7 +79,10 @@ def _is_written_in(text: pl.Series) -> pl.Series:
     return text.str.contains(f"[{''.join(_SCRIPTS)}]").fill_null(value=False)
 
 
-_SEEN = r"[^\p{C}\p{Z}]"
+SEEN = r"[^\p{C}\p{Z}]"
+LINE_BREAK = "\N{LINE SEPARATOR}"
+"""A line break inside a cell: it ends no line of a file, and no check lets it pass."""
+_BREAK = r"[\x00-\x08\x0a-\x1f\x7f\x{85}\x{2028}\x{2029}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +104,12 @@ class Table:
 
 
 def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: int) -> Sheet:
-    """Return the table as a sheet: without blank rows (row numbers stay), and with nulls for blank texts.
+    """Return the table as a sheet: `on_one_line`, without blank rows (row numbers stay), with nulls for blank texts.
 
     Raises `SheetError` for a sheet without a row or with more than `max_rows`.
     """
     headings = table.headings
-    frame = without_blank_rows(table)
+    frame = without_blank_rows(on_one_line(table))
     if not frame.height:
         raise SheetError(
             say("{file} has a header and no row below it.", file=file),
@@ -183,29 +187,30 @@ def _empty_as_null(frame: pl.DataFrame, name: str) -> pl.Series:
     return text.set(empty, None) if empty.any() else text
 
 
-def refuse_control_characters(table: Table, file: str) -> None:
-    """Raise `SheetError` for a control character or a line break inside a field, naming row and column."""
-    for name in table.frame.columns[1:]:
-        text = table.frame[name]
-        hit = text.str.contains(CONTROL).fill_null(value=False)
-        if hit.any():
-            row = table.frame["row"][hit.arg_max()]
-            raise SheetError(
-                say(
-                    "{file}, row {row}, column {name!r}: the field holds a line break or a control character.",
-                    file=file,
-                    row=row,
-                    name=name,
-                ),
-                hint=say("Write the field on one line, without such characters."),
-            )
+def on_one_line(table: Table) -> Table:
+    """Return the table with every cell on one line, and trimmed if it was not.
+
+    A line break is a blank in a column that has no meaning here. In the others it becomes U+2028, which no check lets
+    pass; so does every other control character of ASCII.
+    """
+    frame = table.frame
+    for name in frame.columns[1:]:
+        found, mark = (CONTROL, " ") if name in table.headings.unknown else (_BREAK, LINE_BREAK)
+        broken = frame[name].str.contains(found)
+        if broken.any():
+            frame = frame.with_columns(changed(frame[name], broken, partial(_joined, found=found, mark=mark)))
+    return replace(table, frame=frame)
+
+
+def _joined(text: pl.Series, found: str, mark: str) -> pl.Series:
+    return trimmed(text).str.replace_all(rf"\p{{Z}}*{found}[\p{{Z}}{found}]*", mark)
 
 
 def _blank_rows(frame: pl.DataFrame) -> pl.Series:
     """Return which rows contain nothing visible. Only rows without a country are checked in detail."""
     country = frame["country"]
-    if country.unique().str.contains(_SEEN).fill_null(value=False).all():
+    if country.unique().str.contains(SEEN).fill_null(value=False).all():
         return pl.Series([False]).new_from_index(0, frame.height)
-    blank = ~country.str.contains(_SEEN).fill_null(value=False)
-    suspects = frame.filter(blank).select(pl.exclude("row").str.contains(_SEEN).fill_null(value=False))
+    blank = ~country.str.contains(SEEN).fill_null(value=False)
+    suspects = frame.filter(blank).select(pl.exclude("row").str.contains(SEEN).fill_null(value=False))
     return blank.scatter(blank.arg_true(), ~suspects.select(pl.any_horizontal(pl.all())).to_series())

@@ -13,8 +13,8 @@ from paygw_batch.sheet.amounts import SAFE_DIGITS, WHOLE_DIGITS_WITH_CENTS, at_s
 from paygw_batch.sheet.clean import changed
 from paygw_batch.sheet.findings import defects_of, no_defects, worded
 from paygw_batch.sheet.read.frame import Table, rows_of
-from paygw_batch.sheet.read.headings import Vocabulary, is_header, match_headings, no_header
-from paygw_batch.sheet.read.parquet_trial import TrialResult, try_parquet
+from paygw_batch.sheet.read.headings import Vocabulary, is_header, known_names, match_headings, no_header
+from paygw_batch.sheet.read.parquet_trial import MAX_DIGITS, TrialResult, texts_in, try_parquet
 
 _FIRST_ROW = 2
 _EXACT_BELOW = 2**53
@@ -28,30 +28,47 @@ def read_parquet(data: bytes, vocabulary: Vocabulary, *, file: str, max_rows: in
     Text is used unchanged, whole numbers and decimals exactly. A float of 64 bits is used at 15 digits, as a workbook
     has it; more digits are a defect of a known column (`COLUMN.digits`). So are fractions (`COLUMN.float`), except in
     amounts: 1001.1 can be the id 1001.10. And so are infinities and all floats of fewer bits, which keep 7 digits.
-    Raises `SheetError` for a damaged file, one that is larger inside than the limits allow, and nested or binary
-    columns.
+    A column that no text can hold (nested, binary, a decimal of more than 38 digits) is left out with a note if it has
+    no meaning here. Raises `SheetError` if it has one, for a damaged file, and for one that is larger inside than the
+    limits allow.
     """
     verdict = try_parquet(data, max_rows=max_rows, max_bytes=max_bytes)
     if verdict is not TrialResult.SOUND:
         sentence, hint = _REFUSALS[verdict]
         raise SheetError(say(sentence, file=file), hint=say(hint))
-    return table_of(pl.read_parquet(io.BytesIO(data)), vocabulary, file=file)
+    return table_of(pl.scan_parquet(io.BytesIO(data)), vocabulary, file=file)
 
 
-def table_of(frame: pl.DataFrame, vocabulary: Vocabulary, *, file: str) -> Table:
+def table_of(typed: pl.LazyFrame, vocabulary: Vocabulary, *, file: str) -> Table:
     """Return a typed frame as exact text, as `read_parquet` does; `file` is its name in errors."""
-    cells = frame.columns
-    if not is_header(cells, vocabulary):
-        raise no_header(file, [cells], vocabulary)
+    schema = typed.collect_schema()
+    if not is_header([*schema], vocabulary):
+        raise no_header(file, [[*schema]], vocabulary)
+    cells = texts_in(schema)
+    left_out = [name for name in schema if name not in cells]
+    for name, column in zip(left_out, known_names(left_out, vocabulary), strict=True):
+        if column is not None:
+            raise SheetError(
+                say(
+                    "{file}, column {column!r}: a column of type {type} cannot hold a sheet's values.",
+                    file=file,
+                    column=name,
+                    type=schema[name],
+                ),
+                hint=say("Write the column as text, or as a decimal of at most {digits} digits.", digits=MAX_DIGITS),
+            )
     headings = match_headings(cells, vocabulary, file=file, row=1)
-    frame = frame.rename(dict(zip(cells, headings.names, strict=True)))
-    text = pl.DataFrame([_as_text(column, file) for column in frame.iter_columns()])
+    frame = typed.select(cells).collect().rename(dict(zip(cells, headings.names, strict=True)))
+    text = pl.DataFrame([_as_text(column) for column in frame.iter_columns()])
     defects = [
         _inexact(frame[name], text[name])
         for name in vocabulary.columns
         if name in frame.columns and frame[name].dtype.is_float()
     ]
-    return Table(text.with_row_index("row", offset=_FIRST_ROW), headings, defects=pl.concat([no_defects(), *defects]))
+    names = ", ".join(map(repr, left_out))
+    notes = (say("Columns of a kind that a sheet cannot have are left out: {names}.", names=names),) if left_out else ()
+    rows = text.with_row_index("row", offset=_FIRST_ROW)
+    return Table(rows, headings, notes, pl.concat([no_defects(), *defects]))
 
 
 _REFUSALS = {
@@ -67,18 +84,8 @@ _REFUSALS = {
 }
 
 
-def _as_text(column: pl.Series, file: str) -> pl.Series:
+def _as_text(column: pl.Series) -> pl.Series:
     dtype = column.dtype
-    if dtype.is_nested() or dtype in {pl.Binary, pl.Object, pl.Unknown}:
-        raise SheetError(
-            say(
-                "{file}, column {column!r}: a column of type {type} cannot hold a sheet's values.",
-                file=file,
-                column=column.name,
-                type=dtype,
-            ),
-            hint=say("Write the column as text."),
-        )
     if dtype.is_float():
         whole = column.set(~_is_whole(column), None).cast(pl.Int64).cast(pl.String)
         text = whole.zip_with(whole.is_not_null(), column.fill_nan(None).cast(pl.String))

@@ -18,10 +18,10 @@ from paygw_batch.sheet.findings import SHOWN_CHARACTERS
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.delimited import read_delimited
 from paygw_batch.sheet.read.format import Kind, check_first_bytes, kind_of
-from paygw_batch.sheet.read.frame import Table, refuse_control_characters, to_sheet
+from paygw_batch.sheet.read.frame import Table, to_sheet
 from paygw_batch.sheet.read.headings import HEADER_ROWS, HeadingError, SeenHeading, Vocabulary, fold
 from paygw_batch.sheet.read.parquet import read_parquet, table_of
-from paygw_batch.sheet.read.text import NotUtf8, has_further_controls, needs_encoding, samples_of, to_utf8
+from paygw_batch.sheet.read.text import NotUtf8, needs_encoding, samples_of, to_utf8
 from paygw_batch.sheet.read.xlsx import read_workbook
 
 _OFFICE_ENCODING = "cp1252"
@@ -95,8 +95,6 @@ def read_sheet(path: Path, options: ReadOptions) -> Sheet:
                 sheet_name=options.sheet_name,
             )
     del data
-    if kind is not Kind.DELIMITED:  # there, the bytes have been looked at
-        refuse_control_characters(table, file)
     return to_sheet(table, operation=options.operation, file=file, sha256=sha256, max_rows=options.max_rows)
 
 
@@ -137,8 +135,7 @@ def sheet_of(frame: pl.DataFrame, options: ReadOptions, *, name: str) -> Sheet:
 
     Its digest is that of its text as CSV. Raises `SheetError` as `read_sheet` does.
     """
-    table = table_of(frame, options.vocabulary, file=name)
-    refuse_control_characters(table, name)
+    table = table_of(frame.lazy(), options.vocabulary, file=name)
     sha256 = hashlib.sha256(table.frame.drop("row").write_csv().encode()).hexdigest()
     return to_sheet(table, operation=options.operation, file=name, sha256=sha256, max_rows=options.max_rows)
 
@@ -151,8 +148,6 @@ def _delimited(data: bytes, options: ReadOptions, file: str) -> Table:
     table = read_delimited(text, options.vocabulary, file=file)
     if options.encoding is not None and needs_encoding(data):
         table = replace(table, encoding=options.encoding)
-    if has_further_controls(text):  # to_utf8 has looked for those of ASCII
-        refuse_control_characters(table, file)
     return table
 
 

@@ -16,9 +16,8 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _CONTROL_BYTES = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
-_FIND_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_FURTHER_CONTROLS = ((b"\xc2", re.compile(rb"\xc2[\x80-\x9f]")), (b"\xe2", re.compile(rb"\xe2\x80[\xa8\xa9]")))
-"""U+0080 to U+009F, and U+2028 and U+2029: their first byte, which is found at once or not at all, and all of them."""
+_END_OF_FILE = b"\x1a"
+"""What DOS writes at the end of a text."""
 _EVERY_BYTE = bytes(range(0x100))
 _SAMPLE_CHARACTERS = 60
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
@@ -29,17 +28,23 @@ class NotUtf8(SheetError):
 
 
 def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
-    """Return a text file's bytes as UTF-8 without mark, with LF or CR LF as line ends and no control character.
+    """Return a text file's bytes as UTF-8 without mark and NUL, with LF or CR LF as line ends.
 
     Tried in this order: a byte order mark, strict UTF-8, then `encoding` where a person or the configuration names one.
-    Raises `NotUtf8` if nobody does, and `SheetError` for control characters (NUL among them), naming the line.
+    Raises `NotUtf8` if nobody does, and `SheetError` for a NUL, naming the line.
     """
-    text = _line_ends(_decoded(data, encoding, file), file)
-    at = _near_control(text)
-    if at is not None:
-        found = _FIND_CONTROL.search(text, at)
-        raise _control_error(text, found.start() if found else at, file)
-    return text
+    text = _line_ends(_decoded(data, encoding, file))
+    if (at := text.find(b"\0")) >= 0:
+        raise SheetError(
+            say(
+                "{file}, line {line}: the text holds a NUL byte; it is damaged, or UTF-16 without its mark.",
+                file=file,
+                line=text.count(b"\n", 0, at) + 1,
+            ),
+            hint=say('Save it again as "CSV UTF-8".'),
+        )
+    end = text.rstrip(b"\r\n")
+    return end.rstrip(_END_OF_FILE) if end.endswith(_END_OF_FILE) else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +73,6 @@ class Marks:
         line_end = b"\r\n" if self.found[delimiters : delimiters + 1] == b"\r" else b"\n"
         alike = (self.delimiter * delimiters + line_end) * self.lines
         return self.found in (alike, alike.removesuffix(line_end))
-
-
-def _near_control(text: bytes) -> int | None:
-    """Return a place in the text at or before its first control character of ASCII, or None if it has none."""
-    for at in range(0, len(text), _CHUNK_BYTES):
-        chunk = text[at : at + _CHUNK_BYTES]
-        if len(chunk.translate(None, _CONTROL_BYTES)) != len(chunk):
-            return at
-    return None
-
-
-def has_further_controls(text: bytes) -> bool:
-    """Return whether UTF-8 holds a control character or a line break that is not one of ASCII."""
-    return not text.isascii() and any(first in text and found.search(text) for first, found in _FURTHER_CONTROLS)
 
 
 def _decoded(data: bytes, encoding: str | None, file: str) -> bytes:
@@ -164,34 +155,9 @@ def _recoded(data: bytes, encoding: str, file: str) -> bytes:
         ) from error
 
 
-def _line_ends(text: bytes, file: str) -> bytes:
+def _line_ends(text: bytes) -> bytes:
     if text.find(b"\r") < 0:
         return text
     if text.find(b"\n") < 0:
         return text.replace(b"\r", b"\n")
-    lone = text.count(b"\r") != text.count(b"\r\n") and _LONE_RETURN.search(text)
-    if lone:
-        raise _control_error(text, lone.start(), file)
-    return text
-
-
-def _control_error(text: bytes, at: int, file: str) -> SheetError:
-    line = text.count(b"\n", 0, at) + 1
-    if text[at] == 0:
-        return SheetError(
-            say(
-                "{file}, line {line}: the text holds a NUL byte; it is damaged, or UTF-16 without its mark.",
-                file=file,
-                line=line,
-            ),
-            hint=say('Save it again as "CSV UTF-8".'),
-        )
-    return SheetError(
-        say(
-            "{file}, line {line}: the text holds a control character (byte {text:#04x}).",
-            file=file,
-            line=line,
-            text=text[at],
-        ),
-        hint=say("Remove it, or save the file again from the spreadsheet."),
-    )
+    return text if text.count(b"\r") == text.count(b"\r\n") else _LONE_RETURN.sub(b"\n", text)

@@ -1,0 +1,90 @@
+"""Repairs names that programs damaged on their way into a sheet: for proposals alone, nothing is changed by it."""
+
+import html
+import re
+import unicodedata
+from collections.abc import Callable
+from contextlib import suppress
+from urllib.parse import unquote
+
+import polars as pl
+
+from paygw_batch.sheet.clean import changed
+
+_PAGES = (
+    ("cp1252", "[\u00c2-\u00f4]"),
+    ("mac_roman", "[\u221a\u2248]|\u201a\u00c4"),
+    ("cp850", "[\u251c\u253c]|\u00d4\u00c7"),
+    ("cp437", "[\u251c\u253c]|\u0393\u00c7"),
+)
+"""Code pages in which programs read UTF-8, and what such a text has in it."""
+_TYPOGRAPHIC = "\u2018\u2019\u201c\u201d\u2013\u2014"
+
+
+def _reread(found: re.Match[str]) -> str:
+    """Return letters that were UTF-8 and read in a code page, or what was found if that is more likely meant."""
+    run, text = found[0], found.string
+    beside = text[max(0, found.start() - 1) : found.start()] + text[found.end() : found.end() + 1]
+    if run[0] not in "\u00c2\u00c3\u00c4\u00c5" and run[-1] in _TYPOGRAPHIC and beside.upper() == beside:
+        return run  # a quotation mark or a dash behind a capital letter, among others
+    is_latin = any(letter.isascii() and letter.isalpha() for letter in text)
+    for page, sign in _PAGES:
+        read = [letter.encode(page, "ignore") or letter.encode("latin-1", "ignore") for letter in run]
+        with suppress(UnicodeDecodeError):
+            if re.search(sign, run) and all(read) and not _is_strange(letters := b"".join(read).decode(), is_latin):
+                return letters
+    return run
+
+
+def _is_strange(text: str, is_latin: bool) -> bool:
+    """Return whether letters can hardly be meant: controls, or other letters than Latin ones in a Latin name."""
+    return any(
+        unicodedata.category(letter)[0] == "C"
+        or (is_latin and letter.isalpha() and "LATIN" not in unicodedata.name(letter, ""))
+        for letter in text
+    )
+
+
+_NO_VALUE = r"nan|NaN|NaT|None|null|undefined|<NA>|#N/A|\(null\)|\\N"
+"""Words of pandas, JavaScript and databases for a value that is missing, as they write them."""
+_DAMAGE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
+    (re.compile(r"[^\x00-\x7f]{2,}"), _reread),
+    (re.compile("</?[A-Za-z!][^>]*>"), lambda found: " " if found[0].startswith("<br") else ""),
+    (re.compile("&#?[A-Za-z0-9]{1,31};"), lambda found: html.unescape(found[0])),
+    (re.compile("(?:%[0-9A-Fa-f]{2})+"), lambda found: unquote(found[0])),
+    (re.compile(r"(?:\\u|_x)(?![dD][89A-Fa-f])([0-9A-Fa-f]{4})_?"), lambda found: chr(int(found[1], 16))),
+    (re.compile(r"\\(?=['\"/\\])|(?<!\S)(?:" + _NO_VALUE + r")(?!\S)"), lambda _: ""),
+)
+"""Marks of damage, and what was there before."""
+MAYBE_DAMAGED = (
+    rf"[&<%\\]|_x[0-9A-Fa-f]{{4}}_|(?:^|\s)(?:{_NO_VALUE})(?:\s|$)"
+    rf"|[\x{{C2}}-\x{{F4}}][\x{{80}}-\x{{BF}}{bytes(range(0x80, 0xA0)).decode('cp1252', 'ignore')}]"
+    rf"|{'|'.join(sign for page, sign in _PAGES if page != 'cp1252')}"
+)
+"""A pattern (of polars) that every text matches which `repaired` changes; few others do."""
+
+
+def repaired(name: str) -> str:
+    """Return a name as it was before programs damaged it, or the name itself if nothing shows that they did.
+
+    UTF-8 that was read in a code page, entities and tags of HTML, escapes of other formats, and words for a missing
+    value beside a name. The result is a proposal: it is never sent without a person.
+    """
+    before, found = "", name
+    while found != before:
+        before = found
+        for pattern, before_damage in _DAMAGE:
+            found = pattern.sub(before_damage, found)
+    if found != name:
+        found = " ".join("".join(" " if unicodedata.category(c) == "Cc" else c for c in found).split())
+    return name if not found or "\ufffd" in found else found
+
+
+def undamaged(column: str) -> pl.Expr:
+    """Return a column's values, each `repaired`."""
+
+    def of_all(text: pl.Series) -> pl.Series:
+        maybe = text.str.contains(MAYBE_DAMAGED)
+        return changed(text, maybe, lambda part: pl.Series(part.name, map(repaired, part), pl.String))
+
+    return pl.col(column).map_batches(of_all, return_dtype=pl.String, is_elementwise=True)
