@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from paygw_batch.actions.kept_sheet import has_kept, keep_sheet, kept_sheet
+from paygw_batch.actions.kept_sheet import keep_sheet, kept_sheet, kept_values
 from paygw_batch.actions.payout_folder import (
     FOUND,
     HEADINGS,
@@ -87,7 +87,7 @@ def check_again(folder: PayoutFolder, settings: Settings, rules: Rules, memory: 
 def is_kept(folder: PayoutFolder) -> bool:
     """Whether `check_again` can check the corrections of a payout."""
     mending = folder.mending
-    return mending is not None and has_kept(folder.kept, folder.reading(mending))
+    return mending is not None and kept_values(folder.kept, folder.reading(mending)) is not None
 
 
 def remember(folder: PayoutFolder, settings: Settings, rules: Rules, memory: ComparisonMemory) -> None:

@@ -11,10 +11,9 @@ import polars as pl
 
 from paygw_batch.files import write_whole
 from paygw_batch.run.compare_sheet import ComparisonMemory
-from paygw_batch.sheet.findings import BuiltOnUse
 from paygw_batch.sheet.model import Sheet
 
-_FRAMES = ("content", "defects", "warnings")
+_FRAMES = ("frame", "defects", "warnings")
 _VALUES = "sheet.json"
 MAX_KEPT_ROWS = 200_000
 """A larger sheet is read from its file again: the pages lack the memory for it."""
@@ -26,8 +25,8 @@ def keep_sheet(sheet: Sheet, folder: Path, reading: str) -> None:
     forget_sheet(folder)
     if sheet.frame.height > MAX_KEPT_ROWS:
         return
-    for name, frame in zip(_FRAMES, (sheet.frame, sheet.defects, sheet.warnings), strict=True):
-        frame.write_ipc(folder / f"{name}.arrow", compression="lz4")
+    for name in _FRAMES:
+        getattr(sheet, name).write_ipc(folder / f"{name}.arrow", compression="lz4")
     values = {one.name: getattr(sheet, one.name) for one in fields(sheet) if one.name not in _FRAMES}
     write_whole(folder / _VALUES, json.dumps({"reading": reading, "sheet": values}, default=dict).encode())
 
@@ -37,30 +36,21 @@ def forget_sheet(folder: Path) -> None:
     (folder / _VALUES).unlink(missing_ok=True)
 
 
-def has_kept(folder: Path, reading: str) -> bool:
-    """Whether `kept_sheet` would find the sheet."""
-    kept = _kept(folder)
-    return kept is not None and kept["reading"] == reading
-
-
 def kept_sheet(folder: Path, reading: str) -> Sheet | None:
     """Return the sheet that was read as `reading` says; None if it is not kept."""
-    kept = _kept(folder)
-    if kept is None or kept["reading"] != reading:
+    if (kept := kept_values(folder, reading)) is None:
         return None
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in kept["sheet"].items()
-    }
-    content, defects, warnings = (pl.read_ipc(folder / f"{name}.arrow") for name in _FRAMES)
-    return Sheet(content=BuiltOnUse.of(content), defects=defects, warnings=warnings, **values)
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
+    return Sheet(**values | {name: pl.read_ipc(folder / f"{name}.arrow") for name in _FRAMES})
 
 
-def _kept(folder: Path) -> dict[str, Any] | None:
+def kept_values(folder: Path, reading: str) -> dict[str, Any] | None:
+    """Return the values of a kept sheet beside its frames, as `kept_sheet`."""
     try:
         found: dict[str, Any] = json.loads((folder / _VALUES).read_bytes())
     except FileNotFoundError:
         return None
-    return found
+    return found["sheet"] if found["reading"] == reading else None
 
 
 MAX_SHEETS = 2

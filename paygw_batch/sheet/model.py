@@ -42,7 +42,7 @@ class Sheet:
 
     name: str
     sha256: str
-    content: BuiltOnUse
+    frame: pl.DataFrame
     headers: Mapping[str, str]
     unknown: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -50,11 +50,6 @@ class Sheet:
     warnings: pl.DataFrame = field(default_factory=no_defects)
     operation: str = "payout"
     encoding: str = ""
-
-    @property
-    def frame(self) -> pl.DataFrame:
-        """Every row as received."""
-        return self.content.frame
 
 
 @dataclass(frozen=True, slots=True)

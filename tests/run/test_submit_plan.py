@@ -23,7 +23,6 @@ from paygw_batch.journal.values import BatchRecord, ClockSeen
 from paygw_batch.report.reconcile import reconciliation
 from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.findings import BuiltOnUse
 from paygw_batch.sheet.instructions import from_pages, to_pages
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
@@ -97,7 +96,7 @@ def test_what_validation_let_through_by_mistake_is_found_before_it_is_written_do
         monkeypatch.setenv(name, value)
     planned = plan(sheet(tmp_path, "A 100 001"), journal)
     spoilt = planned.validated.sheet.frame.with_columns(amount=pl.lit("1e3"))
-    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, content=BuiltOnUse.of(spoilt)))
+    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, frame=spoilt))
     with pytest.raises(InternalError, match="amount"):
         submit(replace(planned, validated=validated), journal)
     assert journal.batches() == []
@@ -230,7 +229,7 @@ def test_a_journal_on_disk_keeps_nothing_of_a_batch_that_breaks_its_contract(tmp
     spoilt = planned.validated.sheet.frame.with_columns(
         amount=pl.when(pl.col("row") == 500).then(pl.lit("1e3")).otherwise("amount")
     )
-    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, content=BuiltOnUse.of(spoilt)))
+    validated = replace(planned.validated, sheet=replace(planned.validated.sheet, frame=spoilt))
     opened = partial(
         open_planned_batch, journal=held, rules=RULES, operation="payout", sheet_path=Path("p.csv"), now=lambda: NOW
     )

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 import polars as pl
 
 from paygw_batch.sheet.columns import known_columns
-from paygw_batch.sheet.findings import BuiltOnUse
 from paygw_batch.sheet.model import Sheet
 
 MakeSheet = Callable[..., Sheet]
@@ -49,7 +48,7 @@ def of_rows(*rows: Mapping[str, str | None]) -> Sheet:
     return Sheet(
         name="made.csv",
         sha256="0" * 64,
-        content=BuiltOnUse.of(frame),
+        frame=frame,
         headers={name: name for name in names},
         unknown=tuple(name for name in names if name not in known_columns()),
     )

@@ -15,7 +15,7 @@ from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import InternalError, SheetError, UsageError
 from paygw_batch.sheet.check.repeats import ids_spelled_alike, in_one_spelling, repeated_ids
 from paygw_batch.sheet.check.validate import validate, with_defects, with_warnings
-from paygw_batch.sheet.findings import DEFECT_SCHEMA, BuiltOnUse
+from paygw_batch.sheet.findings import DEFECT_SCHEMA
 from paygw_batch.sheet.instructions import ROWS_A_PAGE, from_pages, to_pages
 from paygw_batch.sheet.model import Sheet
 from tests.long_part import share_of
@@ -279,7 +279,7 @@ def many(count: int) -> Sheet:
         .with_row_index("row", offset=2)
     )
     names = frame.columns[1:]
-    return Sheet("many.csv", "0" * 64, BuiltOnUse.of(frame), dict(zip(names, names, strict=True)), ())
+    return Sheet("many.csv", "0" * 64, frame, dict(zip(names, names, strict=True)), ())
 
 
 def test_a_sheet_of_many_pieces_comes_back_in_its_own_order(rules: Rules, monkeypatch: pytest.MonkeyPatch) -> None:

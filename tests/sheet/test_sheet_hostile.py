@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import SheetError
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.findings import BuiltOnUse
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from tests.long_part import share_of
@@ -139,7 +138,7 @@ def test_what_another_program_writes_is_read_to_the_letter(
 def test_any_parquet_texts_get_a_clean_verdict(rules: Rules, rows: list[dict[str, str | None]]) -> None:
     names = HEADER.split(",")
     frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String)).with_row_index("row", offset=2)
-    sheet = Sheet("made.parquet", "0" * 64, BuiltOnUse.of(frame), dict(zip(names, names, strict=True)), ())
+    sheet = Sheet("made.parquet", "0" * 64, frame, dict(zip(names, names, strict=True)), ())
     assert validate(sheet, rules).rows.height == len(rows)
 
 

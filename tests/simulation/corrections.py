@@ -29,7 +29,6 @@ from paygw_batch.run.submit import Plan, open_planned_batch, plan_submission
 from paygw_batch.sheet.check import validate as checking
 from paygw_batch.sheet.check.repeats import REWRITTEN
 from paygw_batch.sheet.check.validate import validate
-from paygw_batch.sheet.findings import BuiltOnUse
 from paygw_batch.sheet.model import Sheet, Validated
 from tests.engine.scripted_world import NOW, ScriptedGateway, an_engine, reply, run
 from tests.simulation.judge import Violation
@@ -165,7 +164,7 @@ def _validated(world: CorrectingWorld, lines: Sequence[Line], run_name: str) -> 
     frame = pl.DataFrame(texts, schema=dict.fromkeys(COLUMNS, pl.String), orient="row").drop(left_out)
     frame = frame.with_row_index("row", offset=2).with_columns(pl.col("row").cast(pl.UInt32))
     headers = {name: name for name in frame.columns[1:]}
-    sheet = Sheet("pay.csv", "0" * 64, BuiltOnUse.of(frame), headers, ())
+    sheet = Sheet("pay.csv", "0" * 64, frame, headers, ())
     return validate(sheet, _rules(), reference=run_name)
 
 

@@ -66,18 +66,14 @@ class _Group:
 
     def count(self) -> None:
         """Count the rows that wait."""
-        if not self.waiting:
-            return
         rows = pl.concat(self.waiting).rechunk()
         if not rows["row"].is_sorted():
             rows = rows.sort("row")
         places = _places(rows, self.check)
         for at in places.unique().sort():
             these = (places == at).arg_true()
-            self.counts[at] += these.len()
-            kept = self.first.get(at, rows.clear())
-            if kept.height < LISTED:
-                self.first[at] = pl.concat([kept, copied(rows[these.head(LISTED - kept.height)])])
+            self.counts[at] = these.len()
+            self.first[at] = rows[these.head(LISTED)]
 
 
 class FailedTally:

@@ -16,7 +16,7 @@ from paygw_batch.errors import SheetError
 from paygw_batch.files import read_regular, write_whole
 from paygw_batch.language import say
 from paygw_batch.sheet.columns import CONTROL
-from paygw_batch.sheet.findings import DEFECT_SCHEMA, BuiltOnUse, as_defects
+from paygw_batch.sheet.findings import DEFECT_SCHEMA, as_defects
 from paygw_batch.sheet.model import Sheet
 
 LEFT_OUT = "row.left_out"
@@ -95,7 +95,7 @@ def mended_sheet(sheet: Sheet, mending: Mending) -> Sheet:
     of_file = sheet.defects.join(mended, on=["row", "column"], how="anti")
     return replace(
         sheet,
-        content=BuiltOnUse.of(frame),
+        frame=frame,
         defects=pl.concat([of_file, left_out]).match_to_schema(DEFECT_SCHEMA),
         warnings=sheet.warnings.join(mended, on=["row", "column"], how="anti"),
     )

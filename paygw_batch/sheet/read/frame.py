@@ -13,7 +13,7 @@ from paygw_batch.language import say
 from paygw_batch.sheet.amounts import amount_correction
 from paygw_batch.sheet.clean import CLEANERS, changed, trimmed, unguarded
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
-from paygw_batch.sheet.findings import BuiltOnUse, as_defects, no_defects
+from paygw_batch.sheet.findings import as_defects, no_defects
 from paygw_batch.sheet.model import Sheet
 from paygw_batch.sheet.read.headings import Headings
 
@@ -131,7 +131,7 @@ def to_sheet(table: Table, *, operation: str, file: str, sha256: str, max_rows: 
     return Sheet(
         name=file if table.worksheet is None else f"{file} [{table.worksheet}]",
         sha256=sha256,
-        content=BuiltOnUse.of(frame),
+        frame=frame,
         headers={name: headings.sender[name] for name in frame.columns[1:]},
         unknown=tuple(name for name in headings.unknown if name not in hollow),
         notes=(*table.notes, *notes_of(headings)),

@@ -15,7 +15,6 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_CONTROL_BYTES = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
 _END_OF_FILE = b"\x1a"
 """What DOS writes at the end of a text."""
 _EVERY_BYTE = bytes(range(0x100))
@@ -51,8 +50,8 @@ def to_utf8(data: bytes, *, encoding: str | None, file: str) -> bytes:
 class Marks:
     """The bytes that divide whole lines of a text, in their order, found in one pass over it.
 
-    `found` has every `delimiter`, quotation mark and line end, and the control characters of ASCII. `lines` is how many
-    lines there are, the last one with an end or without.
+    `found` has every `delimiter`, quotation mark and line end. `lines` is how many lines there are, the last one with
+    an end or without.
     """
 
     delimiter: bytes
@@ -62,7 +61,7 @@ class Marks:
     @classmethod
     def of(cls, text: bytes, delimiter: bytes, begin: int = 0) -> "Marks":
         """Find the marks of a text from a place on."""
-        others = _EVERY_BYTE.translate(None, _CONTROL_BYTES + delimiter + b'"\r\n')
+        others = _EVERY_BYTE.translate(None, delimiter + b'"\r\n')
         places = range(begin, len(text), _CHUNK_BYTES)
         found = b"".join(text[at : at + _CHUNK_BYTES].translate(None, others) for at in places)
         has_open_line = len(text) > begin and not text.endswith(b"\n")

@@ -18,6 +18,8 @@ from types import MappingProxyType
 from paygw_batch.sheet.read.workbook_limits import Budget
 
 GENERAL = "General"
+DATE = "\x00"
+"""Stands for what a person sees of a date: we don't know in which form."""
 _BUILT_IN: Mapping[int, str] = MappingProxyType(
     {
         0: GENERAL,
@@ -76,22 +78,26 @@ class CellStyle:
     """Whether white text can be read on the cell's background."""
 
     def shows(self, text: str, *, is_number: bool) -> str | None:
-        """Return the text that a person sees instead of `text` (empty: nothing), or None if it is the same."""
+        """Return the text that a person sees instead of `text` (empty: nothing), or None if it is the same.
+
+        A number that is seen in full may have zeros in front, and texts between its digits.
+        """
         if self.is_invisible:
             return ""
-        if self.code == GENERAL or self.is_date:
+        if self.is_date:
+            return DATE if is_number else None
+        if self.code == GENERAL:
             return None
         if not is_number:
             return "" if _hides_text(self.code, is_dark=self.is_dark) else None
         if not self.is_dark and is_shown_white(self.code, text):
             return ""
-        if (number := shown_number(self.code, text)) is not None:
-            return None if number == Decimal(text) else format(number, "f")
-        return None if laid_out_text(self.code, text) else ""
-
-    def lays_out(self, text: str) -> str:
-        """Return a number that is shown in full as a person sees it, with zeros in front and texts between digits."""
-        return text if self.code == GENERAL else laid_out_text(self.code, text) or text
+        number, laid_out = shown_number(self.code, text), laid_out_text(self.code, text)
+        if number is not None and number != Decimal(text):
+            return format(number, "f")
+        if number is None and not laid_out:
+            return ""
+        return None if laid_out == text else laid_out
 
 
 PLAIN = CellStyle()

@@ -1,7 +1,7 @@
 """Reads a workbook (.xlsx) as a frame of exact text: chooses the worksheet, finds its header, notes doubtful cells."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -22,7 +22,7 @@ from paygw_batch.sheet.read.headings import (
     match_headings,
     no_header,
 )
-from paygw_batch.sheet.read.workbook_styles import Overlays
+from paygw_batch.sheet.read.workbook_styles import DATE, Overlays
 from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPart
 
 _ROWS_AT_ONCE = 20_000
@@ -61,8 +61,6 @@ class _Content:
     struck: list[tuple[int, int]] = field(default_factory=list)
     shown: list[tuple[int, int, str, str]] = field(default_factory=list)
     """Row and column of a cell, its text, and the text that a person sees instead."""
-    laid_out: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """Row and column of a cell with a number, its text, and the text that a person sees; empty: a date."""
     overlays: Overlays | None = None
 
 
@@ -210,7 +208,7 @@ def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) ->
         height += len(some)
         workbook.budget.hold_doubts(
             sum(len(row.doubts) for row in some),
-            sum(row.hidden + len(row.struck) + len(row.shown) + len(row.laid_out) for row in some),
+            sum(row.hidden + len(row.struck) + len(row.shown) for row in some),
         )
         workbook.budget.hold_cells(height, len(seen))
         # A row keeps the number that the spreadsheet shows, and a column its place. Blank rows and cells are not in the
@@ -225,9 +223,6 @@ def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) ->
         content.struck.extend((row.number, column) for row in some for column in sorted(row.struck))
         content.shown.extend(
             (row.number, column, row.texts[column], seen) for row in some for column, seen in row.shown.items()
-        )
-        content.laid_out.extend(
-            (row.number, column, row.texts[column], seen) for row in some for column, seen in row.laid_out.items()
         )
     content.hidden_columns = workbook.hidden_columns
     content.overlays = workbook.overlays
@@ -260,21 +255,10 @@ def _warnings(content: _Content, headings: Headings, vocabulary: Vocabulary) -> 
     lines += [
         (row, "row", None, "row.struck", struck) for row in sorted({row for row, at in content.struck if at in used})
     ]
+    shown = [one for one in content.shown if one[1] in used and _is_other(used[one[1]], *one[2:])]
     lines += [
         (row, used[at], text[:SHOWN_CHARACTERS], f"{used[at]}.shown_otherwise", _shown_sentence(text, seen))
-        for row, at, text, seen in [*content.shown, *_covered(content, used)]
-        if at in used
-    ]
-    lines += [
-        (
-            row,
-            used[at],
-            text,
-            f"{used[at]}.shown_otherwise",
-            _laid_out_sentence(text, seen),
-        )
-        for row, at, text, seen in content.laid_out
-        if at in used and _is_other(used[at], text, seen)
+        for row, at, text, seen in [*shown, *_covered(content, used, {(row, at) for row, at, *_ in shown})]
     ]
     lines += _ruled(content, used, headings)
     for at, name in used.items():
@@ -287,11 +271,12 @@ def _warnings(content: _Content, headings: Headings, vocabulary: Vocabulary) -> 
     return as_defects(lines)
 
 
-def _covered(content: _Content, used: Mapping[int, str]) -> Iterator[tuple[int, int, str, str]]:
+def _covered(
+    content: _Content, used: Mapping[int, str], seen: Collection[tuple[int, int]]
+) -> Iterator[tuple[int, int, str, str]]:
     """Yield the values hidden by merged cells, in the form of `_Content.shown`: a person sees nothing there."""
     if content.overlays is None or not content.overlays.merged:
         return
-    seen = {(row, at) for row, at, *_ in content.shown}
     for at in used:
         held = [frame.select("row", str(at)).drop_nulls() for frame in content.frames if str(at) in frame.columns]
         texts: dict[int, str] = dict(pl.concat(held).iter_rows()) if held else {}
@@ -323,6 +308,12 @@ def _ruled(
 
 def _shown_sentence(text: str, seen: str) -> str:
     value = text[:SHOWN_CHARACTERS]
+    if seen == DATE:
+        return say(
+            "{value} is a date in the spreadsheet, which shows it in another way. If it is not meant to be a date, "
+            "format the column as text and enter it again.",
+            value=value,
+        )
     if not seen:
         return say(
             "{value} cannot be seen in the spreadsheet, and is used: make it visible, or delete it.", value=value
@@ -331,27 +322,19 @@ def _shown_sentence(text: str, seen: str) -> str:
 
 
 def _is_other(name: str, text: str, seen: str) -> bool:
-    """Whether a number that is shown in full, but with zeros or signs, is another value to a person."""
+    """Whether what a person sees is another value than the cell's, or only laid out in another way."""
     digits = "".join(letter for letter in seen if letter.isdigit())
     match name:
+        case _ if seen in {"", DATE}:
+            return seen != DATE or name != "amount"
         case "amount":
-            return digits.lstrip("0") != text if seen else False
+            return digits.lstrip("0") != text
         case "client_orderid":
             return seen != text
         case _ if "phone" in name:  # its country's code in front, or the zero, is understood
             return not digits.endswith(text)
         case _:
             return digits != text
-
-
-def _laid_out_sentence(text: str, seen: str) -> str:
-    if seen:
-        return _shown_sentence(text, seen)
-    return say(
-        "{value} is a date in the spreadsheet, which shows it in another way. If it is not meant to be a date, format "
-        "the column as text and enter it again.",
-        value=text,
-    )
 
 
 def _is_held(frames: Sequence[pl.DataFrame], at: int) -> bool:

@@ -82,9 +82,7 @@ class Row:
     struck: set[int] = field(default_factory=set)
     """The columns whose text is struck through."""
     shown: dict[int, str] = field(default_factory=dict)
-    """The text that a person sees instead of the cell's, by column; empty: nothing."""
-    laid_out: dict[int, str] = field(default_factory=dict)
-    """A number as a person sees it, with zeros in front or texts between its digits; empty: as a date."""
+    """What a person sees instead of the cell's text, by column; empty: nothing. It may differ in layout alone."""
 
 
 class Workbook:
@@ -461,13 +459,10 @@ class _CellReader:
         self._budget.hold_text(cell.text)
         if cell.is_struck or style.is_struck:
             row.struck.add(column)
-        is_number = self._cell.get("t", "n") == "n"
         if cell.is_unseen and not style.is_dark:
             row.shown[column] = ""
-        elif (shown := style.shows(cell.text, is_number=is_number)) is not None:
+        elif (shown := style.shows(cell.text, is_number=self._cell.get("t", "n") == "n")) is not None:
             row.shown[column] = shown
-        elif is_number and (style.is_date or (laid_out := style.lays_out(cell.text)) != cell.text):
-            row.laid_out[column] = "" if style.is_date else laid_out
 
     def _text_of(self, value: str, style: CellStyle) -> CellText:
         """Return the text of a cell. Raises `ValueError` or `IndexError` for one that cannot be."""
