@@ -40,7 +40,7 @@ def kept_sheet(folder: Path, reading: str) -> Sheet | None:
     """Return the sheet that was read as `reading` says; None if it is not kept."""
     if (kept := kept_values(folder, reading)) is None:
         return None
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
     return Sheet(**values | {name: pl.read_ipc(folder / f"{name}.arrow") for name in _FRAMES})
 
 
