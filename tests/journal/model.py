@@ -79,9 +79,10 @@ class ModelJournal:
         self.opened_at.append(at)
         self.facts += 1
         for one in brought:
-            if (old := replaces.get(one.new.row)) is None:
+            if one.new.row not in replaces:
                 self.order_ids.setdefault(one.new.client_orderid, one)
-            else:
+        for one in brought:  # an amended row is released under an id that no row of the sheet has
+            if (old := replaces.get(one.new.row)) is not None:
                 self._replace(old, one, number, at)
 
     def _replace(self, old: Modelled, one: Modelled, batch: int, at: str) -> None:
