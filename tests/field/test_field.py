@@ -11,6 +11,7 @@ import pytest
 
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import PaygwError
+from paygw_batch.gateway.signing.key import load_private_key
 from paygw_batch.sheet.check.validate import validate
 from paygw_batch.sheet.read.sheet_file import ReadOptions, read_sheet
 from paygw_batch.statement.read import read_statement
@@ -50,3 +51,14 @@ def test_a_statement_is_read_as_its_answer_says(name: str) -> None:
     lines = read_statement(FILES / name, {}, encoding=None).lines
     told = [f"{one.line} {one.order_id} {one.amount} {one.currency} {one.status}" for one in lines]
     assert told == ANSWERS[name]["lines"]
+
+
+@pytest.mark.parametrize("name", [name for name in ANSWERS if name.startswith("keys/")])
+def test_a_key_is_called_what_its_answer_says(name: str, tmp_path: Path) -> None:
+    """`refused`: what the sentence names; `command`: what converts the key."""
+    kept = tmp_path / Path(name).name
+    kept.write_bytes((FILES / name).read_bytes())
+    kept.chmod(0o600)
+    with pytest.raises(PaygwError, match=re.escape(ANSWERS[name]["refused"])) as refused:
+        load_private_key(kept)
+    assert ANSWERS[name]["command"] in (refused.value.hint or "")
