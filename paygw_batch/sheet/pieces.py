@@ -34,11 +34,6 @@ def pieces_of(sheet: Sheet) -> Iterator[Piece]:
         yield Piece(frame, sheet.defects.filter(of_piece))
 
 
-def held_in(frame: pl.DataFrame) -> frozenset[str]:
-    """Return the columns that hold anything."""
-    return frozenset(column.name for column in frame if column.null_count() < frame.height)
-
-
 def each(sheet: Sheet, work: Callable[[Piece], _Made]) -> Iterator[_Made]:
     """Apply `work` to each piece of a sheet, and yield the results in order.
 

@@ -133,6 +133,7 @@ def _parquet(**columns: pl.Series | list[Any]) -> bytes:
     return file.getvalue()
 
 
+_OTHER = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet"
 _STYLES_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.styles+xml"
 MADE: Mapping[str, Callable[[], bytes]] = {
     "sheets/styles-of-another-name.xlsx": lambda: repacked(workbook(odd), renamed={STYLES: "xl/styles1.xml"}),
@@ -168,6 +169,25 @@ MADE: Mapping[str, Callable[[], bytes]] = {
     "sheets/phone-with-its-code-in-the-format.xlsx": lambda: _set({"G2": 712345678}, {"G2": '"+254"0'}),
     "sheets/id-grouped-by-its-format.xlsx": lambda: _set({"B2": 20261128}, {"B2": "0000-00-00"}),
     "sheets/id-in-a-date-cell.xlsx": lambda: _set({"B2": date(2026, 3, 1)}, {"B2": "d-mmm"}),
+    "sheets/cents-by-a-sign-in-the-format.xlsx": lambda: _set({"C2": 150050}, {"C2": '0"."00'}),
+    "sheets/id-with-a-prefix-in-the-format.xlsx": lambda: _set({"B2": "17"}, {"B2": '"PAY-"@'}),
+    "sheets/phone-of-another-country-in-the-format.xlsx": lambda: _set({"G2": 712345678}, {"G2": '"+256"0'}),
+    "sheets/cell-with-two-values.xlsx": lambda: repacked(
+        workbook(), edits={SHEET: ("<v>2000</v>", "<v>2000</v><v>00</v>")}
+    ),
+    "sheets/cell-of-another-row.xlsx": lambda: repacked(workbook(), edits={SHEET: ('<c r="C3"', '<c r="C9"')}),
+    "sheets/two-parts-of-one-number.xlsx": lambda: repacked(
+        workbook(),
+        edits={
+            RELATIONS: ("</Relationships>", f'<Relationship Id="rId1" Type="{_OTHER}" Target="x.xml"/></Relationships>')
+        },
+    ),
+    "sheets/row-inside-quotation-marks.csv": (
+        ",".join([*HEADINGS, "Notes", "X", "Y"]) + "\n"
+        "KE,A-1,1500.50,KES,Wanjiru Kamau,254712345678,+254712345678,ok,,\n"
+        'KE,A-2,2000,KES,Otieno Ouma,254712345679,+254712345679,"late\n'
+        'KE,A-3,3000,KES,Achieng Odhiambo,254712345670,+254712345670"\n'
+    ).encode,
     "sheets/amount-grouped-by-its-format.xlsx": lambda: _set({"C2": 250000}, {"C2": '#,##0.00 "KES"'}),
     "sheets/remark-of-two-lines.csv": lambda: text(
         csv_row(more=',"late, see mail\r\n\r\nof May"'), csv_row("A-2", more=",x"), further=",Notes", end="\r\n"

@@ -167,7 +167,6 @@ def test_findings_that_are_only_counted_come_to_the_same(
     for module in (findings, judge):
         monkeypatch.setattr(module, "LISTED", 4)
     whole = validate(read_sheet(path, ReadOptions()), rules)
-    monkeypatch.setattr(judge, "LITTLE", 0)
     assert both_ways(path, CASES[case].encode(), rules) == kept
     whole_counted = counted(whole.defects_found), counted(whole.warnings_found)
     with small_pieces():

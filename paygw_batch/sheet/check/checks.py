@@ -468,7 +468,7 @@ _PICTURE = r"[\p{Extended_Pictographic}--[\p{L}\p{P}©®™]]"
 _DIGITS_ALONE = r"^[\p{Nd} +.-]*\p{Nd}[\p{Nd} +.-]*$"
 _NO_NAME = (
     r"(?i)^(?:[^\pL]*|ok(?:ay)?|n/a|[(<\[]?(?:none|null|nil)[)>\]]?|tests?|unknown|tbd|tbc|xx+|same|same as above|ditto"
-    r"|idem|dito|undefined|<na>|<nan>|#n/d|#nv|\\n|\[object object\]|(?-i:-?nan|-?NaN|NaT))[.?!]*$"
+    r"|idem|dito|undefined|<na>|<nan>|#n/d|#nv|\\n|\[object object\]|(?-i:-?nan|-?NaN|NaT))(?:\s+(?:nan|null))*[.?!]*$"
 )
 """Texts in place of a name: nothing with a letter in it, or a word that is nobody's name. Words that are
 somewhere a name (`Na`, `No`, `Yes`, `Nan`) are not among them."""

@@ -36,10 +36,7 @@ from paygw_batch.sheet.instructions import (
     wire_columns,
 )
 from paygw_batch.sheet.model import LINE_COLUMNS
-from paygw_batch.sheet.read.frame import copied, rows_of
-
-LITTLE = 10_000
-"""The number of failed values explained at once: to explain the first ones alone would cost as much."""
+from paygw_batch.sheet.read.frame import rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,6 @@ class FailedTally:
         self._groups: dict[tuple[str, int], _Group] = {}
         self._of_columns: dict[tuple[str, int], list[tuple[pl.Series, pl.DataFrame]]] = defaultdict(list)
         """The numbers of the rows, and the finding of the first of them, by column and place of the reason."""
-        self._kept = 0
 
     def add(self, failed: Iterable[Failed]) -> None:
         """Count in the values that failed in the next piece."""
@@ -94,15 +90,13 @@ class FailedTally:
                     self._of_columns[one.check.column, at].append((rows["row"], first))
                 continue
             self._groups.setdefault((one.country, one.place), _Group(one.check)).waiting.append(one.rows)
-            self._kept += one.rows.height
 
     def findings(self, rows: pl.Series) -> Findings:
         """Return the findings, when there are no further pieces: in these rows."""
         for group in self._groups.values():
             group.count()
         every = BuiltOnUse(lambda: in_order(self._every()))
-        few = BuiltOnUse(lambda: few_of(every.frame)) if self._kept <= LITTLE else BuiltOnUse(self._few)
-        return Findings(self._counts, rows, few, every).after(self._told_once())
+        return Findings(self._counts, rows, BuiltOnUse(self._few), every).after(self._told_once())
 
     def _told_once(self) -> pl.DataFrame:
         """Return one finding at row 0 for each column, with a sentence and the numbers of all rows for each reason."""
@@ -402,7 +396,7 @@ class _CountryJudge:
             right = passes if among is None else passes | ~among
             if not right.all():
                 wrong = ~right
-                rows = copied(pl.DataFrame([part[name].filter(wrong) for name in check.needs]))
+                rows = pl.DataFrame([part[name].filter(wrong) for name in check.needs])
                 failed.append(Failed(self.code, place, check, rows))
                 every &= right
         return every, failed

@@ -17,7 +17,7 @@ from paygw_batch.sheet.check.repeats import in_one_spelling, occurring_twice, pa
 from paygw_batch.sheet.findings import Findings, defects_of
 from paygw_batch.sheet.instructions import BatchDigest
 from paygw_batch.sheet.model import COUNT_KEYS, Sheet
-from paygw_batch.sheet.pieces import Piece, each, held_in
+from paygw_batch.sheet.pieces import Piece, each
 
 _TOTAL = r"(?i)^[\p{C}\p{Z}]*(?:grand[ -]|sub[ -]?)?(?:total|totals|totaux|sum|somme|montant total)[\p{C}\p{Z}.:]*$"
 
@@ -71,7 +71,7 @@ class SheetTally:
     """The pieces of a sheet added up. `held`: the columns that hold anything; the batch's id is of these."""
 
     def __init__(self, sheet: Sheet) -> None:
-        self.held = held_in(sheet.frame)
+        self.held = frozenset(column.name for column in sheet.frame if column.null_count() < len(column))
         self._digest = BatchDigest(sheet.operation, sheet.unknown, self.held)
         self._pieces: list[_PieceTally] = []
         self._failures, self._doubts = FailedTally(), FailedTally()

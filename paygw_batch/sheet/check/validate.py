@@ -30,7 +30,7 @@ from paygw_batch.sheet.findings import DEFECT_SCHEMA, BuiltOnUse, Findings, no_d
 from paygw_batch.sheet.instructions import BatchDigest, derived_ids, payees_of
 from paygw_batch.sheet.model import COUNT_KEYS, LINE_COLUMNS, Sheet, Validated, ValidatedPart
 from paygw_batch.sheet.pieces import Piece, each, pieces_of
-from paygw_batch.sheet.read.frame import copied, rows_of
+from paygw_batch.sheet.read.frame import rows_of
 from paygw_batch.sheet.read.headings import MissingColumns, fold
 from paygw_batch.sheet.read.profiles import profile_names, read_profile
 
@@ -151,7 +151,7 @@ class _SheetPass:
         def lines(piece: Piece) -> pl.DataFrame | None:
             if rows is None:
                 return self.judged(piece).lines
-            wanted = copied(rows_of(piece.frame, piece.frame["row"].is_in(rows.implode())))
+            wanted = rows_of(piece.frame, piece.frame["row"].is_in(rows.implode()))
             return self.judged(replace(piece, frame=wanted)).lines if wanted.height else None
 
         return pl.concat(found for found in each(sheet, lines) if found is not None)

@@ -18,6 +18,7 @@ from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say, say_count
 from paygw_batch.sheet.clean import unguarded, unguarded_names
+from paygw_batch.sheet.columns import ALWAYS_NEEDED
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS, defects_of, worded
 from paygw_batch.sheet.read.frame import LINE_BREAK, SEEN, Table
 from paygw_batch.sheet.read.headings import (
@@ -103,17 +104,28 @@ def _read(data: bytes, start: Start, vocabulary: Vocabulary, file: str) -> Table
 def _joined(data: bytes, start: Start) -> bytes | None:
     """Return the text with `LINE_BREAK` for each line break inside quotation marks, or None if a row could vanish so.
 
-    Stray quotation marks merge rows. Of the lines of a record, two have the delimiters of a row then, or one less.
+    Stray quotation marks merge rows. Of the lines of a record, two can be rows then: by their delimiters, or because
+    they have an amount and the country of another row at their places.
     """
     of_a_row = max(1, len(start.cells) - 2)
+    country, amount = (start.headings.names.index(name) for name in ALWAYS_NEEDED)
+    texts = data[start.offset :].decode().split("\n")
+    rows = [line.split(start.delimiter) for line in texts if line.count(start.delimiter) > of_a_row]
+    countries = {cells[country].strip(' "') for cells in rows}
+
+    def can_be_row(line: str) -> bool:
+        cells = line.split(start.delimiter)
+        has_both = len(cells) > max(country, amount) and any(map(str.isdigit, cells[amount]))
+        return len(cells) > of_a_row or (has_both and cells[country].strip(' "') in countries)
+
     record: list[str] = []
     lines: list[str] = []
     is_open = False
-    for line in data[start.offset :].decode().split("\n"):
+    for line in texts:
         record.append(line.removesuffix("\r"))
         is_open ^= line.count('"') % 2 == 1
         if not is_open:
-            if len(record) > 1 and sum(part.count(start.delimiter) >= of_a_row for part in record) > 1:
+            if len(record) > 1 and sum(map(can_be_row, record)) > 1:
                 return None
             lines.append(LINE_BREAK.join(record))
             record = []

@@ -173,14 +173,6 @@ def rows_of(frame: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
     return frame.filter(mask).rechunk()
 
 
-def copied(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with their texts copied; all columns but `row` are texts.
-
-    A few rows of a piece share its memory, and would keep all its texts alive.
-    """
-    return rows.select("row", pl.exclude("row") + "")
-
-
 def _empty_as_null(frame: pl.DataFrame, name: str) -> pl.Series:
     text = frame[name]
     empty = text == ""

@@ -89,7 +89,7 @@ class CellStyle:
         if self.code == GENERAL:
             return None
         if not is_number:
-            return "" if _hides_text(self.code, is_dark=self.is_dark) else None
+            return _shown_text(self.code, text, is_dark=self.is_dark)
         if not self.is_dark and is_shown_white(self.code, text):
             return ""
         number, laid_out = shown_number(self.code, text), laid_out_text(self.code, text)
@@ -266,13 +266,16 @@ def _is_date_format(number: int, code: str) -> bool:
     return number in _DATE_FORMATS or any(letter in "ymdhs" for letter in _NOT_DATE_LETTERS.sub("", code).lower())
 
 
-def _hides_text(code: str, *, is_dark: bool) -> bool:
-    """Whether a format hides a text: its section has no placeholder for it, or is white on white."""
+def _shown_text(code: str, text: str, *, is_dark: bool) -> str | None:
+    """Return what a format shows of a text, if it is another one; empty if there is no place for it, or no contrast."""
     sections = _sections(code)
     if len(sections) > 3 and "@" not in sections[3].pattern:  # noqa: PLR2004 (the fourth section is for text)
-        return True
+        return ""
     of_text = next((section for section in reversed(sections) if "@" in section.pattern), None)
-    return of_text is not None and of_text.is_white and not is_dark
+    if of_text is None:
+        return None
+    shown = "" if of_text.is_white and not is_dark else of_text.layout.replace("@", text).strip()
+    return None if shown == text.strip() else shown
 
 
 def is_shown_white(code: str, number: str) -> bool:
@@ -371,10 +374,10 @@ def _sections(code: str) -> tuple[_Section, ...]:
 @lru_cache(maxsize=1 << 16)
 def laid_out_text(code: str, number: str) -> str | None:
     """Return a whole number as a format lays it out; None if the format is of another kind, or the number is."""
-    if not number.isdigit() or "." in code:
+    if not number.isdigit():
         return None
     section = _section_for(Decimal(number), code)
-    if any(sign in section.pattern for sign in "@/%*") or _EXPONENT.search(section.pattern):
+    if any(sign in section.pattern for sign in ".@/%*") or _EXPONENT.search(section.pattern):
         return None
     if section.pattern.strip().lower() == GENERAL.lower() or _SCALE.search(section.pattern):
         return None

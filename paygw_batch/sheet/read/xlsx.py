@@ -1,5 +1,6 @@
 """Reads a workbook (.xlsx) as a frame of exact text: chooses the worksheet, finds its header, notes doubtful cells."""
 
+import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ _ROWS_AT_ONCE = 20_000
 _CELLS_AT_ONCE = 200_000
 _CHARACTERS_AT_ONCE = 1 << 23
 """The part of a worksheet that is kept as objects before it goes into a frame."""
+_SIGN_BETWEEN = re.compile(r"[0-9][^0-9\s]+[0-9]")
 _SENTENCES = {
     Doubt.FORMULA: mark(
         "{value} is a formula without a value: paste it as a value, or save the workbook in a spreadsheet."
@@ -327,12 +329,12 @@ def _is_other(name: str, text: str, seen: str) -> bool:
     match name:
         case _ if seen in {"", DATE}:
             return seen != DATE or name != "amount"
-        case "amount":
-            return digits.lstrip("0") != text
+        case "amount":  # a sign between digits makes cents of a whole number
+            return digits.lstrip("0") != text or bool(_SIGN_BETWEEN.search(seen))
         case "client_orderid":
             return seen != text
-        case _ if "phone" in name:  # its country's code in front, or the zero, is understood
-            return not digits.endswith(text)
+        case _ if "phone" in name:  # a zero in front is understood
+            return digits.lstrip("0") != text.lstrip("0")
         case _:
             return digits != text
 

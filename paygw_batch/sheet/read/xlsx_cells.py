@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
+from string import ascii_letters
 from xml.parsers import expat
 
 from paygw_batch.errors import SheetError
@@ -185,8 +186,11 @@ class Workbook:
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
             if name == "Relationship" and attributes.get("TargetMode") != "External":
-                target = posixpath.normpath(posixpath.join("/", folder, attributes.get("Target", "")))
+                target = attributes.get("Target", "").replace("\\", "/")
+                target = posixpath.normpath(posixpath.join("/", folder, target))
                 kind = attributes.get("Type", "").rpartition("/")[2]
+                if any(number == attributes.get("Id") for number, *_ in found):
+                    raise self._twice(attributes["Id"])
                 found.append((attributes.get("Id", ""), kind, target[1:].lower()))
 
         relations = posixpath.join(folder, "_rels", f"{name}.rels")
@@ -396,7 +400,7 @@ class _CellReader:
         if name == "c":
             reference = attributes.get("r")
             column = column_number(reference) if reference else self._column + 1
-            if column <= self._column:
+            if column <= self._column or (reference and reference.lstrip(ascii_letters) != str(self._row.number)):
                 raise ValueError(reference)
             self._column, self._cell, self._value, self._formula, self._inline = column, attributes, [], None, None
             self._characters = 0
@@ -438,12 +442,16 @@ class _CellReader:
             self._inline = None
         elif name == "row" and self._row.texts:
             self.finished.append(self._row)
+        elif name == "v":
+            self._value.append("\0")
         elif self._inline is not None:
             self._inline.end(name)
         self._inside = ""
 
     def _finish_cell(self) -> None:
-        value = "".join(self._value)
+        value, *further = "".join(self._value).split("\0")
+        if any(further) or (value and self._inline is not None):
+            raise ValueError("a cell with two values")
         column, row = self._column, self._row
         if not value and self._formula is not None and self._cell.get("t") != "str":
             row.texts[column] = "=" + "".join(self._formula)
