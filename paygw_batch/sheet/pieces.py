@@ -12,8 +12,7 @@ import polars as pl
 from paygw_batch.sheet.model import Sheet
 
 ROWS_AT_ONCE = 250_000
-_CORES_A_PIECE = 2
-"""The number of cores that polars keeps busy with one piece, more or less: pieces in parallel cost memory."""
+_CORES_A_PIECE = 2  # that polars keeps busy, more or less: pieces in parallel cost memory
 _MAX_AT_ONCE = 4
 
 _Made = TypeVar("_Made")

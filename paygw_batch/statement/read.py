@@ -255,6 +255,8 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
         for cells in reader:
             if not any(cell.strip() for cell in cells):
                 continue
+            if any("\n" in cell for cell in cells):  # a stray quotation mark could hide a line that says otherwise
+                raise csv.Error(say("a value goes over several lines"))  # noqa: TRY301 (said like the reader's own)
             if len(cells) != len(headings):
                 raise SheetError(
                     say(

@@ -182,6 +182,15 @@ MADE: Mapping[str, Callable[[], bytes]] = {
             RELATIONS: ("</Relationships>", f'<Relationship Id="rId1" Type="{_OTHER}" Target="x.xml"/></Relationships>')
         },
     ),
+    "statements/line-inside-quotation-marks.csv": (
+        'order_id,amount,currency,status,remark\nS-3,9007.00,KES,declined,"see below\nS-3,9007.00,KES,approved,final"\n'
+    ).encode,
+    "sheets/row-of-semicolons-inside-quotation-marks.csv": (
+        ",".join([*HEADINGS, "Notes"]) + "\n"
+        'KE,A-1,1500.50,KES,Wanjiru Kamau,254712345678,+254712345678,"late\n'
+        "KE;A-2;2000;KES;Otieno Ouma;254712345679;+254712345679\n"
+        'x"\nKE,A-3,3000,KES,Achieng Odhiambo,254712345670,+254712345670,ok\n'
+    ).encode,
     "sheets/row-inside-quotation-marks.csv": (
         ",".join([*HEADINGS, "Notes", "X", "Y"]) + "\n"
         "KE,A-1,1500.50,KES,Wanjiru Kamau,254712345678,+254712345678,ok,,\n"

@@ -114,9 +114,11 @@ def _joined(data: bytes, start: Start) -> bytes | None:
     countries = {cells[country].strip(' "') for cells in rows}
 
     def can_be_row(line: str) -> bool:
-        cells = line.split(start.delimiter)
-        has_both = len(cells) > max(country, amount) and any(map(str.isdigit, cells[amount]))
-        return len(cells) > of_a_row or (has_both and cells[country].strip(' "') in countries)
+        ways = [line.split(delimiter) for delimiter in (start.delimiter, *DELIMITERS)]
+        longer = [
+            cells for cells in ways if len(cells) > max(country, amount) and cells[country].strip(' "') in countries
+        ]
+        return len(ways[0]) > of_a_row or any(letter.isdigit() for cells in longer for letter in cells[amount])
 
     record: list[str] = []
     lines: list[str] = []

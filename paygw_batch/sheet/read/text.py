@@ -15,8 +15,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_END_OF_FILE = b"\x1a"
-"""What DOS writes at the end of a text."""
+_END_OF_FILE = b"\x1a"  # of DOS
 _EVERY_BYTE = bytes(range(0x100))
 _SAMPLE_CHARACTERS = 60
 _LONE_RETURN = re.compile(rb"\r(?!\n)")

@@ -18,8 +18,7 @@ from types import MappingProxyType
 from paygw_batch.sheet.read.workbook_limits import Budget
 
 GENERAL = "General"
-DATE = "\x00"
-"""Stands for what a person sees of a date: we don't know in which form."""
+DATE = "\x00"  # what a person sees of a date: we don't know in which form
 _BUILT_IN: Mapping[int, str] = MappingProxyType(
     {
         0: GENERAL,

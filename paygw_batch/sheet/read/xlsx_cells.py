@@ -1,8 +1,7 @@
 """Reads the cells of a workbook (.xlsx: ECMA-376) as a stream, each cell as exact text with the reason to doubt it.
 
-Parts are found by their relationships, as a spreadsheet finds them. A part that is there twice, or is referred to and
-missing, is refused: a person could have seen other values than those that are paid. docs/decisions/0105 says why no
-spreadsheet library does this.
+Parts are found by their relationships, as a spreadsheet finds them. What is there twice, or referred to and missing, is
+refused: a person could have seen other values than those that are paid. Why no library: docs/decisions/0105.
 """
 
 import io
