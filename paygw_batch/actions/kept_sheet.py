@@ -1,4 +1,4 @@
-"""Keeps a parsed sheet beside its file, and what the journal said of it, so that a correction starts no process."""
+"""Caches a parsed sheet and the journal's answers about it, so that a correction needs no new process."""
 
 import json
 from collections import OrderedDict

@@ -166,7 +166,7 @@ class UsedReference:
 
     @classmethod
     def read(cls, journal: JournalReader, operation: str, reference: str) -> "UsedReference | None":
-        """Return what a reference was used for; None if it never was."""
+        """Return the payments made under a reference, or None if it was never used."""
         found = [one for one in journal.batches() if one.operation == operation and one.reference == reference]
         if not found:
             return None

@@ -266,7 +266,7 @@ def _is_date_format(number: int, code: str) -> bool:
 
 
 def _shown_text(code: str, text: str, *, is_dark: bool) -> str | None:
-    """Return what a format shows of a text, if it is another one; empty if there is no place for it, or no contrast."""
+    """Return a text as its format shows it, or None if unchanged; empty if the format hides it."""
     sections = _sections(code)
     if len(sections) > 3 and "@" not in sections[3].pattern:  # noqa: PLR2004 (the fourth section is for text)
         return ""

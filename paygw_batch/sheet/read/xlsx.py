@@ -324,7 +324,7 @@ def _shown_sentence(text: str, seen: str) -> str:
 
 
 def _is_other(name: str, text: str, seen: str) -> bool:
-    """Whether what a person sees is another value than the cell's, or only laid out in another way."""
+    """Whether a person sees a different value, not just a different layout of the same one."""
     digits = "".join(letter for letter in seen if letter.isdigit())
     match name:
         case _ if seen in {"", DATE}:
