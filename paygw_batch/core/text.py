@@ -6,6 +6,8 @@ not show: they move the cursor, delete lines, set the window's title or turn the
 
 import re
 import unicodedata
+from decimal import Decimal
+from itertools import permutations
 
 _HYPHENS = frozenset({"Pd"})
 """Unicode's category of hyphens and dashes; the minus sign is in another one."""
@@ -68,8 +70,27 @@ _GROUPED = re.compile(r"(?<![0-9])[0-9]{1,3}(?:[ ,'\u2019][0-9]{2,3})*[ ,'\u2019
 _GROUPED_BY_POINTS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3})+(?=$|,)")
 _END_OF_NUMBER = re.compile(r"(?<=[0-9])(?:[.,]0+)+$|[.]+$")
 _ZEROS_IN_FRONT = re.compile(r"(?<![0-9])0+(?=[0-9])")
-_UNTOUCHED = str.maketrans("ABCDEFGHIJKLMNPQRSTUVWXYZil|", "abcdefgh1jk1mnpqrstuvwxyz111", "0oO.,' -/_")
+_UNTOUCHED = str.maketrans("ABCDEFGHIJKLMNPQRSTUVWXYZil|", "abcdefgh1jk1mnpqrstuvwxyz111", "0oO.,' -/_:")
 _TO_HYPHEN = str.maketrans("/._", "---")
+_SECONDS = re.compile(r"(?<=[0-9]:[0-9]{2}):00$")
+_NUMBER = re.compile(r"([0-9]+(?:[.,][0-9]+)?(?:e[+-]?[0-9]{1,2})?)(%?)", re.IGNORECASE)
+_MONTHS = {
+    name: str(number)
+    for number, names in enumerate(
+        (
+            *("jan janv january janvier", "feb f\u00e9vr february", "mar mars march", "apr avr april avril"),
+            *("may mai", "jun juin june", "jul juil july juillet", "aug ao\u00fbt august", "sep sept september"),
+            *("oct october octobre", "nov november novembre", "dec d\u00e9c december"),
+        ),
+        start=1,
+    )
+    for name in names.split()
+}
+"""The months as spreadsheets write them in English and French -> their numbers."""
+_PART = rf"(?:(?:[12][0-9]{{3}}|[0-9]{{1,2}})(?![0-9])|{'|'.join(_MONTHS)})"
+_DATE = re.compile(rf"({_PART}(?:[-/. ,]{{0,2}}{_PART}){{1,2}})(?:\.|[T ]00:00:00)?", re.IGNORECASE)
+_DIGITS = re.compile("[0-9]+")
+_PART_OF_DATE = re.compile(r"[0-9]+|[^\W0-9_]+")
 
 
 def without_damage(order_id: str) -> str:
@@ -85,11 +106,35 @@ def without_damage(order_id: str) -> str:
 
 
 def differ_by_damage_alone(one: str, other: str) -> bool:
-    """Whether two order ids are the same `without_damage`."""
+    """Whether two order ids are the same `without_damage`, one number (12.10, 1E+05, 5%) or one date (3-1, 3-Jan)."""
+    if (number := _NUMBER.fullmatch(one)) and (again := _NUMBER.fullmatch(other)) and _value(number) == _value(again):
+        return True
+    # A program that rewrites a date changes its form: 1-3 and 3-1 are two ids.
+    if (
+        (date := _DATE.fullmatch(one))
+        and (again := _DATE.fullmatch(other))
+        and _DIGITS.sub("0", one) != _DIGITS.sub("0", other)
+        and _meanings(date) & _meanings(again)
+    ):
+        return True
     # Most ids already differ in a letter or digit that no damage touches, and that is seen in a tenth of the time.
     if one.isascii() and other.isascii() and one.translate(_UNTOUCHED) != other.translate(_UNTOUCHED):
         return False
     return without_damage(one) == without_damage(other)
+
+
+def _value(number: re.Match[str]) -> Decimal:
+    return Decimal(number[1].replace(",", ".")).scaleb(-2 if number[2] else 0)
+
+
+def _meanings(date: re.Match[str]) -> set[tuple[int, int, int]]:
+    """Return what a date can mean: year of its century, month and day, 0 for what it leaves out."""
+    parts, found = [_MONTHS.get(part, part) for part in _PART_OF_DATE.findall(spelled_alike(date[1]))], set()
+    for order in permutations(("year", "month", "day"), len(parts)):
+        meant = {role: int(part) for role, part in zip(order, parts, strict=True)}
+        if meant.get("month") in range(1, 13) and meant.get("day", 0) in range(32):
+            found.add((meant.get("year", 0) % 100, meant["month"], meant.get("day", 0)))
+    return found
 
 
 def _repaired(text: str) -> str:
@@ -98,7 +143,7 @@ def _repaired(text: str) -> str:
     text = _GROUPED.sub(_digits_of, text)
     if whole := _GROUPED_BY_POINTS.match(text):
         text = _digits_of(whole) + text[whole.end() :]
-    text = _END_OF_NUMBER.sub("", text).translate(_TO_HYPHEN)
+    text = _END_OF_NUMBER.sub("", _SECONDS.sub("", text)).translate(_TO_HYPHEN)
     return _ZEROS_IN_FRONT.sub("", text).translate(_LETTER_DIGITS)
 
 
