@@ -82,6 +82,14 @@ def test_people_are_paid_once_under_rewritten_ids(program: Program, options: lis
     assert [line["client_orderid"] for line in program.record()][5:] == [f"{n:05}" for n in range(6, 11)]
 
 
+@pytest.mark.parametrize(("order_id", "after"), [("12.10", "12.1"), ("3-1", "3-Jan"), ("1E10", "10000000000")])
+def test_nobody_is_paid_again_under_an_id_made_a_number_or_a_date(program: Program, order_id: str, after: str) -> None:
+    assert program.json("submit", program.sheet([row(order_id, 1), row("PAY-2", 2)]))["exit_code"] == 0
+    corrected = program.json("submit", program.sheet([row(after, 1), row("PAY-3", 3)], "next.csv"), "--skip-invalid")
+    assert (corrected["exit_code"], corrected["sent_this_run"]) == (4, 1)
+    assert [line["client_orderid"] for line in program.record()] == [order_id, "PAY-2", "PAY-3"]
+
+
 def test_a_rewritten_id_names_the_earlier_payment(program: Program) -> None:
     sheet = rewritten(program)
     program.config.write_text(f"{program.config.read_text()}\n[sheet]\nrepeat_days = 0\nlook_alike_days = 0\n")
