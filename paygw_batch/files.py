@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from paygw_batch.errors import OutputError
+from paygw_batch.extras import install_command
 from paygw_batch.language import say
 
 
@@ -280,6 +281,6 @@ def table_ending(path: Path) -> str:
     if ending == ".xlsx" and importlib.util.find_spec("xlsxwriter") is None:
         raise OutputError(
             say("{name}: writing .xlsx needs the extra `excel`.", name=path.name),
-            hint=say("pip install 'paygw-batch[excel]', or write .csv or .parquet."),
+            hint=say("Install it: {command}. Or write .csv or .parquet.", command=install_command("excel")),
         )
     return ending

@@ -6,11 +6,14 @@ import hashlib
 import hmac
 import ssl
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from urllib.parse import urlsplit
 
 from paygw_batch.core.delivery import Trouble, TroubleKind
 from paygw_batch.language import say
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 (how one begins)
+_TAKEN = range(200, 300)
 _MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
 
 
@@ -58,28 +61,30 @@ class Webhook:
         }
         if self.key is not None:
             headers["webhook-signature"] = signature_of(self.key, notice, at_s, body)
-        import httpx  # noqa: PLC0415 (it takes as long to import as polars, and most commands send nothing)
-
+        address = urlsplit(self.url)
+        place = (address.hostname or "", address.port)
+        connection = (
+            HTTPSConnection(*place, timeout=self.timeout_s, context=self.trust)
+            if address.scheme == "https"
+            else HTTPConnection(*place, timeout=self.timeout_s)
+        )
         try:
-            with (
-                httpx.Client(verify=self.trust, trust_env=False, timeout=self.timeout_s) as client,
-                client.stream("POST", self.url, content=body, headers=headers) as response,
-            ):
-                return None if response.is_success else Trouble(TroubleKind.REFUSED, response.status_code)
-        except httpx.TimeoutException:
+            connection.connect()
+        except ssl.SSLCertVerificationError:
+            return Trouble(TroubleKind.UNTRUSTED)
+        except ssl.SSLError:
+            return Trouble(TroubleKind.NOT_ENCRYPTED)
+        except TimeoutError:
             return Trouble(TroubleKind.NO_ANSWER)
-        except httpx.ConnectError as error:
-            return Trouble(_why_not_connected(error))
-        except (httpx.HTTPError, httpx.InvalidURL):
+        except OSError:
+            return Trouble(TroubleKind.NOT_REACHED)
+        try:
+            connection.request("POST", f"{address.path or '/'}{address.query and '?'}{address.query}", body, headers)
+            status = connection.getresponse().status
+        except TimeoutError:
+            return Trouble(TroubleKind.NO_ANSWER)
+        except (HTTPException, OSError, ValueError):
             return Trouble(TroubleKind.BROKEN)
-
-
-def _why_not_connected(error: BaseException) -> TroubleKind:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return TroubleKind.UNTRUSTED
-        if isinstance(cause, ssl.SSLError):
-            return TroubleKind.NOT_ENCRYPTED
-        cause = cause.__cause__ or cause.__context__
-    return TroubleKind.NOT_REACHED
+        finally:
+            connection.close()
+        return None if status in _TAKEN else Trouble(TroubleKind.REFUSED, status)

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.extras import install_command
 from paygw_batch.gateway.signing.key_address import PKCS11, KeyTrouble, KeyUnusable, token_address
 from paygw_batch.language import mark, say
 from paygw_batch.trusted_files import Others, read_trusted
@@ -380,7 +381,7 @@ def _in_token(uri: str, module: str | None, pin: str | None) -> ApprovalKey:
     except ModuleNotFoundError:
         raise ConfigurationError(
             say("The key is in a token, but the part of this program that reads tokens is not installed."),
-            hint=say("Install it: pip install 'paygw-batch[pkcs11]'."),
+            hint=say("Install it: {command}.", command=install_command("pkcs11")),
         ) from None
     try:
         key = load_person_token_key(TokenPlace(address, Path(module), pin))

@@ -224,7 +224,7 @@ _FILE_ONLY = ("submission", "quarantine_h")
 """Keys that guard against a second payment. Environment and command line must not lower them."""
 _PROFILE = ("sheet", "column_profile")
 """A name, or the path of a file that ends in .toml."""
-_NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_JOURNAL", "PAYGW_LANG", "PAYGW_APPROVAL_PASSPHRASE")
+_NOT_SETTINGS = ("PAYGW_CONFIG", "PAYGW_IMAGE", "PAYGW_JOURNAL", "PAYGW_LANG", "PAYGW_APPROVAL_PASSPHRASE")
 
 
 def environment_keys() -> Mapping[str, tuple[str, str]]:

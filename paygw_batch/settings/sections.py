@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from paygw_batch.core.batch import LOOK_ALIKE_DAYS, REPEAT_DAYS
 from paygw_batch.core.money import parse_amount
 from paygw_batch.core.text import is_encoding
+from paygw_batch.extras import install_command
 from paygw_batch.language import ENGLISH, languages, say
 
 
@@ -399,7 +400,9 @@ def _cron(expression: str) -> str:
     try:
         from croniter import croniter  # noqa: PLC0415 (of the extra `cluster`, and only where there is a timetable)
     except ModuleNotFoundError:
-        raise ValueError(say("a timetable needs more packages: pip install 'paygw-batch[cluster]'")) from None
+        raise ValueError(
+            say("a timetable needs more packages: {command}", command=install_command("cluster"))
+        ) from None
     if len(expression.split()) != _CRON_FIELDS or not croniter.is_valid(expression):
         raise ValueError(
             say(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from paygw_batch.core.batch import Instruction
 from paygw_batch.countries.rules import AmountForm, Rules
 from paygw_batch.errors import ConfigurationError
+from paygw_batch.extras import install_command
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.encode import ControlAlgorithm, ControlAmount, ControlPart, ControlProfile, Supplies
 from paygw_batch.gateway.explain import Explanation, explain
@@ -180,7 +181,7 @@ def _extra_needed() -> Iterator[None]:
             raise
         raise ConfigurationError(
             say("This kind of private key needs {library}, which is not installed.", library=error.name),
-            hint=say("Install it: pip install 'paygw-batch[{extra}]'.", extra=extra),
+            hint=say("Install it: {command}.", command=install_command(extra)),
         ) from None
 
 

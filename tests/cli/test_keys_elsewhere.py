@@ -165,7 +165,7 @@ def test_an_extra_that_is_missing_is_named(program: Program, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "boto3", None)
     refused = program.run("submit", program.sheet(kenyan_rows(1)))
     assert refused.exit_code == 2
-    assert "pip install 'paygw-batch[aws]'" in refused.stderr
+    assert "[aws]'." in refused.stderr
 
 
 def blocks() -> list[str]:

@@ -325,7 +325,7 @@ def test_without_its_extra_the_program_says_what_to_install(
     for name in [one for one in sys.modules if importing.match(one)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    refused(cluster, 2, "pip install 'paygw-batch[cluster]'", "status")
+    refused(cluster, 2, "[cluster]'.", "status")
 
 
 def test_a_second_command_is_refused_and_told_who_holds_the_journal(cluster: ClusterProgram) -> None:

@@ -12,6 +12,7 @@ from paygw_batch.cli.options import settings_of
 from paygw_batch.cli.screen.screen import Screen
 from paygw_batch.cli.signals import interruption
 from paygw_batch.errors import ConfigurationError, UsageError
+from paygw_batch.extras import install_command
 from paygw_batch.language import say
 from paygw_batch.report.summary import ExitCode, Summary
 
@@ -36,7 +37,7 @@ def command(invocation: Invocation, *, port: int | None, host: str) -> None:
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise ConfigurationError(
             say("The pages need {missing}.", missing=", ".join(missing)),
-            hint=say("Install the extra: pip install 'paygw-batch[console]'"),
+            hint=say("Install it: {command}.", command=install_command("console")),
         )
     from paygw_batch.console.console_app import serve_console  # noqa: PLC0415 (needs the extra)
 

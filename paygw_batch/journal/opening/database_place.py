@@ -22,6 +22,7 @@ from paygw_batch.errors import (
     UsageError,
     WitnessDamaged,
 )
+from paygw_batch.extras import install_command
 from paygw_batch.files import create_once
 from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.location import check_directory, make_directory
@@ -101,7 +102,8 @@ except ModuleNotFoundError as error:
     raise ConfigurationError(
         say("journal.url is set, but the part of this program that talks to PostgreSQL is not installed."),
         hint=say(
-            "Install it: pip install 'paygw-batch[cluster]'. Or leave journal.url out: the journal is then a file."
+            "Install it: {command}. Or leave journal.url out: the journal is then a file.",
+            command=install_command("cluster"),
         ),
     ) from None
 

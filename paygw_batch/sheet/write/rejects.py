@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from paygw_batch.errors import OutputError, SheetError
+from paygw_batch.extras import install_command
 from paygw_batch.files import ProtectedFile, check_writable, table_ending, write_whole
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.check.mending import LEFT_OUT, CellEdit
@@ -121,7 +122,7 @@ def _annotated_copy(
     source: Path, validated: Validated, options: ReadOptions, edits: Sequence[CellEdit] = ()
 ) -> _Copy | _NoCopy:
     if importlib.util.find_spec("openpyxl") is None:
-        return _NoCopy(say("that needs the extra `excel`: pip install 'paygw-batch[excel]'"))
+        return _NoCopy(say("that needs the extra `excel`: {command}", command=install_command("excel")))
     from paygw_batch.sheet.write import workbook_copy  # noqa: PLC0415 (needs the extra)
     from paygw_batch.sheet.write.marked_workbook import annotated  # noqa: PLC0415 (as above)
 

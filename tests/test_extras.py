@@ -1,0 +1,49 @@
+"""A missing extra is added from what this copy was installed from, and never by a name on an index."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paygw_batch import extras
+from paygw_batch.extras import IMAGE, install_command
+
+WHEEL = {"url": "file:///srv/the%20wheels/paygw_batch-0.1.0-py3-none-any.whl", "archive_info": {}}
+
+
+class Installed:
+    version = "0.1.0"
+
+    def __init__(self, origin: object) -> None:
+        self._origin = None if origin is None else json.dumps(origin)
+
+    def read_text(self, _: str) -> str | None:
+        return self._origin
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ({"url": "file:///srv/paygw", "dir_info": {"editable": True}}, "pip install --editable '/srv/paygw[aws]'"),
+        ({"url": "file:///srv/paygw", "dir_info": {}}, "pip install '/srv/paygw[aws]'"),
+        (WHEEL, "pip install '/srv/the wheels/paygw_batch-0.1.0-py3-none-any.whl[aws]'"),
+        (None, "pip install 'paygw_batch-0.1.0-py3-none-any.whl[aws]'"),
+    ],
+)
+def test_an_extra_comes_from_where_this_copy_came(
+    origin: object, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(IMAGE, raising=False)
+    monkeypatch.setattr(extras, "distribution", lambda _: Installed(origin))
+    assert install_command("aws") == command
+
+
+def test_an_image_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(IMAGE, "1")
+    assert install_command("aws") == "docker build --build-arg EXTRAS=aws ."
+
+
+def test_the_command_of_this_copy_names_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(IMAGE, raising=False)
+    _, path, _ = install_command("excel").split("'")
+    assert Path(path.removesuffix("[excel]")).exists()
