@@ -25,39 +25,55 @@ POLARS_ALLOCATOR = "dirty_decay_ms:100,muzzy_decay_ms:0"
 
 _JSON_ASKED = "paygw_batch.json_asked"
 """Whether --json is on the command line, even if the rest cannot be parsed."""
-COMMANDS = {
-    "init": mark("Set up an endpoint, or the sandbox."),
-    "template": mark("Write an empty sheet to fill in."),
-    "validate": mark("Check a sheet; send nothing."),
-    "plan": mark("Prepare a sheet for approval by others."),
-    "approve": mark("Approve a plan or an order, or withdraw it."),
-    "submit": mark("Pay a sheet: start its batch, or continue it."),
-    "collect": mark("Collect from the customers on a sheet."),
-    "resume": mark("Continue a batch from the journal alone."),
-    "retry": mark("Send rejected rows again."),
-    "run-folder": mark("Submit the sheets of a drop folder."),
-    "resolve": mark("Settle rows in doubt, with evidence."),
-    "status": mark("Show batches and the states of their rows."),
-    "find": mark("Find a person's payments in all batches."),
-    "reconcile": mark("Write the reconciliation file again."),
-    "refresh": mark("Ask the gateway what happened to rows."),
-    "listen": mark("Receive the gateway's notifications."),
-    "notices": mark("List what people are told, or send it."),
-    "limits": mark("Show or set the limits that workers share."),
-    "verify": mark("Replay and check the whole journal."),
-    "journal": mark("Create, move or adopt a journal; list its hosts."),
-    "forget": mark("Forget people, and keep the books."),
-    "backup": mark("Copy the journal, even during a run."),
-    "console": mark("Serve the pages for a browser."),
-    "invite": mark("Invite a person to make a passkey for the console."),
-    "work": mark("Send rows together with other hosts."),
-    "workers": mark("List the workers of all hosts."),
-    "sandbox": mark("Run the built-in gateway on loopback."),
-    "sign": mark("Show how a row is signed, step by step."),
-    "config": mark("Show every setting and where it comes from."),
-    "completion": mark("Complete commands, batches and countries in a shell."),
-    "doctor": mark("Check configuration, key, clock, journal and connection."),
+COMMAND_GROUPS = {
+    mark("Every day"): {
+        "init": mark("Set up an endpoint, or the sandbox."),
+        "doctor": mark("Check configuration, key, clock, journal and connection."),
+        "validate": mark("Check a sheet; send nothing."),
+        "submit": mark("Pay a sheet: start its batch, or continue it."),
+        "status": mark("Show batches and the states of their rows."),
+        "find": mark("Find a person's payments in all batches."),
+        "retry": mark("Send rejected rows again."),
+        "resolve": mark("Settle rows in doubt, with evidence."),
+    },
+    mark("More with sheets"): {
+        "template": mark("Write an empty sheet to fill in."),
+        "collect": mark("Collect from the customers on a sheet."),
+        "resume": mark("Continue a batch from the journal alone."),
+        "reconcile": mark("Write the reconciliation file again."),
+    },
+    mark("Two people"): {
+        "plan": mark("Prepare a sheet for approval by others."),
+        "approve": mark("Approve a plan or an order, or withdraw it."),
+        "console": mark("Serve the pages for a browser."),
+        "invite": mark("Invite a person to make a passkey for the console."),
+    },
+    mark("Unattended"): {
+        "run-folder": mark("Submit the sheets of a drop folder."),
+        "refresh": mark("Ask the gateway what happened to rows."),
+        "listen": mark("Receive the gateway's notifications."),
+        "notices": mark("List what people are told, or send it."),
+    },
+    mark("Several hosts"): {
+        "work": mark("Send rows together with other hosts."),
+        "workers": mark("List the workers of all hosts."),
+        "limits": mark("Show or set the limits that workers share."),
+    },
+    mark("Journal"): {
+        "journal": mark("Create, move or adopt a journal; list its hosts."),
+        "verify": mark("Replay and check the whole journal."),
+        "backup": mark("Copy the journal, even during a run."),
+        "forget": mark("Forget people, and keep the books."),
+    },
+    mark("Setting up"): {
+        "config": mark("Show every setting and where it comes from."),
+        "sign": mark("Show how a row is signed, step by step."),
+        "sandbox": mark("Run the built-in gateway on loopback."),
+        "completion": mark("Complete commands, batches and countries in a shell."),
+    },
 }
+COMMANDS = {name: purpose for group in COMMAND_GROUPS.values() for name, purpose in group.items()}
+_WIDTH = max(map(len, COMMANDS))
 
 
 speak_our_languages()
@@ -78,8 +94,9 @@ class _CommandGroup(HelpGroup):
         return also_after(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (as above)
-        with formatter.section(section_title(mark("Commands"))):
-            formatter.write_dl([(name, say(purpose)) for name, purpose in COMMANDS.items()])
+        for title, commands in COMMAND_GROUPS.items():
+            with formatter.section(section_title(title)):
+                formatter.write_dl([(name.ljust(_WIDTH), say(purpose)) for name, purpose in commands.items()])
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         option = super().get_help_option(ctx)

@@ -93,6 +93,7 @@ _RIGHTS = {
     "none": mark("none of the program's roles: permissions were granted by hand"),
 }
 """The permissions of the database role in [journal] url, for people."""
+_CONFIGURATION_FILE = mark("configuration file")
 _PAYOUT_ADDRESS = mark("address of a payout")
 _COLLECTIONS = mark("collections")
 _APPROVAL = mark("approval")
@@ -121,7 +122,8 @@ def command(invocation: Invocation) -> None:
     payout, payin = rules_of(settings, PAYOUT), rules_of(settings, PAYIN)
     key, problem = _tried_key(settings, os.environ)
     checks = [
-        *[HealthCheck.failed(mark("configuration file"), error) for error in distrusts],
+        *((_no_configuration(),) if invocation.config is None and settings.missing_to_send() else ()),
+        *[HealthCheck.failed(_CONFIGURATION_FILE, error) for error in distrusts],
         *_configuration(settings),
         *_countries(settings, payout, payin),
         *_environment(settings, os.environ),
@@ -156,6 +158,11 @@ def command(invocation: Invocation) -> None:
             further={"checks": as_json, "key": None if key is None else _key_as_json(key)},
         )
     )
+
+
+def _no_configuration() -> HealthCheck:
+    found = say("There is no configuration: `paygw-batch init` writes one.")
+    return HealthCheck(_CONFIGURATION_FILE, Health.BAD, found)
 
 
 def _configuration(settings: Settings) -> Iterator[HealthCheck]:
