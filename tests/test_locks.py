@@ -1,0 +1,45 @@
+"""The locks: whatever an installation needs is there by its hash, in the version that the tests ran with."""
+
+import re
+import runpy
+import tomllib
+from typing import Any
+
+from tests.checkout import ROOT
+
+PINNED = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def lock(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def pinned(name: str) -> set[tuple[str, str]]:
+    return set(PINNED.findall(lock(name)))
+
+
+def test_both_locks_have_the_same_versions() -> None:
+    assert pinned("requirements.lock") <= pinned("requirements-dev.lock")
+
+
+def test_each_package_has_a_hash() -> None:
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        packages = re.split(r"^(?=\S)", lock(name), flags=re.MULTILINE)[1:]
+        assert [package for package in packages if "--hash=sha256:" not in package] == []
+        assert len(packages) == len(pinned(name))
+
+
+def test_the_lock_has_every_extra_and_what_builds_the_wheel() -> None:
+    groups = [*PROJECT["project"]["optional-dependencies"].values(), PROJECT["project"]["dependencies"]]
+    wanted = [re.split(r"[^\w.-]", one)[0] for group in groups for one in group]
+    backends = [re.split(r"[^\w.-]", one)[0] for one in PROJECT["build-system"]["requires"]]
+    assert {*wanted, *backends} <= {name for name, _ in pinned("requirements.lock")}
+
+
+def test_the_bill_of_materials_is_the_lock() -> None:
+    bill = runpy.run_path(str(ROOT / "tooling/sbom.py"))["bill"]()
+    assert bill["metadata"]["component"]["version"] == PROJECT["project"]["version"]
+    assert {(one["name"], one["version"]) for one in bill["components"]} == pinned("requirements.lock")
+    hashes = [one["content"] for part in bill["components"] for one in part["externalReferences"][0]["hashes"]]
+    assert sorted(hashes) == sorted(re.findall(r"sha256:(\w+)", lock("requirements.lock")))
