@@ -1,0 +1,101 @@
+"""The Dockerfile without an engine: what it copies is there and is all that a build needs, and nobody runs as root."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from zipfile import ZipFile
+
+import pytest
+import yaml
+
+from tests.checkout import ROOT, versioned_files
+from tests.cli.wheels import build_wheel
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+BASE = re.compile(r"[a-z]+:\d+(?:\.\d+)?-[\w.-]+")
+
+
+def instructions(name: str) -> list[str]:
+    """Return what stands after each instruction of a name, without the breaks of lines."""
+    return re.findall(rf"^{name} (.*)$", DOCKERFILE.replace("\\\n", " "), flags=re.MULTILINE)
+
+
+def context() -> Iterator[PurePosixPath]:
+    """Yield the versioned files that .dockerignore lets through: the last pattern that fits one decides."""
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    for path in versioned_files():
+        name = PurePosixPath(path.relative_to(ROOT))
+        names = [str(name), *map(str, name.parents)]
+        fits = [one for one in patterns if any(fnmatch(each, one.removeprefix("!")) for each in names)]
+        if fits and fits[-1].startswith("!"):
+            yield name
+
+
+def copied() -> Iterator[tuple[str, str]]:
+    """Yield each source that is copied from the checkout, and where to."""
+    for words in map(str.split, instructions("COPY")):
+        if not words[0].startswith("--from="):
+            yield from ((source, words[-1]) for source in words[:-1])
+
+
+def test_each_stage_begins_with_an_image_of_a_version() -> None:
+    images = [line.split()[0] for line in instructions("FROM")]
+    assert len(images) == 2
+    assert [image for image in images if not BASE.fullmatch(image)] == []
+
+
+def test_every_package_is_installed_by_its_hash_and_ours_from_the_checkout() -> None:
+    commands = [shlex.split(command) for line in instructions("RUN") for command in line.split("&&")]
+    installs = [words for words in commands if words[0] == "pip"]
+    assert len(installs) == 3
+    for words in installs:
+        assert "--require-hashes" in words or {"--no-index", "--no-deps"} <= set(words)
+
+
+def test_nobody_runs_as_root_in_the_image_or_in_a_pod() -> None:
+    (user,) = instructions("USER")
+    uid, gid = map(int, user.split(":"))
+    assert uid > 0 < gid
+    assert f"--uid {uid} " in DOCKERFILE
+    for manifest in yaml.safe_load_all((ROOT / "docs/kubernetes.yaml").read_text()):
+        (ids,) = re.findall(r"'runAsUser': (\d+), 'runAsGroup': (\d+)", str(manifest))
+        assert ids == (str(uid), str(gid))
+
+
+def test_the_entrypoint_is_the_program() -> None:
+    assert [json.loads(line) for line in instructions("ENTRYPOINT")] == [["paygw-batch"]]
+
+
+def test_a_build_has_all_that_it_needs_and_nothing_else_of_the_checkout(tmp_path: Path) -> None:
+    sent = set(context())
+    for source, target in copied():
+        files = [path for path in sent if path.is_relative_to(source)]
+        assert files, f"{source} is not there, or .dockerignore names it"
+        for file in files:
+            place = tmp_path / target / (file.name if target.endswith("/") else file.relative_to(source))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, place)
+        sent.difference_update(files)
+    assert sent == set()
+    (build,) = (line for line in instructions("RUN") if "pip wheel" in line)
+    wheel, _, sbom = (shlex.split(command) for command in build.split("&&"))
+    subprocess.run([sys.executable, "-m", *wheel], cwd=tmp_path, capture_output=True, check=True)
+    (made,) = (tmp_path / "wheels").glob("*.whl")
+    assert ZipFile(made).namelist() == ZipFile(build_wheel(tmp_path / "checkout")).namelist()
+    shown = subprocess.run([sys.executable, sbom[1]], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(shown.stdout)["bomFormat"] == "CycloneDX"
+    assert f'sbom="{sbom[-1]}"' in DOCKERFILE
+
+
+def test_hadolint_finds_nothing() -> None:
+    if (program := shutil.which("hadolint")) is None:
+        pytest.skip("hadolint is not here: https://github.com/hadolint/hadolint")
+    done = subprocess.run([program, ROOT / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
