@@ -52,6 +52,13 @@ def test_a_fresh_environment_pays_a_sandbox_sheet_with_init_and_one_more_command
     assert len(record) == 14
 
 
+def test_the_first_payout_that_a_release_is_tried_with(programs: Path) -> None:
+    command = [ROOT / "tooling/first-payout", programs / "paygw-batch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The journal is sound" in done.stdout
+
+
 @pytest.mark.long
 def test_a_sheet_of_the_users_own_is_paid_as_well(programs: Path, tmp_path: Path) -> None:
     (tmp_path / "my.csv").write_text("\n".join([HEADING, *kenyan_rows(3)]) + "\n")

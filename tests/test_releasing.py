@@ -1,0 +1,90 @@
+"""What the forge runs: workflows as their schema allows, with few rights, and the scripts that they call."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.checkout import ROOT, versioned_files
+
+WORKFLOWS = versioned_files(".github/workflows")
+PINNED = re.compile(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def workflow(name: str) -> dict[str, Any]:
+    """Return a workflow as the forge reads it: `on` is a word."""
+    found: dict[str, Any] = yaml.load((ROOT / ".github/workflows" / name).read_text(), yaml.BaseLoader)  # noqa: S506
+    return found
+
+
+def jobs() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in WORKFLOWS:
+        for name, job in workflow(path.name)["jobs"].items():
+            yield f"{path.name}: {name}", job
+
+
+def build(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(ROOT / "tooling/build"), str(folder), *words]
+    git = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": str(ROOT)}
+    environ = {**os.environ, **git, "PYTHON": sys.executable}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+def test_the_workflows_are_what_their_schema_allows() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
+    done = subprocess.run([*command, *map(str, WORKFLOWS)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_action_is_pinned_to_a_commit() -> None:
+    lines = [line for path in WORKFLOWS for line in path.read_text().splitlines() if "uses:" in line]
+    assert lines
+    assert [line for line in lines if not PINNED.search(line)] == []
+
+
+def test_what_runs_our_code_has_no_rights_and_what_has_rights_runs_none_of_it() -> None:
+    for name, job in jobs():
+        runs_code = any("run" in step for step in job["steps"])
+        rights = job.get("permissions", {"contents": "read"})
+        assert (rights == {"contents": "read"}) if runs_code else ("id-token" in rights), name
+    for path in WORKFLOWS:
+        assert workflow(path.name)["permissions"] in ({"contents": "read"}, {})
+
+
+def test_every_program_and_lock_that_a_step_names_is_there() -> None:
+    named = [word for _, job in jobs() for step in job["steps"] for word in step.get("run", "").split()]
+    files = {word for word in named if re.fullmatch(r"tooling/[\w-]+|[\w-]+\.lock", word)}
+    assert {"tooling/demo", "tooling/check", "tooling/build", "tooling/first-payout", "requirements.lock"} <= files
+    for name in files:
+        assert (ROOT / name).exists(), name
+        assert name.endswith(".lock") or os.access(ROOT / name, os.X_OK), name
+
+
+def test_every_version_of_python_is_checked() -> None:
+    named = {one.rpartition(" ")[2] for one in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", one)}
+    assert named <= set(workflow("check.yml")["jobs"]["check"]["strategy"]["matrix"]["python"])
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made of a commit")
+def test_packages_are_the_same_when_they_are_built_again(tmp_path: Path) -> None:
+    done = build(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.rglob("*.*")} == {
+        f"paygw_batch-{PROJECT['version']}-py3-none-any.whl",
+        f"paygw_batch-{PROJECT['version']}.tar.gz",
+        "paygw-batch.cdx.json",
+    }
+
+
+def test_a_tag_of_another_version_builds_nothing(tmp_path: Path) -> None:
+    done = build(tmp_path / "dist", "v99.0.0")
+    assert (done.returncode, (tmp_path / "dist").exists()) == (2, False)
+    assert f"The tag is v99.0.0, and pyproject.toml says {PROJECT['version']}." in done.stderr
