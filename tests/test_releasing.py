@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trove_classifiers
 import yaml
 
 from tests.checkout import ROOT, versioned_files
@@ -88,3 +89,23 @@ def test_a_tag_of_another_version_builds_nothing(tmp_path: Path) -> None:
     done = build(tmp_path / "dist", "v99.0.0")
     assert (done.returncode, (tmp_path / "dist").exists()) == (2, False)
     assert f"The tag is v99.0.0, and pyproject.toml says {PROJECT['version']}." in done.stderr
+
+
+def test_the_metadata_is_complete_and_its_classifiers_exist() -> None:
+    assert PROJECT["authors"]
+    assert PROJECT["keywords"]
+    assert "Development Status :: 4 - Beta" in PROJECT["classifiers"]
+    assert set(PROJECT["classifiers"]) <= trove_classifiers.classifiers
+    assert {"Source", "Issues", "Changelog"} <= set(PROJECT["urls"])
+
+
+def test_the_forge_has_to_be_filled_in_at_one_place() -> None:
+    texts = {path: path.read_text() for path in versioned_files() if path.suffix in {".md", ".toml", ".yml", ".yaml"}}
+    named = {path.name for path, text in texts.items() if "forge.example" in text}
+    assert named <= {"pyproject.toml"}
+
+
+def test_the_changelog_speaks_of_this_version() -> None:
+    version = re.escape(PROJECT["version"])
+    first = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    assert re.fullmatch(rf"{version} - (unreleased|\d{{4}}-\d\d-\d\d)", first)
