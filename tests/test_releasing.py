@@ -1,4 +1,4 @@
-"""What the forge runs: workflows as their schema allows, with few rights, and the scripts that they call."""
+"""What the forge reads: workflows and forms as their schemas allow, with few rights, and the scripts that they call."""
 
 import os
 import re
@@ -13,6 +13,7 @@ import pytest
 import trove_classifiers
 import yaml
 
+from paygw_batch.cli.main import COMMANDS
 from tests.checkout import ROOT, versioned_files
 
 WORKFLOWS = versioned_files(".github/workflows")
@@ -39,10 +40,41 @@ def build(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
 
-def test_the_workflows_are_what_their_schema_allows() -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
-    done = subprocess.run([*command, *map(str, WORKFLOWS)], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("schema", "folder", "names"),
+    [
+        ("github-workflows", "workflows", "*.yml"),
+        ("github-issue-forms", "ISSUE_TEMPLATE", "[!c]*.yml"),
+        ("github-issue-config", "ISSUE_TEMPLATE", "config.yml"),
+    ],
+)
+def test_what_the_forge_reads_is_what_its_schema_allows(schema: str, folder: str, names: str) -> None:
+    files = [str(path) for path in versioned_files(f".github/{folder}", names)]
+    assert files
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_each_form_asks_for_no_real_persons_data() -> None:
+    for path in versioned_files(".github/ISSUE_TEMPLATE", "[!c]*.yml"):
+        (boxes,) = (one for one in yaml.safe_load(path.read_text())["body"] if one["type"] == "checkboxes")
+        (option,) = boxes["attributes"]["options"]
+        assert option == {"label": "There is no real person's data and no key in it.", "required": True}
+
+
+def test_the_commands_and_codes_that_a_form_names_exist() -> None:
+    defects = (ROOT / "docs/defects.md").read_text()
+    for path in versioned_files(".github/ISSUE_TEMPLATE", "[!c]*.yml"):
+        text = path.read_text()
+        assert {*re.findall(r"`paygw-batch ([a-z]+)", text)} <= set(COMMANDS)
+        assert [code for code in re.findall(r"`(\w+\.\w+)`", text) if f"| `{code}` |" not in defects] == []
+
+
+def test_a_commit_is_held_to_the_linters_of_the_check() -> None:
+    check = (ROOT / "tooling/check").read_text()
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [hook["entry"] for hook in local["hooks"] if hook["entry"] not in check] == []
 
 
 def test_every_action_is_pinned_to_a_commit() -> None:
