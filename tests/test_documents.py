@@ -152,3 +152,30 @@ def test_every_key_is_documented_with_its_default(section: str, model: type[Gate
             assert (
                 f"{field.default:g}" if isinstance(field.default, float) else str(field.default) in line[1].strip("`")
             )
+
+
+BY_NAME = re.compile(r"\b(?:pip|pipx|uv|uvx)3? [^\n`|;&]*?['\"]?(?<![\w./-])paygw[-_.]batch(?![\w./-])|paygw-batch\[")
+"""An installation from an index, where anyone may own the name: not of a path, and not of the file of a wheel."""
+
+
+@pytest.mark.parametrize(
+    ("command", "is_by_name"),
+    [
+        ("pip install 'paygw-batch[excel]'", True),
+        ("pip install --no-cache-dir paygw-batch", True),
+        ("uv tool install paygw_batch==0.1.0", True),
+        ("pip install --no-deps ./paygw_batch-0.1.0-py3-none-any.whl", False),
+        ("pip install --no-deps --no-build-isolation .", False),
+        ("Install `paygw-batch[cluster]` on each host", True),
+        ("docker run paygw-batch", False),
+    ],
+)
+def test_an_installation_by_name_is_found(command: str, is_by_name: bool) -> None:
+    assert bool(BY_NAME.search(command)) is is_by_name
+
+
+def test_nothing_installs_the_program_by_a_name_that_anyone_may_own() -> None:
+    read = {".md", ".yaml", ".yml", ".toml", ".service", ".timer", ".py", ".conf", ""}
+    paths = [path.relative_to(ROOT) for path in versioned_files() if path.suffix in read]
+    ours = [path for path in paths if path.parts[0] not in {"tests", "paygw_batch"}]
+    assert [path for path in ours if BY_NAME.search((ROOT / path).read_text(encoding="utf-8"))] == []

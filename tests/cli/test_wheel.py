@@ -1,15 +1,20 @@
 """From `pip install` of the wheel to a paid sheet."""
 
 import json
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.checkout import ROOT, versioned_files
+from tests.checkout import ROOT, copy_versioned, versioned_files
 from tests.cli.program import HEADING, kenyan_rows, read_csv
 from tests.cli.wheels import build_wheel, install
+
+COMMANDS = re.compile(r"pip install --require-hashes -r (\S+) && pip install --no-deps (--[\w-]+) \.`")
+"""The README's installation: of the lock, and then of the checkout."""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +39,17 @@ def test_the_wheel_is_what_runs(programs: Path, tmp_path: Path) -> None:
     done = subprocess.run([programs / "python", "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert str(programs.parent) in done.stdout
     assert str(ROOT) not in done.stdout
+
+
+def test_the_readmes_command_installs_the_checkout_and_fetches_nothing_for_it(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    ((lock, without_isolation),) = COMMANDS.findall(" ".join(readme.split()))
+    assert (ROOT / lock).exists()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"./paygw_batch-{version}-py3-none-any.whl" in readme
+    checkout = copy_versioned(tmp_path / "checkout", "")
+    bin_folder = install(checkout, tmp_path / "venv", without_isolation)
+    assert run(bin_folder, tmp_path, "init", "--sandbox")["exit_code"] == 0
 
 
 def test_man_finds_a_page_for_each_command(programs: Path) -> None:

@@ -20,16 +20,27 @@ def build_wheel(into: Path) -> Path:
     return wheel
 
 
-def install(wheel: Path, into: Path) -> Path:
-    """Install a wheel into a new virtual environment, and return its folder of programs.
+def install(what: Path, into: Path, *words: str) -> Path:
+    """Install a wheel or a checkout into a new virtual environment, and return its folder of programs.
 
-    What the wheel depends on is seen from there, and is not installed again; the checkout is not seen.
+    What it depends on is seen from there, and is not installed again; the checkout is not seen.
     """
     venv.EnvBuilder(symlinks=True).create(into)
     python = into / "bin" / "python"
     (site_packages,) = into.glob("lib/python3*/site-packages")
     (site_packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-index", "--no-deps", str(wheel)]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--no-index",
+        "--no-deps",
+        *words,
+        str(what),
+    ]
     done = subprocess.run(
         pip, capture_output=True, text=True, check=False, env={**os.environ, "PIP_CONFIG_FILE": "/dev/null"}
     )
