@@ -23,7 +23,7 @@ LABEL org.opencontainers.image.title="paygw-batch" \
 RUN useradd --uid 10001 --user-group --home-dir /state --no-create-home --shell /usr/sbin/nologin paygw \
     && install --directory --owner=paygw --group=paygw --mode=0700 /state
 COPY --from=build /opt/paygw-batch /opt/paygw-batch
-ENV PATH=/opt/paygw-batch/bin:$PATH XDG_STATE_HOME=/state PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/opt/paygw-batch/bin:$PATH XDG_STATE_HOME=/state PAYGW_IMAGE=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 WORKDIR /state
 ENTRYPOINT ["paygw-batch"]

@@ -40,7 +40,7 @@ def test_an_extra_comes_from_where_this_copy_came(
 
 def test_an_image_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(IMAGE, "1")
-    assert install_command("aws") == "docker build --build-arg EXTRAS=aws ."
+    assert install_command("aws") == "docker build -t paygw-batch ."
 
 
 def test_the_command_of_this_copy_names_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
