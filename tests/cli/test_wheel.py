@@ -11,7 +11,7 @@ import pytest
 
 from tests.checkout import ROOT, copy_versioned, versioned_files
 from tests.cli.program import HEADING, kenyan_rows, read_csv
-from tests.cli.wheels import build_wheel, install
+from tests.cli.wheels import build_wheel, install, pip
 
 COMMANDS = re.compile(r"pip install --require-hashes -r (\S+) && pip install --no-deps (--[\w-]+) \.`")
 """The README's installation: of the lock, and then of the checkout."""
@@ -73,6 +73,23 @@ def test_the_first_payout_that_a_release_is_tried_with(programs: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "The journal is sound" in done.stdout
+
+
+def test_a_second_wheel_takes_the_journal_over_and_removing_it_leaves_the_journal(tmp_path: Path) -> None:
+    programs = install(build_wheel(tmp_path / "first"), tmp_path / "venv")
+    home = tmp_path / "home"
+    home.mkdir()
+    journal = Path(run(programs, home, "init", "--sandbox")["journal"]["path"])
+    assert run(programs, home, "submit", "sandbox-payroll.csv")["states"] == {"paid": 14}
+    pip(programs, "install", "--no-index", "--no-deps", str(build_wheel(tmp_path / "second", "99.0.0")))
+    shown = subprocess.run([programs / "paygw-batch", "--version"], capture_output=True, text=True, check=True)
+    assert "99.0.0" in shown.stdout
+    again = run(programs, home, "submit", "sandbox-payroll.csv")
+    assert (again["sent_this_run"], again["states"]) == (0, {"paid": 14})
+    assert run(programs, home, "verify")["exit_code"] == 0
+    pip(programs, "uninstall", "--yes", "paygw-batch")
+    assert not (programs / "paygw-batch").exists()
+    assert journal.exists()
 
 
 @pytest.mark.long
