@@ -3,9 +3,10 @@
 import re
 import runpy
 import tomllib
+from importlib.metadata import version
 from typing import Any
 
-from tests.checkout import ROOT
+from tests.checkout import ROOT, versioned_files
 
 PINNED = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -43,3 +44,27 @@ def test_the_bill_of_materials_is_the_lock() -> None:
     assert {(one["name"], one["version"]) for one in bill["components"]} == pinned("requirements.lock")
     hashes = [one["content"] for part in bill["components"] for one in part["externalReferences"][0]["hashes"]]
     assert sorted(hashes) == sorted(re.findall(r"sha256:(\w+)", lock("requirements.lock")))
+
+
+UNBOUNDED = {"certifi", "cryptography"}
+"""A security update of these must never be kept out."""
+PRIVATE = re.compile(
+    r"^(?:from|import) ((?!paygw_batch|__future__)\w+)(?:\.\w+)*?(?:\._\w+| import _\w+)", re.MULTILINE
+)
+
+
+def test_each_library_ends_before_the_version_that_may_break_it() -> None:
+    groups = [*PROJECT["project"]["optional-dependencies"].values(), PROJECT["project"]["dependencies"]]
+    open_ended = {re.split(r"[^\w.-]", one)[0] for group in groups for one in group if "<" not in one}
+    assert open_ended == UNBOUNDED
+
+
+def test_a_private_part_of_a_library_is_imported_in_one_module_and_its_version_is_known() -> None:
+    found = {
+        (path.name, library)
+        for path in versioned_files("paygw_batch", "*.py")
+        for library in PRIVATE.findall(path.read_text(encoding="utf-8"))
+    }
+    assert found == {("workbook_copy.py", "openpyxl")}
+    assert "openpyxl>=3.1.5,<3.2" in PROJECT["project"]["optional-dependencies"]["excel"]
+    assert version("openpyxl") == "3.1.5"

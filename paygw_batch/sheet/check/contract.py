@@ -11,7 +11,6 @@ from typing import NoReturn
 
 import pandera.polars as pa
 import polars as pl
-from pandera.api.polars.types import PolarsData
 from pandera.config import ValidationDepth, config_context
 from pandera.errors import SchemaError, SchemaErrors
 
@@ -62,7 +61,7 @@ def fused(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSchema:
     return pa.DataFrameSchema(columns, checks=pa.Check(_all_pass, ignore_na=False, passes=passes))
 
 
-def _all_pass(data: PolarsData, *, passes: Mapping[str, Sequence[pl.Expr]]) -> bool:
+def _all_pass(data: pa.PolarsData, *, passes: Mapping[str, Sequence[pl.Expr]]) -> bool:
     """Return whether each row is one of a country, and passes all checks of it."""
     right = pl.collect_all(
         data.lazyframe.filter(pl.col("code") == country).select(_rows_passing(checks).sum())
@@ -75,7 +74,7 @@ def _rows_passing(checks: Sequence[pl.Expr]) -> pl.Expr:
     return pl.col("row").is_not_null() & pl.all_horizontal(checks).fill_null(value=False)
 
 
-def _passes(data: PolarsData, *, check: ColumnCheck) -> pl.LazyFrame:
+def _passes(data: pa.PolarsData, *, check: ColumnCheck) -> pl.LazyFrame:
     # A check that answers once for the whole frame would be one failure for all rows: spread it over them.
     return data.lazyframe.select(pl.col("row").is_not_null() & check.passes)
 
