@@ -11,7 +11,7 @@ from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import UsageError
-from paygw_batch.journal import BatchRecord, JournalReader, RowState, TallyKind
+from paygw_batch.journal import BatchRecord, JournalReader, RowState, TallyKind, is_in_quarantine
 from paygw_batch.language import say
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.forget_order import require_remembered
@@ -20,7 +20,6 @@ from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.run.release import (
     ReleaseOrder,
     check_releasable,
-    is_quarantined,
     quarantined,
     release_content,
     unsigned_release,
@@ -126,7 +125,9 @@ def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecor
     now = utc_now()
     quarantine = JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h)
     until = quarantine.cutoff(now)
-    opens = {row.row: open_from(row, quarantine) for row in found[:limit] if is_quarantined(row, until)}
+    opens = {
+        row.row: open_from(row, quarantine) for row in found[:limit] if is_in_quarantine(row.quarantined_since, until)
+    }
     later = {row: timestamp(at) for row, at in opens.items() if at is not None}
     return RejectedRows(found[:limit], later, len(found) > limit)
 

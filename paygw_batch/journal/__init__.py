@@ -66,6 +66,7 @@ from paygw_batch.journal.values import (
     WaitingEvidence,
     Withdrawal,
     canonical,
+    is_in_quarantine,
 )
 
 __all__ = [
@@ -137,5 +138,6 @@ __all__ = [
     "canonical",
     "decode_notification",
     "encode_notification",
+    "is_in_quarantine",
     "make_directory",
 ]

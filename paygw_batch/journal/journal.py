@@ -29,7 +29,6 @@ from paygw_batch.journal.facts.progress import (
     STATES,
     RowProgress,
     amendable,
-    is_in_quarantine,
     next_order_id,
     storable,
     succeed,
@@ -70,6 +69,7 @@ from paygw_batch.journal.values import (
     UsedSpelling,
     WantedRows,
     Withdrawal,
+    is_in_quarantine,
 )
 from paygw_batch.language import say
 
@@ -371,7 +371,7 @@ class JournalReader(ABC):
         messages = self._evidence.messages(batch)
         rejected = self._rows(batch, WantedRows({State.REJECTED}))
         return not (messages.contradictions or messages.waiting) and not any(
-            row.is_rejected_by_person and row.intended_at is not None and row.intended_at > cutoff for row in rejected
+            is_in_quarantine(row.quarantined_since, cutoff) for row in rejected
         )
 
     def forgotten(self, batch: int) -> HistoryEntry | None:
@@ -618,7 +618,7 @@ class Journal(JournalReader):
                         number, operation, order_id, progress, suffix=suffix, fact=Released("", by, digest), at=at
                     )
                     for number, (order_id, progress) in self._loaded(group).items()
-                    if not is_in_quarantine(progress, cutoff)
+                    if not is_in_quarantine(progress.quarantined_since, cutoff)
                 ]
                 self._record(entries)
                 released += len(entries)
@@ -693,7 +693,7 @@ class Journal(JournalReader):
             order_id, progress = loaded[old]
             if (
                 not amendable(progress.standing)
-                or is_in_quarantine(progress, amendment.cutoff)
+                or is_in_quarantine(progress.quarantined_since, amendment.cutoff)
                 or self._evidence.contested((old,))
                 or loaded[new][0] != order_id
             ):

@@ -138,6 +138,11 @@ class Known:
     opened_at: str = field(default="", compare=False)
 
 
+def is_in_quarantine(since: str | None, cutoff: str) -> bool:
+    """Whether a row with this `quarantined_since` must wait: its attempt left after `cutoff`. Both are UTC with `Z`."""
+    return since is not None and since > cutoff
+
+
 @dataclass(frozen=True, slots=True)
 class Clash:
     """A row whose order id was used for other content. `amendable`: rejected or never sent, and not replaced since.
@@ -261,8 +266,8 @@ class RowState:
     updated_at: str | None
     intended_at: str | None = None
     """Time of the latest intent."""
-    is_rejected_by_person: bool = False
-    """Whether it is rejected on a person's word alone."""
+    quarantined_since: str | None = None
+    """As in `Clash`."""
 
 
 LINE_COLUMNS = (

@@ -91,7 +91,7 @@ def _step_of(row: RowState, now: datetime) -> RowStep | None:
             is_long = row.intended_at is not None and row.intended_at <= long_accepted_until(now)
             return RowStep.RESOLVE_ACCEPTED if is_long else None
         case State.REJECTED:
-            return RowStep.RETRY_AFTER_PERSON if row.is_rejected_by_person else RowStep.RETRY
+            return RowStep.RETRY_AFTER_PERSON if row.quarantined_since else RowStep.RETRY
         case State.READY:
             return RowStep.SEND
         case State.RETURNED:
@@ -297,7 +297,7 @@ def next_steps(
     quarantine, steps = JournalClock.read(journal, opened).quarantine(quarantine_h), {}
     for row in journal.rows(batch.number, numbers=rows):
         hold = holds.get(row.row)
-        if hold is None and row.state not in SHOWN_IN_DOUBT and not row.is_rejected_by_person:
+        if hold is None and row.state not in SHOWN_IN_DOUBT and row.quarantined_since is None:
             continue
         step = next_step(row, batch=batch.batch, verb=verb, quarantine=quarantine, now=opened, hold=hold)
         if step is not None:

@@ -14,7 +14,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor
 from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.errors import ApprovalError, UsageError
-from paygw_batch.journal import BatchRecord, JournalReader, RowState
+from paygw_batch.journal import BatchRecord, JournalReader, RowState, is_in_quarantine
 from paygw_batch.language import mark, say
 from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.forget_order import require_remembered
@@ -34,11 +34,6 @@ _WHY_NOT = {
 }
 
 
-def is_quarantined(row: RowState, until: str) -> bool:
-    """Whether a row rejected only on a person's word cannot be released yet: its attempt left after `until`."""
-    return row.is_rejected_by_person and row.intended_at is not None and row.intended_at > until
-
-
 def quarantined(
     journal: JournalReader, batch: BatchRecord, rows: Collection[int] | None = None, *, quarantine_h: float, now: Now
 ) -> Mapping[int, RowState]:
@@ -48,7 +43,7 @@ def quarantined(
     return {
         row.row: row
         for row in journal.rows(batch.number, states={State.REJECTED}, numbers=rows)
-        if is_quarantined(row, until)
+        if is_in_quarantine(row.quarantined_since, until)
     }
 
 

@@ -25,6 +25,7 @@ from paygw_batch.journal import (
     Known,
     LookAlike,
     NewBatch,
+    is_in_quarantine,
 )
 from paygw_batch.language import say
 from paygw_batch.run.compare_sheet import (
@@ -150,7 +151,12 @@ def plan_submission(
         validated,
         journal,
         operation,
-        lambda clash: amend and clash.amendable and _is_over(clash, until) and run.is_single(clash.client_orderid),
+        lambda clash: (
+            amend
+            and clash.amendable
+            and not is_in_quarantine(clash.quarantined_since, until)
+            and run.is_single(clash.client_orderid)
+        ),
         counted.days_ago(max(look_alike_days, repeat_days)),
         None if amend else memory,
     )
@@ -439,11 +445,6 @@ def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int,
     return as_defects(lines)
 
 
-def _is_over(clash: Clash, until: str) -> bool:
-    """Whether no quarantine blocks replacing a payment: the last that has ended began at `until`."""
-    return clash.quarantined_since is None or clash.quarantined_since <= until
-
-
 CONFLICT = "client_orderid.conflict"
 
 
@@ -482,7 +483,7 @@ def _conflict_defects(
             column, value = "client_orderid", clash.client_orderid
         mend = say(", or amend: this row then replaces the other.") if clash.amendable else "."
         since = clash.quarantined_since
-        if clash.amendable and since is not None and not _is_over(clash, until):
+        if clash.amendable and since is not None and is_in_quarantine(since, until):
             mend = say(
                 ". The other is rejected on a person's word alone, was sent at {time} and could still be paid: "
                 "this row may replace it from {opens} ({quarantine}).",

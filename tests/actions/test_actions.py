@@ -176,7 +176,7 @@ def test_the_next_steps_about_a_batch(
 def standing(state: State, intended_at: str, *, by_person: bool) -> RowState:
     of_gateway = (None, None, None, None, None)
     sent = ("PAY-1", None, *of_gateway, None, intended_at, intended_at, intended_at)
-    return RowState(2, 1, 1, "PAY-1", "KE", "KES", 150050, state, 1, *sent, by_person)
+    return RowState(2, 1, 1, "PAY-1", "KE", "KES", 150050, state, 1, *sent, intended_at if by_person else None)
 
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

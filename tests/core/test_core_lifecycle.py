@@ -25,7 +25,8 @@ from paygw_batch.core.lifecycle import (
     step,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.facts.progress import RowProgress, is_in_quarantine
+from paygw_batch.journal.facts.progress import RowProgress
+from paygw_batch.journal.values import is_in_quarantine
 
 FACTS: dict[FactKind, Fact] = {
     FactKind.INTENDED: Intended("A", "nonce", 1, "0" * 64, None),
@@ -209,4 +210,4 @@ def test_only_what_a_person_alone_calls_rejected_waits(
     standing: Standing, code: str | None, intended_at: str | None, waits: bool
 ) -> None:
     progress = RowProgress("ORD-2", standing, error_code=code, intended_at=intended_at)
-    assert is_in_quarantine(progress, "2026-11-20T10:00:00.000Z") == waits
+    assert is_in_quarantine(progress.quarantined_since, "2026-11-20T10:00:00.000Z") == waits

@@ -47,7 +47,7 @@ def test_a_row_rejected_by_a_person_is_released_when_its_attempt_left_long_ago(
     (row,) = journal.rows(1)
     assert (row.state, row.possible_duplicate_of) == (State.READY if released else State.REJECTED, 1)
     assert "possible duplicate of attempt 1" in recorded(row.message or "")
-    assert row.is_rejected_by_person == (not released)
+    assert (row.quarantined_since is None) == bool(released)
 
 
 def test_the_latest_attempt_counts_and_no_earlier_one(journal: Journal) -> None:
@@ -62,7 +62,7 @@ def test_the_latest_attempt_counts_and_no_earlier_one(journal: Journal) -> None:
 def test_the_gateways_own_word_is_released_at_once_and_leaves_the_mark(journal: Journal) -> None:
     rejected(journal, Basis.GATEWAY)
     (row,) = journal.rows(1)
-    assert (row.is_rejected_by_person, row.error_code) == (False, "proven_statement")
+    assert (row.quarantined_since, row.error_code) == (None, "proven_statement")
     assert journal.compare(OPERATION, [(2, "ORD-2", "other")])[1][0].quarantined_since is None
     journal.verify()
     assert journal.release(1, None, suffix=True, by="amina", at=at(9)) == 1

@@ -65,9 +65,9 @@ class RowProgress(NamedTuple):
     updated_at: str | None = None
 
     @property
-    def is_rejected_by_person(self) -> bool:
-        """Whether only a person says that it is rejected: then the quarantine of its attempt applies."""
-        return waits_for_quarantine(self.standing, self.error_code)
+    def quarantined_since(self) -> str | None:
+        """When the attempt of a row that only a person calls rejected left; None for all others."""
+        return self.intended_at if waits_for_quarantine(self.standing, self.error_code) else None
 
 
 class _States(dict[str, State]):
@@ -105,15 +105,6 @@ def columns_of(progress: RowProgress) -> tuple[Any, ...]:
 def waits_for_quarantine(standing: Standing, error_code: str | None) -> bool:
     """Whether a row was rejected by a word that came neither from the gateway nor with proof: it may be paid."""
     return standing.is_rejected_by_word and error_code != PROVEN_STATEMENT
-
-
-def is_in_quarantine(progress: RowProgress, cutoff: str) -> bool:
-    """Whether a rejected row must wait: only a person says that it was rejected, and its attempt left after `cutoff`.
-
-    Times are UTC, ISO 8601 with `Z`. If nothing left, there is nothing to wait for.
-    """
-    intended_at = progress.intended_at
-    return progress.is_rejected_by_person and intended_at is not None and intended_at > cutoff
 
 
 def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgress | IllegalMove:
@@ -278,7 +269,7 @@ def row_standing(
         first_sent_at=progress.first_sent_at or (progress.intended_at if in_flight else None),
         updated_at=progress.updated_at,
         intended_at=progress.intended_at,
-        is_rejected_by_person=progress.is_rejected_by_person,
+        quarantined_since=progress.quarantined_since,
     )
 
 
