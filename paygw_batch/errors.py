@@ -99,6 +99,12 @@ class SheetError(PaygwError):
     default_hint = "Nothing was sent. Correct the sheet, or name the right one, and run the command again."
 
 
+class StatementError(SheetError):
+    """The statement cannot be used; nothing was settled."""
+
+    default_hint = "Nothing was settled. Ask for the statement again, or name the right one, and run the command again."
+
+
 class Asked(StrEnum):
     """Names the questions that a sheet can leave open."""
 

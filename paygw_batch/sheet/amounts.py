@@ -100,14 +100,17 @@ def _bare_amount(text: pl.Expr, currency: str | None) -> pl.Expr:
     return pl.when(bare.str.contains(_IN_GROUPS)).then(bare.str.replace_all(r"[\s'\x{2019}\p{Z}]", "")).otherwise(bare)
 
 
-def amount_correction(column: str, currency: str | None) -> pl.Expr:
-    """Return the one amount that a text means which is not plain digits; null if it means none, or two."""
+def amount_correction(column: str, currency: str | None, decimals: int | None = None) -> pl.Expr:
+    """Return the one amount that a text means which is not plain digits; null if it means none, or two.
+
+    `decimals` are those that an amount may have; of more, only zeros are cut: 1,500.00 is 1500 if there are none.
+    """
     text = pl.col(column)
     core = _bare_amount(text, currency)
     english = core.str.replace_all(",", "", literal=True)
     european = core.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
     is_damaged = (text.str.contains(pattern) for pattern in (_DATE, _NEGATIVE, _TOO_LONG))
-    return (
+    meant = (
         pl.when(pl.any_horizontal(*is_damaged, core.str.contains(_TWO_WAYS)))
         .then(None)
         .when(core.str.contains(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})*(?:\.[0-9]+)?$"))
@@ -117,13 +120,17 @@ def amount_correction(column: str, currency: str | None) -> pl.Expr:
         .when(core.str.contains(r"^[0-9]+(?:\.[0-9]+)?$"))
         .then(core.str.replace(r"^0+([0-9])", "${1}"))
     )
+    if decimals is None:
+        return meant
+    exact = meant if decimals else meant.str.replace(r"\.00?$", "")
+    return pl.when(exact.str.contains(with_decimals(decimals)) & exact.str.contains("[1-9]")).then(exact)
 
 
-def amount_advice(column: str, currency: str | None) -> pl.Expr:
+def amount_advice(column: str, currency: str | None, decimals: int | None = None) -> pl.Expr:
     """Return the rest of the sentence about an amount that is not plain digits: its mistake, and the mended text."""
     text = pl.col(column)
     core = _bare_amount(text, currency)
-    correction = amount_correction(column, currency)
+    correction = amount_correction(column, currency, decimals)
     whole = core.str.replace_all("[.,]", "")
     fraction = core.str.replace(",", ".", literal=True).str.replace(r"\.?0+$", "")
     return (
@@ -139,9 +146,15 @@ def amount_advice(column: str, currency: str | None) -> pl.Expr:
         .then(pl.lit(say("is negative: write the amount to pay, without a sign or brackets")))
         .when(text.str.contains(_TOO_LONG))
         .then(pl.lit(say("has more than 15 digits: no amount is that large")))
-        .when(core.str.contains(_TWO_WAYS))
+        .when(core.str.contains(_TWO_WAYS) & (decimals != 0))
         .then(worded("can be read in two ways: write {whole} or {fraction}", whole=whole, fraction=fraction))
         .when(correction.is_not_null())
         .then(worded("is not a plain number: write {text}", text=correction))
-        .otherwise(pl.lit(say("is not a plain number. Use digits and a decimal point, such as 1000.50")))
+        .otherwise(
+            pl.lit(
+                say("is not a plain number. Use digits alone, such as 1000")
+                if decimals == 0
+                else say("is not a plain number. Use digits and a decimal point, such as 1000.50")
+            )
+        )
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from paygw_batch.language import say
+from paygw_batch.language import say, say_count
 from paygw_batch.sheet.columns import known_columns
 
 DEFECT_SCHEMA: Mapping[str, pl.DataType] = {
@@ -211,6 +211,17 @@ def ranges_of(rows: Iterable[int]) -> str:
         else:
             found.append([row, row])
     return " ".join(f"{first}-{last}" if last > first else str(first) for first, last in found)
+
+
+def told_once(message: str, rows: pl.Series) -> str:
+    """Return the sentence of a finding at row 0, with the numbers of all its rows."""
+    return say_count(
+        rows.len(),
+        "{message} ({count:,} row: {rows})",
+        "{message} ({count:,} rows: {rows})",
+        message=message,
+        rows=ranges_of(rows).replace(" ", ", "),
+    )
 
 
 def listed(found: Findings, headings: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paygw_batch.core.money import parse_amount
-from paygw_batch.errors import SheetError
+from paygw_batch.errors import StatementError
 from paygw_batch.files import read_regular
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 from paygw_batch.sheet.clean import unguarded_names
 from paygw_batch.sheet.read.delimited import first_lines
 from paygw_batch.sheet.read.frame import cleaned_rows
@@ -93,7 +93,7 @@ def workbook_lines(
 ) -> Iterator[tuple[int, Sequence[str]]]:
     """Yield the header, and each line below it that is not empty, with its row; every line is as long as the header.
 
-    Raises `SheetError` if no visible worksheet has a header, several have one, or a cell's value is lost.
+    Raises `StatementError` if no visible worksheet has a header, several have one, or a cell's value is lost.
     """
     ours = _known(aliases)
 
@@ -116,7 +116,7 @@ def workbook_lines(
         if not any(cell.strip() for cell in cells):
             continue
         if doubt := next((at for at in row.doubts if at <= width), None):
-            raise SheetError(
+            raise StatementError(
                 say(
                     "{file}, row {row}: {value} is a formula without a value, or a number that was cut.",
                     file=file,
@@ -128,16 +128,16 @@ def workbook_lines(
         yield row.number, cells
 
 
-def _unclear(file: str, fitting: Sequence[str]) -> SheetError:
+def _unclear(file: str, fitting: Sequence[str]) -> StatementError:
     if fitting:
         names = ", ".join(repr(name) for name in fitting)
-        return SheetError(
+        return StatementError(
             say("{file}: several worksheets look like a statement: {names}.", file=file, names=names),
             hint=say("Save the right one as CSV."),
         )
-    return SheetError(
+    return StatementError(
         say("{file} has no worksheet with the columns order_id, amount and currency.", file=file),
-        hint=say("`[statement.columns]` in the configuration says which of the gateway's headings is which column."),
+        hint=say(_COLUMNS),
         for_terminal=True,
     )
 
@@ -214,23 +214,21 @@ def read_statement(
 
     `rule` is what proves one to be the gateway's, None if nothing does.
 
-    Raises `SheetError` when it cannot be read, lacks a column, has one twice, or has a line with other fields than the
-    header.
+    Raises `StatementError` when it cannot be read, lacks a column, has one twice, or has a line with other fields than
+    the header.
     """
     try:
         data = read_regular(path, MAX_STATEMENT_BYTES + 1)
     except OSError as error:
-        raise SheetError(
+        raise StatementError(
             say("{path} cannot be read: {reason}.", path=path, reason=say(error.strerror or "unknown reason").lower()),
             hint=say("Check the path."),
         ) from None
     if len(data) > MAX_STATEMENT_BYTES:
-        raise SheetError(
+        raise StatementError(
             say("{name} is larger than {mib} MiB.", name=path.name, mib=MAX_STATEMENT_BYTES // 2**20),
             hint=say("Split it by days."),
         )
-    if not data:
-        raise SheetError(say("{name} is empty.", name=path.name))
     proof = StatementProof.UNASKED if rule is None else rule.proof_of(path, data)
     if data.startswith(FIRST_BYTES):
         rows = workbook_lines(data, path.name, MAX_STATEMENT_BYTES, aliases)
@@ -238,7 +236,7 @@ def read_statement(
         rows = _text_lines(to_utf8(data, encoding=encoding, file=path.name), aliases, path.name)
     lines = list(_lines(rows, aliases, path.name))
     if not lines:
-        raise SheetError(say("{name} has a header and no line below it.", name=path.name))
+        raise StatementError(say("{name} has a header and no line below it.", name=path.name))
     return Statement(path.name, hashlib.sha256(data).hexdigest(), lines, proof)
 
 
@@ -247,7 +245,7 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
     ours = _known(aliases)
     ways = [(line, delimiter, unguarded_names(cells)) for line in first_lines(data) for delimiter, cells in line.ways]
     if not ways:
-        raise SheetError(say("{name} is empty.", name=file))
+        raise StatementError(say("{name} is empty.", name=file))
     start, delimiter, headings = max(ways, key=lambda way: sum(fold(heading) in ours for heading in way[2]))
     yield start.row, headings
     reader = csv.reader(io.StringIO(data[start.offset :].decode(), newline=""), delimiter=delimiter, strict=True)
@@ -257,8 +255,8 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
                 continue
             if any("\n" in cell for cell in cells):  # a stray quotation mark could hide a line that says otherwise
                 raise csv.Error(say("a value goes over several lines"))  # noqa: TRY301 (said like the reader's own)
-            if len(cells) != len(headings):
-                raise SheetError(
+            if len(cells) < len(headings) or any(cell.strip() for cell in cells[len(headings) :]):
+                raise StatementError(
                     say(
                         "{file}, line {line_num}: {cells} fields; the header has {headings}.",
                         file=file,
@@ -267,10 +265,10 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
                         headings=len(headings),
                     )
                 )
-            yield start.row + reader.line_num, cells
+            yield start.row + reader.line_num, cells[: len(headings)]
     except csv.Error as error:
         line_num = start.row + reader.line_num
-        raise SheetError(
+        raise StatementError(
             say("{file}, line {line_num}: this is not CSV ({error}).", file=file, line_num=line_num, error=error)
         ) from None
 
@@ -309,7 +307,7 @@ def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> M
     for place, heading in enumerate(headings):
         name = ours.get(fold(heading))
         if name in places:
-            raise SheetError(
+            raise StatementError(
                 say(
                     "{file}: the headings {headings!r} and {heading!r} are both the {name}.",
                     file=file,
@@ -321,27 +319,20 @@ def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> M
         if name is not None:
             places[name] = place
     missing = [name for name in _NEEDED if name not in places]
-    if not missing and ("status" in places) == ("answer" in places):
-        raise SheetError(
-            say(
-                "{file} must have either a column status (the gateway's own words) or a column answer (paid, "
-                "rejected, not-received).",
-                file=file,
-            ),
-            hint=say(
-                "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
-            ),
-            for_terminal=True,
-        )
     if missing:
-        raise SheetError(
-            say("{file} has no column {missing}.", file=file, missing=", ".join(missing)),
-            hint=say(
-                "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
-            ),
-            for_terminal=True,
+        sentence = say("{file} has no column {missing}.", file=file, missing=", ".join(missing))
+    elif ("status" in places) == ("answer" in places):
+        sentence = say(
+            "{file} must have either a column status (the gateway's own words) or a column answer (paid, "
+            "rejected, not-received).",
+            file=file,
         )
-    return places
+    else:
+        return places
+    raise StatementError(sentence, hint=say(_COLUMNS), for_terminal=True)
+
+
+_COLUMNS = mark("`[statement.columns]` in the configuration says which of the gateway's headings is which column.")
 
 
 def statement_as_json(statement: Statement) -> str:

@@ -116,6 +116,13 @@ _TIME = re.compile("20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z")
 """When the library wrote the file: a file that is made again is the same."""
 
 
+def _amounts_last(*amounts: str, heading: str) -> bytes:
+    """Return a CSV text whose last columns are the amount and that of `heading`; an amount has what is behind it."""
+    headings = ",".join(name for name in HEADINGS if name != "amount")
+    rows = (f"KE,A-{n},KES,Wanjiru Kamau,25471234567{n},+25471234567{n},{one}\n" for n, one in enumerate(amounts))
+    return f"{headings},amount{heading}\n{''.join(rows)}".encode()
+
+
 def replace_in(row: Sequence[Any], **values: Any) -> tuple[Any, ...]:
     """Return a row with other values."""
     return tuple(values.get(name, value) for name, value in zip(HEADINGS, row, strict=True))
@@ -245,6 +252,37 @@ MADE: Mapping[str, Callable[[], bytes]] = {
     ),
     "sheets/ids-beside-an-empty-cell.parquet": lambda: _parquet(client_orderid=[1001.0, None]),
     "sheets/ids-of-fractions.parquet": lambda: _parquet(client_orderid=[1001.1, 1002.0]),
+    "sheets/thousands-behind-no-heading.csv": lambda: _amounts_last("11,500", "12,000", "900,", heading=","),
+    "sheets/thousands-behind-no-heading-after-a-town.csv": lambda: _amounts_last("11,500,Nakuru", heading=",Town,"),
+    "sheets/thousands-in-a-column-of-notes.csv": lambda: _amounts_last(
+        "11,500.00", "20,late", "KES 12,000", "2500,ok", heading=",Notes"
+    ),
+    "sheets/decimal-commas-in-a-column-of-notes.csv": lambda: _amounts_last("1500,50", "12000,00", heading=",Notes"),
+    "sheets/days-behind-small-amounts.csv": lambda: _amounts_last("500,22", "650,30", heading=",Days"),
+    "sheets/days-behind-amounts.csv": lambda: _amounts_last("45000,22", "500,30", "61000,31", heading=",Days"),
+    "sheets/remark-behind-no-heading.csv": lambda: _amounts_last("1500,late", "2500.50,22", "3000,", heading=","),
+    "sheets/heading-of-two-lines.csv": lambda: text(csv_row(more=",x"), further=',"Notes\n(ours)"'),
+    "sheets/first-heading-of-two-lines.csv": lambda: b'"Notes\n(ours)",' + text("x," + csv_row()),
+    "sheets/headings-again-behind-one-of-two-lines.csv": lambda: (
+        text(csv_row(more=",x"), further=',"Notes\n(ours)"') + text(csv_row("A-2", more=",y"), further=",Notes")
+    ),
+    "sheets/heading-that-is-needed-of-two-lines.csv": lambda: text(csv_row()).replace(b"amount", b'"net\namount"'),
+    "sheets/amounts-that-no-proposal-fits.csv": lambda: _csv(
+        replace_in(WANJIRU, amount='"1,5000"'),
+        replace_in(OTIENO, amount='"0,00"'),
+        replace_in(_UGANDAN, client_orderid="A-3", amount='"1,500.00"'),
+        replace_in(_UGANDAN, client_orderid="A-4", amount='"1,500.50"'),
+    ),
+    "sheets/names-with-lost-letters.csv": lambda: named(
+        "Jos? Ndiaye",
+        "Amina NULL",
+        "Myint None",
+        "Wan\u00adjiru Kamau",
+        "Wan\u200bjiru",
+        "\u0645\u06cc\u200c\u062e\u0648",
+    ),
+    "statements/comma-at-each-end.csv": b"order_id,amount,currency,status\nS-1,1500,KES,ok,\nS-2,20,KES,ok,,\n".strip,
+    "statements/comma-in-an-amount.csv": b"order_id,amount,currency,status\nS-1,1,500,KES,approved\n".strip,
     "sheets/floats-of-32-bits.parquet": lambda: _parquet(amount=pl.Series([1234.56, 1500], dtype=pl.Float32)),
 }
 

@@ -14,7 +14,7 @@ from paygw_batch.statement import read
 from paygw_batch.statement.read import Statement, StatementLine, read_statement, statement_as_json, statement_of_json
 
 COLUMNS_HINT = "`[statement.columns]` in the configuration says which of the gateway's headings is which column."
-MEND = "Nothing was sent. Correct the sheet, or name the right one, and run the command again."
+MEND = "Nothing was settled. Ask for the statement again, or name the right one, and run the command again."
 NEITHER = (
     "day.csv must have either a column status (the gateway's own words) or a column answer (paid, rejected, "
     "not-received)."

@@ -117,6 +117,11 @@ DEFECTS: Mapping[str, CodeMeaning] = MappingProxyType(
             "The amount is written with an exponent.",
             "Write the amount out in plain digits.",
         ),
+        "amount.cut_by_comma": CodeMeaning(
+            "amount cut at a comma",
+            "The amount has a comma and no quotation marks: 1,500 is read as 1, and 500 stands under no heading.",
+            "Put the amount in quotation marks, or write it without the comma; or give each column a heading.",
+        ),
         "amount.zero": CodeMeaning("amount of zero", "An amount must be above zero.", "Write the amount to be paid."),
         "amount.decimals": CodeMeaning(
             "too many decimals",
@@ -192,6 +197,11 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
             "The value is written in Arabic or Persian digits, and was read.",
             "Compare what was read with the source.",
         ),
+        "amount.cut_by_comma": CodeMeaning(
+            "amount perhaps cut at a comma",
+            "The amount and the value behind it can be one amount: 1,500 is read as 1, and 500 as the next column.",
+            "If it is one amount, put it in quotation marks, or write it without the comma.",
+        ),
         "*.emoji": CodeMeaning(
             "emoji in {column}",
             "The name has a picture in it, and the gateway may not take it.",
@@ -199,7 +209,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.damaged": CodeMeaning(
             "{column} damaged by a program",
-            "The name has letters or words that programs put into it, such as AÃ¯cha for Aïcha, &#39; for ', or nan.",
+            "The name has letters or words that programs put into it, such as AÃ¯cha for Aïcha, &#39; for ', ? or nan.",
             "Write the name as the person writes it.",
         ),
         "*.placeholder": CodeMeaning(

@@ -25,7 +25,7 @@ from paygw_batch.sheet.amounts import (
     rounded_amount,
     with_decimals,
 )
-from paygw_batch.sheet.check.damage import undamaged
+from paygw_batch.sheet.check.damage import DOUBTFUL, undamaged
 from paygw_batch.sheet.clean import EXPONENT, FORMULA_SIGNS, PhoneColumn, bare, folded_purpose
 from paygw_batch.sheet.findings import NO_CORRECTION, shown, worded
 
@@ -207,7 +207,9 @@ def _order_id(headings: Mapping[str, str]) -> ColumnCheck:
 
 def _amount(rule: CountryRule | None, headings: Mapping[str, str]) -> ColumnCheck:
     """Without a rule, decimals and limits cannot be checked."""
-    text, said, currency = pl.col("amount"), shown("amount"), None if rule is None else rule.currency
+    text, said = pl.col("amount"), shown("amount")
+    terms = ("amount", None) if rule is None else ("amount", rule.currency, rule.decimals)
+    advice = worded("{value} {advice}.", value=said, advice=amount_advice(*terms))
     plain, positive = text.str.contains(PLAIN), text.str.contains("[1-9]")
     unread = (
         _missing("amount", headings),
@@ -217,21 +219,14 @@ def _amount(rule: CountryRule | None, headings: Mapping[str, str]) -> ColumnChec
             text.str.contains(AMOUNT_EXPONENT),
             worded("{value}: write the amount out in plain digits.", value=said),
         ),
-        Reason(
-            "amount.format",
-            ~plain,
-            worded("{value} {advice}.", value=said, advice=amount_advice("amount", currency)),
-            amount_correction("amount", currency),
-        ),
+        Reason("amount.format", ~plain, advice, amount_correction(*terms)),
     )
     zero = Reason("amount.zero", ~positive, worded("{value}: an amount must be above zero.", value=said))
     if rule is None:
         return ColumnCheck("amount", text.is_not_null() & plain & positive, (*unread, zero))
     exact = text.str.contains(with_decimals(rule.decimals))
     both = text.str.contains(rf"^[1-9][0-9]{{0,2}}\.[0-9]{{{rule.decimals}}}{'0' * (3 - rule.decimals)}$")
-    two_ways = Reason(
-        "amount.decimals", both, worded("{value} {advice}.", value=said, advice=amount_advice("amount", currency))
-    )
+    two_ways = Reason("amount.decimals", both, advice)
     rounded = rounded_amount("amount", rule.decimals)
     decimals = Reason("amount.decimals", ~exact, _too_many_decimals(rule, rounded), rounded)
     limits = tuple(_limits(rule))
@@ -577,5 +572,6 @@ def _doubtful_names(name: str) -> ColumnCheck:
 def _damaged_names(name: str) -> ColumnCheck:
     text, right = pl.col(name), undamaged(name)
     message = worded("{value} seems to be damaged by a program: is the name {right}?", value=shown(name), right=right)
-    reason = Reason(f"{name}.damaged", _ALWAYS, message, right)
-    return ColumnCheck(name, (text == right).fill_null(value=True), (reason,))
+    lost = worded("{value} seems to be damaged by a program: check the name.", value=shown(name))
+    reasons = Reason(f"{name}.damaged", text != right, message, right), Reason(f"{name}.damaged", _ALWAYS, lost)
+    return ColumnCheck(name, ((text == right) & ~text.str.contains(DOUBTFUL)).fill_null(value=True), reasons)

@@ -45,19 +45,23 @@ def _is_strange(text: str, is_latin: bool) -> bool:
     )
 
 
-_NO_VALUE = r"nan|NaN|NaT|None|null|undefined|<NA>|#N/A|\(null\)|\\N"
-"""Words of pandas, JavaScript and databases for a value that is missing, as they write them."""
+_NO_VALUE = r"nan|NaN|NaT|null|undefined|<NA>|#N/A|\(null\)|\\N"
+"""Words of pandas, JavaScript and databases for a value that is missing, as they write them. None of them is a name."""
+DOUBTFUL = r"\pL.*\?|\?.*\pL|\S\s+(?:None|NULL)\b|\b(?:None|NULL)\s+\S"
+"""Marks of damage (a `?` for a letter that was lost) from which nobody can tell what was there before."""
+_INVISIBLE = "[\u00ad\u200b\u2060\ufeff]|(?<=[A-Za-z])[\u200c\u200d]"
+"""Characters that nobody sees and no name needs. Joiners are part of names, but not between Latin letters."""
 _DAMAGE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"[^\x00-\x7f]{2,}"), _reread),
     (re.compile("</?[A-Za-z!][^>]*>"), lambda found: " " if found[0].startswith("<br") else ""),
     (re.compile("&#?[A-Za-z0-9]{1,31};"), lambda found: html.unescape(found[0])),
     (re.compile("(?:%[0-9A-Fa-f]{2})+"), lambda found: unquote(found[0])),
     (re.compile(r"(?:\\u|_x)(?![dD][89A-Fa-f])([0-9A-Fa-f]{4})_?"), lambda found: chr(int(found[1], 16))),
-    (re.compile(r"\\(?=['\"/\\])|(?<!\S)(?:" + _NO_VALUE + r")(?!\S)"), lambda _: ""),
+    (re.compile(r"\\(?=['\"/\\])|(?<!\S)(?:" + _NO_VALUE + r")(?!\S)|" + _INVISIBLE), lambda _: ""),
 )
 """Marks of damage, and what was there before."""
 MAYBE_DAMAGED = (
-    rf"[&<%\\]|_x[0-9A-Fa-f]{{4}}_|(?:^|\s)(?:{_NO_VALUE})(?:\s|$)"
+    rf"[&<%\\\x{{AD}}\x{{200B}}-\x{{200D}}\x{{2060}}\x{{FEFF}}]|_x[0-9A-Fa-f]{{4}}_|(?:^|\s)(?:{_NO_VALUE})(?:\s|$)"
     rf"|[\x{{C2}}-\x{{F4}}][\x{{80}}-\x{{BF}}{bytes(range(0x80, 0xA0)).decode('cp1252', 'ignore')}]"
     rf"|{'|'.join(sign for page, sign in _PAGES if page != 'cp1252')}"
 )
@@ -67,8 +71,8 @@ MAYBE_DAMAGED = (
 def repaired(name: str) -> str:
     """Return a name as it was before programs damaged it, or the name itself if nothing shows that they did.
 
-    UTF-8 that was read in a code page, entities and tags of HTML, escapes of other formats, and words for a missing
-    value beside a name. The result is a proposal: it is never sent without a person.
+    UTF-8 that was read in a code page, entities and tags of HTML, escapes of other formats, invisible characters, and
+    words for a missing value beside a name. The result is a proposal: it is never sent without a person.
     """
     before, found = "", name
     while found != before:

@@ -8,7 +8,6 @@ import polars as pl
 
 from paygw_batch.countries.rules import CountryRule, Rules
 from paygw_batch.errors import InternalError
-from paygw_batch.language import say_count
 from paygw_batch.sheet.check.checks import ColumnCheck, warnings_of
 from paygw_batch.sheet.check.contract import NO_COUNTRY, checks_in, contract
 from paygw_batch.sheet.clean import chosen_purpose, cleaned, cleaned_codes
@@ -24,8 +23,8 @@ from paygw_batch.sheet.findings import (
     few_of,
     in_order,
     no_defects,
-    ranges_of,
     summed,
+    told_once,
 )
 from paygw_batch.sheet.instructions import (
     WIRE_COLUMNS,
@@ -104,14 +103,7 @@ class FailedTally:
         for (column, _), parts in sorted(self._of_columns.items(), key=lambda one: one[0]):
             rows = pl.concat(rows for rows, _ in parts).sort()
             first = min((first.row(0, named=True) for _, first in parts), key=lambda line: int(line["row"]))
-            sentence = say_count(
-                rows.len(),
-                "{message} ({count:,} row: {rows})",
-                "{message} ({count:,} rows: {rows})",
-                message=first["message"],
-                rows=ranges_of(rows).replace(" ", ", "),
-            )
-            columns[column].append((first["value"], first["code"], sentence))
+            columns[column].append((first["value"], first["code"], told_once(first["message"], rows)))
         return as_defects(
             (0, column, told[0][0], told[0][1], " ".join(sentence for *_, sentence in told))
             for column, told in columns.items()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 
 import polars as pl
 
@@ -19,7 +20,7 @@ from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say, say_count
 from paygw_batch.sheet.clean import unguarded, unguarded_names
 from paygw_batch.sheet.columns import ALWAYS_NEEDED
-from paygw_batch.sheet.findings import SHOWN_CHARACTERS, defects_of, worded
+from paygw_batch.sheet.findings import SHOWN_CHARACTERS, as_defects, defects_of, told_once, worded
 from paygw_batch.sheet.read.frame import LINE_BREAK, SEEN, Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
@@ -38,6 +39,12 @@ _FEW_QUOTED = 8
 """If at most one line in this many has quotation marks, checking only those is cheaper than checking all."""
 _SIGNS = {",": mark("a comma"), ";": mark("a semicolon"), "\t": mark("a tab"), "|": mark("a vertical bar")}
 _BLANK_LINE = re.compile(rb"(?<=\n)\r?(?:\n|\Z)")
+_CUT_THOUSANDS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{3}(?:\.[0-9]+)?[^0-9]{0,4}$"
+"""An amount and the field behind it, if they can be one: `1,500`, `KES 1,500.00`. The next two: `1,50`, `1500,00`."""
+_CUT_CENTS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{2}[^0-9]{0,4}$"
+_CUT_CENTS_OF_MORE = r"^[^.,]*[0-9],[0-9]{2}$"
+_CHECKED = frozenset({Cleaning.NUMBER, Cleaning.CODE})
+"""The kinds of columns in which a value that has moved there is found."""
 _SEP_LINE = re.compile(rb'"?sep=([!#-&(-/:-@\[-`{-~\t])"?[ \t]*', re.IGNORECASE)
 
 
@@ -61,12 +68,12 @@ def read_delimited(data: bytes, vocabulary: Vocabulary, *, file: str) -> Table:
     """
     start = find_header(data, vocabulary, file)
     try:
-        return _read(data, start, vocabulary, file)
+        return _with_cut_amounts(_read(data, start, vocabulary, file), start.delimiter)
     except _OpenQuote:
         joined = _joined(data, start)
         if joined is None:
             raise
-    return _read(joined, start, vocabulary, file)
+    return _with_cut_amounts(_read(joined, start, vocabulary, file), start.delimiter)
 
 
 class _OpenQuote(SheetError):
@@ -146,8 +153,53 @@ def _is_sure(table: Table, start: Start) -> bool:
         return True
     if frame.select(pl.concat_str(further, ignore_nulls=True).str.contains(SEEN).any()).item():
         return False
-    is_checked = sheet_columns().cleanings.get(last) in {Cleaning.NUMBER, Cleaning.CODE}
+    is_checked = sheet_columns().cleanings.get(last) in _CHECKED
     return start.delimiter != "," or (is_checked and not frame.drop_nulls("country")[last].null_count())
+
+
+def _with_cut_amounts(table: Table, delimiter: str) -> Table:
+    """Return the table with the amounts that a comma seems to have cut: `1,500` is read as 1, and 500 behind it.
+
+    It is a defect if a value without a heading stands behind it. If a column that no check looks at takes the rest, it
+    is a warning of the whole sheet: 22 behind an amount of 500 can be days.
+    """
+    names, cleanings = table.headings.names, sheet_columns().cleanings
+    behind = list(takewhile(lambda name: cleanings.get(name) not in _CHECKED, names[names.index("amount") + 1 :]))
+    if delimiter != "," or not behind:
+        return table
+    is_other = ~pl.col("row").is_in(table.defects["row"].implode())
+    pieces = (pl.col(name).str.strip_chars() for name in ("amount", behind[0]))
+    whole = pl.concat_str(pieces, separator=",").str.slice(0, SHOWN_CHARACTERS)
+    seen = (pl.col(name).str.contains(SEEN) for name in behind if name in table.headings.nameless)
+    cents = whole.str.contains(_CUT_CENTS)
+    cents = (cents & (cents.mean() > 1 / 2)) | (
+        whole.str.contains(_CUT_CENTS_OF_MORE) & whole.str.contains(",0[0-9]$").any()
+    )
+    rows = table.frame.filter(is_other, pl.col(behind[0]).str.contains(SEEN)).select(
+        "row",
+        whole=whole,
+        is_sure=whole.str.contains(r"^[^.,]*[0-9],[0-9]") & pl.any_horizontal(pl.lit(value=False), *seen),
+        is_cut=whole.str.contains(_CUT_THOUSANDS) | cents,
+    )
+    sure, cut = rows.filter("is_sure"), rows.filter("is_cut", ~pl.col("is_sure"))
+    message = worded(
+        "{value} seems to be one amount, cut at its comma. Put it in quotation marks, or give each column a heading.",
+        value=pl.col("whole"),
+    )
+    found = defects_of(sure, "amount", "amount.cut_by_comma", message, pl.col("whole"))
+    table = replace(table, defects=pl.concat([table.defects, found]))
+    if cut.is_empty():
+        return table
+    amount, _, rest = cut["whole"][0].partition(",")
+    said = say(
+        "{value} may be one amount, cut at its comma: {amount} is paid, and {rest} is read as {heading}.",
+        value=cut["whole"][0],
+        amount=amount,
+        rest=rest,
+        heading=repr(table.headings.sender[behind[0]]),
+    )
+    told = as_defects([(0, "amount", cut["whole"][0], "amount.cut_by_comma", told_once(said, cut["row"]))])
+    return replace(table, warnings=pl.concat([table.warnings, told]))
 
 
 def read_rows(data: bytes, start: Start, marks: Marks, file: str) -> Table:
@@ -186,13 +238,14 @@ _QUOTES = mark('A quotation mark must open and close a whole field, and one insi
 class FirstLine:
     """One of a text's first lines: its `line` (0-based, in the file), `row` (from 1) and the `offset` behind it.
 
-    `ways` has its cells by each delimiter that may be the file's.
+    `ways` has its cells by each delimiter that may be the file's. One `is_open` has a quotation mark without its pair.
     """
 
     line: int
     row: int
     offset: int
     ways: Sequence[tuple[str, list[str]]]
+    is_open: bool
 
 
 def first_lines(data: bytes) -> list[FirstLine]:
@@ -209,7 +262,7 @@ def first_lines(data: bytes) -> list[FirstLine]:
             delimiters, above = (sep[1].decode("latin-1"), *DELIMITERS), 1
         else:
             ways = [(delimiter, _cells(text.decode(), delimiter)) for delimiter in delimiters]
-            found.append(FirstLine(len(found) + above, len(found) + 1, after, ways))
+            found.append(FirstLine(len(found) + above, len(found) + 1, after, ways, text.count(b'"') % 2 == 1))
         offset = after
     return found
 
@@ -221,10 +274,16 @@ def find_header(data: bytes, vocabulary: Vocabulary, file: str) -> Start:
         for _, cells in one.ways:
             require_columns(cells, file)
         fitting = [(delimiter, cells) for delimiter, cells in one.ways if is_header(cells, vocabulary)]
+        if fitting and one.is_open:
+            break
         if fitting:
             delimiter, cells = max(fitting, key=lambda fit: sum(map(bool, known_names(fit[1], vocabulary))))
             headings = match_headings(unguarded_names(cells), vocabulary, file=file, row=one.row)
             return Start(delimiter, one.line, one.row, cells, one.offset, headings)
+    for one in lines:
+        if one.is_open and any(name for _, cells in one.ways for name in known_names(cells, vocabulary)):
+            sentence = mark("{file}, row {row}: a heading has several lines, or lacks a quotation mark.")
+            raise SheetError(say(sentence, file=file, row=one.row), hint=say("Write each heading on one line."))
     by_delimiter = ([dict(one.ways)[delimiter] for one in lines] for delimiter in DELIMITERS)
     raise no_header(file, max(by_delimiter, key=partial(_likeness, vocabulary)), vocabulary)
 
