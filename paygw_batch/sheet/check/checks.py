@@ -236,23 +236,13 @@ def _amount(rule: CountryRule | None, headings: Mapping[str, str]) -> ColumnChec
 
 def _limits(rule: CountryRule) -> Iterator[Reason]:
     value = amount_value("amount", rule.minor_units)
-    country = say(rule.name)
-    if rule.min_amount is not None:
-        message = worded(
-            "{value}: the smallest amount that may be sent to {country} is {limit}.",
-            value=shown("amount"),
-            country=country,
-            limit=f"{rule.min_amount:f}",
-        )
-        yield Reason("amount.minimum", value < rule.min_amount, message)
-    if rule.max_amount is not None:
-        message = worded(
-            "{value}: the largest amount that may be sent to {country} is {limit}.",
-            value=shown("amount"),
-            country=country,
-            limit=f"{rule.max_amount:f}",
-        )
-        yield Reason("amount.maximum", value > rule.max_amount, message)
+    parts: Mapping[str, pl.Expr | str] = {"value": shown("amount"), "country": say(rule.name)}
+    smallest = mark("{value}: the smallest amount that may be sent to {country} is {limit}.")
+    if (limit := rule.min_amount) is not None:
+        yield Reason("amount.minimum", value < limit, worded(smallest, **parts, limit=f"{limit:f}"))
+    largest = mark("{value}: the largest amount that may be sent to {country} is {limit}.")
+    if (limit := rule.max_amount) is not None:
+        yield Reason("amount.maximum", value > limit, worded(largest, **parts, limit=f"{limit:f}"))
 
 
 def _too_many_decimals(rule: CountryRule, rounded: pl.Expr) -> pl.Expr:
@@ -469,12 +459,8 @@ _NO_NAME = (
 somewhere a name (`Na`, `No`, `Yes`, `Nan`) are not among them."""
 
 
-def warnings_of(rule: CountryRule) -> tuple[ColumnCheck, ...]:
-    """Return the checks that a valid row may fail: a warning refuses nothing."""
-    return tuple(_warnings_of(rule))
-
-
-def _warnings_of(rule: CountryRule) -> Iterator[ColumnCheck]:
+def warnings_of(rule: CountryRule) -> Iterator[ColumnCheck]:
+    """Yield the checks that a valid row may fail: a warning refuses nothing."""
     fields = rule.form.fields if rule.form is not None else ()
     names = name_columns(rule)
     not_read = rule.omitted | (rule.accounts if rule.account_from else frozenset())

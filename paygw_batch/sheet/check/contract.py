@@ -6,7 +6,7 @@ be paid. A property test holds the two to the same rows (docs/decisions/0124-one
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 import pandera.polars as pa
@@ -64,14 +64,12 @@ def fused(schemas: Mapping[str, pa.DataFrameSchema]) -> pa.DataFrameSchema:
 def _all_pass(data: pa.PolarsData, *, passes: Mapping[str, Sequence[pl.Expr]]) -> bool:
     """Return whether each row is one of a country, and passes all checks of it."""
     right = pl.collect_all(
-        data.lazyframe.filter(pl.col("code") == country).select(_rows_passing(checks).sum())
+        data.lazyframe.filter(pl.col("code") == country).select(
+            (pl.col("row").is_not_null() & pl.all_horizontal(checks).fill_null(value=False)).sum()
+        )
         for country, checks in passes.items()
     )
     return bool(sum(counted.item() for counted in right) == data.lazyframe.select(pl.len()).collect().item())
-
-
-def _rows_passing(checks: Sequence[pl.Expr]) -> pl.Expr:
-    return pl.col("row").is_not_null() & pl.all_horizontal(checks).fill_null(value=False)
 
 
 def _passes(data: pa.PolarsData, *, check: ColumnCheck) -> pl.LazyFrame:
@@ -125,19 +123,15 @@ def good_rows(part: ValidatedPart) -> pl.DataFrame:
 def breaches(frame: pl.DataFrame, rules: Rules, columns: Sequence[str] | None = None) -> pl.DataFrame:
     """Return every (row, column) at which pandera finds that a sheet's frame breaks its countries' schemas."""
     found = [pl.DataFrame(schema=BREACH_SCHEMA)]
-    for country, part in _by_country(cleaned(frame, columns), rules):
+    rows = _with_code(cleaned(frame, columns), rules)
+    for (country,), part in rows.partition_by("code", as_dict=True, include_key=False).items():
         try:
-            contract(country, rules).validate(part, lazy=True)
+            contract(str(country), rules).validate(part, lazy=True)
         except SchemaErrors as errors:
             at = part.select("row").with_row_index("index")
             cases = errors.failure_cases.select("index", "column").cast({"index": pl.UInt32})
             found.append(cases.join(at, on="index").select(list(BREACH_SCHEMA)))
     return pl.concat(found)
-
-
-def _by_country(rows: pl.DataFrame, rules: Rules) -> Iterator[tuple[str, pl.DataFrame]]:
-    parts = _with_code(rows, rules).partition_by("code", as_dict=True, include_key=False)
-    return ((str(country), part) for (country,), part in parts.items())
 
 
 def _with_code(rows: pl.DataFrame, rules: Rules) -> pl.DataFrame:

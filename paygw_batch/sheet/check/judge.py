@@ -292,22 +292,9 @@ class _Grouped:
         return column if self.places is None else column[self.places]
 
 
-@dataclass(frozen=True, slots=True)
-class _CountryPart:
-    """The lines of one country's rows, in their order: those columns of them that the country decides about."""
-
-    lines: pl.DataFrame
-    failed: Sequence[Failed]
-    doubtful: Sequence[Failed]
-
-
 def _holds(column: pl.Series) -> bool:
     """Return whether any row has a value in a column."""
     return column.null_count() < column.len()
-
-
-def _roots(expressions: Iterable[pl.Expr]) -> set[str]:
-    return {name for expression in expressions for name in expression.meta.root_names()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,31 +313,27 @@ class _CountryJudge:
         rule = rules.get(code)
         checks = checks_in(contract(code, rules))
         used = tuple(check for check in checks if not (derive and check.column == "client_orderid"))
-        warnings = () if rule is None else warnings_of(rule)
+        warnings = () if rule is None else tuple(warnings_of(rule))
         if rule is None or rule.form is None:
             return cls(code, rule, used, warnings, (), ())
         shown, wire = shown_columns(rule, rule.form), wire_columns(rule, rule.form)
         return cls(code, rule, used, warnings, tuple(shown), tuple(wire))
 
-    def judge(self, part: pl.DataFrame) -> _CountryPart:
-        """Judge prepared rows that are all of this country."""
+    def judge(self, part: pl.DataFrame) -> Judged:
+        """Judge prepared rows that are all of this country: the columns that it decides about, in the rows' order."""
         right, failed = self._asked(part, self.checks)
         valid = (right & ~part["refused"]).alias("valid")
         if not valid.any():
-            return _CountryPart(
-                part.select(*self._as_written, "purpose", self._currency).with_columns(valid), failed, []
+            return Judged(
+                part.select(*shown_as_written(self.rule), "purpose", self._currency).with_columns(valid), failed, []
             )
         if self.rule is None or not self.shown:
             raise InternalError("a row without a country or a form was taken for valid")
         texts = self._as_sent(part, valid)
         if not valid.all():
-            for text in part.select(*self._as_written, "purpose"):
+            for text in part.select(*shown_as_written(self.rule), "purpose"):
                 texts[text.name] = texts[text.name].zip_with(valid, text)
-        return _CountryPart(pl.DataFrame([*texts.values(), valid]), failed, self._asked(part, self.warnings, valid)[1])
-
-    @property
-    def _as_written(self) -> list[pl.Expr]:
-        return shown_as_written(self.rule)
+        return Judged(pl.DataFrame([*texts.values(), valid]), failed, self._asked(part, self.warnings, valid)[1])
 
     @property
     def _currency(self) -> pl.Expr:
@@ -373,7 +356,7 @@ class _CountryJudge:
             is_other = valid & ~made.pop(f"{column.name}:plain")
             if is_other.any():
                 at = is_other.arg_true()
-                others = part.select(_roots([column.other]))[at].select(column.other).to_series()
+                others = part.select(set(column.other.meta.root_names()))[at].select(column.other).to_series()
                 made[column.name] = made[column.name].scatter(at, others)
         return made
 

@@ -47,7 +47,7 @@ class _PieceTally:
         lines = judged.lines
         given = lines["client_orderid"]
         ids = lines.select("row", hash=in_one_spelling(given).hash()).filter(given.is_not_null())
-        defects = _defects_of_rows(piece, judged)
+        defects = pl.concat([piece.defects, _total_rows(piece.frame, judged.failed)])
         return cls(
             frame=piece.frame,
             lines=lines,
@@ -61,10 +61,6 @@ class _PieceTally:
             wrong=pl.concat([defects["row"], rows_failed(judged.failed)]),
             doubted=rows_failed(judged.doubtful),
         )
-
-    def without_rows(self) -> "_PieceTally":
-        """Return the sums alone."""
-        return replace(self, frame=self.frame.clear(), lines=self.lines.clear(), failed=(), doubtful=())
 
 
 class SheetTally:
@@ -84,7 +80,8 @@ class SheetTally:
         self._failures.add(piece.failed)
         self._doubts.add(piece.doubtful)
         self.lines = None if self._pieces else piece.lines
-        self._pieces.append(piece.without_rows())
+        rowless = replace(piece, frame=piece.frame.clear(), lines=piece.lines.clear(), failed=(), doubtful=())
+        self._pieces.append(rowless)
 
     @property
     def batch(self) -> str:
@@ -137,11 +134,6 @@ def counted(lines: pl.DataFrame) -> pl.DataFrame:
     # The amounts of valid rows can be read, and are not asked.
     value = pl.col("amount").cast(pl.Decimal(38, 4)) if is_valid.all() else readable_amount("amount")
     return lines.select(*COUNT_KEYS, value=value).group_by(COUNT_KEYS).agg(count=pl.len(), sum=pl.col("value").sum())
-
-
-def _defects_of_rows(piece: Piece, judged: Judged) -> pl.DataFrame:
-    """Return the defects of a piece that no check finds: those that the file shows, and rows of totals."""
-    return pl.concat([piece.defects, _total_rows(piece.frame, judged.failed)])
 
 
 def _total_rows(frame: pl.DataFrame, failed: Sequence[Failed]) -> pl.DataFrame:

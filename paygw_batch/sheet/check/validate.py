@@ -54,25 +54,21 @@ def validate(sheet: Sheet, rules: Rules, *, reference: str | None = None) -> Val
             question=say("Your sheet has no order ids. What is this payment run called?"),
         )
     judge = Judge(sheet.operation, rules, derive=derive)
-    passing = _SheetPass(judge, no_defects()["row"], None, [] if derive else list(_reference_notes(reference)))
+    unused = say("The sheet has its own order ids: the reference {reference} is not used.", reference=reference)
+    passing = _SheetPass(judge, no_defects()["row"], None, [] if derive or reference is None else [unused])
     tally = tallied(sheet, passing.judged)
     _demand_columns(sheet, rules, tally.counts["country"].unique())
     repeated = no_defects()
     if derive:
         passing = replace(passing, ids=_derived(sheet, passing, reference or ""))
     elif (suspects := pl.concat([tally.take_same_ids(), tally.same_payees]).unique()).len():
-        ids = passing.lines_of(sheet, suspects).join(_left_out(sheet), "row", "anti")
+        left_out = sheet.defects.filter(pl.col("code") == LEFT_OUT)
+        ids = passing.lines_of(sheet, suspects).join(left_out, "row", "anti")  # a row that is left out repeats no other
         repeated = pl.concat([repeated_ids(ids), ids_spelled_alike(ids), ids_rewritten(ids)])
         passing = replace(passing, refused=repeated["row"])
     if derive or repeated.height:
         tally = tallied(sheet, passing.judged)
     return _validated(sheet, rules, passing, tally, repeated)
-
-
-def _reference_notes(reference: str | None) -> Iterator[str]:
-    """Yield a sentence for a sheet that has order ids, though its payment run was named."""
-    if reference is not None:
-        yield say("The sheet has its own order ids: the reference {reference} is not used.", reference=reference)
 
 
 def _phone_notes(rules: Rules, countries: pl.Series) -> Iterator[str]:
@@ -81,11 +77,6 @@ def _phone_notes(rules: Rules, countries: pl.Series) -> Iterator[str]:
     names = [say(rule.name) for rule in used if rule.account_from]
     if names:
         yield say("The sheet has no accounts: the phone is the account (a wallet) for {names}.", names=", ".join(names))
-
-
-def _left_out(sheet: Sheet) -> pl.DataFrame:
-    """Return the rows that a person left out of a mended sheet: they repeat no other row."""
-    return sheet.defects.filter(pl.col("code") == LEFT_OUT).select("row")
 
 
 def _validated(
@@ -170,15 +161,12 @@ def _derived(sheet: Sheet, passing: _SheetPass, reference: str) -> pl.DataFrame:
     return derived_ids(pl.concat(each(sheet, payees)), reference)
 
 
-def _of_piece(piece: Piece) -> pl.Expr:
-    return pl.col("row").is_between(piece.frame["row"][0], piece.frame["row"][-1])
-
-
 def _parts(sheet: Sheet, passing: _SheetPass, reasons: BuiltOnUse) -> Iterator[ValidatedPart]:
     """Go through a validated sheet once more: yield its rows and instructions, piece by piece."""
 
     def part(piece: Piece) -> ValidatedPart:
-        in_piece = reasons.frame.filter(_of_piece(piece))
+        numbers = piece.frame["row"]
+        in_piece = reasons.frame.filter(pl.col("row").is_between(numbers[0], numbers[-1]))
         lines = replace(passing, refused=in_piece["row"]).judged(piece).lines
         rows = _shown(lines, in_piece, _own_columns(piece.frame, sheet))
         return ValidatedPart(piece.frame, rows, passing.judge.instructions(piece.frame, lines))

@@ -222,7 +222,8 @@ def read_rows(data: bytes, start: Start, marks: Marks, file: str) -> Table:
             say("{file} cannot be read as rows: its {lines} lines below the header merge.", file=file, lines=lines),
             hint=say(_QUOTES),
         )
-    if _begins_with_quote(data, start):
+    # Search for an apostrophe first, then check that a field begins before it: so most of the text is skipped.
+    if re.search(rb"'(?<=[\n\"" + re.escape(start.delimiter.encode()) + rb"]')", data):
         frame = frame.with_columns(unguarded(column) for column in frame.iter_columns())
     frame = frame.with_row_index("row", offset=start.row + 1)
     if ragged is None:
@@ -298,13 +299,6 @@ def _cells(line: str, delimiter: str) -> list[str]:
         return next(csv.reader([line], delimiter=delimiter), [])
     except csv.Error:  # a field above the csv module's limit is not a heading
         return []
-
-
-def _begins_with_quote(data: bytes, start: Start) -> bool:
-    """Return whether any field begins with an apostrophe. One inside a name does not count."""
-    before = b'[\n"' + re.escape(start.delimiter.encode()) + b"]"
-    # Search for the apostrophe first, then check the character before it: so most of the text is skipped.
-    return re.search(rb"'(?<=" + before + rb"')", data) is not None
 
 
 def _parse(data: bytes, start: Start, headings: Headings) -> pl.DataFrame | None:

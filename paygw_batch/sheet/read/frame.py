@@ -28,8 +28,10 @@ def with_our_digits(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
     A value with digits of several scripts is left unchanged: nothing is guessed, and the checks refuse it.
     """
-    warnings = [as_defects(())]
-    for name in _numbers_in(frame):
+    warnings, cleanings = [as_defects(())], sheet_columns().cleanings
+    for name in frame.columns:
+        if cleanings.get(name) not in {Cleaning.AMOUNT, Cleaning.NUMBER}:
+            continue
         text = frame[name]
         at = _is_written_in(text).arg_true()
         if not at.len():
@@ -65,11 +67,6 @@ def cleaned_rows(columns: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     meant = [pl.when(currency == code).then(amount_correction("amount", code)) for code in known]
     frame = frame.with_columns(meant=pl.coalesce(*meant, amount_correction("amount", None)))
     return frame.drop("row").fill_null("").to_dicts()
-
-
-def _numbers_in(frame: pl.DataFrame) -> list[str]:
-    cleanings = sheet_columns().cleanings
-    return [name for name in frame.columns if cleanings.get(name) in {Cleaning.AMOUNT, Cleaning.NUMBER}]
 
 
 def _is_written_in(text: pl.Series) -> pl.Series:

@@ -174,30 +174,24 @@ def no_header(
     place = file if worksheet is None else say("{file}, worksheet {worksheet!r}", file=file, worksheet=worksheet)
     best = max(rows, key=lambda cells: _likeness(cells, vocabulary), default=[])
     names = known_names(best, vocabulary)
-    below = rows[list(rows).index(best) + 1 :] if best else ()
+    row = list(rows).index(best) + 1 if best else 0
     headings = [
-        SeenHeading(" ".join(cell.split()), name, texts_at(place, below))
-        for place, (cell, name) in enumerate(zip(best, names, strict=True))
+        SeenHeading(" ".join(cell.split()), name, texts_at(at, rows[row:]))
+        for at, (cell, name) in enumerate(zip(best, names, strict=True))
         if cell.strip()
     ]
     if fitting := _fitting_profiles(best, vocabulary):
-        return _of_profiles(place, list(rows).index(best) + 1, fitting, headings)
-    if not any(names):
-        return UnknownHeadings(
-            say("{place} has no known header in its first {rows} rows.", place=place, rows=HEADER_ROWS),
-            say("The first row must name the columns: {columns}.", columns=", ".join(vocabulary.columns[:7])),
-            headings,
-            option="--column-profile",
-            file=file,
-            how_of=_how_to_map,
-        )
-    return _lacking(place, list(rows).index(best) + 1, names, headings, file)
+        return _of_profiles(place, row, fitting, headings)
+    if any(names):
+        sentence, hint = _lacking(place, row, names, headings), say("Add the column, or correct its heading.")
+    else:
+        sentence = say("{place} has no known header in its first {rows} rows.", place=place, rows=HEADER_ROWS)
+        hint = say("The first row must name the columns: {columns}.", columns=", ".join(vocabulary.columns[:7]))
+    return UnknownHeadings(sentence, hint, headings, option="--column-profile", file=file, how_of=_how_to_map)
 
 
-def _lacking(
-    place: str, row: int, names: Sequence[str | None], headings: Sequence[SeenHeading], file: str
-) -> UnknownHeadings:
-    """Return the error for a header without a column that is always needed, with the heading that may be meant."""
+def _lacking(place: str, row: int, names: Sequence[str | None], headings: Sequence[SeenHeading]) -> str:
+    """Return the sentence about a header without a column that is always needed, with the heading that may be meant."""
     missing = [name for name in ALWAYS_NEEDED if name not in names]
     unknown = [one.heading for one in headings if one.column is None]
     close = {name: get_close_matches(name, unknown, n=1) for name in missing}
@@ -205,19 +199,8 @@ def _lacking(
         say("{name} (is it the column {near!r}?)", name=name, near=near[0]) if near else name
         for name, near in close.items()
     ]
-    return UnknownHeadings(
-        say(
-            "{place}, row {row}: the header has no column {columns}.",
-            place=place,
-            row=row,
-            columns=say(" and no column ").join(said),
-        ),
-        say("Add the column, or correct its heading."),
-        headings,
-        option="--column-profile",
-        file=file,
-        how_of=_how_to_map,
-    )
+    columns = say(" and no column ").join(said)
+    return say("{place}, row {row}: the header has no column {columns}.", place=place, row=row, columns=columns)
 
 
 def _of_profiles(place: str, row: int, fitting: Sequence[str], headings: Sequence[SeenHeading]) -> UnknownHeadings:
