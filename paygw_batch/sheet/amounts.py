@@ -126,6 +126,11 @@ def amount_correction(column: str, currency: str | None, decimals: int | None = 
     return pl.when(exact.str.contains(with_decimals(decimals)) & exact.str.contains("[1-9]")).then(exact)
 
 
+def is_own_currency(word: str, currency: str) -> bool:
+    """Whether people write a word beside amounts in a currency."""
+    return bool(pl.Series([word]).str.contains(rf"(?i)^(?:{_WORDS.get(currency, currency)})\.?$").any())
+
+
 def amount_advice(column: str, currency: str | None, decimals: int | None = None) -> pl.Expr:
     """Return the rest of the sentence about an amount that is not plain digits: its mistake, and the mended text."""
     text = pl.col(column)

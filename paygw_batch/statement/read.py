@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -19,8 +19,9 @@ from paygw_batch.language import mark, say
 from paygw_batch.sheet.clean import unguarded_names
 from paygw_batch.sheet.read.delimited import first_lines
 from paygw_batch.sheet.read.frame import cleaned_rows
-from paygw_batch.sheet.read.headings import HEADER_ROWS, fold
+from paygw_batch.sheet.read.headings import fold
 from paygw_batch.sheet.read.text import to_utf8
+from paygw_batch.sheet.read.xlsx import cells_of, content_of, header_of, warnings_in
 from paygw_batch.sheet.read.xlsx_cells import Row, Workbook
 from paygw_batch.statement.proof import StatementProof, StatementRule
 
@@ -100,32 +101,42 @@ def workbook_lines(
     def is_header(headings: Sequence[str]) -> bool:
         return set(_NEEDED) <= {ours.get(fold(heading)) for heading in headings}
 
+    def used(header: Row) -> Mapping[int, str]:
+        names = (ours.get(fold(heading)) for heading in cells_of(header))
+        return {at: name for at, name in enumerate(names, start=1) if name is not None}
+
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
     parts = [part for part in workbook.worksheets() if not part.hidden]
-    fitting = [part for part in parts if _header(workbook.rows(part), is_header) is not None]
+    fitting = [part for part in parts if header_of(workbook, part, is_header)[0].header is not None]
     if len(fitting) != 1:
         raise _unclear(file, [part.name for part in fitting])
-    rows = workbook.rows(fitting[0])
-    header = _header(rows, is_header)
-    if header is None:
+    content = content_of(workbook, fitting[0], is_header, used)
+    if content.header is None:
         return
-    width = max(header.texts)
-    yield header.number, _cells(header, width)
-    for row in rows:
-        cells = _cells(row, width)
-        if not any(cell.strip() for cell in cells):
-            continue
-        if doubt := next((at for at in row.doubts if at <= width), None):
-            raise StatementError(
-                say(
-                    "{file}, row {row}: {value} is a formula without a value, or a number that was cut.",
-                    file=file,
-                    row=row.number,
-                    value=row.texts[doubt],
-                ),
-                hint=say("Ask for the statement as CSV, or with these cells as text."),
-            )
-        yield row.number, cells
+    headings = cells_of(content.header)
+    if doubt := next((one for one in content.doubts if one[1] <= len(headings)), None):
+        raise StatementError(
+            say(
+                "{file}, row {row}: {value} is a formula without a value, or a number that was cut.",
+                file=file,
+                row=doubt[0],
+                value=doubt[3],
+            ),
+            hint=say("Ask for the statement as CSV, or with these cells as text."),
+        )
+    if (odd := warnings_in(content)).height:
+        raise StatementError(
+            say(
+                "{file}, row {row}: a cell is hidden, struck through or shown as another value in the spreadsheet.",
+                file=file,
+                row=odd["row"][0] or content.header.number,
+            ),
+            hint=say("Ask for the statement as CSV, or with these cells as text."),
+        )
+    yield content.header.number, headings
+    for number, *cells in content.lines(len(headings)):
+        if any(cell.strip() for cell in cells):
+            yield number, cells
 
 
 def _unclear(file: str, fitting: Sequence[str]) -> StatementError:
@@ -140,20 +151,6 @@ def _unclear(file: str, fitting: Sequence[str]) -> StatementError:
         hint=say(_COLUMNS),
         for_terminal=True,
     )
-
-
-def _header(rows: Iterator[Row], is_header: Callable[[Sequence[str]], bool]) -> Row | None:
-    """Return the first row that is a header, and leave `rows` behind it."""
-    for row in rows:
-        if row.number > HEADER_ROWS:
-            return None
-        if row.texts and is_header(_cells(row, max(row.texts))):
-            return row
-    return None
-
-
-def _cells(row: Row, width: int) -> list[str]:
-    return [row.texts.get(column, "") for column in range(1, width + 1)]
 
 
 MAX_STATEMENT_BYTES = 256 * 1024 * 1024

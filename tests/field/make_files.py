@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import xlsxwriter  # type: ignore[import-untyped]
 from openpyxl import Workbook
 from openpyxl.styles import Font
 from openpyxl.worksheet.worksheet import Worksheet
@@ -43,6 +44,47 @@ def odd(sheet: Worksheet) -> None:
     for cell in sheet[2]:
         cell.font = Font(strike=True)
     sheet["C3"].number_format = "#,##0,"
+
+
+def runs() -> bytes:
+    """Return a workbook with a name that is struck through in part, and an amount that is white in part."""
+    file = io.BytesIO()
+    with xlsxwriter.Workbook(file) as book:
+        sheet = book.add_worksheet()
+        for at, row in enumerate((HEADINGS, WANJIRU, OTIENO)):
+            sheet.write_row(at, 0, row)
+        sheet.write_rich_string("E2", book.add_format({"font_strikeout": True}), "Achieng ", "Wanjiru Kamau")
+        sheet.write_rich_string("C3", book.add_format({"font_color": "white"}), "1", "500")
+    return repacked(file.getvalue())
+
+
+def statement(change: Callable[[Worksheet], object]) -> bytes:
+    """Return a statement about two orders as a workbook, changed."""
+    book = Workbook()
+    sheet = book.worksheets[0]
+    for row in (
+        ("order_id", "amount", "currency", "status", "time"),
+        (1001, 1500.5, "KES", "approved", date(2026, 11, 28)),
+        (1002, 2000, "KES", "declined", date(2026, 11, 28)),
+    ):
+        sheet.append(row)
+    change(sheet)
+    file = io.BytesIO()
+    book.save(file)
+    return repacked(file.getvalue())
+
+
+def _strike_a_line(sheet: Worksheet) -> None:
+    for cell in sheet[2]:
+        cell.font = Font(strike=True)
+
+
+def _formats(**codes: str) -> Callable[[Worksheet], None]:
+    def change(sheet: Worksheet) -> None:
+        for place, code in codes.items():
+            sheet[place].number_format = code
+
+    return change
 
 
 def repacked(
@@ -188,6 +230,45 @@ MADE: Mapping[str, Callable[[], bytes]] = {
         edits={
             RELATIONS: ("</Relationships>", f'<Relationship Id="rId1" Type="{_OTHER}" Target="x.xml"/></Relationships>')
         },
+    ),
+    "sheets/texts-struck-or-white-in-part.xlsx": runs,
+    "statements/workbook.xlsx": lambda: statement(_formats(B2="#,##0.00", B3="[$KSh-441] #,##0.00")),
+    "statements/line-struck.xlsx": lambda: statement(_strike_a_line),
+    "statements/line-hidden.xlsx": lambda: statement(lambda sheet: setattr(sheet.row_dimensions[3], "hidden", True)),
+    "statements/column-hidden.xlsx": lambda: statement(
+        lambda sheet: setattr(sheet.column_dimensions["D"], "hidden", True)
+    ),
+    "statements/status-under-another.xlsx": lambda: statement(lambda sheet: sheet.merged_cells.add("D2:D3")),
+    "statements/id-shown-with-zeros.xlsx": lambda: statement(_formats(A3="000000")),
+    "statements/amount-shown-in-thousands.xlsx": lambda: statement(_formats(B3="#,##0,")),
+    "statements/amount-in-another-currency.xlsx": lambda: statement(_formats(B3="[$$-409]#,##0.00")),
+    "sheets/font-missing.xlsx": lambda: repacked(workbook(odd), edits={STYLES: ('fontId="1"', 'fontId="7"')}),
+    "sheets/fill-missing.xlsx": lambda: repacked(
+        workbook(odd), edits={STYLES: ('fontId="1" fillId="0"', 'fontId="1" fillId="7"')}
+    ),
+    "sheets/number-format-missing.xlsx": lambda: repacked(
+        workbook(odd), edits={STYLES: ('<numFmt numFmtId="164"', '<numFmt numFmtId="199"')}
+    ),
+    "sheets/ids-shown-with-decimals.xlsx": lambda: _set({"B2": 1001.1, "B3": 1001}, {"B2": "0.00", "B3": '"PAY-"0.0'}),
+    "sheets/ids-shown-in-groups.xlsx": lambda: _set({"B2": 1001, "B3": 100000}, {"B2": "#,##0", "B3": "0.0E+00"}),
+    "sheets/ids-shown-as-they-are.xlsx": lambda: _set({"B2": 1001, "B3": 1001.1}, {"B2": "0", "B3": "0.0"}),
+    "sheets/ids-true-and-false.xlsx": lambda: _set({"B2": True, "B3": False}),
+    "sheets/ids-true-and-false.parquet": lambda: _parquet(client_orderid=[True, False]),
+    "sheets/ids-of-dates.parquet": lambda: _parquet(client_orderid=[date(2026, 3, 1), date(2026, 3, 2)]),
+    "sheets/amounts-in-another-currency.xlsx": lambda: _set({}, {"C2": "[$$-409]#,##0.00", "C3": '"USD" #,##0'}),
+    "sheets/amounts-in-their-currency.xlsx": lambda: _set(
+        {}, {"C2": '"KSh. "#,##0.00_);[Red]("KSh"#,##0.00)', "C3": '[$KES] #,##0"/="'}
+    ),
+    "sheets/amounts-grouped-by-signs.xlsx": lambda: _set({"C2": 1500, "C3": 12345}, {"C2": "#'##0", "C3": r"#\.##0"}),
+    "sheets/value-with-an-underscore.xlsx": lambda: repacked(
+        workbook(), edits={SHEET: ("<v>2000</v>", "<v>2_000</v>")}
+    ),
+    "sheets/value-in-other-digits.xlsx": lambda: repacked(
+        workbook(), edits={SHEET: ("<v>2000</v>", "<v>\u0662\u0660\u0660\u0660</v>")}
+    ),
+    "sheets/part-with-an-escaped-name.xlsx": lambda: repacked(
+        repacked(workbook(), renamed={SHEET: "xl/worksheets/sheet 1.xml"}),
+        edits={RELATIONS: ("sheet 1.xml", "sheet%201.xml")},
     ),
     "statements/line-inside-quotation-marks.csv": (
         'order_id,amount,currency,status,remark\nS-3,9007.00,KES,declined,"see below\nS-3,9007.00,KES,approved,final"\n'

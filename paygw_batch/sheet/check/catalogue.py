@@ -239,7 +239,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "row.struck": CodeMeaning(
             "row struck through",
-            "The row is struck through in the workbook, and is paid like any other.",
+            "The row, or a part of it, is struck through in the workbook, and is paid like any other.",
             "Delete the row, or remove the line through it.",
         ),
         "column.hidden": CodeMeaning(
@@ -249,7 +249,7 @@ WARNINGS: Mapping[str, CodeMeaning] = MappingProxyType(
         ),
         "*.shown_otherwise": CodeMeaning(
             "{column} shown as another value",
-            "The spreadsheet shows a different value from the one in the cell, or none.",
+            "The spreadsheet shows a different value from that of the cell, none, or another currency.",
             "Check which value is meant, and format the cell to show it.",
         ),
         "sheet.repeats_a_batch": CodeMeaning(

@@ -9,7 +9,7 @@ import polars as pl
 from paygw_batch.countries.form_columns import sheet_columns
 from paygw_batch.countries.kinds import Cleaning
 from paygw_batch.errors import SheetError
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
 from paygw_batch.sheet.amounts import amount_correction
 from paygw_batch.sheet.clean import CLEANERS, changed, trimmed, unguarded
 from paygw_batch.sheet.columns import CONTROL, REJECTS_COLUMNS
@@ -77,6 +77,10 @@ def _is_written_in(text: pl.Series) -> pl.Series:
 
 
 SEEN = r"[^\p{C}\p{Z}]"
+TYPED_SENTENCE = mark(
+    "{value} is a date, or true or false, which programs show in different ways. If it is not meant to be one, make it "
+    "text and enter it again."
+)
 LINE_BREAK = "\N{LINE SEPARATOR}"
 """A line break inside a cell: it ends no line of a file, and no check lets it pass."""
 _BREAK = r"[\x00-\x08\x0a-\x1f\x7f\x{85}\x{2028}\x{2029}]"

@@ -11,8 +11,8 @@ from paygw_batch.errors import SheetError
 from paygw_batch.language import mark, say
 from paygw_batch.sheet.amounts import SAFE_DIGITS, WHOLE_DIGITS_WITH_CENTS, at_safe_digits
 from paygw_batch.sheet.clean import changed
-from paygw_batch.sheet.findings import defects_of, no_defects, worded
-from paygw_batch.sheet.read.frame import Table, rows_of
+from paygw_batch.sheet.findings import as_defects, defects_of, no_defects, worded
+from paygw_batch.sheet.read.frame import TYPED_SENTENCE, Table, rows_of
 from paygw_batch.sheet.read.headings import Vocabulary, is_header, known_names, match_headings, no_header
 from paygw_batch.sheet.read.parquet_trial import MAX_DIGITS, TrialResult, texts_in, try_parquet
 
@@ -68,7 +68,13 @@ def table_of(typed: pl.LazyFrame, vocabulary: Vocabulary, *, file: str) -> Table
     names = ", ".join(map(repr, left_out))
     notes = (say("Columns of a kind that a sheet cannot have are left out: {names}.", names=names),) if left_out else ()
     rows = text.with_row_index("row", offset=_FIRST_ROW)
-    return Table(rows, headings, notes, pl.concat([no_defects(), *defects]))
+    odd = frame.select(pl.selectors.temporal() | pl.selectors.boolean()).columns
+    warnings = as_defects(
+        (0, name, None, f"{name}.shown_otherwise", say(TYPED_SENTENCE, value=text[name].drop_nulls().first()))
+        for name in odd
+        if name in vocabulary.columns and name != "amount" and text[name].count()
+    )
+    return Table(rows, headings, notes, pl.concat([no_defects(), *defects]), warnings)
 
 
 _REFUSALS = {

@@ -14,11 +14,12 @@ from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 from itertools import accumulate
 from types import MappingProxyType
+from unicodedata import category
 
 from paygw_batch.sheet.read.workbook_limits import Budget
 
 GENERAL = "General"
-DATE = "\x00"  # what a person sees of a date: we don't know in which form
+TYPED = "\x00"  # what a person sees of a date or of TRUE: we don't know in which form
 _BUILT_IN: Mapping[int, str] = MappingProxyType(
     {
         0: GENERAL,
@@ -45,7 +46,9 @@ _CONDITION = re.compile(r"(?P<sign>[<>=]{1,2})(?P<bound>-?[0-9.]+)")
 _PLACEHOLDERS = re.compile(r"[0#?]")
 _PLACES = "\x00\x01"
 """Stand in a layout for a digit that is always shown, and for one that may be missing."""
-_AS_PLACE = str.maketrans({"0": "\x00", "#": "\x01", "?": "\x01", ",": ""})
+_POINT = "\x02"
+_AS_PLACE = str.maketrans({"0": "\x00", "#": "\x01", "?": "\x01", ",": "", ".": _POINT})
+_NUMBER = re.compile(f"[{_PLACES}{_POINT}@]|{GENERAL}", re.IGNORECASE)
 _SCALE = re.compile(r"[0#?](,+)(?![,0#?])")
 _EXPONENT = re.compile(r"[eE][+-]")
 _WHITES = frozenset({"white", "color2"})
@@ -54,6 +57,8 @@ _MIN_CONTRAST = 1.3
 """Black on white has 21; about 1.5 is the least that can be read (WCAG 2.2, contrast ratio)."""
 _MIN_POINTS = 3.0
 _MAX_DIGITS = 18
+_LAST_BUILT_IN = 163
+_BESIDE_WORDS = " \u00a0\u202f()+-=/:'"
 _SAMPLE_AMOUNT = "1234567"
 """A number to try a rule's format on: if it shows another number, the rule changes amounts."""
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
@@ -62,7 +67,7 @@ _THEME = (_WHITE, _BLACK)
 _INDEXED: Mapping[int, tuple[int, int, int]] = MappingProxyType(
     {0: _BLACK, 1: _WHITE, 8: _BLACK, 9: _WHITE, 64: _BLACK, 65: _WHITE}
 )
-_Colour = tuple[int, int, int]
+Colour = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +78,26 @@ class CellStyle:
     is_date: bool = False
     is_struck: bool = False
     is_invisible: bool = False
-    is_dark: bool = False
-    """Whether white text can be read on the cell's background."""
+    ground: Colour | None = _WHITE
 
-    def shows(self, text: str, *, is_number: bool) -> str | None:
-        """Return the text that a person sees instead of `text` (empty: nothing), or None if it is the same.
+    @property
+    def is_dark(self) -> bool:
+        """Whether white text can be read on the cell's background."""
+        return self.ground is None or not _is_lost_on(_WHITE, self.ground)
 
-        A number that is seen in full may have zeros in front, and texts between its digits.
+    def shown_text(self, text: str) -> str | None:
+        """Return what a person sees instead of `text` (empty: nothing), or None if it is the same."""
+        return None if self.code == GENERAL else _shown_text(self.code, text, is_dark=self.is_dark)
+
+    def shown_number(self, text: str, *, is_exact: bool) -> str | None:
+        """Return the number that a person sees instead of `text` (empty: nothing), or None if it is the same.
+
+        A number that is seen in full may have zeros in front, and texts between its digits. Decimals and groups of
+        digits make another text of it only if `is_exact`.
         """
-        if self.is_invisible:
+        if is_shown_white(self.code, text) and not self.is_dark:
             return ""
-        if self.is_date:
-            return DATE if is_number else None
-        if self.code == GENERAL:
-            return None
-        if not is_number:
-            return _shown_text(self.code, text, is_dark=self.is_dark)
-        if not self.is_dark and is_shown_white(self.code, text):
-            return ""
-        number, laid_out = shown_number(self.code, text), laid_out_text(self.code, text)
+        number, laid_out = shown_number(self.code, text), laid_out_text(self.code, text, is_exact=is_exact)
         if number is not None and number != Decimal(text):
             return format(number, "f")
         if number is None and not laid_out:
@@ -118,7 +124,7 @@ class Font:
     """The properties of a font that matter here."""
 
     is_struck: bool = False
-    colour: _Colour | None = _BLACK
+    colour: Colour | None = _BLACK
     points: float = 11.0
 
     def describe(self, name: str, attributes: Mapping[str, str]) -> None:
@@ -130,7 +136,7 @@ class Font:
         elif name == "color":
             self.colour = _colour(attributes)
 
-    def is_unseen(self, ground: _Colour | None = _WHITE) -> bool:
+    def is_unseen(self, ground: Colour | None = _WHITE) -> bool:
         """Whether text in this font is unreadable on that background."""
         return self.points < _MIN_POINTS or _is_lost_on(self.colour, ground)
 
@@ -140,7 +146,7 @@ class _Changed:
     """Collects the changes of one rule: font, background, number format."""
 
     _font: Font = field(default_factory=Font)
-    _ground: _Colour | None = _WHITE
+    _ground: Colour | None = _WHITE
     _code: str = GENERAL
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
@@ -175,7 +181,7 @@ class StyleReader:
     """The effects of rules, by their numbers."""
     _formats: dict[int, str] = field(default_factory=dict)
     _fonts: list[Font] = field(default_factory=list)
-    _fills: list[_Colour | None] = field(default_factory=list)
+    _fills: list[Colour | None] = field(default_factory=list)
     _inside: list[str] = field(default_factory=list)
     _changed: _Changed = field(default_factory=_Changed)
 
@@ -188,7 +194,7 @@ class StyleReader:
             return
         match name:
             case "numFmt" if "numFmts" in parents:
-                self._formats[int(attributes.get("numFmtId", "0"))] = attributes.get("formatCode", "")
+                self._formats[natural(attributes.get("numFmtId", "0"))] = attributes.get("formatCode", "")
             case "font" if "fonts" in parents:
                 self._fonts.append(Font())
             case _ if name in FONT_TAGS and "fonts" in parents and self._fonts:
@@ -210,17 +216,25 @@ class StyleReader:
             self._changed = _Changed()
 
     def _style(self, attributes: Mapping[str, str]) -> CellStyle:
-        number, font_at, fill_at = (int(attributes.get(name, "0")) for name in ("numFmtId", "fontId", "fillId"))
-        code = self._formats.get(number, _BUILT_IN.get(number, GENERAL))
-        font = self._fonts[font_at] if font_at < len(self._fonts) else Font()
-        fill = self._fills[fill_at] if fill_at < len(self._fills) else _WHITE
+        """Return a style. Raises `IndexError` for one that refers to what is not there."""
+        number, font_at, fill_at = (natural(attributes.get(name, "0")) for name in ("numFmtId", "fontId", "fillId"))
+        if number > _LAST_BUILT_IN and number not in self._formats:
+            raise IndexError(number)
+        font, fill = (self._fonts or [Font()])[font_at], (self._fills or [_WHITE])[fill_at]
         return CellStyle(
-            code,
+            self._formats.get(number, _BUILT_IN.get(number, GENERAL)),
             is_date=_is_date_format(number, self._formats.get(number, "")),
             is_struck=font.is_struck,
             is_invisible=font.is_unseen(fill),
-            is_dark=fill is None or not _is_lost_on(_WHITE, fill),
+            ground=fill,
         )
+
+
+def natural(text: str) -> int:
+    """Return the number of a reference. Raises `ValueError` for another text."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)
 
 
 def is_true(text: str | None) -> bool:
@@ -228,10 +242,10 @@ def is_true(text: str | None) -> bool:
     return text in {"1", "true", "on"}
 
 
-def _colour(attributes: Mapping[str, str]) -> _Colour | None:
+def _colour(attributes: Mapping[str, str]) -> Colour | None:
     """Return a colour's red, green and blue, or None if only the spreadsheet knows them."""
     if (rgb := attributes.get("rgb")) is not None:
-        found: _Colour | None = (int(rgb[-6:-4], 16), int(rgb[-4:-2], 16), int(rgb[-2:], 16))
+        found: Colour | None = (int(rgb[-6:-4], 16), int(rgb[-4:-2], 16), int(rgb[-2:], 16))
     elif (theme := attributes.get("theme")) is not None:
         found = _THEME[int(theme)] if int(theme) < len(_THEME) else None
     else:
@@ -244,7 +258,7 @@ def _colour(attributes: Mapping[str, str]) -> _Colour | None:
 
 
 @lru_cache(maxsize=1 << 10)
-def _is_lost_on(text: _Colour | None, ground: _Colour | None) -> bool:
+def _is_lost_on(text: Colour | None, ground: Colour | None) -> bool:
     """Whether text of this colour is unreadable on that background."""
     if text is None or ground is None:
         return False
@@ -252,7 +266,7 @@ def _is_lost_on(text: _Colour | None, ground: _Colour | None) -> bool:
     return (lighter + 0.05) / (darker + 0.05) < _MIN_CONTRAST
 
 
-def _luminance(colour: _Colour) -> float:
+def _luminance(colour: Colour) -> float:
     """Return the relative luminance of a colour (WCAG 2.2)."""
     red, green, blue = (
         part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4  # noqa: PLR2004 (of sRGB)
@@ -273,7 +287,7 @@ def _shown_text(code: str, text: str, *, is_dark: bool) -> str | None:
     of_text = next((section for section in reversed(sections) if "@" in section.pattern), None)
     if of_text is None:
         return None
-    shown = "" if of_text.is_white and not is_dark else of_text.layout.replace("@", text).strip()
+    shown = "" if of_text.is_white and not is_dark else of_text.layout.replace("@", text).replace(_POINT, ".").strip()
     return None if shown == text.strip() else shown
 
 
@@ -371,27 +385,48 @@ def _sections(code: str) -> tuple[_Section, ...]:
 
 
 @lru_cache(maxsize=1 << 16)
-def laid_out_text(code: str, number: str) -> str | None:
-    """Return a whole number as a format lays it out; None if the format is of another kind, or the number is."""
-    if not number.isdigit():
-        return None
+def laid_out_text(code: str, number: str, *, is_exact: bool) -> str | None:
+    """Return a number as a format lays it out; None if the format is of another kind, or the number is.
+
+    Decimals and commas between groups of digits are laid out only if `is_exact`.
+    """
+    whole, _, decimals = number.partition(".")
     section = _section_for(Decimal(number), code)
-    if any(sign in section.pattern for sign in ".@/%*") or _EXPONENT.search(section.pattern):
+    if not whole.isdigit() or any(sign in section.pattern for sign in "@/%") or _SCALE.search(section.pattern):
         return None
-    if section.pattern.strip().lower() == GENERAL.lower() or _SCALE.search(section.pattern):
+    is_general, front = section.pattern.strip().lower() == GENERAL.lower(), section.layout
+    if not is_exact and (is_general or decimals or _POINT in front or _EXPONENT.search(section.pattern)):
         return None
-    first = next((at for at, letter in enumerate(section.layout) if letter in _PLACES), None)
-    shown, left = "", number
-    for at in reversed(range(len(section.layout))):
-        letter = section.layout[at]
-        if letter not in _PLACES:
-            shown = letter + shown
-        elif at == first:
-            shown = (left or "0" * (letter == _PLACES[0])) + shown
-        else:
-            shown = (left[-1:] or "0" * (letter == _PLACES[0])) + shown
-            left = left[:-1]
-    return shown.strip()
+    if is_general:
+        return re.sub(GENERAL, number, front, flags=re.IGNORECASE).strip()
+    if _EXPONENT.search(section.pattern):
+        return f"{Decimal(number):E}"
+    front, point, back = front.partition(_POINT)
+    first = next((at for at, letter in enumerate(front) if letter in _PLACES), None)
+    is_grouped, shown, left, count = is_exact and "," in section.pattern.partition(".")[0], "", whole, 0
+    for at in reversed(range(len(front))):
+        if front[at] not in _PLACES:
+            shown = front[at] + shown
+            continue
+        digits = left if at == first else left[-1:]
+        left = left.removesuffix(digits)
+        for digit in reversed(digits or "0" * (front[at] == _PLACES[0])):
+            shown = digit + "," * (is_grouped and count > 0 and count % 3 == 0) + shown
+            count += 1
+    for letter in back:
+        digit, decimals = (decimals[:1], decimals[1:]) if letter in _PLACES else (letter, decimals)
+        point += digit or "0" * (letter == _PLACES[0])
+    return (shown + point.replace(_POINT, ".")).strip()
+
+
+@lru_cache(maxsize=1 << 10)
+def words_beside(code: str) -> tuple[str, ...]:
+    """Return the words and currency signs that a format shows beside positive numbers: "KES", "$"."""
+    sections = _sections(code)[:3]
+    shown = sections if any(section.condition for section in sections) else sections[:1]
+    parts = (_NUMBER.split(section.layout) for section in shown if not _EXPONENT.search(section.pattern))
+    words = (part.strip(_BESIDE_WORDS) for around in parts if len(around) > 1 for part in around)
+    return tuple(word for word in words if any(sign.isalpha() or category(sign) == "Sc" for sign in word))
 
 
 _AREA = re.compile(r"\$?([A-Za-z]*)\$?([0-9]*)(?::\$?([A-Za-z]*)\$?([0-9]*))?")

@@ -2,35 +2,40 @@
 
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import islice
 
 import polars as pl
 
 from paygw_batch.core.generator_marks import OUR_WORKSHEETS
+from paygw_batch.countries.data import config_dir, read_countries, read_numbers
 from paygw_batch.errors import Asked, SheetError, SheetQuestion
 from paygw_batch.language import mark, say
+from paygw_batch.sheet.amounts import is_own_currency
 from paygw_batch.sheet.findings import SHOWN_CHARACTERS, as_defects
-from paygw_batch.sheet.read.frame import Table
+from paygw_batch.sheet.read.frame import TYPED_SENTENCE, Table
 from paygw_batch.sheet.read.headings import (
     HEADER_ROWS,
     HeadingError,
-    Headings,
     Vocabulary,
     header_likeness,
     is_header,
     match_headings,
     no_header,
 )
-from paygw_batch.sheet.read.workbook_styles import DATE, Overlays
+from paygw_batch.sheet.read.workbook_styles import TYPED, CellStyle, Overlays, words_beside
 from paygw_batch.sheet.read.xlsx_cells import Doubt, Row, Workbook, WorksheetPart
 
 _ROWS_AT_ONCE = 20_000
 _CELLS_AT_ONCE = 200_000
 _CHARACTERS_AT_ONCE = 1 << 23
 """The part of a worksheet that is kept as objects before it goes into a frame."""
-_SIGN_BETWEEN = re.compile(r"[0-9][^0-9\s]+[0-9]")
+_CENTS = re.compile(r"[0-9][^0-9]+[0-9]{1,2}(?![0-9])")
+_IDS = frozenset({"client_orderid", "order_id"})
+_MAY_BE_TYPED = frozenset({"amount", "time", "sent_at"})
+"""Columns in which a date is a defect, or is meant."""
 _SENTENCES = {
     Doubt.FORMULA: mark(
         "{value} is a formula without a value: paste it as a value, or save the workbook in a spreadsheet."
@@ -42,6 +47,11 @@ _SENTENCES = {
 }
 
 
+_IsHeader = Callable[[Sequence[str]], bool]
+_Line = tuple[int, str, str | None, str, str]
+"""A finding in the order of `DEFECT_SCHEMA`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Locates a sheet of payees in a workbook. `names`: the name of each column in the sheet's frame."""
@@ -51,19 +61,60 @@ class Place:
 
 
 @dataclass(slots=True)
-class _Content:
+class Content:
     """Holds a worksheet: rows above its header, the header, and below it frames of `row` and column numbers."""
 
     above: list[Row] = field(default_factory=list)
     header: Row | None = None
+    used: Mapping[int, str] = field(default_factory=dict)
+    """The columns that have a meaning here."""
     frames: list[pl.DataFrame] = field(default_factory=list)
     hidden_rows: list[int] = field(default_factory=list)
     hidden_columns: list[tuple[int, int]] = field(default_factory=list)
     doubts: list[tuple[int, int, Doubt, str]] = field(default_factory=list)
-    struck: list[tuple[int, int]] = field(default_factory=list)
+    struck: list[int] = field(default_factory=list)
     shown: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """Row and column of a cell, its text, and the text that a person sees instead."""
+    """Row and column of a cell, its text, and the text that a person sees instead of that value."""
+    money: dict[tuple[tuple[str, ...], str, str], tuple[int, str, str]] = field(default_factory=dict)
+    """Words beside amounts, currency and country of their rows; row, text and what is seen of the first one."""
     overlays: Overlays | None = None
+
+    @property
+    def findings(self) -> int:
+        """The number of findings beside doubts."""
+        return len(self.hidden_rows) + len(self.struck) + len(self.shown) + len(self.money)
+
+    def lines(self, width: int) -> Iterator[tuple[int, *tuple[str, ...]]]:
+        """Return the number of each row below the header, and its first texts."""
+        empty = pl.DataFrame(schema={"row": pl.UInt32} | {str(at): pl.String for at in range(1, width + 1)})
+        return pl.concat([empty, *self.frames], how="diagonal").select(empty.columns).fill_null("").iter_rows()
+
+    def heading(self, at: int) -> str:
+        """Return the heading of a column as the sender has it."""
+        return " ".join(self.header.texts.get(at, "").split()) if self.header is not None else ""
+
+    def add(self, row: Row) -> None:
+        """Note what is doubtful in a row below the header, and what a person sees otherwise."""
+        if row.hidden:
+            self.hidden_rows.append(row.number)
+        self.doubts += [(row.number, at, doubt, row.texts[at]) for at, doubt in row.doubts.items()]
+        if not row.struck.isdisjoint(self.used):
+            self.struck.append(row.number)
+        for at, how in row.shown.items():
+            if (name := self.used.get(at)) is None:
+                continue
+            text = row.texts[at]
+            seen = how if isinstance(how, str) else how.shown_number(text, is_exact=name in _IDS)
+            if seen is not None and _is_other(name, text, seen, partial(self._code_in, row)):
+                self.shown.append((row.number, at, text, seen))
+            elif name == "amount" and isinstance(how, CellStyle) and (words := words_beside(how.code)):
+                key = (words, self._code_in(row, "currency"), self._code_in(row, "country"))
+                if key not in self.money:
+                    self.money[key] = (row.number, text, how.shown_number(text, is_exact=True) or text)
+
+    def _code_in(self, row: Row, name: str) -> str:
+        """Return the code that a row has in a column."""
+        return next((row.texts.get(at, "") for at, own in self.used.items() if own == name), "").strip().upper()
 
 
 def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, sheet_name: str | None) -> Table:
@@ -76,7 +127,12 @@ def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: 
     """
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
     part, notes, is_one_of_several = _chosen(workbook, vocabulary, file=file, sheet_name=sheet_name)
-    content = _content(workbook, part, vocabulary)
+
+    def used(header: Row) -> Mapping[int, str]:
+        names = match_headings(cells_of(header), vocabulary, file=file, row=header.number).names
+        return {at: name for at, name in enumerate(names, start=1) if name in vocabulary.columns}
+
+    content = content_of(workbook, part, partial(is_header, vocabulary=vocabulary), used)
     if content.header is None:
         raise _no_header(workbook, part, content, vocabulary, file)
     below = pl.concat([pl.DataFrame(schema={"row": pl.UInt32}), *content.frames], how="diagonal")
@@ -91,8 +147,8 @@ def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: 
         below.select("row", *columns),
         headings,
         tuple(notes),
-        _defects(content, headings, vocabulary),
-        _warnings(content, headings, vocabulary),
+        _defects(content),
+        warnings_in(content),
         part.name if is_one_of_several else None,
     )
 
@@ -101,11 +157,10 @@ def place_of(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: int, 
     """Return the position of the sheet that `read_workbook` reads, and the names of its columns with headings."""
     workbook = Workbook(data, file=file, max_bytes=max_bytes)
     part, _, _ = _chosen(workbook, vocabulary, file=file, sheet_name=sheet_name)
-    content = _Content()
-    _advance_to_header(workbook.rows(part), content, vocabulary)
+    content, _ = header_of(workbook, part, partial(is_header, vocabulary=vocabulary))
     if content.header is None:
         raise _no_header(workbook, part, content, vocabulary, file)
-    headings = match_headings(_cells(content.header), vocabulary, file=file, row=content.header.number)
+    headings = match_headings(cells_of(content.header), vocabulary, file=file, row=content.header.number)
     return Place(part.name, headings.names)
 
 
@@ -146,16 +201,16 @@ def _nearest(workbook: Workbook, parts: Sequence[WorksheetPart], vocabulary: Voc
 
     def likeness(part: WorksheetPart) -> tuple[bool, int, int]:
         above = _read_header(workbook, part, vocabulary).above
-        return header_likeness([_cells(row) for row in above], vocabulary)
+        return header_likeness([cells_of(row) for row in above], vocabulary)
 
     return max(candidates, key=likeness)
 
 
 def _no_header(
-    workbook: Workbook, part: WorksheetPart, content: _Content, vocabulary: Vocabulary, file: str
+    workbook: Workbook, part: WorksheetPart, content: Content, vocabulary: Vocabulary, file: str
 ) -> HeadingError:
     worksheet = part.name if len(workbook.worksheets()) > 1 else None
-    above = {row.number: _cells(row) for row in content.above}
+    above = {row.number: cells_of(row) for row in content.above}
     rows = [above.get(number, []) for number in range(1, max(above, default=0) + 1)]  # blank rows are not in the file
     return no_header(file, rows, vocabulary, worksheet=worksheet)
 
@@ -176,56 +231,55 @@ def _named(parts: Sequence[WorksheetPart], name: str, file: str) -> WorksheetPar
     return found[0]
 
 
-def _cells(row: Row) -> list[str]:
+def cells_of(row: Row) -> list[str]:
+    """Return the texts of a row, up to the last one."""
     return [row.texts.get(column, "") for column in range(1, max(row.texts, default=0) + 1)]
 
 
-def _read_header(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) -> _Content:
-    content = _Content()
-    _advance_to_header(workbook.rows(part), content, vocabulary)
+def _read_header(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) -> Content:
+    content, _ = header_of(workbook, part, partial(is_header, vocabulary=vocabulary))
     if content.above and not OUR_WORKSHEETS.isdisjoint(content.above[0].texts.values()):
         content.header = None
     return content
 
 
-def _advance_to_header(rows: Iterator[Row], content: _Content, vocabulary: Vocabulary) -> None:
+def header_of(workbook: Workbook, part: WorksheetPart, is_header: _IsHeader) -> tuple[Content, Iterator[Row]]:
+    """Return a worksheet down to its header, if it has one, and the rows behind that."""
+    content = Content()
+    rows = workbook.rows(part)
     for row in rows:
         if row.number > HEADER_ROWS:
-            return
-        if is_header(_cells(row), vocabulary):
+            break
+        if is_header(cells_of(row)):
             content.header = row
-            return
+            break
         content.above.append(row)
+    return content, rows
 
 
-def _content(workbook: Workbook, part: WorksheetPart, vocabulary: Vocabulary) -> _Content:
-    content = _Content()
-    rows = workbook.rows(part)
-    _advance_to_header(rows, content, vocabulary)
+def content_of(
+    workbook: Workbook, part: WorksheetPart, is_header: _IsHeader, used: Callable[[Row], Mapping[int, str]]
+) -> Content:
+    """Return a worksheet. `used` names those columns below a header that have a meaning here, by their numbers."""
+    content, rows = header_of(workbook, part, is_header)
     seen: set[int] = set()
     height = 0
+    if content.header is not None:
+        content.used = used(content.header)
     while content.header is not None and (some := _some(rows)):
         columns = sorted({column for row in some for column in row.texts})
         seen.update(columns)
         height += len(some)
-        workbook.budget.hold_doubts(
-            sum(len(row.doubts) for row in some),
-            sum(row.hidden + len(row.struck) + len(row.shown) for row in some),
-        )
-        workbook.budget.hold_cells(height, len(seen))
         # A row keeps the number that the spreadsheet shows, and a column its place. Blank rows and cells are not in the
         # file, so counting the others would give every later row a wrong number.
         numbers = pl.Series("row", [row.number for row in some], pl.UInt32)
         texts = [pl.Series(str(column), [row.texts.get(column) for row in some], pl.String) for column in columns]
         content.frames.append(pl.DataFrame([numbers, *texts]))
-        content.hidden_rows.extend(row.number for row in some if row.hidden)
-        content.doubts.extend(
-            (row.number, column, doubt, row.texts[column]) for row in some for column, doubt in row.doubts.items()
-        )
-        content.struck.extend((row.number, column) for row in some for column in sorted(row.struck))
-        content.shown.extend(
-            (row.number, column, row.texts[column], seen) for row in some for column, seen in row.shown.items()
-        )
+        found = content.findings
+        for row in some:
+            content.add(row)
+        workbook.budget.hold_doubts(sum(len(row.doubts) for row in some), content.findings - found)
+        workbook.budget.hold_cells(height, len(seen))
     content.hidden_columns = workbook.hidden_columns
     content.overlays = workbook.overlays
     return content
@@ -244,55 +298,65 @@ def _some(rows: Iterator[Row]) -> list[Row]:
     return some
 
 
-def _warnings(content: _Content, headings: Headings, vocabulary: Vocabulary) -> pl.DataFrame:
+def warnings_in(content: Content) -> pl.DataFrame:
     """Return a warning for everything that the workbook shows differently from the payment that is made."""
-    used = {at: name for at, name in enumerate(headings.names, start=1) if name in vocabulary.columns}
+    used = content.used
     hidden = say("The row is hidden in the spreadsheet, and is paid like all others: show it, or delete it.")
     struck = say(
-        "The row is struck through in the spreadsheet. It is paid like any other: delete it if it should not be."
+        "The row, or a part of it, is struck through in the spreadsheet. It is paid like any other: delete it if it "
+        "should not be."
     )
-    lines: list[tuple[int, str, str | None, str, str]] = [
-        (row, "row", None, "row.hidden", hidden) for row in content.hidden_rows
-    ]
-    lines += [
-        (row, "row", None, "row.struck", struck) for row in sorted({row for row, at in content.struck if at in used})
-    ]
-    shown = [one for one in content.shown if one[1] in used and _is_other(used[one[1]], *one[2:])]
+    lines: list[_Line] = [(row, "row", None, "row.hidden", hidden) for row in content.hidden_rows]
+    lines += [(row, "row", None, "row.struck", struck) for row in content.struck]
     lines += [
         (row, used[at], text[:SHOWN_CHARACTERS], f"{used[at]}.shown_otherwise", _shown_sentence(text, seen))
-        for row, at, text, seen in [*shown, *_covered(content, used, {(row, at) for row, at, *_ in shown})]
+        for row, at, text, seen in [*content.shown, *_covered(content)]
     ]
-    lines += _ruled(content, used, headings)
+    lines += [*_ruled(content), *_other_money(content)]
     for at, name in used.items():
         if any(first <= at <= last for first, last in content.hidden_columns) and _is_held(content.frames, at):
             sentence = say(
                 "The column {heading!r} is hidden in the spreadsheet, and its values are used.",
-                heading=headings.sender[name],
+                heading=content.heading(at),
             )
             lines.append((0, name, None, "column.hidden", sentence))
     return as_defects(lines)
 
 
-def _covered(
-    content: _Content, used: Mapping[int, str], seen: Collection[tuple[int, int]]
-) -> Iterator[tuple[int, int, str, str]]:
-    """Yield the values hidden by merged cells, in the form of `_Content.shown`: a person sees nothing there."""
+def _covered(content: Content) -> Iterator[tuple[int, int, str, str]]:
+    """Yield the values hidden by merged cells, in the form of `Content.shown`: a person sees nothing there."""
     if content.overlays is None or not content.overlays.merged:
         return
-    for at in used:
+    seen = {(row, at) for row, at, *_ in content.shown}
+    for at in content.used:
         held = [frame.select("row", str(at)).drop_nulls() for frame in content.frames if str(at) in frame.columns]
         texts: dict[int, str] = dict(pl.concat(held).iter_rows()) if held else {}
         under = content.overlays.covered(at, [*texts])
         yield from ((row, at, texts[row], "") for row in under if (row, at) not in seen)
 
 
-def _ruled(
-    content: _Content, used: Mapping[int, str], headings: Headings
-) -> Iterator[tuple[int, str, str | None, str, str]]:
+def _other_money(content: Content) -> Iterator[_Line]:
+    """Yield a warning for each format that shows amounts with a word that is not of their currency."""
+    currencies = {code: country.currency for code, country in read_countries(config_dir()).items()}
+    for (words, currency, country), (row, text, seen) in content.money.items():
+        own = currency or currencies.get(country, "")
+        if own in currencies.values() and not all(is_own_currency(word, own) for word in words):
+            sentence = say(
+                "Row {row}: {value} is shown as {seen} in the spreadsheet, and its currency is {currency}. Check which "
+                "one is meant, there and in all rows that are shown so.",
+                row=row,
+                value=text[:SHOWN_CHARACTERS],
+                seen=seen,
+                currency=own,
+            )
+            yield 0, "amount", None, "amount.shown_otherwise", sentence
+
+
+def _ruled(content: Content) -> Iterator[_Line]:
     """Yield a warning if rules of the spreadsheet can strike cells through, and for each column that they can hide."""
     if content.overlays is None or content.header is None:
         return
-    found = content.overlays.ruled([*used], below=content.header.number)
+    found = content.overlays.ruled([*content.used], below=content.header.number)
     if any(effect.strikes for _, effect in found):
         sentence = say(
             "A rule of the spreadsheet (conditional formatting) strikes rows through. They are paid like any other: "
@@ -303,19 +367,15 @@ def _ruled(
         sentence = say(
             "A rule of the spreadsheet (conditional formatting) can hide values in the column {heading!r}, or show "
             "others. The values themselves are used.",
-            heading=headings.sender[used[at]],
+            heading=content.heading(at),
         )
-        yield 0, used[at], None, f"{used[at]}.shown_otherwise", sentence
+        yield 0, content.used[at], None, f"{content.used[at]}.shown_otherwise", sentence
 
 
 def _shown_sentence(text: str, seen: str) -> str:
     value = text[:SHOWN_CHARACTERS]
-    if seen == DATE:
-        return say(
-            "{value} is a date in the spreadsheet, which shows it in another way. If it is not meant to be a date, "
-            "format the column as text and enter it again.",
-            value=value,
-        )
+    if seen == TYPED:
+        return say(TYPED_SENTENCE, value=value)
     if not seen:
         return say(
             "{value} cannot be seen in the spreadsheet, and is used: make it visible, or delete it.", value=value
@@ -323,30 +383,37 @@ def _shown_sentence(text: str, seen: str) -> str:
     return say("{value} is shown as {seen} in the spreadsheet. Check which one is meant.", value=value, seen=seen)
 
 
-def _is_other(name: str, text: str, seen: str) -> bool:
+def _is_other(name: str, text: str, seen: str, code_in: Callable[[str], str]) -> bool:
     """Whether a person sees a different value, not just a different layout of the same one."""
     digits = "".join(letter for letter in seen if letter.isdigit())
     match name:
-        case _ if seen in {"", DATE}:
-            return seen != DATE or name != "amount"
-        case "amount":  # a sign between digits makes cents of a whole number
-            return digits.lstrip("0") != text or bool(_SIGN_BETWEEN.search(seen))
-        case "client_orderid":
+        case _ if seen in {"", TYPED}:
+            return seen != TYPED or name not in _MAY_BE_TYPED
+        case "amount":  # a sign before the last two digits makes cents of a whole number
+            return digits.lstrip("0") != text or bool(_CENTS.search(seen))
+        case _ if name in _IDS:
             return seen != text
-        case _ if "phone" in name:  # a zero in front is understood
-            return digits.lstrip("0") != text.lstrip("0")
+        case _ if "phone" in name:  # a zero in front is understood, and the country's own code
+            code = _dialling_code(code_in("country"))
+            return digits.lstrip("0").removeprefix(code) != text.lstrip("0").removeprefix(code)
         case _:
             return digits != text
+
+
+@cache
+def _dialling_code(country: str) -> str:
+    numbers = read_numbers(config_dir())
+    return numbers[country].dialling_code if country in numbers else ""
 
 
 def _is_held(frames: Sequence[pl.DataFrame], at: int) -> bool:
     return any(str(at) in frame.columns and frame[str(at)].is_not_null().any() for frame in frames)
 
 
-def _defects(content: _Content, headings: Headings, vocabulary: Vocabulary) -> pl.DataFrame:
-    named = ((row, headings.names[at - 1], doubt, text[:SHOWN_CHARACTERS]) for row, at, doubt, text in content.doubts)
+def _defects(content: Content) -> pl.DataFrame:
+    named = ((row, content.used.get(at), doubt, text[:SHOWN_CHARACTERS]) for row, at, doubt, text in content.doubts)
     return as_defects(
         (row, name, text, f"{name}.{doubt}", say(_SENTENCES[doubt], value=text))
         for row, name, doubt, text in named
-        if name in vocabulary.columns
+        if name is not None
     )

@@ -16,6 +16,7 @@ from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 from string import ascii_letters
+from urllib.parse import unquote
 from xml.parsers import expat
 
 from paygw_batch.errors import SheetError
@@ -31,13 +32,17 @@ from paygw_batch.sheet.read.workbook_limits import (
 )
 from paygw_batch.sheet.read.workbook_styles import (
     FONT_TAGS,
+    GENERAL,
     PLAIN,
+    TYPED,
     CellStyle,
+    Colour,
     Font,
     Overlays,
     StyleReader,
     column_number,
     is_true,
+    natural,
 )
 
 _TYPES = "[content_types].xml"
@@ -80,9 +85,9 @@ class Row:
     texts: dict[int, str] = field(default_factory=dict)
     doubts: dict[int, Doubt] = field(default_factory=dict)
     struck: set[int] = field(default_factory=set)
-    """The columns whose text is struck through."""
-    shown: dict[int, str] = field(default_factory=dict)
-    """What a person sees instead of the cell's text, by column; empty: nothing. It may differ in layout alone."""
+    """The columns whose text, or a part of it, is struck through."""
+    shown: dict[int, str | CellStyle] = field(default_factory=dict)
+    """What a person sees instead of the cell's text, by column (empty: nothing), or how a number is shown."""
 
 
 class Workbook:
@@ -98,9 +103,7 @@ class Workbook:
             raise self._damaged() from error
         self._parts: dict[str, zipfile.ZipInfo] = {}
         for info in self._zip.infolist():
-            name = info.filename.replace(
-                "\\", "/"
-            ).lower()  # names are equal whatever their case; some write Windows' sign
+            name = _path(info.filename)
             if self._parts.setdefault(name, info) is not info:
                 raise self._twice(info.filename)
         self.budget.check_directory(self._zip, len(data))
@@ -185,12 +188,11 @@ class Workbook:
 
         def start(name: str, attributes: Mapping[str, str]) -> None:
             if name == "Relationship" and attributes.get("TargetMode") != "External":
-                target = attributes.get("Target", "").replace("\\", "/")
-                target = posixpath.normpath(posixpath.join("/", folder, target))
+                target = posixpath.normpath(posixpath.join("/", folder, _path(attributes.get("Target", ""))))
                 kind = attributes.get("Type", "").rpartition("/")[2]
                 if any(number == attributes.get("Id") for number, *_ in found):
                     raise self._twice(attributes["Id"])
-                found.append((attributes.get("Id", ""), kind, target[1:].lower()))
+                found.append((attributes.get("Id", ""), kind, target[1:]))
 
         relations = posixpath.join(folder, "_rels", f"{name}.rels")
         if relations in self._parts:
@@ -290,36 +292,50 @@ def _refuse_doctype(*_: object) -> None:
     raise ValueError("a workbook has no document type")
 
 
+def _path(name: str) -> str:
+    """Return the name of a part: equal whatever its case (ECMA-376 part 2, 6.2.2). Some write Windows' sign."""
+    return unquote(name).replace("\\", "/").lower()
+
+
 @dataclass(frozen=True, slots=True)
 class CellText:
-    """A text, and whether all that can be seen of it is struck through, or nothing of it can be seen on white."""
+    """A text, and its runs (18.4.8), each in the font of its own, if it has one."""
 
     text: str
-    is_struck: bool = False
-    is_unseen: bool = False
+    runs: Sequence[tuple[str, Font | None]] = ()
+
+    @property
+    def is_struck(self) -> bool:
+        """Whether any of it that can be seen is struck through."""
+        return any(font is not None and font.is_struck and text.strip() for text, font in self.runs)
+
+    def seen_on(self, ground: Colour | None) -> str:
+        """Return what can be seen of it on a background."""
+        if not self.runs:
+            return self.text
+        seen = (text for text, font in self.runs if font is None or not (text.strip() and font.is_unseen(ground)))
+        return _unescaped("".join(seen))
 
 
 @dataclass(slots=True)
 class _TextReader:
-    """Collects a text that consists of runs, each in its font (18.4.8). Its pronunciation (rPh) is not part of it."""
+    """Collects a text that consists of runs. Its pronunciation (rPh) is not part of it."""
 
     _budget: Budget
-    _pieces: list[str] = field(default_factory=list)
+    _runs: list[tuple[str, Font | None]] = field(default_factory=list)
     _length: int = 0
     _inside: str = ""
     _is_pronunciation: bool = False
-    _font: Font = field(default_factory=Font)
-    _struck: set[bool] = field(default_factory=set)
-    _unseen: set[bool] = field(default_factory=set)
+    _font: Font | None = None
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         """Handle a start tag."""
         self._inside = name
         if name == "rPh":
             self._is_pronunciation = True
-        elif name == "r":
-            self._font = Font()
-        elif name in FONT_TAGS:
+        elif name in {"r", "rPr"}:
+            self._font = Font() if name == "rPr" else None
+        elif self._font is not None and name in FONT_TAGS:
             self._font.describe(name, attributes)
 
     def end(self, name: str) -> None:
@@ -332,17 +348,15 @@ class _TextReader:
         """Handle text between tags."""
         if self._inside != "t" or self._is_pronunciation:
             return
-        self._pieces.append(data)
+        self._runs.append((data, self._font))
         self._length += len(data)
         if self._length > MAX_CELL_CHARACTERS:
             raise self._budget.too_large()
-        if data.strip():
-            self._struck.add(self._font.is_struck)
-            self._unseen.add(self._font.is_unseen())
 
     def whole(self) -> CellText:
         """Return the finished text."""
-        return CellText(_unescaped("".join(self._pieces)), self._struck == {True}, self._unseen == {True})
+        is_plain = all(font is None for _, font in self._runs)
+        return CellText(_unescaped("".join(text for text, _ in self._runs)), () if is_plain else self._runs)
 
 
 class _StringReader:
@@ -364,6 +378,7 @@ class _StringReader:
         self._text.end(name)
         if name == "si":
             self.texts.append(self._text.whole())
+            self._budget.hold_doubts(0, len(self.texts[-1].runs))
             self._budget.hold_string(self.texts[-1].text)
 
     def text(self, data: str) -> None:
@@ -456,7 +471,7 @@ class _CellReader:
             row.texts[column] = "=" + "".join(self._formula)
             row.doubts[column] = Doubt.FORMULA
             return
-        style = self._styles[_natural(self._cell.get("s", "0"))]
+        style = self._styles[natural(self._cell.get("s", "0"))]
         cell = self._text_of(value, style)
         if not cell.text:
             return
@@ -466,10 +481,21 @@ class _CellReader:
         self._budget.hold_text(cell.text)
         if cell.is_struck or style.is_struck:
             row.struck.add(column)
-        if cell.is_unseen and not style.is_dark:
-            row.shown[column] = ""
-        elif (shown := style.shows(cell.text, is_number=self._cell.get("t", "n") == "n")) is not None:
+        if (shown := self._shown(cell, style)) is not None:
             row.shown[column] = shown
+
+    def _shown(self, cell: CellText, style: CellStyle) -> str | CellStyle | None:
+        """Return what a person sees instead of a cell's text, or how its number is shown; None if nothing is odd."""
+        kind = self._cell.get("t", "n") if self._inline is None else ""
+        if style.is_invisible:
+            return ""
+        if (seen := cell.seen_on(style.ground)) != cell.text:
+            return seen
+        if kind in {"b", "d"} or (kind == "n" and style.is_date):
+            return TYPED
+        if kind == "n":
+            return None if style.code == GENERAL else style
+        return style.shown_text(cell.text)
 
     def _text_of(self, value: str, style: CellStyle) -> CellText:
         """Return the text of a cell. Raises `ValueError` or `IndexError` for one that cannot be."""
@@ -479,7 +505,7 @@ class _CellReader:
             case _ if not value:
                 return CellText("")
             case "s":
-                return self._strings[_natural(value)]
+                return self._strings[natural(value)]
             case "n" if style.is_date:
                 return CellText(_date_text(value, self._first_day))
             case "n":
@@ -491,12 +517,6 @@ class _CellReader:
                 return CellText("TRUE" if value == "1" else "FALSE")
             case _:
                 return CellText(_unescaped(value))
-
-
-def _natural(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(text)
-    return int(text)
 
 
 def _unescaped(text: str) -> str:
@@ -512,16 +532,23 @@ def _number_text(raw: str) -> tuple[str, bool]:
     """
     if raw.isascii() and raw.isdigit() and len(raw) <= SAFE_DIGITS and not raw.startswith("0"):
         return raw, False
-    number = Decimal(repr(float(raw)))
+    number = Decimal(repr(_float(raw)))
     if not number.is_finite():
         raise ValueError("not a finite number")
     text = at_safe_digits(number)
     return text or format(number.normalize(), "f"), text is None
 
 
+def _float(raw: str) -> float:
+    """Return a number as a spreadsheet reads it: Python reads `1_500` and the digits of other scripts, too."""
+    if "_" in raw or not raw.isascii():
+        raise ValueError(raw)
+    return float(raw)
+
+
 def _date_text(raw: str, first_day: datetime) -> str:
     """Return a date cell's value as ISO 8601, so that a person recognises the date."""
-    days = float(raw)
+    days = _float(raw)
     if not 0 <= days <= (datetime.max - first_day).days:  # noqa: DTZ901 (a cell has no zone)
         return raw
     moment = first_day + timedelta(seconds=round(days * 86400))
