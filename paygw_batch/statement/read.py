@@ -26,25 +26,22 @@ from paygw_batch.sheet.read.xlsx_cells import Row, Workbook
 from paygw_batch.statement.proof import StatementProof, StatementRule
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-
-
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})"
 )
-
-
 _EAST = timedelta(hours=14)
-
-
 _WEST = timedelta(hours=12)
 """The zones of the earth in which a date begins first and ends last."""
-
-
 _MILLISECOND = timedelta(milliseconds=1)
-
-
 WRITTEN = "2026-11-20T14:05:00Z, 2026-11-20T17:05:00+03:00 or 2026-11-20"
 """How a time may be written, for a person."""
+_CELL_HINT = mark("Ask for the statement as CSV, or with these cells as text.")
+FIRST_BYTES = b"PK\x03\x04"
+"""How a workbook begins. No CSV does."""
+MAX_STATEMENT_BYTES = 256 * 1024 * 1024
+MAX_MINOR_UNITS = 4
+_NEEDED = ("order_id", "amount", "currency")
+_COLUMNS_HINT = mark("`[statement.columns]` in the configuration says which of the gateway's headings is which column.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +82,6 @@ def _unit(seconds: str | None, fraction: str | None) -> timedelta:
     return max(timedelta(microseconds=10 ** (7 - len(fraction))), _MILLISECOND)
 
 
-FIRST_BYTES = b"PK\x03\x04"
-"""How a workbook begins. No CSV does."""
-
-
 def workbook_lines(
     data: bytes, file: str, max_bytes: int, aliases: Mapping[str, str]
 ) -> Iterator[tuple[int, Sequence[str]]]:
@@ -115,26 +108,23 @@ def workbook_lines(
         return
     headings = cells_of(content.header)
     if doubt := next((one for one in content.doubts if one[1] <= len(headings)), None):
-        raise StatementError(
-            say(
-                "{file}, row {row}: {value} is a formula without a value, or a number that was cut.",
-                file=file,
-                row=doubt[0],
-                value=doubt[3],
-            ),
-            hint=say("Ask for the statement as CSV, or with these cells as text."),
+        row, _, _, value = doubt
+        said = say(
+            "{file}, row {row}: {value} is a formula without a value, or a number that was cut.",
+            file=file,
+            row=row,
+            value=value,
         )
+        raise StatementError(said, hint=say(_CELL_HINT))
     if (odd := warnings_in(content)).height:
-        raise StatementError(
-            say(
-                "{file}, row {row}: a cell is hidden, struck through or shown as another value in the spreadsheet.",
-                file=file,
-                row=odd["row"][0] or content.header.number,
-            ),
-            hint=say("Ask for the statement as CSV, or with these cells as text."),
+        said = say(
+            "{file}, row {row}: a cell is hidden, struck through or shown as another value in the spreadsheet.",
+            file=file,
+            row=odd["row"][0] or content.header.number,
         )
+        raise StatementError(said, hint=say(_CELL_HINT))
     yield content.header.number, headings
-    for number, *cells in content.lines(len(headings)):
+    for number, *cells in content.below([str(at) for at in range(len(headings))]).fill_null("").iter_rows():
         if any(cell.strip() for cell in cells):
             yield number, cells
 
@@ -146,16 +136,9 @@ def _unclear(file: str, fitting: Sequence[str]) -> StatementError:
             say("{file}: several worksheets look like a statement: {names}.", file=file, names=names),
             hint=say("Save the right one as CSV."),
         )
-    return StatementError(
-        say("{file} has no worksheet with the columns order_id, amount and currency.", file=file),
-        hint=say(_COLUMNS),
-        for_terminal=True,
-    )
+    sentence = say("{file} has no worksheet with the columns order_id, amount and currency.", file=file)
+    return StatementError(sentence, hint=say(_COLUMNS_HINT), for_terminal=True)
 
-
-MAX_STATEMENT_BYTES = 256 * 1024 * 1024
-MAX_MINOR_UNITS = 4
-_NEEDED = ("order_id", "amount", "currency")
 
 HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -326,10 +309,7 @@ def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> M
         )
     else:
         return places
-    raise StatementError(sentence, hint=say(_COLUMNS), for_terminal=True)
-
-
-_COLUMNS = mark("`[statement.columns]` in the configuration says which of the gateway's headings is which column.")
+    raise StatementError(sentence, hint=say(_COLUMNS_HINT), for_terminal=True)
 
 
 def statement_as_json(statement: Statement) -> str:

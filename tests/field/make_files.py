@@ -263,6 +263,12 @@ MADE: Mapping[str, Callable[[], bytes]] = {
     "sheets/value-with-an-underscore.xlsx": lambda: repacked(
         workbook(), edits={SHEET: ("<v>2000</v>", "<v>2_000</v>")}
     ),
+    "sheets/text-in-a-cell-of-numbers.xlsx": lambda: repacked(
+        workbook(odd), edits={SHEET: ('t="n"><v>2000</v>', "><is><t>2000 KES</t></is>")}
+    ),
+    "sheets/cell-with-two-texts.xlsx": lambda: repacked(
+        workbook(), edits={SHEET: ("<is><t>A-2</t></is>", "<is><t>A-2</t></is><is><t>A-3</t></is>")}
+    ),
     "sheets/value-in-other-digits.xlsx": lambda: repacked(
         workbook(), edits={SHEET: ("<v>2000</v>", "<v>\u0662\u0660\u0660\u0660</v>")}
     ),

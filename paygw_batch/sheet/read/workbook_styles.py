@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 from itertools import accumulate
+from operator import eq, ge, gt, le, lt, ne
 from types import MappingProxyType
 from unicodedata import category
 
@@ -43,6 +44,7 @@ _DATE_FORMATS = frozenset({*range(14, 23), *range(27, 37), *range(45, 48), *rang
 _NOT_DATE_LETTERS = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
 _PIECE = re.compile(r'"(?P<quoted>[^"]*)"?|\\(?P<escaped>.?)|[_*].?|\[(?P<bracket>[^\]]*)\]?|(?P<plain>.)', re.DOTALL)
 _CONDITION = re.compile(r"(?P<sign>[<>=]{1,2})(?P<bound>-?[0-9.]+)")
+_COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
 _PLACEHOLDERS = re.compile(r"[0#?]")
 _PLACES = "\x00\x01"
 """Stand in a layout for a digit that is always shown, and for one that may be missing."""
@@ -87,7 +89,14 @@ class CellStyle:
 
     def shown_text(self, text: str) -> str | None:
         """Return what a person sees instead of `text` (empty: nothing), or None if it is the same."""
-        return None if self.code == GENERAL else _shown_text(self.code, text, is_dark=self.is_dark)
+        sections = _sections(self.code)
+        of_text = next((section for section in reversed(sections) if "@" in section.pattern), None)
+        if len(sections) > 3 and "@" not in sections[3].pattern:  # noqa: PLR2004 (the fourth section is for text)
+            return ""
+        if of_text is None:
+            return None
+        shown = of_text.layout.replace("@", text).replace(_POINT, ".").strip()
+        return "" if of_text.is_white and not self.is_dark else None if shown == text.strip() else shown
 
     def shown_number(self, text: str, *, is_exact: bool) -> str | None:
         """Return the number that a person sees instead of `text` (empty: nothing), or None if it is the same.
@@ -103,9 +112,6 @@ class CellStyle:
         if number is None and not laid_out:
             return ""
         return None if laid_out == text else laid_out
-
-
-PLAIN = CellStyle()
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,18 +285,6 @@ def _is_date_format(number: int, code: str) -> bool:
     return number in _DATE_FORMATS or any(letter in "ymdhs" for letter in _NOT_DATE_LETTERS.sub("", code).lower())
 
 
-def _shown_text(code: str, text: str, *, is_dark: bool) -> str | None:
-    """Return a text as its format shows it, or None if unchanged; empty if the format hides it."""
-    sections = _sections(code)
-    if len(sections) > 3 and "@" not in sections[3].pattern:  # noqa: PLR2004 (the fourth section is for text)
-        return ""
-    of_text = next((section for section in reversed(sections) if "@" in section.pattern), None)
-    if of_text is None:
-        return None
-    shown = "" if of_text.is_white and not is_dark else of_text.layout.replace("@", text).replace(_POINT, ".").strip()
-    return None if shown == text.strip() else shown
-
-
 def is_shown_white(code: str, number: str) -> bool:
     """Whether a format shows a number in white, regardless of the font."""
     if not any(section.is_white for section in _sections(code)):
@@ -336,17 +330,8 @@ class _Section:
 
     def holds_for(self, value: Decimal) -> bool:
         """Whether the section's condition holds."""
-        if self.condition is None:
-            return False
-        sign, bound = self.condition
-        return {
-            "<": value < bound,
-            "<=": value <= bound,
-            ">": value > bound,
-            ">=": value >= bound,
-            "=": value == bound,
-            "<>": value != bound,
-        }.get(sign, False)
+        sign, bound = self.condition or ("", value)
+        return sign in _COMPARE and bool(_COMPARE[sign](value, bound))
 
 
 def _section_for(value: Decimal, code: str) -> _Section:
@@ -488,8 +473,6 @@ class Overlays:
                 self._rule(self.effects[number])
             case "dataBar" | "iconSet" if not is_true(attributes.get("showValue", "1")):
                 self._rule(RuleEffect(hides=True))
-            case _:
-                pass
 
     def _rule(self, effect: RuleEffect) -> None:
         if effect.strikes or effect.hides:

@@ -79,22 +79,19 @@ class Content:
     """Words beside amounts, currency and country of their rows; row, text and what is seen of the first one."""
     overlays: Overlays | None = None
 
-    @property
-    def findings(self) -> int:
-        """The number of findings beside doubts."""
-        return len(self.hidden_rows) + len(self.struck) + len(self.shown) + len(self.money)
-
-    def lines(self, width: int) -> Iterator[tuple[int, *tuple[str, ...]]]:
-        """Return the number of each row below the header, and its first texts."""
-        empty = pl.DataFrame(schema={"row": pl.UInt32} | {str(at): pl.String for at in range(1, width + 1)})
-        return pl.concat([empty, *self.frames], how="diagonal").select(empty.columns).fill_null("").iter_rows()
+    def below(self, names: Sequence[str]) -> pl.DataFrame:
+        """Return the rows below the header, with so many columns, by these names."""
+        own = {str(at): name for at, name in enumerate(names, start=1)}
+        empty = pl.DataFrame(schema={"row": pl.UInt32} | dict.fromkeys(own, pl.String))
+        return pl.concat([empty, *self.frames], how="diagonal").select(empty.columns).rename(own)
 
     def heading(self, at: int) -> str:
         """Return the heading of a column as the sender has it."""
         return " ".join(self.header.texts.get(at, "").split()) if self.header is not None else ""
 
-    def add(self, row: Row) -> None:
-        """Note what is doubtful in a row below the header, and what a person sees otherwise."""
+    def add(self, row: Row) -> int:
+        """Note what is doubtful in a row below the header, and what a person sees otherwise; return how much it is."""
+        before = len(self.shown) + len(self.money)
         if row.hidden:
             self.hidden_rows.append(row.number)
         self.doubts += [(row.number, at, doubt, row.texts[at]) for at, doubt in row.doubts.items()]
@@ -111,6 +108,7 @@ class Content:
                 key = (words, self._code_in(row, "currency"), self._code_in(row, "country"))
                 if key not in self.money:
                     self.money[key] = (row.number, text, how.shown_number(text, is_exact=True) or text)
+        return row.hidden + bool(row.struck) + len(self.shown) + len(self.money) - before
 
     def _code_in(self, row: Row, name: str) -> str:
         """Return the code that a row has in a column."""
@@ -135,16 +133,11 @@ def read_workbook(data: bytes, vocabulary: Vocabulary, *, file: str, max_bytes: 
     content = content_of(workbook, part, partial(is_header, vocabulary=vocabulary), used)
     if content.header is None:
         raise _no_header(workbook, part, content, vocabulary, file)
-    below = pl.concat([pl.DataFrame(schema={"row": pl.UInt32}), *content.frames], how="diagonal")
-    width = max(*content.header.texts, *(int(name) for name in below.columns[1:]), 1)
+    width = max(*content.header.texts, *(int(name) for frame in content.frames for name in frame.columns[1:]), 1)
     cells = [content.header.texts.get(column, "") for column in range(1, width + 1)]
     headings = match_headings(cells, vocabulary, file=file, row=content.header.number)
-    columns = [
-        below[str(at)].alias(name) if str(at) in below.columns else pl.lit(None, pl.String).alias(name)
-        for at, name in enumerate(headings.names, start=1)
-    ]
     return Table(
-        below.select("row", *columns),
+        content.below(headings.names),
         headings,
         tuple(notes),
         _defects(content),
@@ -270,16 +263,14 @@ def content_of(
         columns = sorted({column for row in some for column in row.texts})
         seen.update(columns)
         height += len(some)
+        workbook.budget.hold_doubts(sum(len(row.doubts) for row in some), sum(map(content.add, some)))
+        workbook.budget.hold_cells(height, len(seen))
         # A row keeps the number that the spreadsheet shows, and a column its place. Blank rows and cells are not in the
         # file, so counting the others would give every later row a wrong number.
         numbers = pl.Series("row", [row.number for row in some], pl.UInt32)
         texts = [pl.Series(str(column), [row.texts.get(column) for row in some], pl.String) for column in columns]
         content.frames.append(pl.DataFrame([numbers, *texts]))
-        found = content.findings
-        for row in some:
-            content.add(row)
-        workbook.budget.hold_doubts(sum(len(row.doubts) for row in some), content.findings - found)
-        workbook.budget.hold_cells(height, len(seen))
+        some.clear()  # before the next ones are read
     content.hidden_columns = workbook.hidden_columns
     content.overlays = workbook.overlays
     return content
@@ -313,8 +304,9 @@ def warnings_in(content: Content) -> pl.DataFrame:
         for row, at, text, seen in [*content.shown, *_covered(content)]
     ]
     lines += [*_ruled(content), *_other_money(content)]
+    held = {name for frame in content.frames for name in frame.columns if frame[name].count()}
     for at, name in used.items():
-        if any(first <= at <= last for first, last in content.hidden_columns) and _is_held(content.frames, at):
+        if str(at) in held and any(first <= at <= last for first, last in content.hidden_columns):
             sentence = say(
                 "The column {heading!r} is hidden in the spreadsheet, and its values are used.",
                 heading=content.heading(at),
@@ -404,10 +396,6 @@ def _is_other(name: str, text: str, seen: str, code_in: Callable[[str], str]) ->
 def _dialling_code(country: str) -> str:
     numbers = read_numbers(config_dir())
     return numbers[country].dialling_code if country in numbers else ""
-
-
-def _is_held(frames: Sequence[pl.DataFrame], at: int) -> bool:
-    return any(str(at) in frame.columns and frame[str(at)].is_not_null().any() for frame in frames)
 
 
 def _defects(content: Content) -> pl.DataFrame:

@@ -33,7 +33,6 @@ from paygw_batch.sheet.read.workbook_limits import (
 from paygw_batch.sheet.read.workbook_styles import (
     FONT_TAGS,
     GENERAL,
-    PLAIN,
     TYPED,
     CellStyle,
     Colour,
@@ -137,7 +136,7 @@ class Workbook:
                     found.append(WorksheetPart(attributes.get("name", ""), hidden, target))
 
         if self._path is not None and not self._path.endswith(".bin"):
-            for _ in self._parse(self._path, _Handlers(start=start)):
+            for _ in self._parse(self._path, Handlers(start=start)):
                 if len(found) > MAX_WORKSHEETS:
                     raise self.budget.too_large()
         if first != "workbook":
@@ -154,14 +153,14 @@ class Workbook:
     def rows(self, part: WorksheetPart) -> Iterator[Row]:
         """Yield the rows of a worksheet that are not empty, in order."""
         if self._strings is None:
-            strings = _StringReader(self.budget)
-            self._read_all("sharedStrings", _Handlers(strings.start, strings.end, strings.text))
-            self._read_all("styles", _Handlers(self._styles.start, self._styles.end))
+            strings = _TextReader(self.budget)
+            self._read_all("sharedStrings", Handlers(strings.start, strings.end, strings.text))
+            self._read_all("styles", Handlers(self._styles.start, self._styles.end))
             self._strings = strings.texts
         self.overlays = Overlays(self._styles.effects, self.budget)
         reader = _CellReader(self._strings, self._styles.styles, self._first_day, self.overlays)
         self.hidden_columns = reader.hidden_columns
-        for _ in self._parse(part.path, _Handlers(reader.start, reader.end, reader.text)):
+        for _ in self._parse(part.path, Handlers(reader.start, reader.end, reader.text)):
             yield from reader.finished
             reader.finished.clear()
         yield from reader.finished
@@ -176,7 +175,7 @@ class Workbook:
                 paths.setdefault(kind, set()).add(attributes.get("PartName", "").lower())
 
         if _TYPES in self._parts:
-            for _ in self._parse(_TYPES, _Handlers(start=start)):
+            for _ in self._parse(_TYPES, Handlers(start=start)):
                 pass
         if several := next((kind for kind in paths if kind.endswith(_SINGLE) and len(paths[kind]) > 1), None):
             raise self._twice(several.rpartition(".")[2].removesuffix("+xml"))
@@ -196,7 +195,7 @@ class Workbook:
 
         relations = posixpath.join(folder, "_rels", f"{name}.rels")
         if relations in self._parts:
-            for _ in self._parse(relations, _Handlers(start=start)):
+            for _ in self._parse(relations, Handlers(start=start)):
                 pass
         return found
 
@@ -209,12 +208,12 @@ class Workbook:
             raise self._unclear(say("{file} refers to {part}, which it does not have.", file=self._file, part=missing))
         return next(iter(targets), None)
 
-    def _read_all(self, kind: str, handlers: "_Handlers") -> None:
+    def _read_all(self, kind: str, handlers: "Handlers") -> None:
         if (path := self._only(self._others, kind)) is not None:
             for _ in self._parse(path, handlers):
                 pass
 
-    def _parse(self, path: str, handlers: "_Handlers") -> Iterator[None]:
+    def _parse(self, path: str, handlers: "Handlers") -> Iterator[None]:
         """Parse a part of the workbook as XML, and yield after each piece."""
         info = self._parts.get(path)
         if info is None:
@@ -254,7 +253,7 @@ class Workbook:
 
 
 @dataclass(frozen=True, slots=True)
-class _Handlers:
+class Handlers:
     """Handles a start tag (local name, attributes), an end tag, and text."""
 
     start: Callable[[str, Mapping[str, str]], object]
@@ -319,9 +318,10 @@ class CellText:
 
 @dataclass(slots=True)
 class _TextReader:
-    """Collects a text that consists of runs. Its pronunciation (rPh) is not part of it."""
+    """Collects texts that consist of runs. Their pronunciation (rPh) is not part of them."""
 
     _budget: Budget
+    texts: list[CellText] = field(default_factory=list)
     _runs: list[tuple[str, Font | None]] = field(default_factory=list)
     _length: int = 0
     _inside: str = ""
@@ -343,6 +343,13 @@ class _TextReader:
         self._inside = ""
         if name == "rPh":
             self._is_pronunciation = False
+        elif name in {"si", "is"}:
+            runs = self._runs if any(font for _, font in self._runs) else []
+            self.texts.append(CellText(_unescaped("".join(text for text, _ in self._runs)), runs))
+            self._runs, self._length, self._font = [], 0, None
+            if name == "si":  # the others live as long as their cell
+                self._budget.hold_doubts(0, len(runs))
+                self._budget.hold_string(self.texts[-1].text)
 
     def text(self, data: str) -> None:
         """Handle text between tags."""
@@ -352,38 +359,6 @@ class _TextReader:
         self._length += len(data)
         if self._length > MAX_CELL_CHARACTERS:
             raise self._budget.too_large()
-
-    def whole(self) -> CellText:
-        """Return the finished text."""
-        is_plain = all(font is None for _, font in self._runs)
-        return CellText(_unescaped("".join(text for text, _ in self._runs)), () if is_plain else self._runs)
-
-
-class _StringReader:
-    """Collects the table of shared texts."""
-
-    def __init__(self, budget: Budget) -> None:
-        self.texts: list[CellText] = []
-        self._budget = budget
-        self._text = _TextReader(budget)
-
-    def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """Handle a start tag."""
-        if name == "si":
-            self._text = _TextReader(self._budget)
-        self._text.start(name, attributes)
-
-    def end(self, name: str) -> None:
-        """Handle an end tag."""
-        self._text.end(name)
-        if name == "si":
-            self.texts.append(self._text.whole())
-            self._budget.hold_doubts(0, len(self.texts[-1].runs))
-            self._budget.hold_string(self.texts[-1].text)
-
-    def text(self, data: str) -> None:
-        """Handle text between tags."""
-        self._text.text(data)
 
 
 class _CellReader:
@@ -395,7 +370,7 @@ class _CellReader:
         self.finished: list[Row] = []
         self.hidden_columns: list[tuple[int, int]] = []
         self._strings = strings
-        self._styles = styles or [PLAIN]
+        self._styles = styles or [CellStyle()]
         self._first_day = first_day
         self._overlays = overlays
         self._budget = overlays.budget
@@ -431,7 +406,7 @@ class _CellReader:
             if is_true(attributes.get("hidden")) or float(attributes.get("width", "9")) < _MIN_CHARACTERS_WIDE:
                 self.hidden_columns.append((int(attributes["min"]), int(attributes["max"])))
         elif name == "is":
-            self._inline = _TextReader(self._budget)
+            self._inline = self._inline or _TextReader(self._budget)
         elif self._inline is not None:
             self._inline.start(name, attributes)
         else:
@@ -500,7 +475,8 @@ class _CellReader:
     def _text_of(self, value: str, style: CellStyle) -> CellText:
         """Return the text of a cell. Raises `ValueError` or `IndexError` for one that cannot be."""
         if self._inline is not None:
-            return self._inline.whole()
+            (inline,) = self._inline.texts
+            return inline
         match self._cell.get("t", "n"):
             case _ if not value:
                 return CellText("")

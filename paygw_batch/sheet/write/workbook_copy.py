@@ -5,6 +5,7 @@ Needs the extra `excel`: imported only if it is there.
 
 import io
 import zipfile
+from collections.abc import Mapping
 from typing import Any
 from xml.parsers import expat
 
@@ -16,7 +17,7 @@ from openpyxl.worksheet._writer import WorksheetWriter
 from openpyxl.writer.excel import ExcelWriter
 
 from paygw_batch.language import mark, say
-from paygw_batch.sheet.read.workbook_limits import MAX_DEPTH
+from paygw_batch.sheet.read.xlsx_cells import Handlers
 
 MAX_UNPACKED_BYTES = 32 * 1024 * 1024
 """docs/performance.md has the memory and time that this number of bytes takes."""
@@ -36,38 +37,18 @@ _LOST = {
 }
 
 
-class _Seen:
-    """Counts the things in a workbook's parts that would take the library too much memory."""
-
-    def __init__(self) -> None:
-        self.ranged_cells = 0
-        self.has_doctype = False
-        self._depth = 0
-
-    def doctype(self, *_: object) -> None:
-        """Take a document type."""
-        self.has_doctype = True
-
-    def start(self, name: str, attributes: dict[str, str]) -> None:
-        """Take a start tag. Raises `ValueError` if tags are nested too deep."""
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise ValueError("tags are nested too deeply")
-        if name.rpartition(" ")[2] in _RANGES:
-            self.ranged_cells += _cells_of(attributes.get("ref", ""))
-
-    def end(self, _: str) -> None:
-        """Take an end tag."""
-        self._depth -= 1
-
-
 def why_not_copied(data: bytes) -> str:
     """Return why the library is not to be given this workbook, as a clause, or the empty text.
 
     It is about to unpack all parts, to resolve what their document types say, and to make an object of each cell of a
     range: a small file could take all memory there is.
     """
-    seen = _Seen()
+    spanned = 0
+
+    def start(name: str, attributes: Mapping[str, str]) -> None:
+        nonlocal spanned
+        spanned += _cells_of(attributes.get("ref", "")) if name in _RANGES else 0
+
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as parts:
             unpacked = sum(info.file_size for info in parts.infolist())
@@ -79,16 +60,10 @@ def why_not_copied(data: bytes) -> str:
                 )
             for info in parts.infolist():
                 if info.filename.endswith((".xml", ".rels")):
-                    parser = expat.ParserCreate(namespace_separator=" ")
-                    parser.StartDoctypeDeclHandler = seen.doctype
-                    parser.StartElementHandler = seen.start
-                    parser.EndElementHandler = seen.end
-                    parser.Parse(parts.read(info), True)
+                    Handlers(start=start).parser().Parse(parts.read(info), True)
     except (expat.ExpatError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError):
-        return say("a part of the workbook is damaged")
-    if seen.has_doctype:
-        return say("a part of the workbook has a document type")
-    if seen.ranged_cells > _MAX_RANGED_CELLS:
+        return say("a part of the workbook is damaged, or has a document type")
+    if spanned > _MAX_RANGED_CELLS:
         return say("merged cells or links of the workbook span too many cells")
     return ""
 
