@@ -160,6 +160,10 @@ class Clash:
     amendable: bool
     quarantined_since: str | None = None
 
+    def is_replaceable(self, cutoff: str) -> bool:
+        """Whether an amended row may replace the payment now: its attempt left at or before `cutoff`, if it matters."""
+        return self.amendable and not is_in_quarantine(self.quarantined_since, cutoff)
+
 
 @dataclass(frozen=True, slots=True)
 class LookAlike:

@@ -25,7 +25,6 @@ from paygw_batch.journal import (
     Known,
     LookAlike,
     NewBatch,
-    is_in_quarantine,
 )
 from paygw_batch.language import say
 from paygw_batch.run.compare_sheet import (
@@ -151,12 +150,7 @@ def plan_submission(
         validated,
         journal,
         operation,
-        lambda clash: (
-            amend
-            and clash.amendable
-            and not is_in_quarantine(clash.quarantined_since, until)
-            and run.is_single(clash.client_orderid)
-        ),
+        lambda clash: amend and clash.is_replaceable(until) and run.is_single(clash.client_orderid),
         counted.days_ago(max(look_alike_days, repeat_days)),
         None if amend else memory,
     )
@@ -483,7 +477,7 @@ def _conflict_defects(
             column, value = "client_orderid", clash.client_orderid
         mend = say(", or amend: this row then replaces the other.") if clash.amendable else "."
         since = clash.quarantined_since
-        if clash.amendable and since is not None and is_in_quarantine(since, until):
+        if clash.amendable and since is not None and not clash.is_replaceable(until):
             mend = say(
                 ". The other is rejected on a person's word alone, was sent at {time} and could still be paid: "
                 "this row may replace it from {opens} ({quarantine}).",
