@@ -308,7 +308,7 @@ def tell_of_key(settings: Settings, key: SigningKey, tell: Tell) -> None:
         return
     until, place = key.custody.expires.isoformat(), key.custody.place
     told = {"what": "key", "place": _plain(place), "until": until, "has_ended": days < 0}
-    subject = f"key {key.fingerprint()} {until} {days < 0}"
+    subject = f"key {key.public.fingerprint()} {until} {days < 0}"
     add_notices(
         settings, [NewNotice(Occasion.RUNS_OUT, subject, "", recipients_of(settings, Occasion.RUNS_OUT), told)], tell
     )

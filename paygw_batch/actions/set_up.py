@@ -73,7 +73,7 @@ def set_up_endpoint(
     if isinstance(private_key, Path) and is_to_be_written:
         _make_key(private_key, secret)
     key = signer_key(settings, environ)
-    letter = operator_letter(endpoint, payout_url, key.public_key_pem().decode(), key.fingerprint())
+    letter = operator_letter(endpoint, payout_url, key.public.public_key_pem().decode(), key.public.fingerprint())
     if places.letter is not None:
         write_whole(places.letter, letter.encode())
     write_whole(places.configuration, text.encode())

@@ -35,7 +35,7 @@ def sandbox_config(
     return SandboxConfig(
         endpoint_id=gateway.endpoint_id or "",
         consumer_key=gateway.consumer_key or "",
-        public_key_pem=key.public_key_pem(),
+        public_key_pem=key.public.public_key_pem(),
         profile=gateway.signature_profile or "",
         served=tuple(_served(settings, rules, environ) for rules in every_rules),
         behaviour=load_behaviour(chosen) if (chosen := settings.sandbox.behaviour) else shipped_behaviour(),

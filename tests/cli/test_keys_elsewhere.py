@@ -61,7 +61,7 @@ def test_a_sheet_is_paid_with_a_key_in_a_token(program: Program, token: Token) -
     key = looked["key"]
     assert (key["kind"], key["bits"], key["exportable"], key["was_outside"]) == ("pkcs11", 3072, False, False)
     assert looked["exit_code"] == 0
-    public = load_token_key(TokenPlace(token_address(URI), token.module, PIN)).public_key_pem()
+    public = load_token_key(TokenPlace(token_address(URI), token.module, PIN)).public.public_key_pem()
     assert key["public_key"] == public.decode()
     explained = program.json("sign", sheet, "--explain")
     assert explained["signed"]["key_fingerprint"] == key["fingerprint"]

@@ -70,7 +70,7 @@ def text_to_sign(profile: SignatureProfile, oauth: list[tuple[str, str]], body: 
 
 
 def verify(key: PrivateKey, signature: str, text: str) -> None:
-    public = load_pem_public_key(key.public_key_pem())
+    public = load_pem_public_key(key.public.public_key_pem())
     assert isinstance(public, RSAPublicKey)
     public.verify(base64.b64decode(signature, validate=True), text.encode(), PKCS1v15(), SHA256())
 

@@ -157,14 +157,14 @@ def test_a_key_loads_from_either_pem_form_encrypted_or_not(
     rsa_key.public_key().verify(
         base64.b64decode(loaded.sign("text é")), "text é".encode(), padding.PKCS1v15(), SHA256()
     )
-    assert loaded.bits == 2048
+    assert loaded.public.bits == 2048
 
 
 @pytest.mark.parametrize("passphrase", [b"not needed", b"", None])
 def test_a_passphrase_that_is_not_needed_does_no_harm(
     key_file: KeyFile, rsa_key: rsa.RSAPrivateKey, passphrase: bytes | None
 ) -> None:
-    assert load_private_key(key_file(pem(rsa_key)), passphrase).bits == 2048
+    assert load_private_key(key_file(pem(rsa_key)), passphrase).public.bits == 2048
 
 
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
@@ -273,9 +273,9 @@ def test_a_key_in_another_format_is_named_with_the_command_that_converts_it(
 def test_a_key_shows_its_public_half_only(key: PrivateKey) -> None:
     assert repr(key) == "PrivateKey()"
     assert "key" not in repr(signer(key, SignatureProfile.RAW_BODY)).replace("consumer_key", "")
-    assert key.public_key_pem().startswith(b"-----BEGIN PUBLIC KEY-----")
-    spki = base64.b64decode(b"".join(key.public_key_pem().splitlines()[1:-1]))
-    assert key.fingerprint() == hashlib.sha256(spki).hexdigest()
+    assert key.public.public_key_pem().startswith(b"-----BEGIN PUBLIC KEY-----")
+    spki = base64.b64decode(b"".join(key.public.public_key_pem().splitlines()[1:-1]))
+    assert key.public.fingerprint() == hashlib.sha256(spki).hexdigest()
 
 
 def test_the_committed_key_is_refused_as_a_checkout_leaves_it(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_every_published_vector_is_signed_as_a_file_signs_it(published: SigningK
     with published.at_work() as sign:
         for vector in FILE["vectors"]:
             assert sign(vector["base_string"]) == vector["signature"], vector["name"]
-    assert published.fingerprint() == FILE["vectors"][0]["key_fingerprint"]
+    assert published.public.fingerprint() == FILE["vectors"][0]["key_fingerprint"]
 
 
 def test_processes_sign_every_published_vector_in_order(published: SigningKey) -> None:
@@ -108,7 +108,7 @@ def test_a_run_asks_for_few_signatures_ahead(published: SigningKey, key: Signing
 
 
 def bits_of(there: TokenPlace) -> int:
-    return load_token_key(there).bits
+    return load_token_key(there).public.bits
 
 
 @pytest.mark.long
@@ -139,7 +139,7 @@ def test_a_key_made_in_the_token_cannot_be_exported_and_an_imported_one_was_outs
     in_token(token, published_key(), "imported", "02")
     made = load_token_key(place(token))
     imported = load_token_key(place(token, f"pkcs11:token={LABEL};object=imported"))
-    assert (made.bits, made.custody.is_exportable, made.custody.was_outside) == (3072, False, False)
+    assert (made.public.bits, made.custody.is_exportable, made.custody.was_outside) == (3072, False, False)
     assert imported.custody.was_outside
 
 

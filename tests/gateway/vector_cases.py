@@ -149,7 +149,7 @@ def vectors(key: PrivateKey) -> dict[str, Any]:
         "timestamp": str(TIMESTAMP_S),
         "server_callback_url": CALLBACK_URL,
         "private_key_pem": "-----BEGIN" + KEY_FILE.read_text().partition("-----BEGIN")[2],
-        "public_key_pem": key.public_key_pem().decode(),
+        "public_key_pem": key.public.public_key_pem().decode(),
         "vectors": made,
     }
 

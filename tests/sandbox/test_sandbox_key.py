@@ -63,7 +63,7 @@ def test_the_sandboxs_own_key_stays(tmp_path: Path) -> None:
 
 
 def test_the_gateways_own_checks_of_a_key_pass(tmp_path: Path) -> None:
-    assert load_private_key(sandbox_key(tmp_path)).bits == 2048
+    assert load_private_key(sandbox_key(tmp_path)).public.bits == 2048
 
 
 def test_processes_that_make_the_key_at_once_agree_on_one(tmp_path: Path) -> None:

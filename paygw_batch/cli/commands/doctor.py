@@ -424,8 +424,8 @@ def _key(key: SigningKey | None, problem: PaygwError | None, *, is_sandbox: bool
     custody = key.custody
     found = say(
         "RSA, {bits} bits, fingerprint {fingerprint}; a test text was signed and verified",
-        bits=key.bits,
-        fingerprint=key.fingerprint(),
+        bits=key.public.bits,
+        fingerprint=key.public.fingerprint(),
     )
     yield HealthCheck(_PRIVATE_KEY, Health.GOOD, found)
     match custody.kind:
@@ -459,12 +459,12 @@ def _key_as_json(key: SigningKey) -> dict[str, object]:
     return {
         "kind": custody.kind.value,
         "place": custody.place,
-        "bits": key.bits,
+        "bits": key.public.bits,
         "exportable": custody.is_exportable,
         "was_outside": custody.was_outside,
         "expires": None if custody.expires is None else custody.expires.isoformat(),
-        "fingerprint": key.fingerprint(),
-        "public_key": key.public_key_pem().decode("ascii"),
+        "fingerprint": key.public.fingerprint(),
+        "public_key": key.public.public_key_pem().decode("ascii"),
     }
 
 

@@ -338,8 +338,8 @@ def _told(done: FirstSetup) -> dict[str, object]:
     return {
         "configuration": str(done.places.configuration),
         "private_key": str(done.private_key),
-        "public_key": done.key.public_key_pem().decode(),
-        "fingerprint": done.key.fingerprint(),
+        "public_key": done.key.public.public_key_pem().decode(),
+        "fingerprint": done.key.public.fingerprint(),
         "journal": journal if done.journal is None else {"id": done.journal.journal_id, **journal},
         "missing": done.missing,
         "letter": done.letter,

@@ -7,7 +7,7 @@ import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
@@ -141,9 +141,10 @@ class SigningKey(ABC):
     def custody(self) -> Custody:
         """Where the private half is kept."""
 
-    @abstractmethod
     def sign(self, text: str) -> str:
-        """Return the RSASSA-PKCS1-v1_5 signature with SHA-256 of `text` as UTF-8, in base64."""
+        """Return the RSASSA-PKCS1-v1_5 signature with SHA-256 of `text` as UTF-8, in base64. Raises `KeyUnusable`."""
+        with self.at_work() as sign:
+            return sign(text)
 
     @abstractmethod
     def hand_over(self) -> bytes:
@@ -153,28 +154,9 @@ class SigningKey(ABC):
     def staff(self, cores: int) -> Staff:
         """Return the signers for a long run on a machine with this number of cores."""
 
-    @contextmanager
-    def at_work(self) -> Iterator[Callable[[str], str]]:
-        """Yield a function that signs one text at a time, valid inside the context."""
-        yield self.sign
-
-    @property
-    def bits(self) -> int:
-        """The length of the modulus in bits."""
-        return self.public.bits
-
-    @property
-    def signature_characters(self) -> int:
-        """The length of every signature in base64."""
-        return self.public.signature_characters
-
-    def public_key_pem(self) -> bytes:
-        """Return the public key as PEM (SubjectPublicKeyInfo), the form that the service operator takes."""
-        return self.public.public_key_pem()
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of the public key (SubjectPublicKeyInfo, DER) in hex, which people compare."""
-        return self.public.fingerprint()
+    @abstractmethod
+    def at_work(self) -> AbstractContextManager[Callable[[str], str]]:
+        """Return a context with a function that signs one text at a time, valid inside. Raises `KeyUnusable`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +176,10 @@ class PrivateKey(SigningKey):
         """The file; anyone who can read it can copy the key."""
         return Custody(KeyKind.FILE, self.place, is_exportable=True)
 
-    def sign(self, text: str) -> str:
-        """Return the signature of `text`."""
-        return base64.b64encode(self._key.sign(text.encode(), _PADDING, _DIGEST)).decode("ascii")
+    @contextmanager
+    def at_work(self) -> Iterator[Callable[[str], str]]:
+        """Yield a signer in this process."""
+        yield lambda text: base64.b64encode(self._key.sign(text.encode(), _PADDING, _DIGEST)).decode("ascii")
 
     def hand_over(self) -> bytes:
         """Return the private key itself (PKCS#8, DER, base64)."""

@@ -70,25 +70,10 @@ class KmsKey(SigningKey):
     """A key that never leaves AWS. Safe to use from many threads."""
 
     key_id: str
-    public_half: PublicHalf
-    found: Custody
+    public: PublicHalf
+    custody: Custody
     calls: int = 1
     """The maximum number of simultaneous calls during a run."""
-
-    @property
-    def public(self) -> PublicHalf:
-        """The public half."""
-        return self.public_half
-
-    @property
-    def custody(self) -> Custody:
-        """AWS."""
-        return self.found
-
-    def sign(self, text: str) -> str:
-        """Return the signature of `text`. Raises `KeyUnusable`."""
-        with self.at_work() as sign:
-            return sign(text)
 
     @contextmanager
     def at_work(self) -> Iterator[Callable[[str], str]]:
@@ -97,7 +82,7 @@ class KmsKey(SigningKey):
 
         def sign(text: str) -> str:
             signature = self._patiently(client, hashlib.sha256(text.encode()).digest())
-            if not self.public_half.has_signed(text, signature):
+            if not self.public.has_signed(text, signature):
                 raise KeyUnusable(_address(self.key_id), KeyTrouble.WRONG_SIGNATURE)
             return base64.b64encode(signature).decode("ascii")
 

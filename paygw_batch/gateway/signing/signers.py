@@ -169,7 +169,7 @@ class SigningProcesses:
 
     async def _started(self) -> "_AtWork":
         loop = asyncio.get_running_loop()
-        one = _AtWork(_process(self._environment()), self._key.signature_characters + 1)
+        one = _AtWork(_process(self._environment()), self._key.public.signature_characters + 1)
         await loop.connect_read_pipe(lambda: one, one.process.stdout)
         one.input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, one.process.stdin)
         one.input.write(self._key.hand_over() + b"\n")

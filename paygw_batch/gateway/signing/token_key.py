@@ -76,23 +76,8 @@ class TokenKey(SigningKey):
     """A key that never leaves its token. `sign` opens a session for each call; `at_work` keeps one open."""
 
     place: TokenPlace
-    public_half: PublicHalf
-    found: Custody
-
-    @property
-    def public(self) -> PublicHalf:
-        """The public half."""
-        return self.public_half
-
-    @property
-    def custody(self) -> Custody:
-        """The token."""
-        return self.found
-
-    def sign(self, text: str) -> str:
-        """Return the signature of `text`. Raises `KeyUnusable`."""
-        with self.at_work() as sign:
-            return sign(text)
+    public: PublicHalf
+    custody: Custody
 
     @contextmanager
     def at_work(self) -> Iterator[Callable[[str], str]]:
@@ -103,7 +88,7 @@ class TokenKey(SigningKey):
             def sign(text: str) -> str:
                 with _told(self.place.address):
                     signature: bytes = key.sign(text.encode(), mechanism=Mechanism.SHA256_RSA_PKCS)
-                if not self.public_half.has_signed(text, signature):
+                if not self.public.has_signed(text, signature):
                     raise KeyUnusable(self.place.address.uri, KeyTrouble.WRONG_SIGNATURE)
                 return base64.b64encode(signature).decode("ascii")
 
