@@ -1,5 +1,6 @@
 """Forgets people whom the journal paid (all before a date, or one person), on one person's word or by an order."""
 
+import glob
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,13 +125,9 @@ def files_elsewhere(journal: JournalReader, chosen: Forgettable) -> Sequence[Pat
     for record in journal.batches():
         if record.number in chosen.batches and record.sheet_path:
             sheet = Path(record.sheet_path)
-            beside = sorted(sheet.parent.glob(f"{_literally(sheet.stem)}.*")) if sheet.parent.is_dir() else []
+            beside = sorted(sheet.parent.glob(f"{glob.escape(sheet.stem)}.*")) if sheet.parent.is_dir() else []
             found |= dict.fromkeys(beside)
     return list(found)
-
-
-def _literally(name: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 def _payments_of(settings: Settings, journal: JournalReader, typed: str) -> Sequence[int]:

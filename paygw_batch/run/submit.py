@@ -172,7 +172,8 @@ def plan_submission(
     repeat = _repeat(validated, paid_before, journal, since=counted.days_ago(repeat_days)) if repeat_days else None
     together, out = repeated_within_a_batch(left := outside_repeat(lately, repeat)), set(refused["row"])
     questions = [*([] if repeat is None else [repeat]), *run.questions(validated, found)]
-    validated = _with_look_alikes(validated, [one for one in left if one not in together], found.own_ids)
+    single = [one for one in left if one not in together]
+    validated = with_warnings(validated, _look_alike_warnings(single, found.own_ids))
     known = [one for one in found.known if one.row not in out]
     amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended if clash.row not in out]
     return Plan(validated, None, known, amendments, questions, together, found.own_ids, _sheet_names(together, journal))
@@ -417,10 +418,6 @@ def _repeat(
     )
     batches = journal.repeated_batches(validated.sheet.operation, paid, since=since)
     return repeated_by(batches, validated.payable)
-
-
-def _with_look_alikes(validated: Validated, single: Sequence[LookAlike], own_ids: Mapping[int, str]) -> Validated:
-    return with_warnings(validated, _look_alike_warnings(single, own_ids)) if single else validated
 
 
 def _look_alike_warnings(look_alikes: Sequence[LookAlike], own_ids: Mapping[int, str]) -> pl.DataFrame:

@@ -133,11 +133,7 @@ def trimmed(text: pl.Series) -> pl.Series:
     """Return the values without blanks, control and invisible characters at either end; null if nothing is left."""
     # Two questions, each at one end of the text, are far cheaper than one about both.
     untidy = text.str.contains(_TRIM_START) | text.str.contains(_TRIM_END) | (text == "")
-    return changed(text, untidy, lambda part: _empty_as_null(part.str.replace_all(_TRIM, "")))
-
-
-def _empty_as_null(text: pl.Series) -> pl.Series:
-    return text.set(text == "", None)
+    return changed(text, untidy, lambda part: part.str.replace_all(_TRIM, "").replace({"": None}))
 
 
 def bare_number(text: pl.Series) -> pl.Series:

@@ -204,7 +204,7 @@ def run_journal(settings: Settings, command: str, tell: Tell, *, wait: bool = Fa
 
     Raises `JournalHeld` when another run has it, unless asked to `wait`.
     """
-    journal = _opened(settings, command, tell, wait=wait)
+    journal = _patiently(lambda: open_to_write(settings, command), tell, wait=wait)
     try:
         tell_notes(journal, tell)
         for sentence in JournalClock.read(journal, utc_now()).sentences():
@@ -258,10 +258,6 @@ def only_one(settings: Settings, name: str, tell: Tell, *, wait: bool) -> Iterat
 def hold_again(journal: Journal, tell: Tell, *, wait: bool) -> None:
     """Hold the journal again after a batch was handed over to workers, as `run_journal` does."""
     _patiently(journal.hold_again, tell, wait=wait)
-
-
-def _opened(settings: Settings, command: str, tell: Tell, *, wait: bool) -> Journal:
-    return _patiently(lambda: open_to_write(settings, command), tell, wait=wait)
 
 
 def _patiently(hold: Callable[[], T], tell: Tell, *, wait: bool) -> T:

@@ -301,7 +301,11 @@ def _finish_roll_call(
         lines = [(one.name, one.host_id, one.seen_at) for one in missing]
         screen.table("", mark_all("missing host", "id", "last seen"), lines)
         open_roll = RollCallOpen(
-            message + say("Nothing is sent yet: {hosts} in the roll-call.", hosts=_hosts(len(missing)))
+            message
+            + say(
+                "Nothing is sent yet: {hosts} in the roll-call.",
+                hosts=say_count(len(missing), "{count:,} host is missing", "{count:,} hosts are missing"),
+            )
         )
         if accepted is None:
             raise open_roll
@@ -313,10 +317,6 @@ def _finish_roll_call(
 
 def _rows(count: int) -> str:
     return say_count(count, "{count:,} row is", "{count:,} rows are")
-
-
-def _hosts(count: int) -> str:
-    return say_count(count, "{count:,} host is missing", "{count:,} hosts are missing")
 
 
 @command.command("retire", short_help="Retire a host that is gone for good.")

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from functools import partial
-from pathlib import Path
 
 import click
 
@@ -79,7 +78,8 @@ def command(invocation: Invocation, *, port: int | None) -> None:
         screen.notes(list(_notes(settings, is_checked=check is not None)))
 
         def ready(port: int) -> None:
-            screen.say(_listening(port, inbox_path(settings.journal_path())))
+            where = {"host": LOOPBACK, "port": port, "path": inbox_path(settings.journal_path())}
+            screen.say(say("Listening on {host}:{port}. Notifications are stored in {path}.", **where))
 
         async def receive() -> None:
             async with AsyncExitStack() as stack:
@@ -107,10 +107,6 @@ def command(invocation: Invocation, *, port: int | None) -> None:
     if (failure := write_metrics(settings, EndedRun("listen", summary))) is not None:
         screen.notes([failure])
     screen.finish(summary)
-
-
-def _listening(port: int, inbox: Path) -> str:
-    return say("Listening on {host}:{port}. Notifications are stored in {path}.", host=LOOPBACK, port=port, path=inbox)
 
 
 def _asks(settings: Settings) -> bool:

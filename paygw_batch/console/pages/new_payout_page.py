@@ -162,7 +162,9 @@ def upload_again(visit: Visit) -> Response:
             return visit.go_to(f"/sheets/{found.number}")
         require_version(visit, found)
         before = found.mending
-        left_out = {} if before is None or not found.was_read else _left_out_cells(found, before)
+        left_out = (
+            {} if before is None or not found.was_read else cell_texts(found, [one.row for one in before.left_out])
+        )
         withdraw(visit, found.plan)
         found.replace_sheet(name, content)
         if before is not None:
@@ -257,10 +259,6 @@ def _kept(visit: Visit) -> Iterator[tuple[str, Path]]:
             yield upload.filename, Path(kept.name)
         finally:
             Path(kept.name).unlink(missing_ok=True)
-
-
-def _left_out_cells(found: PayoutFolder, mending: Mending) -> Mapping[int, Mapping[str, str | None]]:
-    return cell_texts(found, [one.row for one in mending.left_out])
 
 
 def _leave_out_again(

@@ -57,10 +57,6 @@ from paygw_batch.language import say
 _INSERT_FACTS = "INSERT INTO fact {lines}"
 
 
-def _result(line: Line) -> MoveResult:
-    return MoveResult.MOVED if line.contradicts is None else MoveResult.NOT_MOVED
-
-
 class SqliteJournal(SqliteReader, Journal):
     """A journal on disk, held by a run (see `FilePlace`). After the first failed write it is read-only.
 
@@ -112,8 +108,11 @@ class SqliteJournal(SqliteReader, Journal):
             # Rows held earlier were never due and have no intent, so only evidence recorded since then matters.
             refused = self._refused(entries) if self._took_in else [False] * len(entries)
             kept = [entry for entry, is_held in zip(entries, refused, strict=True) if not is_held]
-            lines = iter(self._append_facts(kept))
-            results = [MoveResult.HELD if is_held else _result(next(lines)) for is_held in refused]
+            moved = (line.contradicts is None for line in self._append_facts(kept))
+            results = [
+                MoveResult.HELD if is_held else MoveResult.MOVED if next(moved) else MoveResult.NOT_MOVED
+                for is_held in refused
+            ]
 
         def commit() -> Sequence[MoveResult]:
             with self._whole(before):
