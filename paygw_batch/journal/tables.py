@@ -53,12 +53,36 @@ VALUE = re.compile(r"(?<!:):([a-z][a-z0-9_]*)")
 """The place of a value in a statement."""
 
 
-def named_sql(package: str, file: str, parts: Mapping[str, str], *, is_psycopg: bool = False) -> dict[str, str]:
-    """Return the statements and parts of a file by name; for psycopg, values are written as it takes them."""
-    _, *texts = _HEAD.split(resources.files(package).joinpath(file).read_text(encoding="utf-8"))
+ON_SQLITE = ((r"= ANY \(:(\w+)\)", r"IN (SELECT value FROM carray(:\1))"), (r"\bstrpos\(", "instr("))
+ON_POSTGRES = ((r"\s+INDEXED BY \w+", ""), (r"CROSS JOIN (?=\w+ (?:\w+ )?ON\b)", "JOIN "))
+"""What a store writes otherwise in the statements that all stores share, as patterns and what stands for them.
+
+SQLite is told the order of joins and some indexes, because it does not know how many rows there are.
+"""
+
+
+def named_sql(
+    package: str,
+    file: str,
+    parts: Mapping[str, str],
+    otherwise: Sequence[tuple[str, str]],
+    *,
+    is_psycopg: bool = False,
+) -> dict[str, str]:
+    """Return the statements and parts of a store's file, and of the one that all stores share, by name.
+
+    For psycopg, values are written as it takes them.
+    """
+    own, shared = (
+        resources.files(place).joinpath(file).read_text(encoding="utf-8")
+        for place in (package, package.rpartition(".")[0])
+    )
+    for pattern, instead in otherwise:
+        shared = re.sub(pattern, instead, shared)
+    _, *texts = _HEAD.split(f"{own}\n{shared}")
     found: dict[str, str] = {}
     known = dict(parts)
-    for kind, name, commented in zip(texts[::3], texts[1::3], texts[2::3], strict=True):
+    for kind, name, commented in sorted(zip(texts[::3], texts[1::3], texts[2::3], strict=True), key=_parts_first):
         text = _COMMENT.sub("", commented).strip()
         for part, inner in known.items():
             text = text.replace(f"{{{part}}}", inner)
@@ -67,6 +91,10 @@ def named_sql(package: str, file: str, parts: Mapping[str, str], *, is_psycopg: 
     if not is_psycopg:
         return found
     return {name: _as_psycopg_takes_it(text) for name, text in found.items()}
+
+
+def _parts_first(named: tuple[str, str, str]) -> bool:
+    return named[0] != "part"
 
 
 def _as_psycopg_takes_it(text: str) -> str:

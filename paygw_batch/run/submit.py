@@ -172,11 +172,10 @@ def plan_submission(
     repeat = _repeat(validated, paid_before, journal, since=counted.days_ago(repeat_days)) if repeat_days else None
     together, out = repeated_within_a_batch(left := outside_repeat(lately, repeat)), set(refused["row"])
     questions = [*([] if repeat is None else [repeat]), *run.questions(validated, found)]
-    single = [one for one in left if one not in together]
-    validated = with_warnings(validated, _look_alike_warnings(single, found.own_ids))
+    warned = with_warnings(validated, _look_alike_warnings([one for one in left if one not in together], found.own_ids))
     known = [one for one in found.known if one.row not in out]
     amendments = [Amendment(clash.row, clash.instruction, until) for clash in found.amended if clash.row not in out]
-    return Plan(validated, None, known, amendments, questions, together, found.own_ids, _sheet_names(together, journal))
+    return Plan(warned, None, known, amendments, questions, together, found.own_ids, _sheet_names(together, journal))
 
 
 def _sheet_names(look_alikes: Sequence[LookAlike], journal: JournalReader) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ import pytest
 
 from paygw_batch.journal.postgres import tables as postgres_tables
 from paygw_batch.journal.sqlite import tables as sqlite_tables
-from paygw_batch.journal.tables import named_sql
+from paygw_batch.journal.tables import ON_POSTGRES, ON_SQLITE, named_sql
 from tests.checkout import ROOT
 from tests.journal.journal_rows import memory
 
@@ -27,23 +27,28 @@ FILES = sorted(path for path in JOURNAL.rglob("*.sql") if "-- name: " in path.re
 
 
 def test_a_part_is_filled_in_and_a_value_is_written_as_each_store_takes_it(tmp_path: Path) -> None:
-    path = tmp_path / "some_queries" / "found.sql"
-    path.parent.mkdir()
-    path.write_text(
-        "-- About the file.\n\n-- part: open\n-- Not paid.\nstate <> {paid}\n\n-- name: one\n-- One row: of many.\n"
-        "SELECT a::text FROM t WHERE {open} AND b = :b AND c LIKE '%x' AND d = :long_name\n\n"
+    package = tmp_path / "some_queries"
+    (package / "here").mkdir(parents=True)
+    (package / "here" / "found.sql").write_text(
+        "-- About this store.\n\n-- part: open\n-- Not paid.\nstate <> {paid}\n"
+    )
+    (package / "found.sql").write_text(
+        "-- About the file.\n\n-- name: one\n-- One row: of many.\n"
+        "SELECT a::text FROM t INDEXED BY i WHERE {open} AND b = :b AND c LIKE '%x' AND d = :long_name\n\n"
         "-- name: two\n-- All.\nSELECT '100%'\n",
         encoding="utf-8",
     )
-    (path.parent / "__init__.py").touch()
+    for folder in (package, package / "here"):
+        (folder / "__init__.py").touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        plain = named_sql("some_queries", "found.sql", {"paid": "'paid'"})
-        psycopg = named_sql("some_queries", "found.sql", {"paid": "'paid'"}, is_psycopg=True)
-    assert plain["one"] == "SELECT a::text FROM t WHERE state <> 'paid' AND b = :b AND c LIKE '%x' AND d = :long_name"
-    assert psycopg["one"] == plain["one"].replace(":b", "%(b)s").replace(":long_name", "%(long_name)s").replace(
-        "'%x'", "'%%x'"
+        plain = named_sql("some_queries.here", "found.sql", {"paid": "'paid'"}, ON_SQLITE)
+        psycopg = named_sql("some_queries.here", "found.sql", {"paid": "'paid'"}, ON_POSTGRES, is_psycopg=True)
+    assert plain["one"] == (
+        "SELECT a::text FROM t INDEXED BY i WHERE state <> 'paid' AND b = :b AND c LIKE '%x' AND d = :long_name"
     )
+    taken = plain["one"].replace(" INDEXED BY i", "").replace(":b", "%(b)s").replace(":long_name", "%(long_name)s")
+    assert psycopg["one"] == taken.replace("'%x'", "'%%x'")
     assert psycopg["two"] == plain["two"] == "SELECT '100%'"
 
 
@@ -58,12 +63,18 @@ def test_each_statement_has_a_sentence_and_a_name_of_its_own(path: Path) -> None
 
 @pytest.mark.parametrize("file", OF_ONE_STORE)
 def test_both_stores_have_the_statements_that_they_share(file: str) -> None:
-    names = [
-        set(re.findall(r"^-- name: (\w+)$", path.read_text(encoding="utf-8"), re.MULTILINE))
-        for path in FILES
-        if path.name == file
-    ]
-    assert names[0] ^ names[1] == OF_ONE_STORE[file]
+    shared, *stores = (
+        set(re.findall(r"^-- name: (\w+)$", (JOURNAL / place / file).read_text(encoding="utf-8"), re.MULTILINE))
+        for place in (".", "sqlite", "postgres")
+    )
+    assert stores[0] ^ stores[1] == OF_ONE_STORE[file]
+    assert shared.isdisjoint(stores[0] | stores[1])
+
+
+def test_each_store_writes_a_shared_statement_in_its_own_way() -> None:
+    (ours, theirs) = (tables.QUERIES["not_forgotten_of"] for tables in (sqlite_tables, postgres_tables))
+    assert "number IN (SELECT value FROM carray(:numbers))" in ours
+    assert "number = ANY (%(numbers)s)" in theirs
 
 
 def test_every_part_is_filled_in() -> None:

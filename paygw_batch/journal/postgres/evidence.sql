@@ -23,17 +23,9 @@ e.instruction BETWEEN (SELECT min(first) FROM chunk WHERE batch = :batch)
     UNION ALL
     SELECT e.*, k.row FROM known k JOIN unanswered e ON e.instruction = k.instruction WHERE k.batch = :batch) e
 
--- name: add_evidence
--- Writes one line.
-INSERT INTO evidence ({columns}) VALUES ({values})
-
 -- name: evidence_in_turn
 -- One transaction at a time writes evidence: a person can withdraw a plan while another process has the desk.
 SELECT pg_advisory_xact_lock(7022)
-
--- name: evidence_end
--- The end of the chain.
-SELECT number, hash FROM evidence ORDER BY number DESC LIMIT 1
 
 -- name: newest_times
 -- The newest time of the facts, and that of the evidence.
@@ -47,31 +39,6 @@ SELECT (SELECT max(head_at) FROM segment), (SELECT taken_at FROM evidence ORDER 
 FROM (SELECT 1) one LEFT JOIN (
     SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spooled DESC LIMIT 1
 ) taken ON true
-
--- name: inbox_end
--- How far the inbox has been recorded.
-SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spooled DESC LIMIT 1
-
--- name: newest_forgotten_notification
--- The number in the inbox of the newest notification that was forgotten.
-SELECT max(spooled) FROM evidence WHERE forgotten IS NOT NULL
-
--- name: notes
--- The journal's own notes of one kind, oldest first.
-SELECT content, taken_at FROM evidence WHERE finding = :finding AND forgotten IS NULL ORDER BY number
-
--- name: notes_naming
--- Those of them whose content holds a text.
-SELECT content, taken_at FROM evidence
-WHERE finding = :finding AND forgotten IS NULL AND strpos(content, :text) > 0 ORDER BY number
-
--- name: evidence_naming
--- The evidence of one source whose content holds a text, oldest first.
-SELECT content, taken_at FROM evidence WHERE source = :source AND strpos(content, :text) > 0 ORDER BY number
-
--- name: all_evidence
--- The whole chain, oldest first.
-SELECT {columns}, forgotten FROM evidence ORDER BY number
 
 -- name: fact_of_evidence
 -- The fact that a line of evidence names.
@@ -95,14 +62,6 @@ SELECT DISTINCT instruction FROM unanswered WHERE instruction = ANY (:numbers)
 SELECT DISTINCT ON (1) coalesce(e.row, p.row), e.number, e.source, e.said, e.taken_at
 FROM {unanswered_about} {progress_of_evidence}
 WHERE p.state = 'ready' ORDER BY 1, e.number DESC
-
--- name: known_as
--- The instructions of every operation that use, or used, an order id.
-SELECT p.number, p.client_orderid, p.amount, p.currency, {progress}
-FROM progress p WHERE p.number IN (
-    SELECT instruction FROM order_id
-    WHERE operation IN (SELECT DISTINCT operation FROM batch) AND order_id = :order_id
-) ORDER BY p.number
 
 -- name: contradictions
 -- The facts that changed nothing, of one batch or of all, except those that a person has answered since.
@@ -130,10 +89,6 @@ WHERE e.finding IN ({for_a_person}) AND coalesce(p.updated_at, '') <= e.taken_at
     SELECT FROM evidence later WHERE later.instruction = e.instruction
         AND later.finding = 'moved' AND later.number > e.number
 ) ORDER BY e.number
-
--- name: counts
--- The amount of evidence for each finding, without people's decisions.
-SELECT finding, count(*) FROM evidence WHERE finding NOT IN ({notes}) GROUP BY 1 ORDER BY 1
 
 -- name: counts_of_batch
 -- The same, of the rows of a batch.

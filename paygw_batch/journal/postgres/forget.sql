@@ -1,28 +1,8 @@
 -- The statements of `forget.py` and of what `journal.py` may forget, for PostgreSQL. A mark counts the facts that forgot people.
 
--- name: opened_before
--- The batches that were opened before a time.
-SELECT number FROM batch WHERE opened_at < :before ORDER BY number
-
--- name: newest_move
--- The time of the newest move of a batch's own instructions.
-SELECT max(s.updated_at) FROM instruction i JOIN standing s ON s.instruction = i.number WHERE i.batch = :batch
-
--- name: not_forgotten
--- The instructions of a batch whose people are not forgotten yet.
-SELECT number FROM instruction WHERE batch = :batch AND forgotten IS NULL ORDER BY number
-
--- name: not_forgotten_of
--- Those of some instructions whose people are not forgotten yet, with their batches.
-SELECT number, batch FROM instruction WHERE number = ANY (:numbers) AND forgotten IS NULL ORDER BY 1
-
 -- name: knowing
 -- The rows of other batches that are the given instructions.
 SELECT batch, instruction FROM known WHERE instruction = ANY (:numbers)
-
--- name: has_sheet
--- Whether a batch has its sheet.
-SELECT 1 FROM page WHERE batch = :batch LIMIT 1
 
 -- name: begin_forgetting
 -- Begins with a batch, and finds the mark.
@@ -53,23 +33,6 @@ SELECT forget_messages(:number::bigint[], :message::text[])
 -- Removes the raw replies about some instructions, and their search words.
 SELECT forget_texts(:numbers::bigint[])
 
--- name: evidence_to_forget
--- The evidence about some instructions, and evidence about no instruction from before a time.
-SELECT number, source, content FROM evidence
-WHERE forgotten IS NULL AND finding <> 'order' AND (
-    instruction = ANY (:numbers)
-    OR (instruction IS NULL AND taken_at < :before AND finding NOT IN ({notes}) AND source <> 'witness')
-) ORDER BY number
-
--- name: orders_to_look_at
--- The signed orders that are kept.
-SELECT number, content FROM evidence WHERE finding = 'order' AND forgotten IS NULL ORDER BY number
-
--- name: rows_of
--- The rows of a batch (by its id) that are the given instructions.
-SELECT c.row FROM batch b JOIN covered c ON c.batch = b.number
-WHERE b.batch = :batch AND c.instruction = ANY (:numbers)
-
 -- name: forget_evidence
 -- Replaces the content of evidence by what is left of it.
 SELECT forget_evidence(:mark, :number::bigint[], :content::text[])
@@ -82,21 +45,12 @@ SELECT forget_sheet(:batch)
 -- Removes the plans of the batches that are being forgotten, and those from before a day that opened no batch.
 SELECT forget_plans(:before)
 
--- name: instructions_left
--- What is left of the instructions that a fact forgot.
-SELECT number, batch, row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content, salt
-FROM instruction WHERE forgotten = :mark ORDER BY number
-
 -- name: facts_left
 -- What is left of the facts about them.
 SELECT f.seq, f.at, f.kind, f.batch, f.instruction, f.attempt, f.contradicts, f.details, f.hash
 FROM instruction i JOIN fact f ON f.instruction = i.number
 WHERE i.forgotten = :mark AND f.number < coalesce((SELECT g.number FROM forgetting_fact g WHERE g.mark = :mark), f.number + 1)
 ORDER BY i.number, f.nth
-
--- name: evidence_left
--- What is left of the evidence that it forgot.
-SELECT {columns} FROM evidence WHERE forgotten = :mark ORDER BY number
 
 -- name: reference_left
 -- The reference of a batch, which its first row can no longer yield.
@@ -109,14 +63,6 @@ SELECT mark, batch, details FROM forgetting_fact ORDER BY mark
 -- name: marks_given
 -- The marks, with their batches.
 SELECT mark, batch FROM forgetting ORDER BY mark
-
--- name: count_forgotten
--- The numbers of forgotten instructions and of forgotten evidence.
-SELECT (SELECT count(*) FROM instruction WHERE forgotten IS NOT NULL), (SELECT count(*) FROM evidence WHERE forgotten IS NOT NULL)
-
--- name: any_forgotten
--- Whether anyone was forgotten.
-SELECT 1 FROM instruction WHERE forgotten IS NOT NULL LIMIT 1
 
 -- name: keys_since
 -- The keys under which people of batches opened after a time were forgotten.

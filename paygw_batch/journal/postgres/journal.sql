@@ -2,11 +2,9 @@
 
 -- part: batches_as_recorded
 -- Batches in the columns of `BatchRecord`.
-SELECT number, batch, operation, sheet_name, sheet_sha256, rows, defects, opened_at, sheet_path, reference FROM batch
-
--- part: of_people
--- The kinds of facts that people bring about; SQLite has them in an index.
-(f.instruction IS NULL OR (f.kind >= 'rel' AND f.kind < 's'))
+SELECT b.number, b.batch, b.operation, b.sheet_name, b.sheet_sha256, b.rows, b.defects, b.opened_at, b.sheet_path,
+    b.reference
+FROM batch b
 
 -- part: page_of_rows
 -- The next rows of a batch, found before all else: a page costs the same at any place of the batch.
@@ -29,33 +27,9 @@ SELECT number, head_seq, head_hash FROM segment WHERE sealed_at IS NULL ORDER BY
 -- The newest time of the facts.
 SELECT max(head_at) FROM segment
 
--- name: batches
--- All batches, oldest first.
-{batches_as_recorded} ORDER BY number
-
 -- name: batches_of_plan
 -- The batch that a plan opened.
 {batches_as_recorded} WHERE plan_sha256 = :plan_sha256 ORDER BY number
-
--- name: batch
--- The batch with this id.
-{batches_as_recorded} WHERE batch = :batch AND operation = coalesce(:operation, operation) ORDER BY number LIMIT 1
-
--- name: batch_title
--- The names that people use for a batch.
-SELECT batch, sheet_name, opened_at FROM batch WHERE number = :batch
-
--- name: operation_of
--- The operation of a batch.
-SELECT operation FROM batch WHERE number = :batch
-
--- name: operations
--- The operations that batches were opened for.
-SELECT DISTINCT operation FROM batch
-
--- name: any_order_id
--- Whether any order id of an operation was ever used.
-SELECT 1 FROM order_id WHERE operation = :operation LIMIT 1
 
 -- name: compare
 -- The instruction that has the order id of a row, and whether that is the id and the content that it began with.
@@ -126,14 +100,6 @@ ORDER BY c.row
 -- Those of some rows that a batch has, with their instructions.
 SELECT row, instruction FROM covered WHERE batch = :batch AND row = ANY (:rows) ORDER BY row
 
--- name: page_numbers
--- The pages of a sheet.
-SELECT number FROM page WHERE batch = :batch ORDER BY number
-
--- name: page
--- One page of a sheet.
-SELECT content FROM page WHERE batch = :batch AND number = :number
-
 -- name: customer_urls
 -- The facts about latest attempts in a batch that name where a customer pays.
 SELECT c.row, f.details FROM covered c JOIN fact f ON f.instruction = c.instruction
@@ -155,14 +121,6 @@ ORDER BY 1
 -- The newest payments whose payee's words match.
 SELECT instruction FROM payee_words WHERE words @@ :expression::tsquery ORDER BY instruction DESC LIMIT :limit
 
--- name: payments
--- Some payments in the columns of `FoundPayment`, newest first.
-SELECT b.batch, b.sheet_name, b.operation, b.opened_at, p.row, p.client_orderid, p.country, p.currency, p.amount, p.form,
-    p.fields, CASE WHEN p.forgotten IS NULL THEN p.payee ELSE '' END, p.state, p.attempt - p.inherited_attempts, p.sent_orderid, p.gateway_status, p.gateway_reference,
-    p.error_code, p.message, p.possible_duplicate_of,
-    coalesce(p.first_sent_at, CASE WHEN p.state = 'in_flight' THEN p.intended_at END), p.updated_at
-FROM progress p JOIN batch b ON b.number = p.batch WHERE p.number = ANY (:numbers) ORDER BY p.number DESC
-
 -- name: replies
 -- The stored raw replies about an instruction, oldest first.
 SELECT f.attempt, f.at, r.head, r.body FROM reply r
@@ -171,14 +129,6 @@ JOIN fact f ON f.instruction = r.instruction AND f.nth = r.nth WHERE r.instructi
 -- name: highest_numbers
 -- The newest time of the facts, and the highest numbers of a batch and of an instruction.
 SELECT (SELECT max(head_at) FROM segment), (SELECT max(number) FROM batch), (SELECT max(number) FROM instruction)
-
--- name: replacing
--- The rows of a batch that replace an instruction, with their numbers.
-SELECT row, number FROM instruction WHERE batch = :batch AND replaces IS NOT NULL
-
--- name: move_order_ids
--- Moves an instruction's order ids to the one that replaces it.
-UPDATE order_id SET instruction = :instruction WHERE operation = :operation AND order_id IN (:order_id, :next_order_id)
 
 -- name: add_order_id
 -- Writes an order id.

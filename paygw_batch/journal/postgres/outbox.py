@@ -8,10 +8,10 @@ from psycopg import Connection
 
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
 from paygw_batch.journal.postgres.session import Row, fetch
-from paygw_batch.journal.tables import named_sql
+from paygw_batch.journal.tables import ON_POSTGRES, named_sql
 from paygw_batch.journal.values import NewNotice
 
-_QUERIES = named_sql(__package__, "outbox.sql", OUTBOX_PARTS, is_psycopg=True)
+_QUERIES = named_sql(__package__, "outbox.sql", OUTBOX_PARTS, ON_POSTGRES, is_psycopg=True)
 
 
 class PostgresOutbox(Outbox):

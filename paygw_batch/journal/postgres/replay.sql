@@ -1,30 +1,14 @@
 -- The statements of `replay.py` for PostgreSQL.
 
--- name: batch_ids
--- All batches, with their ids and operations.
-SELECT number, batch, operation FROM batch ORDER BY number
-
 -- name: opened_batch
 -- A batch as `NewBatch` has it, after when it was opened, and the digest of its plan.
 SELECT opened_at, plan_sha256, batch, operation, sheet_name, sheet_sha256, rows, defects, sheet_path
 FROM batch WHERE number = :batch
 
--- name: pages
--- The sheet of a batch, page by page.
-SELECT number, content FROM page WHERE batch = :batch ORDER BY number
-
--- name: known_rows
--- The rows of a batch that an earlier one brought.
-SELECT row, instruction FROM known WHERE batch = :batch ORDER BY row
-
 -- name: instructions
 -- The rows that a batch brought.
 SELECT number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, content, salt
 FROM instruction WHERE batch = :batch ORDER BY number
-
--- name: count_instructions
--- The number of instructions.
-SELECT count(*) FROM instruction
 
 -- name: facts_by_instruction
 -- By instruction and then in order.
@@ -42,7 +26,3 @@ SELECT p.number, p.batch, p.row, p.client_orderid, p.replaces, {progress} FROM p
 -- name: reply_of
 -- The stored reply for a fact.
 SELECT instruction, head, body FROM reply WHERE instruction = :instruction AND nth = :nth
-
--- name: count_replies
--- The number of stored replies.
-SELECT count(*) FROM reply

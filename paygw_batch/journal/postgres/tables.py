@@ -9,13 +9,13 @@ from paygw_batch.core.text import spelled_alike
 from paygw_batch.journal.evidence_log import EVIDENCE_PARTS, EvidenceLog
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
 from paygw_batch.journal.postgres.standing_lines import arrays, pieces, text_of
-from paygw_batch.journal.tables import named_sql
+from paygw_batch.journal.tables import ON_POSTGRES, named_sql
 from paygw_batch.journal.values import Identity
 
 QUERIES = {
     name: text
     for file in ("evidence.sql", "journal.sql", "replay.sql", "forget.sql")
-    for name, text in named_sql(__package__, file, EVIDENCE_PARTS, is_psycopg=True).items()
+    for name, text in named_sql(__package__, file, EVIDENCE_PARTS, ON_POSTGRES, is_psycopg=True).items()
 }
 _ROWS_AT_ONCE = 10_000
 

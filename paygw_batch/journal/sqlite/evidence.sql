@@ -30,14 +30,6 @@ FROM covered c JOIN progress p ON p.number = c.instruction
 WHERE c.batch = :batch AND c.row > :after AND p.state = 'ready' AND p.forgotten IS NULL AND NOT {is_contested}
 ORDER BY c.row LIMIT :limit
 
--- name: add_evidence
--- Writes one line.
-INSERT INTO evidence ({columns}) VALUES ({values})
-
--- name: evidence_end
--- The end of the chain.
-SELECT number, hash FROM evidence ORDER BY number DESC LIMIT 1
-
 -- name: newest_times
 -- The newest time of the facts, and that of the evidence.
 SELECT (SELECT at FROM fact ORDER BY seq DESC LIMIT 1), (SELECT taken_at FROM evidence ORDER BY number DESC LIMIT 1)
@@ -51,32 +43,6 @@ SELECT (SELECT at FROM fact ORDER BY seq DESC LIMIT 1), (SELECT taken_at FROM ev
 FROM (SELECT 1) LEFT JOIN (
     SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spooled DESC LIMIT 1
 ) taken
-
--- name: inbox_end
--- How far the inbox has been recorded.
-SELECT spooled, spool_hash FROM evidence WHERE spooled IS NOT NULL ORDER BY spooled DESC LIMIT 1
-
--- name: newest_forgotten_notification
--- The number in the inbox of the newest notification that was forgotten.
-SELECT max(spooled) FROM evidence INDEXED BY evidence_forgotten WHERE forgotten IS NOT NULL
-
--- name: notes
--- The journal's own notes of one kind, oldest first.
-SELECT content, taken_at FROM evidence INDEXED BY evidence_by_finding
-WHERE finding = :finding AND forgotten IS NULL ORDER BY number
-
--- name: notes_naming
--- Those of them whose content holds a text.
-SELECT content, taken_at FROM evidence INDEXED BY evidence_by_finding
-WHERE finding = :finding AND forgotten IS NULL AND instr(content, :text) ORDER BY number
-
--- name: evidence_naming
--- The evidence of one source whose content holds a text, oldest first.
-SELECT content, taken_at FROM evidence WHERE source = :source AND instr(content, :text) ORDER BY number
-
--- name: all_evidence
--- The whole chain, oldest first.
-SELECT {columns}, forgotten FROM evidence ORDER BY number
 
 -- name: fact_of_evidence
 -- The fact that a line of evidence names.
@@ -105,13 +71,6 @@ SELECT row, max(number), source, said, taken_at FROM (
     WHERE p.state = 'ready' AND {unanswered}
 ) GROUP BY row ORDER BY row
 
--- name: known_as
--- The instructions of every operation that use, or used, an order id.
-SELECT p.number, p.client_orderid, p.amount, p.currency, {progress}
-FROM progress p WHERE p.number IN (
-    SELECT instruction FROM order_id WHERE operation IN (SELECT operation FROM batch) AND order_id = :order_id
-) ORDER BY p.number
-
 -- name: contradictions
 -- The facts that changed nothing, of one batch or of all, except those that a person has answered since.
 SELECT f.seq, b.batch, c.row, i.client_orderid, f.contradicts, f.kind, f.attempt, f.at
@@ -134,10 +93,6 @@ WHERE e.finding IN ({for_a_person}) AND coalesce(p.updated_at, '') <= e.taken_at
     SELECT 1 FROM evidence later WHERE later.instruction = e.instruction
         AND later.finding = 'moved' AND later.number > e.number
 ) ORDER BY e.number
-
--- name: counts
--- The amount of evidence for each finding, without people's decisions.
-SELECT finding, count(*) FROM evidence WHERE finding NOT IN ({notes}) GROUP BY 1 ORDER BY 1
 
 -- name: counts_of_batch
 -- From the evidence to its rows: if evidence is rare, no row of the batch has to be read.

@@ -6,10 +6,6 @@ SELECT b.number, b.batch, b.operation, b.sheet_name, b.sheet_sha256, b.rows, b.d
     coalesce(r.reference, '')
 FROM batch b LEFT JOIN batch_reference r ON r.batch = b.number
 
--- part: of_people
--- The condition of the index in `schema-4.sql`, word for word: for no other condition SQLite uses a partial index.
-(f.instruction IS NULL OR (f.kind >= 'rel' AND f.kind < 's'))
-
 -- part: spelled
 -- The order ids of an operation in one spelling. Without the index's name SQLite takes the table's key instead, of
 -- which the operation alone is known: it reads all ids then.
@@ -19,35 +15,11 @@ UNION ALL
 SELECT o.order_id, o.instruction FROM order_id_spelling s JOIN order_id o USING (operation, order_id)
 WHERE s.operation = :operation AND s.spelling = :spelling
 
--- name: batches
--- All batches, oldest first.
-{batches_as_recorded} ORDER BY 1
-
 -- name: batches_of_plan
 -- The batch that a plan opened.
 {batches_as_recorded} WHERE b.number IN (
     SELECT batch FROM fact WHERE kind = 'batch_opened' AND json_extract(details, '$.plan_sha256') = :plan_sha256
 ) ORDER BY 1
-
--- name: batch
--- The batch with this id.
-{batches_as_recorded} WHERE b.batch = :batch AND b.operation = coalesce(:operation, b.operation) ORDER BY 1 LIMIT 1
-
--- name: batch_title
--- The names that people use for a batch.
-SELECT batch, sheet_name, opened_at FROM batch WHERE number = :batch
-
--- name: operation_of
--- The operation of a batch.
-SELECT operation FROM batch WHERE number = :batch
-
--- name: operations
--- The operations that batches were opened for.
-SELECT DISTINCT operation FROM batch
-
--- name: any_order_id
--- Whether any order id of an operation was ever used.
-SELECT 1 FROM order_id WHERE operation = :operation LIMIT 1
 
 -- name: compare
 -- The instruction that has the order id of a row, and whether that is the id and the content that it began with.
@@ -140,14 +112,6 @@ SELECT operation, spelling, order_id FROM order_id_spelling
 -- The references of all batches.
 SELECT batch, reference FROM batch_reference ORDER BY batch
 
--- name: page_numbers
--- The pages of a sheet.
-SELECT number FROM page WHERE batch = :batch ORDER BY number
-
--- name: page
--- One page of a sheet.
-SELECT content FROM page WHERE batch = :batch AND number = :number
-
 -- name: customer_urls
 -- The facts about latest attempts in a batch that name where a customer pays.
 SELECT c.row, f.details FROM covered c
@@ -172,15 +136,6 @@ ORDER BY 1
 -- The newest payments whose payee's words match.
 SELECT rowid FROM payment_words WHERE payment_words MATCH :expression ORDER BY rowid DESC LIMIT :limit
 
--- name: payments
--- Some payments in the columns of `FoundPayment`, newest first.
-SELECT b.batch, b.sheet_name, b.operation, b.opened_at, p.row, p.client_orderid, p.country, p.currency, p.amount, p.form,
-    p.fields, iif(p.forgotten IS NULL, p.payee, ''), p.state, p.attempt - p.inherited_attempts, p.sent_orderid, p.gateway_status, p.gateway_reference,
-    p.error_code, p.message, p.possible_duplicate_of,
-    coalesce(p.first_sent_at, iif(p.state = 'in_flight', p.intended_at, NULL)), p.updated_at
-FROM carray(:numbers) wanted CROSS JOIN progress p ON p.number = wanted.value JOIN batch b ON b.number = p.batch
-ORDER BY p.number DESC
-
 -- name: replies
 -- The stored raw replies about an instruction, oldest first.
 SELECT f.attempt, f.at, CAST(r.head AS BLOB), r.body FROM reply r JOIN fact f ON f.seq = r.fact
@@ -190,14 +145,6 @@ WHERE r.instruction = :instruction ORDER BY r.fact
 -- The newest time of the facts, and the highest numbers of a batch and of an instruction.
 SELECT (SELECT at FROM fact ORDER BY seq DESC LIMIT 1), (SELECT max(number) FROM batch),
     (SELECT max(number) FROM instruction)
-
--- name: replacing
--- The rows of a batch that replace an instruction, with their numbers.
-SELECT row, number FROM instruction WHERE batch = :batch AND replaces IS NOT NULL
-
--- name: move_order_ids
--- Moves an instruction's order ids to the one that replaces it.
-UPDATE order_id SET instruction = :instruction WHERE operation = :operation AND order_id IN (:order_id, :next_order_id)
 
 -- name: add_spelling
 -- Writes the spelling of an order id that holds anything but ASCII.

@@ -16,7 +16,7 @@ from paygw_batch.journal.guards.location import check_file, outbox_path
 from paygw_batch.journal.guards.lock import journal_holder
 from paygw_batch.journal.outbox import OUTBOX_PARTS, Outbox
 from paygw_batch.journal.sqlite.connect import SideDatabase, configure, fetch
-from paygw_batch.journal.tables import named_sql
+from paygw_batch.journal.tables import ON_SQLITE, named_sql
 from paygw_batch.journal.values import NewNotice
 from paygw_batch.language import mark
 
@@ -45,7 +45,7 @@ CREATE TRIGGER notice_is_never_removed BEFORE DELETE ON notice
 """Each line is one message to one recipient. `is_open`: its run may still be going. `next_at`: null after giving up."""
 _PAYO = 0x7061796F
 _OUTBOX = SideDatabase(mark("outbox"), _PAYO, _TABLES, OutboxBroken, OutboxBroken)
-_QUERIES = named_sql(__package__, "outbox.sql", OUTBOX_PARTS)
+_QUERIES = named_sql(__package__, "outbox.sql", OUTBOX_PARTS, ON_SQLITE)
 _A_RUN = 1
 
 

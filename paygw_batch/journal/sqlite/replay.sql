@@ -17,32 +17,16 @@ SELECT seq, at, kind, batch, instruction, attempt, contradicts, details, hash FR
 SELECT s.instruction, s.state, s.attempt FROM carray(:numbers) wanted
 CROSS JOIN standing s ON s.instruction = wanted.value
 
--- name: batch_ids
--- All batches, with their ids and operations.
-SELECT number, batch, operation FROM batch ORDER BY number
-
 -- name: opened_batch
 -- A batch as `NewBatch` has it, after when it was opened, and the digest of its plan, which is in its fact alone.
 SELECT opened_at, NULL, batch, operation, sheet_name, sheet_sha256, rows, defects, sheet_path
 FROM batch WHERE number = :batch
-
--- name: pages
--- The sheet of a batch, page by page.
-SELECT number, content FROM page WHERE batch = :batch ORDER BY number
-
--- name: known_rows
--- The rows of a batch that an earlier one brought.
-SELECT row, instruction FROM known WHERE batch = :batch ORDER BY row
 
 -- name: instructions
 -- The rows that a batch brought; only their numbers are sorted. (The limit keeps the inner order.)
 SELECT i.number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, {content}, salt
 FROM (SELECT number FROM instruction WHERE batch = :batch ORDER BY number LIMIT -1) s
 CROSS JOIN instruction i ON i.number = s.number
-
--- name: count_instructions
--- The number of instructions.
-SELECT count(*) FROM instruction
 
 -- name: count_all
 -- The numbers of instructions, of facts about them, and of order ids.
@@ -117,7 +101,3 @@ WHERE {chosen} ORDER BY number
 -- name: reply_of
 -- The stored reply for a fact.
 SELECT instruction, CAST(head AS BLOB), body FROM reply WHERE fact = :fact
-
--- name: count_replies
--- The number of stored replies.
-SELECT count(*) FROM reply

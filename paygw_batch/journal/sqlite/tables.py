@@ -11,14 +11,14 @@ from paygw_batch.core.text import spelled_alike
 from paygw_batch.journal.evidence_log import EVIDENCE_PARTS, EvidenceLog
 from paygw_batch.journal.sqlite.rows import CONTENT
 from paygw_batch.journal.sqlite.schema import identity_of
-from paygw_batch.journal.tables import VALUE, named_sql
+from paygw_batch.journal.tables import ON_SQLITE, VALUE, named_sql
 from paygw_batch.journal.values import Identity
 
 _PARTS = {**EVIDENCE_PARTS, "content": CONTENT}
 QUERIES = {
     name: text
     for file in ("evidence.sql", "journal.sql", "replay.sql", "forget.sql")
-    for name, text in named_sql(__package__, file, _PARTS).items()
+    for name, text in named_sql(__package__, file, _PARTS, ON_SQLITE).items()
 }
 
 

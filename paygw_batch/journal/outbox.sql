@@ -1,0 +1,26 @@
+-- The statements of `outbox.py` that every store runs; `tables.py` says what each writes otherwise.
+
+-- name: claim
+-- Books the next try of a notice, if nobody has done so since it was read.
+UPDATE notice SET tries = tries + 1, tried_at = :now, next_at = :next_at, problem = '', content = coalesce(content, :content)
+WHERE number = :number AND tries = :tries AND sent_at IS NULL AND next_at <= :now RETURNING number
+
+-- name: note_sent
+-- Records that a notice was sent.
+UPDATE notice SET sent_at = :at, problem = '' WHERE number = :number
+
+-- name: note_problem
+-- Records why a notice could not be sent.
+UPDATE notice SET problem = :problem WHERE number = :number
+
+-- name: hurry
+-- Makes due the notices whose last try failed, or began before a time and never ended.
+UPDATE notice SET next_at = :now WHERE sent_at IS NULL AND (problem <> '' OR tried_at <= :before)
+
+-- name: listed
+-- All notices, waiting ones first.
+SELECT {notice} FROM notice ORDER BY sent_at IS NOT NULL, number DESC LIMIT :limit
+
+-- name: newest_subject
+-- The greatest subject of an occasion about a batch.
+SELECT max(subject) FROM notice WHERE occasion = :occasion AND batch = :batch
