@@ -32,7 +32,6 @@ from paygw_batch.actions.dropped_files import (
     PLAN_ENDING,
     FolderEntry,
     FolderState,
-    RefusedFile,
     companions_of,
     is_meant_for,
     is_sheet,
@@ -186,7 +185,8 @@ class Drop:
                 found = self.look()  # includes files put beside it meanwhile
                 self._make_places()
                 if name in found.unfit:
-                    yield self._unfit(name, found.unfit[name])
+                    place, stored = self._folder / name, f"{self._stamp()}-{name}"
+                    yield Claimed(self._folder, place, name, stored, found.unfit[name].error)
                     self._put_away(found.unfit[name].strays)
                 elif name in found.ready and (claimed := self._claim(self._folder / name)) is not None:
                     yield claimed
@@ -264,9 +264,6 @@ class Drop:
 
     def _stamp(self) -> str:
         return self._now().strftime("%Y%m%dT%H%M%S%fZ")
-
-    def _unfit(self, name: str, unfit: RefusedFile) -> Claimed:
-        return Claimed(self._folder, self._folder / name, name, f"{self._stamp()}-{name}", unfit.error)
 
     def _put_away(self, strays: Sequence[str]) -> None:
         """Move the notes and plans that caused refusals, after the last sheet refused for them."""

@@ -105,11 +105,6 @@ class _RunTally:
     unrecorded: list[tuple[str, OutcomeKind]] = field(default_factory=list)
 
 
-def _page_rows(left: int | None) -> int:
-    """Return the number of due rows to read next; `left` are still to take (None: all)."""
-    return PAGE_ROWS if left is None else min(PAGE_ROWS, left)
-
-
 class Engine:
     """Sends one batch, once. `drain` may be called at any time, from the event loop."""
 
@@ -190,7 +185,7 @@ class Engine:
         signing: set[asyncio.Task[None]] = set()
         try:
             left = self._first
-            while left != 0 and (page := await self._journal.due(batch, limit=_page_rows(left))):
+            while left != 0 and (page := await self._journal.due(batch, limit=min(left or PAGE_ROWS, PAGE_ROWS))):
                 left = None if left is None else left - len(page)
                 for start in range(0, len(page), self._sign_at_once):
                     await self._wait_for_room(signing)

@@ -82,7 +82,8 @@ def named_sql(
     _, *texts = _HEAD.split(f"{own}\n{shared}")
     found: dict[str, str] = {}
     known = dict(parts)
-    for kind, name, commented in sorted(zip(texts[::3], texts[1::3], texts[2::3], strict=True), key=_parts_first):
+    named = zip(texts[::3], texts[1::3], texts[2::3], strict=True)
+    for kind, name, commented in sorted(named, key=lambda one: one[0] != "part"):
         text = _COMMENT.sub("", commented).strip()
         for part, inner in known.items():
             text = text.replace(f"{{{part}}}", inner)
@@ -90,12 +91,8 @@ def named_sql(
         known |= {name: text} if kind == "part" else {}
     if not is_psycopg:
         return found
-    return {name: _as_psycopg_takes_it(text) for name, text in found.items()}
-
-
-def _parts_first(named: tuple[str, str, str]) -> bool:
-    return named[0] != "part"
-
-
-def _as_psycopg_takes_it(text: str) -> str:
-    return VALUE.sub(r"%(\1)s", text.replace("%", "%%")) if VALUE.search(text) else text
+    # psycopg looks for its own values only where there are any: then alone a per cent sign is written twice.
+    return {
+        name: VALUE.sub(r"%(\1)s", text.replace("%", "%%")) if VALUE.search(text) else text
+        for name, text in found.items()
+    }

@@ -144,8 +144,9 @@ def test_a_journal_under_another_name_of_the_endpoint_is_adopted_and_knows_it_th
         "gateway.example, but the configuration has pay.example."
     )
     assert hint == (
-        "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`. If not, correct "
-        "gateway.base_url, or name a separate journal: [journal] path, or --journal."
+        "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`; a journal in PostgreSQL "
+        "keeps the name it was made with. If not, correct gateway.base_url, or name a separate journal: [journal] path "
+        "or url, or --journal."
     )
     with closing(adoption(place, endpoint=RENAMED)) as found:
         assert found.is_needed
@@ -173,7 +174,7 @@ def test_a_journal_of_another_endpoint_is_not_adopted(place: Path) -> None:
     unknown(place)
     message, hint = said_of(lambda: adoption(place, endpoint=EndpointIdentity.of("gateway.example", "9", "merchant")))
     assert message == f"The journal {journal_path(place)} belongs to another endpoint."
-    assert hint == "Name a separate journal for each endpoint: [journal] path, or --journal."
+    assert hint == "Name a separate journal for each endpoint: [journal] path or url, or --journal."
 
 
 def test_another_journal_of_the_endpoint_has_to_be_named(place: Path) -> None:

@@ -14,7 +14,6 @@ from paygw_batch.actions.payout_folder import CheckedSheet, UploadedSheet, all_f
 from paygw_batch.clock import utc_now
 from paygw_batch.console.pages.agreement import ListedAgreement, Stage, listed, progress_of
 from paygw_batch.console.pages.plan_page import PlanAgreement
-from paygw_batch.console.pages.preparing import Check
 from paygw_batch.console.pages.settling.orders import open_orders
 from paygw_batch.console.permissions import Act
 from paygw_batch.console.rendering import STATES_SHOWN, Page, PageLink, day_of, page_links
@@ -159,16 +158,16 @@ def _line(one: ListedBatch, uploaded: UploadedSheet | None) -> ListedPayout:
 
 def _prepared(visit: Visit, journal: JournalReader, opened: Collection[str]) -> Iterator[ListedAgreement]:
     """Yield the payouts in preparation that are not in the journal yet, newest first."""
-    folders = (one for one in all_folders(visit.console.directory) if not _is_opened(one.checked, opened))
+    folders = (
+        one
+        for one in all_folders(visit.console.directory)
+        if not (isinstance(one.checked, CheckedSheet) and one.checked.batch in opened)
+    )
     for found in islice(folders, PAYOUTS_A_PAGE):
         it, uploaded = PlanAgreement(visit, found), found.uploaded
         progress = progress_of(journal, it)
         if progress.stage is not Stage.DONE:  # otherwise it was opened meanwhile
             yield listed(it, progress, uploaded.called, uploaded.at)
-
-
-def _is_opened(result: Check | None, opened: Collection[str]) -> bool:
-    return isinstance(result, CheckedSheet) and result.batch in opened
 
 
 def _asked(found: Sequence[ListedAgreement]) -> Iterator[NeededAct]:

@@ -7,8 +7,10 @@ descriptor of it would drop SQLite's locks on it.
 import os
 import shlex
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
+from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError
 from paygw_batch.files import sync_directory
 from paygw_batch.language import say
@@ -172,3 +174,28 @@ def _unescaped(point: str) -> str:
     for code in ("\\040", "\\011", "\\012", "\\134"):
         point = point.replace(code, chr(int(code[1:], 8)))
     return point
+
+
+def check_endpoint(names: Sequence[EndpointIdentity], endpoint: EndpointIdentity, place: str) -> None:
+    """Raise `JournalError` unless a journal at `place` knows its endpoint, which has `names`, under this name."""
+    if any(name.is_reached_like(endpoint) for name in names):
+        return
+    if not endpoint.is_one_of(names):
+        raise JournalError(
+            say("The journal {place} belongs to another endpoint.", place=place),
+            hint=say("Name a separate journal for each endpoint: [journal] path or url, or --journal."),
+        )
+    raise JournalError(
+        say(
+            "The journal {place} belongs to the same endpoint and consumer key under another name: it has {known}, "
+            "but the configuration has {configured}.",
+            place=place,
+            known=names[0].host,
+            configured=endpoint.host,
+        ),
+        hint=say(
+            "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`; a journal in PostgreSQL "
+            "keeps the name it was made with. If not, correct gateway.base_url, or name a separate journal: "
+            "[journal] path or url, or --journal."
+        ),
+    )

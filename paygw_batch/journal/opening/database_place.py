@@ -71,7 +71,7 @@ try:
     from paygw_batch.journal.postgres.leasing.postgres_gate import read_gate, set_limits
     from paygw_batch.journal.postgres.leasing.roll_call import MissingHost, RollCall, missing_hosts
     from paygw_batch.journal.postgres.migrations import (
-        check_endpoint,
+        check_identity,
         check_version,
         identity_in,
         make_tables,
@@ -147,7 +147,7 @@ class DatabasePlace(JournalPlace):
             identity = Identity(secrets.token_hex(16), self.endpoint.name, now, self.server.place)
             if not make_tables(session.connection, identity, self.endpoint):
                 check_version(session.connection, self.server)
-                check_endpoint(session.connection, self.server, self.endpoint)
+                check_identity(session.connection, self.server, self.endpoint)
                 return None
             if registry is not None:
                 for entry in registry.entries():
@@ -166,7 +166,7 @@ class DatabasePlace(JournalPlace):
         with self._session(write=True) as session:
             with suppress(JournalOutdated):
                 check_version(session.connection, self.server)
-            check_endpoint(session.connection, self.server, self.endpoint)
+            check_identity(session.connection, self.server, self.endpoint)
             if role_of(session.connection) is not JournalRole.OWNER:
                 raise JournalError(
                     say(
@@ -497,7 +497,7 @@ class DatabasePlace(JournalPlace):
         """Return the journal's identity, once it is known to be the right one."""
         check_version(session.connection, self.server)
         identity = identity_in(session.connection, self.server)
-        check_endpoint(session.connection, self.server, self.endpoint)
+        check_identity(session.connection, self.server, self.endpoint)
         check_moved(session.connection)
         for entry in [] if self.registry is None else self.registry.entries():
             if entry.path == identity.home and entry.journal_id != identity.journal_id and entry.pays((self.endpoint,)):

@@ -9,7 +9,7 @@ import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalWentBack
-from paygw_batch.journal.guards.location import check_directory, check_file
+from paygw_batch.journal.guards.location import check_directory, check_endpoint, check_file
 from paygw_batch.journal.guards.witness import WitnessedHead, read_witness, require_not_older, witness_path
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import (
@@ -78,7 +78,8 @@ def look_at(
         identity = identity_of(connection)
         names, beside = names_of(connection, identity), ends_beside(connection)
         found = Found(version, identity, end_of(connection), names, beside)
-        _check_endpoint(found, path, endpoint, is_any_name_fine=is_any_name_fine)
+        if not is_any_name_fine or not endpoint.is_one_of(names):
+            check_endpoint(names, endpoint, str(path))
         if version == len(migrations()):
             check_tables(connection, path)
         if seen is not None:
@@ -91,30 +92,6 @@ def look_at(
     except apsw.Error as error:
         raise JournalError(say("The journal {path} cannot be read: {error}.", path=path, error=error)) from None
     return found
-
-
-def _check_endpoint(found: Found, path: Path, endpoint: EndpointIdentity, *, is_any_name_fine: bool) -> None:
-    if any(name.is_reached_like(endpoint) for name in found.names):
-        return
-    if not endpoint.is_one_of(found.names):
-        raise JournalError(
-            say("The journal {path} belongs to another endpoint.", path=path),
-            hint=say("Name a separate journal for each endpoint: [journal] path, or --journal."),
-        )
-    if not is_any_name_fine:
-        raise JournalError(
-            say(
-                "The journal {path} belongs to the same endpoint and consumer key under another name: it has "
-                "{host}, but the configuration has {configured}.",
-                path=path,
-                host=found.names[0].host,
-                configured=endpoint.host,
-            ),
-            hint=say(
-                "If both names belong to one gateway, confirm it with `paygw-batch journal adopt`. If not, "
-                "correct gateway.base_url, or name a separate journal: [journal] path, or --journal."
-            ),
-        )
 
 
 def check_home(connection: apsw.Connection, path: Path, found: Found, witness_dir: Path) -> Path | None:

@@ -12,6 +12,7 @@ from psycopg import Connection, sql
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalMissing, JournalOutdated
+from paygw_batch.journal.guards.location import check_endpoint
 from paygw_batch.journal.postgres.jobs_schema import bring_jobs_up, jobs_version_in, newest_jobs_version
 from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch, limited
 from paygw_batch.journal.values import Identity
@@ -127,27 +128,8 @@ def identity_in(connection: Connection[Row], server: Server) -> Identity:
     return Identity(journal_id, endpoint, created_at, server.place)
 
 
-def check_endpoint(connection: Connection[Row], server: Server, endpoint: EndpointIdentity) -> None:
+def check_identity(connection: Connection[Row], server: Server, endpoint: EndpointIdentity) -> None:
     """Raise `JournalError` for a journal of another endpoint, or of the same one under another name."""
     ((name, key),) = fetch(connection, "SELECT endpoint, consumer_key_sha256 FROM identity")
     host, _, endpoint_id = name.partition("/")
-    ours = EndpointIdentity(host, endpoint_id, key)
-    if ours.is_reached_like(endpoint):
-        return
-    if not endpoint.is_same_as(ours):
-        raise JournalError(
-            say("The journal in {place} belongs to another endpoint.", place=server.place),
-            hint=say("Nothing was sent. Name a separate database for each endpoint in [journal] url."),
-        )
-    raise JournalError(
-        say(
-            "The journal in {place} belongs to the same endpoint and consumer key under another name: it has "
-            "{known}, but the configuration has {configured}.",
-            place=server.place,
-            known=ours.host,
-            configured=endpoint.host,
-        ),
-        hint=say(
-            "Nothing was sent. Correct gateway.base_url: a journal in PostgreSQL keeps the name it was made with."
-        ),
-    )
+    check_endpoint((EndpointIdentity(host, endpoint_id, key),), endpoint, server.place)
