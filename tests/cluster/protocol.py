@@ -135,7 +135,7 @@ class World:
             number = leases.enrol(opened.connection, command="worker", kind=HolderKind.RUN, lease_s=place.lease_s)
             self._workers[actor] = number
             heartbeat = PlayedHeartbeat(place.server, number, place.lease_s)
-            witness = HostWitness(place.witness_dir, identity.journal_id, now=AT, command="worker")
+            witness = HostWitness(place.witness_dir, identity.journal_id, roll.life, now=AT, command="worker")
             guarded = GuardedSession(opened, identity, witness, roll)
             writer = ChainWriter(guarded, HeldLeases(number, None), heartbeat)
             try:

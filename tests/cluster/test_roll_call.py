@@ -1,9 +1,9 @@
 """After a restore or a failover no lease is given before every host has shown what it sent on."""
 
-import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,6 +12,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable, JournalWentBack, RollCallOpen, UsageError
 from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.postgres.leasing.host_witness import HostWitness
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import MoveResult
 from tests.journal.journal_rows import all_due, intent, open_sheet, outcome_of, send
@@ -43,6 +44,14 @@ class Company:
     def restore(self, backup: str) -> None:
         self.server.drop_database(self.name)
         self.server.execute(f"ALTER DATABASE {backup} RENAME TO {self.name}")
+
+    def replace(self) -> None:
+        """Put a copy of the database, as it is now, in its place, under the feet of whoever is connected."""
+        with psycopg.connect(self.server.url(), autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false".encode())
+            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+            connection.execute(ended.encode(), (self.name,))
+        self.restore(self.backup())
 
 
 @pytest.fixture
@@ -209,18 +218,39 @@ def test_a_run_whose_database_is_replaced_under_its_feet_waits_for_the_others_an
         first, second, *_ = all_due(journal, 1)
         journal.append([intent(first)])
         monkeypatch.setattr("paygw_batch.journal.postgres.leasing.guarded_session._RECONNECT_LIMIT_S", 0.0)
-        with psycopg.connect(company.server.url(), autocommit=True) as connection:
-            connection.execute(f"ALTER DATABASE {company.name} ALLOW_CONNECTIONS false".encode())
-            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
-            connection.execute(ended.encode(), (company.name,))
-            copy = f"copy_{os.getpid()}"
-            connection.execute(f"CREATE DATABASE {copy} TEMPLATE {company.name} STRATEGY file_copy".encode())
-            connection.execute(f"DROP DATABASE {company.name} WITH (FORCE)".encode())
-            connection.execute(f"ALTER DATABASE {copy} RENAME TO {company.name}".encode())
+        company.replace()
         with pytest.raises(JournalUnwritable, match="Missing: south"):
             journal.append([outcome_of(first.number, 1, OutcomeKind.PAID), intent(second)])
     with closing(read_postgres(company.host(SOUTH))) as journal:
         assert [row.state for row in journal.rows(1)][:2] == [State.IN_FLIGHT, State.READY]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_an_intent_that_was_not_noted_leaves_only_if_the_database_of_another_process_has_it(
+    company: Company, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    """A process freezes between commit and note; another one of its host answers the roll of a restored database."""
+    note = HostWitness.note
+    with closing(company.opens(monkeypatch, NORTH)) as journal:
+        open_sheet(journal, new=5)
+    backup = company.backup()
+
+    def frozen(self: HostWitness, *words: Any) -> None:
+        monkeypatch.setattr(HostWitness, "note", note)
+        company.replace() if is_there else company.restore(backup)
+        assert company.host(NORTH).roll_call() == []
+        note(self, *words)
+
+    with closing(company.opens(monkeypatch, NORTH)) as journal:
+        first, *_ = all_due(journal, 1)
+        monkeypatch.setattr(HostWitness, "note", frozen)
+        if is_there:
+            assert [*journal.append([intent(first)])] == [MoveResult.MOVED]
+            return
+        with pytest.raises(JournalUnwritable, match="older copy"):
+            journal.append([intent(first)])
+    with closing(read_postgres(company.host(NORTH))) as found:
+        assert next(iter(found.rows(1))).state is State.READY
 
 
 def test_a_server_that_was_restarted_is_the_same_one(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:

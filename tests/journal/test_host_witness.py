@@ -8,10 +8,12 @@ from typing import Any, cast
 import pytest
 from psycopg import Connection
 
-from paygw_batch.errors import JournalError, JournalWentBack
+from paygw_batch.errors import JournalError, JournalWentBack, RollCallOpen
 from paygw_batch.journal.guards.witness import WitnessedHead, read_witness
 from paygw_batch.journal.postgres.leasing.host_witness import (
+    HostLife,
     HostWitness,
+    LifeOver,
     check_witnesses,
     counts_in,
     host_id_in,
@@ -48,7 +50,7 @@ class FactTable:
 
 
 def witness(place: Path, journal_id: str = JOURNAL) -> HostWitness:
-    return HostWitness(place, journal_id, now=AT, command="work")
+    return HostWitness(place, journal_id, HostLife(place, journal_id), now=AT, command="work")
 
 
 def files(place: Path) -> list[str]:
@@ -197,3 +199,41 @@ def test_after_an_accepted_loss_the_witness_begins_again_and_its_files_are_kept(
         again.note(4, END)
     set_aside(place, JOURNAL)
     assert len([name for name in files(place) if ".accepted-" in name]) == 2
+
+
+LIFE, AFTER = "7417 00000001 16384", "7417 0000000A 16384"
+ELSEWHERE = ("7418 00000001 16384", "7417 00000001 16385")
+
+
+def test_a_commit_of_an_earlier_life_was_compared_or_is_never_noted(place: Path) -> None:
+    ours, others = HostLife(place, JOURNAL), HostLife(place, JOURNAL)
+    ours.enter(LIFE)
+    with closing(HostWitness(place, JOURNAL, ours, now=AT, command="work")) as frozen:
+        frozen.note(3, END)
+        others.enter(AFTER)
+        with pytest.raises(LifeOver):
+            frozen.note(4, END)
+        assert counts_in(place, JOURNAL) == [1]
+        ours.enter(AFTER)
+        frozen.note(4, END)
+    assert counts_in(place, JOURNAL) == [2]
+
+
+def test_no_process_of_a_host_goes_back_to_an_earlier_timeline(place: Path) -> None:
+    HostLife(place, JOURNAL).enter(AFTER)
+    late = HostLife(place, JOURNAL)
+    with pytest.raises(JournalWentBack, match="newer timeline"):
+        late.enter(LIFE)
+    for life in (AFTER, *ELSEWHERE):
+        late.enter(life)
+
+
+def test_another_life_waits_for_a_process_that_notes_a_commit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, others = HostLife(place, JOURNAL), HostLife(place, JOURNAL)
+    monkeypatch.setattr("paygw_batch.journal.postgres.leasing.host_witness._LIFE_LIMIT_S", 0.0)
+    ours.enter(LIFE)
+    with ours.noting(), pytest.raises(RollCallOpen, match="still noting"):
+        others.enter(AFTER)
+    with ours.noting():
+        others.enter(LIFE)
+    others.enter(AFTER)

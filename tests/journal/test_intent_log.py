@@ -15,7 +15,7 @@ from paygw_batch.errors import WitnessDamaged
 from paygw_batch.journal.guards import witness
 from paygw_batch.journal.guards.witness import read_witness
 from paygw_batch.journal.postgres.leasing import intent_log
-from paygw_batch.journal.postgres.leasing.host_witness import HostWitness, host_id_in, newest_commit
+from paygw_batch.journal.postgres.leasing.host_witness import HostLife, HostWitness, host_id_in, newest_commit
 from paygw_batch.journal.postgres.leasing.intent_log import LogBroken, Noted, NotedCommit, commits_noted, log_key
 from paygw_batch.journal.values import Link
 from tests.journal.journal_rows import AT
@@ -49,7 +49,7 @@ def file_in(place: Path) -> Path:
 
 
 def note_all(place: Path, noted_by: list[Commit], first: int = 1) -> None:
-    with closing(HostWitness(place, JOURNAL, now=AT, command="work")) as host:
+    with closing(HostWitness(place, JOURNAL, HostLife(place, JOURNAL), now=AT, command="work")) as host:
         for seq, one in enumerate(noted_by, start=first):
             host.note(3, link(seq), one)
 
@@ -123,7 +123,7 @@ def test_wherever_the_machine_stops_the_durable_intents_are_there_and_no_others(
             (place / f"{JOURNAL}.pg-host").write_text(host_id_in(reference, JOURNAL))
             (place / f"{JOURNAL}.pg-host").chmod(0o600)
             note_all(place, noted_by[:begun])
-            host = HostWitness(place, JOURNAL, now=AT, command="work")
+            host = HostWitness(place, JOURNAL, HostLife(place, JOURNAL), now=AT, command="work")
             with closing(host), stopped_after(count) as synced, suppress(Stopped):
                 host.note(3, link(begun + 1), noted_by[begun])
             # The end of a slot is blank, as it was before: without it the commit is noted whole as well.
@@ -207,7 +207,7 @@ def test_the_log_of_another_host_or_of_another_time_is_not_believed(tmp_path: Pa
 
 
 def test_a_full_disk_is_told_before_the_commit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(HostWitness(tmp_path, JOURNAL, now=AT, command="work")) as host:
+    with closing(HostWitness(tmp_path, JOURNAL, HostLife(tmp_path, JOURNAL), now=AT, command="work")) as host:
         host.note(3, link(1), (Noted(1, 1, "A"),))
         real = os.pwrite
 

@@ -449,7 +449,7 @@ class DatabasePlace(JournalPlace):
                 if not is_worker:
                     taken = evidence_in(session.connection, identity).inbox_end()
                     check_inbox(self.inbox, inbox_witness(self.witness_dir, identity.journal_id), taken)
-                witness = HostWitness(self.witness_dir, identity.journal_id, now=now, command=command)
+                witness = HostWitness(self.witness_dir, identity.journal_id, roll.life, now=now, command=command)
                 undo.callback(witness.close)
                 worker = leases.enrol(session.connection, command=command, kind=kind, lease_s=self.lease_s)
                 held = HeldLeases(worker, None)

@@ -42,7 +42,7 @@ _WORKERS = (
     "GRANT UPDATE (stop_reason, ended_at) ON run TO {role}",
     "GRANT EXECUTE ON FUNCTION enrol, show_life, note_place, end_life, ask_gate, leave_gate TO {role}",
     "GRANT EXECUTE ON FUNCTION take_lease, seal_segment, commit_facts TO {role}",
-    "GRANT EXECUTE ON FUNCTION show_witness, call_roll, lives TO {role}",
+    "GRANT EXECUTE ON FUNCTION database_life, show_witness, call_roll, lives TO {role}",
 )
 _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
     JournalRole.READER: (*_EVERYBODY, "GRANT EXECUTE ON FUNCTION is_alive, may_decide TO {role}"),

@@ -189,7 +189,7 @@ END $$;
 DO $$
 DECLARE name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['call_roll', 'show_witness', 'retire_host', 'accept_loss', 'refuse_lease'] LOOP
+    FOREACH name IN ARRAY ARRAY['database_life', 'call_roll', 'show_witness', 'retire_host', 'accept_loss', 'refuse_lease'] LOOP
         EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
     END LOOP;
 END $$;

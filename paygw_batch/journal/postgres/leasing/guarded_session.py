@@ -13,7 +13,7 @@ from psycopg import Connection
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable, RollCallOpen
 from paygw_batch.journal.facts.evidence_chain import EvidenceEnd
 from paygw_batch.journal.guards.witness import witness_failed
-from paygw_batch.journal.postgres.leasing.host_witness import CommitWitness
+from paygw_batch.journal.postgres.leasing.host_witness import CommitWitness, LifeOver, has_commit
 from paygw_batch.journal.postgres.leasing.intent_log import Noted
 from paygw_batch.journal.postgres.leasing.roll_call import RollCall
 from paygw_batch.journal.postgres.migrations import identity_in
@@ -137,7 +137,16 @@ class GuardedSession:
         """Note one end of a commit (one proves all: they were written together), and its attempts."""
         self._told = segment, end = next(iter(ends.items()))
         try:
-            self._witness.note(segment, end, noted)
+            try:
+                self._witness.note(segment, end, noted)
+            except LifeOver:
+                self.reconnect()  # another process of this host is in another life already: is the commit there?
+                if not has_commit(self.connection, segment, end.seq, end.hash):
+                    raise self.give_up(say("the database is an older copy")) from None
+                self.flush()
+                self._witness.note(segment, end, noted)
+        except LifeOver:
+            raise self.give_up(say("the database is an older copy")) from None
         except OSError as error:
             raise self.give_up(witness_failed(error)) from None
 

@@ -13,8 +13,10 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -22,10 +24,10 @@ from typing import Protocol
 
 from psycopg import Connection
 
-from paygw_batch.errors import JournalError, JournalHeld, JournalWentBack, WitnessDamaged
+from paygw_batch.errors import JournalError, JournalHeld, JournalWentBack, RollCallOpen, WitnessDamaged
 from paygw_batch.files import replacing, sync_directory
 from paygw_batch.journal.facts.evidence_chain import EvidenceEnd
-from paygw_batch.journal.guards.location import check_file
+from paygw_batch.journal.guards.location import check_file, open_private
 from paygw_batch.journal.guards.lock import LockWait, RunLock
 from paygw_batch.journal.guards.witness import Witness, WitnessedHead, note_end, read_witness
 from paygw_batch.journal.postgres.leasing.intent_log import IntentLog, LogEnd, Noted, end_in, log_key
@@ -44,7 +46,7 @@ class CommitWitness(Protocol):
     """The interface of a witness, which notes each commit."""
 
     def note(self, segment: int, end: Link, noted: Sequence[Noted] = ()) -> None:
-        """Durably note the commit with this end, and its attempts. Raises `OSError`."""
+        """Durably note the commit with this end, and its attempts. Raises `OSError` and `LifeOver`."""
         ...
 
     def note_evidence(self, end: EvidenceEnd) -> None:
@@ -88,11 +90,90 @@ def witness_files(directory: Path, journal_id: str) -> list[Path]:
     return sorted(directory.glob(f"{journal_id}-*.pg-witness"))
 
 
+class LifeOver(Exception):
+    """Another process of this host has compared its witnesses with another life of the database."""
+
+
+_LIFE_BYTES = 128
+_LIFE_LIMIT_S = 10.0
+"""How long a process that enters another life waits for those that are noting a commit."""
+
+
+class HostLife:
+    """The life of the database that the witnesses of this host were compared with last, in a file beside them.
+
+    Whoever notes a commit holds the file, and must find the life there that it is connected to. Whoever compares the
+    witnesses with another life writes it there first. So a commit is among what was compared, or nothing of it leaves,
+    however long its process was frozen before it noted it.
+    """
+
+    def __init__(self, directory: Path, journal_id: str) -> None:
+        self._path = directory / f"{journal_id}.pg-life"
+        self._fd = open_private(self._path)
+        weakref.finalize(self, os.close, self._fd)
+        self._entered = ""
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Hold the life that this process entered. Raises `LifeOver`."""
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        try:
+            if self._written() != self._entered:
+                raise LifeOver
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def enter(self, life: str) -> None:
+        """Enter a life of the database; its witnesses are compared after that.
+
+        Raises `JournalWentBack` for an earlier timeline of the life in the file, and `RollCallOpen` while another
+        process of this host notes a commit.
+        """
+        until_s = time.monotonic() + _LIFE_LIMIT_S
+        while (written := self._written()) != life:
+            if _is_before(life, written):
+                raise JournalWentBack(
+                    say("This machine has seen a newer timeline of the database than this one: a standby took over."),
+                    hint=say(
+                        "Nothing was sent. Name the newest database in [journal] url. Only if it is lost for good, "
+                        "remove {path}.",
+                        path=self._path,
+                    ),
+                )
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until_s:
+                    raise RollCallOpen(say("Another process of this machine is still noting what it sends.")) from None
+                time.sleep(0.01)
+                continue
+            try:
+                os.pwrite(self._fd, life.encode("ascii").ljust(_LIFE_BYTES), 0)
+                os.fsync(self._fd)
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self._entered = life
+
+    def _written(self) -> str:
+        return os.pread(self._fd, _LIFE_BYTES, 0).decode("ascii", "replace").strip()
+
+
+def _is_before(life: str, written: str) -> bool:
+    """Whether a life is an earlier timeline of the same database in the same cluster."""
+    (cluster, timeline, database), known = life.split(), written.split()
+    return (
+        len(known) == len((cluster, timeline, database))
+        and (cluster, database) == (known[0], known[2])
+        and timeline < known[1]
+    )
+
+
 class HostWitness:
     """The witness of one process: holds the first free file of its journal in `directory` until `close`."""
 
-    def __init__(self, directory: Path, journal_id: str, *, now: str, command: str) -> None:
-        self._journal_id, self._directory = journal_id, directory
+    def __init__(self, directory: Path, journal_id: str, life: HostLife, *, now: str, command: str) -> None:
+        self._journal_id, self._directory, self._life = journal_id, directory, life
         for number in count(1):
             path = directory / f"{journal_id}-{number}.pg-witness"
             with suppress(JournalHeld):
@@ -110,14 +191,15 @@ class HostWitness:
             raise
 
     def note(self, segment: int, end: Link, noted: Sequence[Noted] = ()) -> None:
-        """Durably note the commit with this end, and its attempts, with one flush. Raises `OSError`."""
+        """Durably note the commit with this end, and its attempts, with one flush. Raises `OSError` and `LifeOver`."""
         # One flush makes the record and the slot durable, in either order. The slot names the record by digest, so a
         # slot without its record is detected as damage; nothing leaves before the flush returns.
-        if noted:
-            self._log.add(segment, end, noted)
-        self._count += 1
-        newest = NewestCommit(segment, end.seq, end.hash, self._log.end)
-        self._file.note(WitnessedHead(self._journal_id, self._count, newest.as_text()))
+        with self._life.noting():
+            if noted:
+                self._log.add(segment, end, noted)
+            self._count += 1
+            newest = NewestCommit(segment, end.seq, end.hash, self._log.end)
+            self._file.note(WitnessedHead(self._journal_id, self._count, newest.as_text()))
 
     def note_evidence(self, end: EvidenceEnd) -> None:
         """Durably note this end of the evidence, for all processes of the host. Raises `OSError`."""

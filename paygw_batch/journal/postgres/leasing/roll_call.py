@@ -13,7 +13,13 @@ import psycopg
 from psycopg import Connection
 
 from paygw_batch.errors import JournalError, JournalWentBack, RollCallOpen
-from paygw_batch.journal.postgres.leasing.host_witness import check_witnesses, counts_in, host_id_in, public_id
+from paygw_batch.journal.postgres.leasing.host_witness import (
+    HostLife,
+    check_witnesses,
+    counts_in,
+    host_id_in,
+    public_id,
+)
 from paygw_batch.journal.postgres.session import Row, Server, fetch
 from paygw_batch.language import say
 
@@ -38,6 +44,7 @@ class RollCall:
         self._server, self._directory, self._journal_id = server, directory, journal_id
         self._secret = host_id_in(directory, journal_id)
         self.host_id = public_id(self._secret)
+        self.life = HostLife(directory, journal_id)
 
     def answer(self, connection: Connection[Row]) -> None:
         """Show the witness of this host. Raises `JournalWentBack`, and `RollCallOpen` while other hosts are missing."""
@@ -55,7 +62,9 @@ class RollCall:
 
     def missing(self, connection: Connection[Row]) -> Sequence[MissingHost]:
         """Show the witness of this host, and return the hosts that have not. Raises `JournalWentBack`."""
+        ((life,),) = fetch(connection, "SELECT database_life()")
         try:
+            self.life.enter(life)
             check_witnesses(connection, self._server, self._directory, self._journal_id)
             return [MissingHost(*line) for line in self._shown(connection)]
         except JournalWentBack:
