@@ -41,7 +41,6 @@ FIRST_BYTES = b"PK\x03\x04"
 MAX_STATEMENT_BYTES = 256 * 1024 * 1024
 MAX_MINOR_UNITS = 4
 _NEEDED = ("order_id", "amount", "currency")
-_COLUMNS_HINT = mark("`[statement.columns]` in the configuration says which of the gateway's headings is which column.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,15 @@ def _unclear(file: str, fitting: Sequence[str]) -> StatementError:
             hint=say("Save the right one as CSV."),
         )
     sentence = say("{file} has no worksheet with the columns order_id, amount and currency.", file=file)
-    return StatementError(sentence, hint=say(_COLUMNS_HINT), for_terminal=True)
+    return _without_columns(sentence)
+
+
+def _without_columns(sentence: str) -> StatementError:
+    return StatementError(
+        sentence,
+        hint=say("`[statement.columns]` in the configuration says which of the gateway's headings is which column."),
+        for_terminal=True,
+    )
 
 
 HEADINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -309,7 +316,7 @@ def _places(headings: Sequence[str], aliases: Mapping[str, str], file: str) -> M
         )
     else:
         return places
-    raise StatementError(sentence, hint=say(_COLUMNS_HINT), for_terminal=True)
+    raise _without_columns(sentence)
 
 
 def statement_as_json(statement: Statement) -> str:
