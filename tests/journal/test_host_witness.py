@@ -228,9 +228,8 @@ def test_no_process_of_a_host_goes_back_to_an_earlier_timeline(place: Path) -> N
         late.enter(life)
 
 
-def test_another_life_waits_for_a_process_that_notes_a_commit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_life_waits_for_a_process_that_notes_a_commit(place: Path) -> None:
     ours, others = HostLife(place, JOURNAL), HostLife(place, JOURNAL)
-    monkeypatch.setattr("paygw_batch.journal.postgres.leasing.host_witness._LIFE_LIMIT_S", 0.0)
     ours.enter(LIFE)
     with ours.noting(), pytest.raises(RollCallOpen, match="still noting"):
         others.enter(AFTER)

@@ -13,7 +13,6 @@ import hashlib
 import os
 import re
 import secrets
-import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -95,8 +94,6 @@ class LifeOver(Exception):
 
 
 _LIFE_BYTES = 128
-_LIFE_LIMIT_S = 10.0
-"""How long a process that enters another life waits for those that are noting a commit."""
 
 
 class HostLife:
@@ -130,25 +127,13 @@ class HostLife:
         Raises `JournalWentBack` for an earlier timeline of the life in the file, and `RollCallOpen` while another
         process of this host notes a commit.
         """
-        until_s = time.monotonic() + _LIFE_LIMIT_S
-        while (written := self._written()) != life:
-            if _is_before(life, written):
-                raise JournalWentBack(
-                    say("This machine has seen a newer timeline of the database than this one: a standby took over."),
-                    hint=say(
-                        "Nothing was sent. Name the newest database in [journal] url. Only if it is lost for good, "
-                        "remove {path}.",
-                        path=self._path,
-                    ),
-                )
+        if self._written() != life:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if time.monotonic() > until_s:
-                    raise RollCallOpen(say("Another process of this machine is still noting what it sends.")) from None
-                time.sleep(0.01)
-                continue
+                raise RollCallOpen(say("Another process of this machine is still noting what it sends.")) from None
             try:
+                self._require_not_before(life)
                 os.pwrite(self._fd, life.encode("ascii").ljust(_LIFE_BYTES), 0)
                 os.fsync(self._fd)
             finally:
@@ -158,15 +143,17 @@ class HostLife:
     def _written(self) -> str:
         return os.pread(self._fd, _LIFE_BYTES, 0).decode("ascii", "replace").strip()
 
-
-def _is_before(life: str, written: str) -> bool:
-    """Whether a life is an earlier timeline of the same database in the same cluster."""
-    (cluster, timeline, database), known = life.split(), written.split()
-    return (
-        len(known) == len((cluster, timeline, database))
-        and (cluster, database) == (known[0], known[2])
-        and timeline < known[1]
-    )
+    def _require_not_before(self, life: str) -> None:
+        (cluster, timeline, database), written = life.split(), self._written().split()
+        if written[::2] == [cluster, database] and timeline < written[1]:
+            raise JournalWentBack(
+                say("This machine has seen a newer timeline of the database than this one: a standby took over."),
+                hint=say(
+                    "Nothing was sent. Name the newest database in [journal] url. Only if it is lost for good, remove "
+                    "{path}.",
+                    path=self._path,
+                ),
+            )
 
 
 class HostWitness:
