@@ -31,6 +31,7 @@ from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import NOT_ASKED_FOR
 from paygw_batch.run.submit import Plan, open_planned_batch
 from paygw_batch.settings.configuration import Settings
+from paygw_batch.sheet.check.validate import refused_as_a_whole
 from paygw_batch.sheet.findings import warnings_told
 from paygw_batch.wiring.gateway import GatewayAccess
 
@@ -123,8 +124,11 @@ def refused_summary(refused: RefusedSheet, asked: Submission) -> Summary:
         message = f"{question.message} {question.hint}"
         summary = replace(summary, message=message, further={"code": question.code}, option=question.option)
     else:
-        bad = validated.defects_found.rows.len()
-        summary = replace(summary, message=_defects_sentence(plan, bad, asked), defects=bad)
+        found = validated.defects_found.rows
+        bad = len(found.filter(found != 0))
+        is_whole = asked.options.strict and (asked.options.skip_invalid or not bad)
+        message = (is_whole and refused_as_a_whole(validated)) or _defects_sentence(plan, bad, asked)
+        summary = replace(summary, message=message, defects=len(found))
     return with_warnings_told(summary, plan)
 
 

@@ -90,6 +90,9 @@ _MONTHS = {
 _PART = rf"(?:(?:[12][0-9]{{3}}|[0-9]{{1,2}})(?![0-9])|{'|'.join(_MONTHS)})"
 _DATE = re.compile(rf"({_PART}(?:[-/. ,]{{0,2}}{_PART}){{1,2}})(?:\.|[T ]00:00:00)?", re.IGNORECASE)
 _DIGITS = re.compile("[0-9]+")
+_CUT = re.compile("[0-9]{15}0+")
+_OF_TIMES = "1899-12-30 "
+"""What a spreadsheet's time of day begins with, as a date."""
 _PART_OF_DATE = re.compile(r"[0-9]+|[^\W0-9_]+")
 
 
@@ -106,17 +109,20 @@ def without_damage(order_id: str) -> str:
 
 
 def differ_by_damage_alone(one: str, other: str) -> bool:
-    """Whether two order ids are the same `without_damage`, one number (12.10, 1E+05, 5%) or one date (3-1, 3-Jan)."""
+    """Whether two order ids are the same `without_damage`, one number (12.10, 1E+05, 5%) or one date (3-1, 3-Jan).
+
+    A number of more than 15 digits is also the one whose further digits a spreadsheet made zeros.
+    """
+    one, other = one.removeprefix(_OF_TIMES), other.removeprefix(_OF_TIMES)
     if (number := _NUMBER.fullmatch(one)) and (again := _NUMBER.fullmatch(other)) and _value(number) == _value(again):
         return True
+    if one[:15] == other[:15] and len(one) == len(other) and (_CUT.fullmatch(one) or _CUT.fullmatch(other)):
+        return one.isdigit() and other.isdigit()
     # A program that rewrites a date changes its form: 1-3 and 3-1 are two ids.
-    if (
-        (date := _DATE.fullmatch(one))
-        and (again := _DATE.fullmatch(other))
-        and _DIGITS.sub("0", one) != _DIGITS.sub("0", other)
-        and _meanings(date) & _meanings(again)
-    ):
-        return True
+    if (date := _DATE.fullmatch(one)) and (again := _DATE.fullmatch(other)) and _form(one) != _form(other):
+        found = ((_meanings(date), _meanings(again)), (_meanings(again), _meanings(date)))
+        if any(not short.isdisjoint(long | {(0, *rest) for _, *rest in long}) for short, long in found):
+            return True
     # Most ids already differ in a letter or digit that no damage touches, and that is seen in a tenth of the time.
     if one.isascii() and other.isascii() and one.translate(_UNTOUCHED) != other.translate(_UNTOUCHED):
         return False
@@ -127,13 +133,21 @@ def _value(number: re.Match[str]) -> Decimal:
     return Decimal(number[1].replace(",", ".")).scaleb(-2 if number[2] else 0)
 
 
-def _meanings(date: re.Match[str]) -> set[tuple[int, int, int]]:
-    """Return what a date can mean: year of its century, month and day, 0 for what it leaves out."""
-    parts, found = [_MONTHS.get(part, part) for part in _PART_OF_DATE.findall(spelled_alike(date[1]))], set()
+def _form(date: str) -> str:
+    """Return the order of a date's parts, and what is between them."""
+    return _DIGITS.sub("0", re.sub("[0-9]{4}", "Y", date))
+
+
+def _meanings(date: re.Match[str]) -> set[tuple[int, ...]]:
+    """Return what a date can mean: year of its century (0 for none), month and day (the first for none)."""
+    parts, found = _PART_OF_DATE.findall(spelled_alike(date[1])), set[tuple[int, ...]]()
     for order in permutations(("year", "month", "day"), len(parts)):
-        meant = {role: int(part) for role, part in zip(order, parts, strict=True)}
-        if meant.get("month") in range(1, 13) and meant.get("day", 0) in range(32):
-            found.add((meant.get("year", 0) % 100, meant["month"], meant.get("day", 0)))
+        meant = dict(zip(order, parts, strict=True))
+        named = [role for role, part in meant.items() if part in _MONTHS]
+        number = {role: int(_MONTHS.get(part, part)) for role, part in meant.items()}
+        month, day = number.get("month", 0), number.get("day", 1)
+        if month in range(1, 13) and day in range(32) and set(named) <= {"month"}:
+            found.add((number.get("year", 0) % 100, month, day))
     return found
 
 

@@ -185,7 +185,8 @@ FORMULA_SIGNS = r"\t\r+\-=@⁺⁼₊₌⩵⩶﬩﹢﹣﹦﹫＋－＝＠"  # noq
 """Inside of a pattern's brackets: what begins a formula, and every character that Unicode's form NFKC makes one of."""
 _RISKY = f"^[{FORMULA_SIGNS}]"
 _PLAIN_NUMBER = r"^[+-][0-9]+(?:\.[0-9]+)?$"
-_GUARDED = f"^'[{FORMULA_SIGNS}]"
+_GUARDED = f"^'[{FORMULA_SIGNS}0-9]"
+"""Also what a person writes in front of digits, so that a spreadsheet keeps their zeros."""
 
 
 def guarded(text: pl.Series) -> pl.Series:

@@ -245,7 +245,7 @@ def _text_lines(data: bytes, aliases: Mapping[str, str], file: str) -> Iterator[
             if len(cells) < len(headings) or any(cell.strip() for cell in cells[len(headings) :]):
                 raise StatementError(
                     say(
-                        "{file}, line {line_num}: {cells} fields; the header has {headings}.",
+                        "{file}, line {line_num} does not have the {headings} fields of the header, but {cells}.",
                         file=file,
                         line_num=start.row + reader.line_num,
                         cells=len(cells),

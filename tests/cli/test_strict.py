@@ -2,6 +2,7 @@
 
 import openpyxl
 
+from tests.checkout import ROOT
 from tests.cli.program import HEADING, Program, kenyan_rows, read_csv
 
 DOUBTFUL = "KE,PAY-9,10,KES,OK,254712000009,+254712000009"
@@ -87,3 +88,15 @@ def test_a_hidden_column_refuses_a_strict_sheet_also_if_invalid_rows_are_left_ou
     assert (refused["exit_code"], refused["defects"], refused["sent_this_run"]) == (3, 1, 0)
     paid = program.json("submit", sheet)
     assert (paid["exit_code"], paid["warning_list"][0]["code"]) == (0, "column.hidden")
+
+
+def test_a_warning_about_the_whole_sheet_refuses_it_wherever_it_is_checked(program: Program) -> None:
+    sheet = program.home / "notes.csv"
+    sheet.write_bytes((ROOT / "tests/field/files/sheets/decimal-commas-in-a-column-of-notes.csv").read_bytes())
+    for command in (["validate"], ["submit"], ["submit", "--skip-invalid"]):
+        name, *options = command
+        refused = program.json(name, sheet, "--strict", *options)
+        assert (refused["exit_code"], refused["defects"]) == (3, 1), command
+        assert refused["message"].startswith("A warning about the whole sheet counts as a defect")
+    assert program.json("validate", sheet)["exit_code"] == 0
+    assert program.record() == []

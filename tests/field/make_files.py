@@ -348,6 +348,14 @@ MADE: Mapping[str, Callable[[], bytes]] = {
     "sheets/days-behind-small-amounts.csv": lambda: _amounts_last("500,22", "650,30", heading=",Days"),
     "sheets/days-behind-amounts.csv": lambda: _amounts_last("45000,22", "500,30", "61000,31", heading=",Days"),
     "sheets/remark-behind-no-heading.csv": lambda: _amounts_last("1500,late", "2500.50,22", "3000,", heading=","),
+    "sheets/thousands-with-a-currency-in-a-column-of-notes.csv": lambda: _amounts_last(
+        "15,000 shillings", "900,", heading=",Notes"
+    ),
+    "sheets/codes-behind-small-amounts.csv": lambda: _amounts_last(
+        "150,001,Thika", "160,002,Kisumu", heading=",Branch,Town"
+    ),
+    "sheets/days-before-a-remark-behind-no-heading.csv": lambda: _amounts_last("16000,21,late", heading=",Days,"),
+    "sheets/ids-behind-an-apostrophe.csv": lambda: text(csv_row("'0001")),
     "sheets/heading-of-two-lines.csv": lambda: text(csv_row(more=",x"), further=',"Notes\n(ours)"'),
     "sheets/first-heading-of-two-lines.csv": lambda: b'"Notes\n(ours)",' + text("x," + csv_row()),
     "sheets/headings-again-behind-one-of-two-lines.csv": lambda: (

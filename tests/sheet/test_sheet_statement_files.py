@@ -179,12 +179,12 @@ def test_the_gateways_own_headings_are_those_of_the_configuration(tmp_path: Path
         ),
         (
             "order_id,amount,currency,status\nA,1,KES,ok\nA,1,KES\n",
-            "day.csv, line 3: 3 fields; the header has 4.",
+            "day.csv, line 3 does not have the 4 fields of the header, but 3.",
             MEND,
         ),
         (
             "order_id,amount,currency,status\nA,1,KES,ok,more\n",
-            "day.csv, line 2: 5 fields; the header has 4.",
+            "day.csv, line 2 does not have the 4 fields of the header, but 5.",
             MEND,
         ),
     ],

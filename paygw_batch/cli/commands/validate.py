@@ -24,7 +24,7 @@ from paygw_batch.errors import UsageError
 from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.report.totals import totals_of_sheet
-from paygw_batch.sheet.check.validate import warnings_as_defects
+from paygw_batch.sheet.check.validate import refused_as_a_whole, warnings_as_defects
 from paygw_batch.sheet.findings import listed, warnings_told
 from paygw_batch.sheet.model import Validated
 from paygw_batch.sheet.read.guesses import write_heading_map
@@ -87,20 +87,21 @@ def command(
     counted = totals_of_sheet(validated.counts, minor_units_of(rules))
     show_totals(screen, counted)
     bad = counted.states.get("invalid", 0)
-    message = _message(validated, bad)
+    whole = refused_as_a_whole(validated) if strict else ""
+    message = _message(validated, bad) if bad or not whole else whole
     if rejects is not None:
         options = read_options(settings, operation, answers)
         message += _rejects_written(validated, bad, sheet, options, rejects, screen)
     screen.finish(
         Summary(
-            ExitCode.DEFECTS if bad else ExitCode.DONE,
+            ExitCode.DEFECTS if bad or whole else ExitCode.DONE,
             message,
             batch=validated.batch,
             sheet=validated.sheet.name,
             rows=validated.height,
             states=counted.states,
             totals=counted.totals,
-            defects=bad,
+            defects=bad + bool(whole),
             further={
                 "defect_list": listed(validated.defects_found, headings),
                 **warnings_told(validated.warnings_found, headings),

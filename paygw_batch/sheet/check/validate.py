@@ -223,6 +223,16 @@ def warnings_as_defects(validated: Validated) -> Validated:
     return validated if validated.warnings_found.is_empty else with_defects(validated, validated.warnings)
 
 
+def refused_as_a_whole(validated: Validated) -> str:
+    """Return the sentence about `warnings_as_defects` that are about the whole sheet, which is row 0; or nothing."""
+    if not (validated.defects_found.rows == 0).any():
+        return ""
+    return say(
+        "A warning about the whole sheet counts as a defect, because the check is strict: nothing was sent. Mend what "
+        "it names, or check the sheet less strictly."
+    )
+
+
 def _demand_columns(sheet: Sheet, rules: Rules, countries: pl.Series) -> None:
     """Raise `SheetError` for a column that is not there and that a row's form cannot do without."""
     have = {*sheet.headers, "client_orderid"}

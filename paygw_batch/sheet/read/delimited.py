@@ -39,7 +39,7 @@ _FEW_QUOTED = 8
 """If at most one line in this many has quotation marks, checking only those is cheaper than checking all."""
 _SIGNS = {",": mark("a comma"), ";": mark("a semicolon"), "\t": mark("a tab"), "|": mark("a vertical bar")}
 _BLANK_LINE = re.compile(rb"(?<=\n)\r?(?:\n|\Z)")
-_CUT_THOUSANDS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{3}(?:\.[0-9]+)?[^0-9]{0,4}$"
+_CUT_THOUSANDS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{3}(?:\.[0-9]+)?[^0-9]{0,12}$"
 """An amount and the field behind it, if they can be one: `1,500`, `KES 1,500.00`. The next two: `1,50`, `1500,00`."""
 _CUT_CENTS = r"(?:^|[^0-9.,])[0-9]{1,3},[0-9]{2}[^0-9]{0,4}$"
 _CUT_CENTS_OF_MORE = r"^[^.,]*[0-9],[0-9]{2}$"
@@ -161,7 +161,8 @@ def _with_cut_amounts(table: Table, delimiter: str) -> Table:
     """Return the table with the amounts that a comma seems to have cut: `1,500` is read as 1, and 500 behind it.
 
     It is a defect if a value without a heading stands behind it. If a column that no check looks at takes the rest, it
-    is a warning of the whole sheet: 22 behind an amount of 500 can be days.
+    is a warning of the whole sheet: 22 behind an amount of 500 can be days. Where the columns behind that one have
+    values, nothing has moved.
     """
     names, cleanings = table.headings.names, sheet_columns().cleanings
     behind = list(takewhile(lambda name: cleanings.get(name) not in _CHECKED, names[names.index("amount") + 1 :]))
@@ -170,7 +171,12 @@ def _with_cut_amounts(table: Table, delimiter: str) -> Table:
     is_other = ~pl.col("row").is_in(table.defects["row"].implode())
     pieces = (pl.col(name).str.strip_chars() for name in ("amount", behind[0]))
     whole = pl.concat_str(pieces, separator=",").str.slice(0, SHOWN_CHARACTERS)
-    seen = (pl.col(name).str.contains(SEEN) for name in behind if name in table.headings.nameless)
+    nameless = [name for name in behind if name in table.headings.nameless]
+    later = names[names.index(behind[0]) + 1 :]
+    has_nameless, has_later = (
+        pl.any_horizontal(pl.lit(value=False), *(pl.col(name).str.contains(SEEN) for name in some))
+        for some in (nameless, later)
+    )
     cents = whole.str.contains(_CUT_CENTS)
     cents = (cents & (cents.mean() > 1 / 2)) | (
         whole.str.contains(_CUT_CENTS_OF_MORE) & whole.str.contains(",0[0-9]$").any()
@@ -178,8 +184,13 @@ def _with_cut_amounts(table: Table, delimiter: str) -> Table:
     rows = table.frame.filter(is_other, pl.col(behind[0]).str.contains(SEEN)).select(
         "row",
         whole=whole,
-        is_sure=whole.str.contains(r"^[^.,]*[0-9],[0-9]") & pl.any_horizontal(pl.lit(value=False), *seen),
-        is_cut=whole.str.contains(_CUT_THOUSANDS) | cents,
+        is_sure=(
+            whole.str.contains(r"^[^.,]*[0-9],[0-9]")
+            if behind[0] in nameless
+            else whole.str.contains(_CUT_THOUSANDS) | cents
+        )
+        & has_nameless,
+        is_cut=(whole.str.contains(_CUT_THOUSANDS) | cents) & ~has_later,
     )
     sure, cut = rows.filter("is_sure"), rows.filter("is_cut", ~pl.col("is_sure"))
     message = worded(
