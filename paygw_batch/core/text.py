@@ -134,12 +134,12 @@ def _value(number: re.Match[str]) -> Decimal:
 
 
 def _form(date: str) -> str:
-    """Return the order of a date's parts, and what is between them."""
+    """Return a date's layout: its separators, and where its four-digit year is."""
     return _DIGITS.sub("0", re.sub("[0-9]{4}", "Y", date))
 
 
 def _meanings(date: re.Match[str]) -> set[tuple[int, ...]]:
-    """Return what a date can mean: year of its century (0 for none), month and day (the first for none)."""
+    """Return the possible dates: year within its century (0 if absent), month and day (1 if absent)."""
     parts, found = _PART_OF_DATE.findall(spelled_alike(date[1])), set[tuple[int, ...]]()
     for order in permutations(("year", "month", "day"), len(parts)):
         meant = dict(zip(order, parts, strict=True))

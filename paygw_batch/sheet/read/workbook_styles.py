@@ -88,7 +88,7 @@ class CellStyle:
         return self.ground is None or not _is_lost_on(_WHITE, self.ground)
 
     def shown_text(self, text: str) -> str | None:
-        """Return what a person sees instead of `text` (empty: nothing), or None if it is the same."""
+        """Return the text that is displayed instead of `text` (empty: nothing); None if it is `text` itself."""
         sections = _sections(self.code)
         of_text = next((section for section in reversed(sections) if "@" in section.pattern), None)
         if len(sections) > 3 and "@" not in sections[3].pattern:  # noqa: PLR2004 (the fourth section is for text)
@@ -222,7 +222,7 @@ class StyleReader:
             self._changed = _Changed()
 
     def _style(self, attributes: Mapping[str, str]) -> CellStyle:
-        """Return a style. Raises `IndexError` for one that refers to what is not there."""
+        """Return a style. Raises `IndexError` if it refers to a missing font, fill or format."""
         number, font_at, fill_at = (natural(attributes.get(name, "0")) for name in ("numFmtId", "fontId", "fillId"))
         if number > _LAST_BUILT_IN and number not in self._formats:
             raise IndexError(number)

@@ -80,7 +80,7 @@ class Content:
     overlays: Overlays | None = None
 
     def below(self, names: Sequence[str]) -> pl.DataFrame:
-        """Return the rows below the header, with so many columns, by these names."""
+        """Return the rows below the header as a frame with these column names."""
         own = {str(at): name for at, name in enumerate(names, start=1)}
         empty = pl.DataFrame(schema={"row": pl.UInt32} | dict.fromkeys(own, pl.String))
         return pl.concat([empty, *self.frames], how="diagonal").select(empty.columns).rename(own)
@@ -90,7 +90,7 @@ class Content:
         return " ".join(self.header.texts.get(at, "").split()) if self.header is not None else ""
 
     def add(self, row: Row) -> int:
-        """Note what is doubtful in a row below the header, and what a person sees otherwise; return how much it is."""
+        """Record a row's doubtful and differently displayed cells, and return their number."""
         before = len(self.shown) + len(self.money)
         if row.hidden:
             self.hidden_rows.append(row.number)
