@@ -351,7 +351,7 @@ class _PaymentRun:
         yield as_defects([*beside, *elsewhere])
 
     def questions(self, validated: Validated, found: SheetComparison) -> Iterator[OpenQuestion]:
-        """Yield what a person has to answer about the rows that would be paid."""
+        """Yield the questions that a person must answer before the rows are paid."""
         if self.paid is None:
             return
         valid = derived_from(validated)

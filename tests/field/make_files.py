@@ -351,6 +351,7 @@ MADE: Mapping[str, Callable[[], bytes]] = {
     "sheets/thousands-with-a-currency-in-a-column-of-notes.csv": lambda: _amounts_last(
         "15,000 shillings", "900,", heading=",Notes"
     ),
+    "sheets/thousands-before-empty-columns.csv": lambda: _amounts_last("11,500,,", "12,000,,", heading=",Notes,Town,"),
     "sheets/codes-behind-small-amounts.csv": lambda: _amounts_last(
         "150,001,Thika", "160,002,Kisumu", heading=",Branch,Town"
     ),

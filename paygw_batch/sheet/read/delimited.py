@@ -174,7 +174,9 @@ def _with_cut_amounts(table: Table, delimiter: str) -> Table:
     nameless = [name for name in behind if name in table.headings.nameless]
     later = names[names.index(behind[0]) + 1 :]
     has_nameless, has_later = (
-        pl.any_horizontal(pl.lit(value=False), *(pl.col(name).str.contains(SEEN) for name in some))
+        pl.any_horizontal(pl.lit(value=False), *(pl.col(name).str.contains(SEEN) for name in some)).fill_null(
+            value=False
+        )
         for some in (nameless, later)
     )
     cents = whole.str.contains(_CUT_CENTS)

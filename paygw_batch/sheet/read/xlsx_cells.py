@@ -292,7 +292,7 @@ def _refuse_doctype(*_: object) -> None:
 
 
 def _path(name: str) -> str:
-    """Return the name of a part: equal whatever its case (ECMA-376 part 2, 6.2.2). Some write Windows' sign."""
+    """Return a part's name in one spelling: case does not count (ECMA-376 part 2, 6.2.2); some write backslashes."""
     return unquote(name).replace("\\", "/").lower()
 
 
@@ -460,7 +460,7 @@ class _CellReader:
             row.shown[column] = shown
 
     def _shown(self, cell: CellText, style: CellStyle) -> str | CellStyle | None:
-        """Return what a person sees instead of a cell's text, or how its number is shown; None if nothing is odd."""
+        """Return the displayed text of a cell, or its number format; None if the cell displays its own text."""
         kind = self._cell.get("t", "n") if self._inline is None else ""
         if style.is_invisible:
             return ""
