@@ -68,7 +68,10 @@ def others(machine: Machine) -> list[Path]:
     """Return every file on the machine that may hold no payee's data."""
     journal = {machine.journal.name, f"{machine.journal.name}-wal", f"{machine.journal.name}-shm"}
     files = [path for path in machine.home.rglob("*") if path.is_file()]
-    return [path for path in files if path.name not in OURS | journal]
+    # A kill while the reconciliation is written leaves it under the name that it had before it was whole.
+    unfinished = set(machine.home.glob(".paygw-*.part"))
+    assert all(path.stat().st_mode & 0o077 == 0 for path in unfinished)
+    return [path for path in files if path.name not in OURS | journal and path not in unfinished]
 
 
 def submit(machine: Machine, *options: str, planted: str | None = None) -> int:
