@@ -53,7 +53,7 @@ def open_sent(sheet: Path, journal: Path, environment: Mapping[str, str]) -> int
 
 def intent(due: Due) -> Entry:
     """Return the intent of a row's first attempt, as the engine would note it."""
-    fact = Intended(due.order_id, f"{due.number:032x}", int(utc_now().timestamp()), f"{due.number:064x}", "WALLET")
+    fact = Intended(due.order_id, f"{due.number:032x}", int(utc_now().timestamp()), "WALLET")
     return Entry(due.number, 1, fact, timestamp(utc_now()))
 
 

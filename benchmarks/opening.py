@@ -31,8 +31,8 @@ STEPS = (
     ("read and validate", "paygw_batch.cli.commands.submit.validated_sheet", "after"),
     ("plan", "paygw_batch.actions.submit_sheet.plan_sheet", "after"),
     ("read and judge again, insert", "paygw_batch.journal.sqlite.writer.store_batch", "after"),
-    ("spellings", "paygw_batch.journal.sqlite.spellings.add_batch", "after"),
-    ("totals, opening fact", "paygw_batch.journal.sqlite.writer.SqliteJournal._add", "after"),
+    ("spellings", "paygw_batch.journal.sqlite.writer.add_spellings", "after"),
+    ("opening fact", "paygw_batch.journal.sqlite.writer.SqliteJournal._add", "after"),
     ("commit", "paygw_batch.journal.sqlite.writer.SqliteJournal.open_batch", "after"),
     ("first request", "paygw_batch.gateway.http.transport.PayoutTransport.deliver", "before"),
 )

@@ -107,7 +107,7 @@ FLOORS = {
             "facts",
             "guards",
             "kept_notification tables salts",
-            "evidence_log forget",
+            "evidence_log forget states",
             "journal replay",
             "sqlite postgres",
             "audit",

@@ -42,7 +42,8 @@ _MOVES = """
 ## Moves
 
 One line for each fact that can be written down, one column for each state it can find. An empty cell is an illegal
-move: the fact is kept in the journal as contradicting evidence, changes nothing, and `status` shows it.
+move: the fact is kept in the journal as contradicting evidence, changes nothing, and `status` shows it. An intent that
+does not fit is not kept, and nothing leaves.
 
 """
 

@@ -7,7 +7,7 @@ a rejected row (RELEASED). A missing entry in the table is an illegal move: a la
 kept as evidence and changes nothing, or an error in our own code.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -96,12 +96,11 @@ LEADS_TO: Mapping[FactKind, State] = MappingProxyType({kind: state for (_, kind)
 
 
 class Intended(NamedTuple):
-    """Attempt n is about to leave, under this order id, with this nonce, timestamp and body."""
+    """Attempt n is about to leave, under this order id, with this nonce and timestamp."""
 
     order_id: str
     nonce: str
     timestamp_s: int
-    body_sha256: str
     purpose: str | None
 
 
@@ -244,37 +243,47 @@ class IllegalMove:
     fact_attempt: int
 
 
-def step(standing: Standing, fact: Fact, attempt: int) -> Standing | IllegalMove:
-    """Return the standing of the instruction after `fact`, which is about attempt number `attempt`."""
-    kind = kind_of(fact)
-    state = TRANSITIONS.get((standing.state, kind))
-    expected = standing.attempt + 1 if kind is _INTENDED else standing.attempt
-    if state is None or attempt != expected:
-        return IllegalMove(standing.state, standing.attempt, kind, attempt)
-    generation, duplicate_of = standing.generation, standing.possible_duplicate_of
-    if kind is _RELEASED:
-        generation += 1
-    if _leaves_a_mark(fact):
-        duplicate_of = attempt
-    return Standing(state, attempt, generation, duplicate_of)
+_MARKING = {FactKind.RESOLVED_REJECTED, FactKind.RESOLVED_NOT_RECEIVED}
+"""A person's words by which a row could be sent again; also a proven statement's, which lifts the quarantine alone."""
 
 
-def _leaves_a_mark(fact: Fact) -> bool:
-    """Whether a fact is a word by which the row could be sent again, and that did not come over the wire.
+class Move(NamedTuple):
+    """One line of the table, and what else changes with the state.
 
-    Also a proven statement leaves a mark: it lifts the quarantine alone.
+    `attempts` and `generations` are added to a row's; `is_marking`: the attempt becomes a possible duplicate;
+    `is_sending`: from now on the attempt may have left.
     """
-    return isinstance(fact, Resolved) and fact.resolution is not Resolution.PAID
+
+    before: State
+    kind: FactKind
+    after: State
+    attempts: int
+    generations: int
+    is_marking: int
+    is_sending: int
 
 
-def replay(facts: Iterable[tuple[Fact, int]], start: Standing | None = None) -> tuple[Standing, list[IllegalMove]]:
-    """Apply (fact, attempt) pairs in order to `start`; return the standing, and the facts that changed nothing."""
-    standing = start or Standing()
-    illegal: list[IllegalMove] = []
-    for fact, attempt in facts:
-        after = step(standing, fact, attempt)
-        if isinstance(after, IllegalMove):
-            illegal.append(after)
-        else:
-            standing = after
-    return standing, illegal
+MOVES: Mapping[tuple[State, FactKind], Move] = MappingProxyType(
+    {
+        (before, kind): Move(
+            before,
+            kind,
+            after,
+            int(kind is _INTENDED),
+            int(kind is _RELEASED),
+            int(kind in _MARKING),
+            int(before is State.IN_FLIGHT and kind is not FactKind.NOT_SENT),
+        )
+        for (before, kind), after in TRANSITIONS.items()
+    }
+)
+"""All moves, by the state before and the kind of the fact."""
+
+
+def step(standing: Standing, kind: FactKind, attempt: int) -> Standing | IllegalMove:
+    """Return the standing of the instruction after a fact of this kind about attempt number `attempt`."""
+    move = MOVES.get((standing.state, kind))
+    if move is None or attempt != standing.attempt + move.attempts:
+        return IllegalMove(standing.state, standing.attempt, kind, attempt)
+    mark = attempt if move.is_marking else standing.possible_duplicate_of
+    return Standing(move.after, attempt, standing.generation + move.generations, mark)

@@ -42,8 +42,7 @@ _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
         ("approved", 3): mark("approved by {name} at {at} (plan {digest})"),
     }
 )
-"""By code and number of values, which fill the placeholders in their order. PostgreSQL writes the first ones as well:
-`move_rows`."""
+"""By code and number of values, which fill the placeholders in order. `journal/state.sql` writes the first ones."""
 
 
 def kept(code: str, *values: str | int | None) -> str:
@@ -55,11 +54,6 @@ def kept(code: str, *values: str | int | None) -> str:
 def kept_text(text: str) -> str:
     """Return a text of others as the journal keeps it: as it is, unless it could be taken for a code."""
     return kept(_TEXT, text) if text.startswith(CODED) else text
-
-
-def with_duplicate(message: str | None, possible_duplicate_of: int | None) -> str | None:
-    """Return a stored message, marked if it is about a possible duplicate."""
-    return message if possible_duplicate_of is None else kept(_DUPLICATE, message, possible_duplicate_of)
 
 
 def code_of(text: str) -> tuple[str, Sequence[Any]]:

@@ -296,7 +296,7 @@ class Engine:
     def _intend(self, row: _Row) -> None:
         """Submit the intent of the row's next try."""
         request = row.request
-        intent = Intended(row.due.order_id, request.nonce, request.timestamp_s, request.body_sha256, request.purpose)
+        intent = Intended(row.due.order_id, request.nonce, request.timestamp_s, request.purpose)
         row.tries += 1
         row.intended_s = self._world.elapsed_s()
         row.intended = self._record(row, intent)

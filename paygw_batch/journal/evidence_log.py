@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from paygw_batch.core.batch import first_order_id
 from paygw_batch.core.evidence import (
     FOR_A_PERSON,
-    GATEWAY_HAS_ORDER,
     NOTES,
     Candidate,
     Evidence,
@@ -20,14 +19,13 @@ from paygw_batch.core.evidence import (
     later_attempt_of,
     rule,
 )
-from paygw_batch.core.lifecycle import Concluded, FactKind
+from paygw_batch.core.lifecycle import Concluded, FactKind, Standing
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalCorrupt, RowsMoved
 from paygw_batch.journal.facts.evidence_chain import (
     EvidenceEnd,
     EvidenceLine,
     Note,
-    candidate_of,
     carried_out_of,
     clock_of,
     first_reading_of,
@@ -41,7 +39,7 @@ from paygw_batch.journal.facts.evidence_chain import (
     withdrawal_of,
     word_of,
 )
-from paygw_batch.journal.facts.progress import PROGRESS, STATES, progress_of
+from paygw_batch.journal.facts.standing import PROVEN_STATEMENT, STATES
 from paygw_batch.journal.salts import new_salt
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import (
@@ -63,15 +61,14 @@ def _listed(words: Iterable[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)
 
 
-EVIDENCE_PARTS: Mapping[str, str] = {
+PARTS: Mapping[str, str] = {
     "columns": ", ".join(EvidenceLine._fields),
     "values": ", ".join(f":{name}" for name in EvidenceLine._fields),
     "for_a_person": _listed(FOR_A_PERSON),
     "notes": _listed(NOTES),
-    "has_it": _listed(GATEWAY_HAS_ORDER),
-    "progress": PROGRESS,
+    "proven": PROVEN_STATEMENT,
 }
-"""The parts of `evidence.sql` that are constants of the program."""
+"""The parts of statements that are constants of the program."""
 _WORDS = (FactKind.RESOLVED_PAID.value, FactKind.RESOLVED_REJECTED.value, FactKind.RESOLVED_NOT_RECEIVED.value)
 _FACTS = (Finding.MOVED, Finding.CONTRADICTING, Finding.RESOLVED)
 
@@ -242,8 +239,9 @@ class EvidenceLog:
         if not is_a_fact and line.fact is None:
             return
         kinds = _WORDS if line.finding == Finding.RESOLVED else {line.said}
-        wanted = {(line.instruction, line.attempt, line.finding != Finding.CONTRADICTING, kind) for kind in kinds}
-        found = set(self._run("fact_of_evidence", instruction=line.instruction, fact=line.fact))
+        has_moved = line.finding != Finding.CONTRADICTING
+        wanted = {(line.instruction, line.attempt, has_moved, kind) for kind in kinds}
+        found = set(self._run("fact_of_evidence", fact=line.fact))
         if not is_a_fact or not found & wanted:
             raise JournalCorrupt(
                 say("Evidence {number} does not match fact {fact}.", number=line.number, fact=line.fact)
@@ -269,8 +267,19 @@ class EvidenceLog:
         if "\0" in order_id or order_id.encode(errors="replace").decode() != order_id:
             return []  # half a surrogate pair, or NUL: not an order id of ours, and the database cannot look it up
         return [
-            candidate_of(number, client_orderid, amount, currency, progress_of(columns))
-            for number, client_orderid, amount, currency, *columns in self._run("known_as", order_id=order_id)
+            Candidate(
+                number,
+                client_orderid,
+                amount,
+                currency,
+                Standing(STATES[state], *standing),
+                sent_order_id,
+                has_left_once=bool(is_first),
+                intended_at=intended_at,
+            )
+            for number, client_orderid, amount, currency, state, *standing, sent_order_id, is_first, intended_at in (
+                self._run("known_as", order_id=order_id)
+            )
         ]
 
     def _add(

@@ -15,11 +15,10 @@ from typing import Any
 from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.files import create_once
 from paygw_batch.journal.batch_part import InstructionRows
-from paygw_batch.journal.facts.codec import BatchForgotten, decode, encode, without_people
+from paygw_batch.journal.facts.codec import BatchForgotten
 from paygw_batch.journal.facts.digest import leaf_of
 from paygw_batch.journal.facts.evidence_chain import order_rows
 from paygw_batch.journal.facts.forgetting import Remains, evidence_left, fingerprint
-from paygw_batch.journal.facts.progress import message_of
 from paygw_batch.journal.guards.location import check_file, make_directory
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import Forgettable, NewInstruction
@@ -86,8 +85,8 @@ class Forgetting:
         while group := list(islice(remaining, _AT_ONCE)):
             left = [self._instruction_left(line) for line in self._tables.run("to_forget", numbers=group)]
             self._write("forget_instruction", ("number", "payee", "content", "leaf"), left, mark=mark)
-            self._facts(group)
-            self._tables.run("forget_texts", numbers=group)
+            for name in ("forget_said", "forget_texts"):
+                self._tables.run(name, numbers=group)
 
     def evidence(self, numbers: Sequence[int], before: str, batches: Collection[str], mark: int) -> None:
         """Forget evidence about instructions, and evidence before a time that is about none.
@@ -111,19 +110,6 @@ class Forgetting:
         payee, content = (fingerprint(self._key, kind, getattr(new, kind)) for kind in ("payee", "content"))
         return number, payee, content, leaf_of(text, salt)
 
-    def _facts(self, numbers: Sequence[int]) -> None:
-        facts, messages = [], dict[int, str | None]()
-        found = self._tables.run("facts_to_forget", numbers=list(numbers))
-        for instruction, place, kind, contradicts, details in found:
-            fact = without_people(decode(kind, details))
-            _, left = encode(fact)
-            if left != details:
-                facts.append((instruction, place, left))
-            if contradicts is None:
-                messages[instruction] = message_of(fact)
-        self._write("forget_fact", ("number", "place", "details"), facts)
-        self._write("forget_message", ("number", "message"), messages.items())
-
     def _orders(self, numbers: Sequence[int], batches: Collection[str]) -> Iterator[int]:
         """Yield the numbers of the kept orders that name a row of a forgotten person."""
         for number, content in self._tables.run("orders_to_look_at"):
@@ -143,7 +129,6 @@ def remains(tables: Tables, mark: int, batch: int) -> tuple[Remains, int, int]:
     """Digest the rest of all lines that one fact forgot; also return the numbers of instructions and of evidence."""
     digest = Remains()
     instructions = digest.add(tables.stream("instructions_left", mark=mark))
-    digest.add(tables.stream("facts_left", mark=mark))
     evidence = digest.add(tables.stream("evidence_left", mark=mark))
     digest.add(tables.stream("reference_left", batch=batch))
     return digest, instructions, evidence

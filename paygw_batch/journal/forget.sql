@@ -6,7 +6,7 @@ SELECT number FROM batch WHERE opened_at < :before ORDER BY number
 
 -- name: newest_move
 -- The time of the newest move of a batch's own instructions.
-SELECT max(s.updated_at) FROM instruction i CROSS JOIN standing s ON s.instruction = i.number WHERE i.batch = :batch
+SELECT max(f.at) FROM state s CROSS JOIN fact f ON f.number = s.fact WHERE s.batch = :batch
 
 -- name: not_forgotten
 -- The instructions of a batch whose people are not forgotten yet.

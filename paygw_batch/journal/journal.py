@@ -15,28 +15,28 @@ from itertools import islice
 from typing import Any, Protocol
 
 from paygw_batch.core.evidence import Candidate, Evidence, Finding, SignedOrder
-from paygw_batch.core.lifecycle import Released, Replaced, Standing, State
+from paygw_batch.core.lifecycle import Released, Replaced, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.text import differ_by_damage_alone, spelled_alike
-from paygw_batch.errors import InternalError, JournalError
+from paygw_batch.errors import InternalError, JournalError, RowsMoved
 from paygw_batch.journal.batch_part import BatchPart, record_of
 from paygw_batch.journal.evidence_log import EvidenceLog
-from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened, history_of
+from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened, PeopleFact, history_of
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.facts.forgetting import fingerprint, key_id
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
-from paygw_batch.journal.facts.progress import (
+from paygw_batch.journal.facts.standing import (
     STATES,
-    RowProgress,
+    RowStanding,
     amendable,
     next_order_id,
+    row_standing,
     storable,
-    succeed,
-    waits_for_quarantine,
 )
 from paygw_batch.journal.forget import FingerprintKey, Forgetting, forgettable, remains
 from paygw_batch.journal.kept_notification import evidence_of
 from paygw_batch.journal.port import EngineJournal, Gate, RowBeingSent, RunOfWorkers, VerifyProgress, unwatched
+from paygw_batch.journal.states import due_rows, find_rows, tallies
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import (
     Amendment,
@@ -144,17 +144,15 @@ class JournalReader(ABC):
         with self._snapshot():
             asked = self._tables.each("compare", ("row", "order_id", "content"), rows, operation=operation)
             for row, order_id, number, is_its_own, is_equal, left, content, *about in asked:
-                word, attempt, mark, code, intended_at, batch, sheet_row, opened_at = about
+                word, mark, since, batch, sheet_row, opened_at = about
                 state = STATES[word]
-                standing = Standing(state, attempt, possible_duplicate_of=mark)
                 # A forgotten payee's row cannot be sent any more: a rejected one needs an amendment.
-                is_known_again = not amendable(standing) and self._fingerprint("content", content) == left
+                is_known_again = not amendable(state, mark) and self._fingerprint("content", content) == left
                 if is_its_own and (is_equal if left is None else is_known_again):
                     known.append(Known(row, number, state, batch, opened_at))
                     continue
                 # Only its own instruction may use an id that it was sent under after a release.
-                may_amend = bool(is_its_own) and amendable(standing)
-                since = intended_at if waits_for_quarantine(standing, code) else None
+                may_amend = bool(is_its_own) and amendable(state, mark)
                 clashes.append(Clash(row, order_id, number, batch, sheet_row, opened_at, state, may_amend, since))
             held = self._evidence.contested(clash.instruction for clash in clashes if clash.amendable)
         return known, [replace(one, amendable=False) if one.instruction in held else one for one in clashes]
@@ -221,7 +219,7 @@ class JournalReader(ABC):
         not follow from its newest fact.
         """
         with self._translating_errors():
-            return self._due(batch, after_row, limit)
+            return due_rows(self._tables, batch, after_row, limit)
 
     def rows(
         self,
@@ -237,10 +235,9 @@ class JournalReader(ABC):
 
         `states` and `numbers` (rows of the sheet) filter them; None: all. The cost grows with the rows yielded, not
         with the batch. With `accepted_until`, accepted rows count only if their latest intent is not after that time.
-        READY cannot be combined with another state: raises `InternalError`.
         """
         with self._translating_errors():
-            yield from self._rows(batch, WantedRows(states, numbers, accepted_until, after, limit))
+            yield from find_rows(self._tables, batch, WantedRows(states, numbers, accepted_until, after, limit))
 
     def standing_lines(self, batch: int) -> Iterator[Sequence[tuple[int | str | None, ...]]]:
         """Yield all rows of a batch as plain lines of `LINE_COLUMNS`, in groups, at a fraction of the cost of `rows`.
@@ -263,7 +260,7 @@ class JournalReader(ABC):
 
     def customer_urls(self, batch: int) -> Mapping[int, str]:
         """Return the URLs where customers of a batch pay, by row, as the gateway named them for the latest attempt."""
-        return {row: json.loads(details)["customer_url"] for row, details in self._run("customer_urls", batch=batch)}
+        return dict(self._run("customer_urls", batch=batch))
 
     def tallies(
         self, batch: int, *, kind: TallyKind = TallyKind.ALL, accepted_until: str | None = None
@@ -273,7 +270,7 @@ class JournalReader(ABC):
         With `accepted_until`, of the accepted rows only those whose latest intent is not after that time.
         """
         with self._snapshot():
-            return self._tallies(batch, kind, accepted_until)
+            return tallies(self._tables, batch, kind, accepted_until)
 
     def being_sent(self, batch: int) -> Sequence[RowBeingSent]:  # noqa: ARG002 (a file has no leases)
         """Return the rows of a batch that living processes have in flight, by their leases."""
@@ -325,11 +322,7 @@ class JournalReader(ABC):
 
     def history(self, batch: int) -> Sequence[HistoryEntry]:
         """Return the acts of people on a batch and on the rows it covers, oldest first."""
-        return [
-            entry
-            for seq, at, kind, details, row, attempt in self._run("history", batch=batch)
-            for entry in history_of(seq, at, kind, details, row=row, attempt=attempt)
-        ]
+        return [entry for line in self._run("history", batch=batch) for entry in history_of(PeopleFact(*line))]
 
     def find_payments(self, search: PaymentSearch, *, limit: int) -> Sequence[FoundPayment]:
         """Return up to `limit` payments of all batches that match a search, newest first."""
@@ -366,10 +359,10 @@ class JournalReader(ABC):
 
     def _is_over(self, batch: int, cutoff: str) -> bool:
         """Whether a batch is finished for ever, and nothing about it waits for a person."""
-        if any(tally.state not in _OVER for tally in self._tallies(batch, TallyKind.ALL, None)):
+        if any(tally.state not in _OVER for tally in tallies(self._tables, batch, TallyKind.ALL, None)):
             return False
         messages = self._evidence.messages(batch)
-        rejected = self._rows(batch, WantedRows({State.REJECTED}))
+        rejected = find_rows(self._tables, batch, WantedRows({State.REJECTED}))
         return not (messages.contradictions or messages.waiting) and not any(
             is_in_quarantine(row.quarantined_since, cutoff) for row in rejected
         )
@@ -452,15 +445,6 @@ class JournalReader(ABC):
         """Return the number of facts, and the hash of all of them, in hex."""
 
     @abstractmethod
-    def _due(self, batch: int, after_row: int, limit: int) -> Sequence[Due]: ...
-
-    @abstractmethod
-    def _rows(self, batch: int, wanted: WantedRows) -> Iterator[RowState]: ...
-
-    @abstractmethod
-    def _tallies(self, batch: int, kind: TallyKind, accepted_until: str | None) -> Sequence[StateTally]: ...
-
-    @abstractmethod
     def _search_expression(self, search: PaymentSearch) -> str:
         """Return the query for the store's text index; empty if the search has no words."""
 
@@ -486,7 +470,8 @@ class Journal(JournalReader):
         `parts` are its pages and the rows that are new, in the sheet's order, `known` those that another batch already
         has (the batch then also covers them), `amendments` say which of the new ones replace an old instruction. Raises
         `InternalError` when an order id is already taken and not amended: `compare` comes first; and when the plan has
-        opened a batch before. Raises `DocumentWithdrawn` when the plan was withdrawn, up to this very moment.
+        opened a batch before. Raises `DocumentWithdrawn` when the plan was withdrawn, up to this very moment, and
+        `RowsMoved` when another process moved a row that is replaced.
         """
         batch = replace(batch, sheet_name=storable(batch.sheet_name), sheet_path=storable(batch.sheet_path))
         if batch.plan_sha256 and self.batches(plan_sha256=batch.plan_sha256):
@@ -500,7 +485,7 @@ class Journal(JournalReader):
             record = record_of(batch, (highest_batch or 0) + 1, at)
             record = self._store_batch(record, batch.plan_sha256, digests, parts, known, replaced)
             self._evidence.require_plan_in_force(batch.plan_sha256)
-            self._record_opening(record.number, at, digests.opened(), digests)
+            self._record_opening(record.number, at, digests.opened())
             self._amend(record, amended, at)
             self._opened(digests.first_instruction)
         return record
@@ -610,15 +595,14 @@ class Journal(JournalReader):
         released, digest = 0, "" if order is None else order.sha256
         with self._writing():
             ((operation,),) = self._tables.run("operation_of", batch=batch)
-            found = self._rows(batch, WantedRows({State.REJECTED}, rows))
+            found = find_rows(self._tables, batch, WantedRows({State.REJECTED}, rows))
             rejected = iter(array("q", (row.instruction for row in found)))
             while group := list(islice(rejected, _AT_ONCE)):
+                standings = self._standings(group)
                 entries = [
-                    self._release_entry(
-                        number, operation, order_id, progress, suffix=suffix, fact=Released("", by, digest), at=at
-                    )
-                    for number, (order_id, progress) in self._loaded(group).items()
-                    if not is_in_quarantine(progress.quarantined_since, cutoff)
+                    self._release_entry(one, operation, suffix=suffix, fact=Released("", by, digest), at=at)
+                    for one in (standings[number] for number in group)
+                    if not is_in_quarantine(one.quarantined_since, cutoff)
                 ]
                 self._record(entries)
                 released += len(entries)
@@ -686,56 +670,41 @@ class Journal(JournalReader):
             raise InternalError("an amendment is of no row of its batch")
         if not amended:
             return
-        loaded = self._loaded([*(one.instruction for one in amended.values()), *new_numbers.values()])
-        entries, succeeded = [], {}
+        standings = self._standings([*(one.instruction for one in amended.values()), *new_numbers.values()])
+        entries = []
         for row, amendment in amended.items():
-            old, new = amendment.instruction, new_numbers[row]
-            order_id, progress = loaded[old]
+            old, new = standings.get(amendment.instruction), standings[new_numbers[row]]
             if (
-                not amendable(progress.standing)
-                or is_in_quarantine(progress.quarantined_since, amendment.cutoff)
-                or self._evidence.contested((old,))
-                or loaded[new][0] != order_id
+                old is None
+                or not amendable(old.standing.state, old.standing.possible_duplicate_of)
+                or is_in_quarantine(old.quarantined_since, amendment.cutoff)
+                or self._evidence.contested((old.number,))
+                or new.client_orderid != old.client_orderid
             ):
                 raise InternalError("an amendment replaces what may not be replaced")
-            after = succeeded[new] = succeed(progress)
-            ids = {"order_id": order_id, "next_order_id": progress.order_id}
-            self._tables.run("move_order_ids", operation=record.operation, instruction=new, **ids)
-            entries.append(Entry(old, progress.standing.attempt, Replaced(record.batch, row), at))
-            if progress.standing.state is State.REJECTED:
-                entries.append(
-                    self._release_entry(
-                        new,
-                        record.operation,
-                        order_id,
-                        after,
-                        suffix=True,
-                        fact=Released("", "an amended sheet"),
-                        at=at,
-                    )
-                )
-        self._record(entries, succeeded)
+            ids = {"order_id": old.client_orderid, "next_order_id": old.order_id}
+            self._tables.run("move_order_ids", operation=record.operation, instruction=new.number, **ids)
+            entries.append(Entry(old.number, old.standing.attempt, Replaced(record.batch, row), at))
+            if old.standing.state is State.REJECTED:
+                after, fact = old._replace(number=new.number), Released("", "an amended sheet")
+                entries.append(self._release_entry(after, record.operation, suffix=True, fact=fact, at=at))
+        if not all(has_moved for _, _, has_moved in self._record(entries)):
+            raise RowsMoved
 
-    def _release_entry(
-        self,
-        number: int,
-        operation: str,
-        client_orderid: str,
-        progress: RowProgress,
-        *,
-        suffix: bool,
-        fact: Released,
-        at: str,
-    ) -> Entry:
+    def _standings(self, numbers: Sequence[int]) -> Mapping[int, RowStanding]:
+        """Read instructions that are about to move, by number."""
+        return {line[0]: row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
+
+    def _release_entry(self, row: RowStanding, operation: str, *, suffix: bool, fact: Released, at: str) -> Entry:
         """Return the fact that releases a rejected instruction, with its next order id, which it claims."""
 
         def is_used(order_id: str) -> bool:
             return bool(self._tables.run("is_spelling_used", operation=operation, spelling=spelled_alike(order_id)))
 
-        order_id = next_order_id(client_orderid, progress, suffix=suffix, is_used=is_used)
+        order_id = next_order_id(row, suffix=suffix, is_used=is_used)
         if suffix:
-            self._tables.add_order_id(operation, order_id, number)
-        return Entry(number, progress.standing.attempt, replace(fact, order_id=order_id), at)
+            self._tables.add_order_id(operation, order_id, row.number)
+        return Entry(row.number, row.standing.attempt, replace(fact, order_id=order_id), at)
 
     @abstractmethod
     def _writing(self) -> AbstractContextManager[object]:
@@ -754,24 +723,17 @@ class Journal(JournalReader):
         """Write all of a batch but the fact that opens it; return the batch, with its reference if the store has it."""
 
     @abstractmethod
-    def _record_opening(self, number: int, at: str, opened: BatchOpened, digests: OpeningDigests) -> None:
+    def _record_opening(self, number: int, at: str, opened: BatchOpened) -> None:
         """Add the fact that opens a batch to the chain."""
 
     def _opened(self, first: int) -> None:
         """Finish opening a batch whose instructions, from `first` on, are all written."""
 
     @abstractmethod
-    def _loaded(self, numbers: Sequence[int]) -> Mapping[int, tuple[str, RowProgress]]:
-        """Read instructions that are about to move: their first order ids and progress, by number."""
+    def _record(self, entries: Sequence[Entry]) -> Sequence[tuple[int, str, bool]]:
+        """Add facts to the chain, which moves their instructions, inside the open transaction.
 
-    @abstractmethod
-    def _record(
-        self, entries: Sequence[Entry], succeeded: Mapping[int, RowProgress] | None = None
-    ) -> Sequence[tuple[int, str, bool]]:
-        """Add facts to the chain and save the progress of their instructions, inside the open transaction.
-
-        Returns of each its number, its time, and whether it moved its row. `succeeded` is the progress that some
-        instructions took over before; it is saved as well.
+        Returns of each its number, its time, and whether it moved its row.
         """
 
 

@@ -1,9 +1,5 @@
 -- The statements of `journal.py` that every store runs; `tables.py` says what each writes otherwise.
 
--- part: of_people
--- The condition of the index in `schema-4.sql`, word for word: for no other condition SQLite uses a partial index.
-(f.instruction IS NULL OR (f.kind >= 'rel' AND f.kind < 's'))
-
 -- name: batch_title
 -- The names that people use for a batch.
 SELECT batch, sheet_name, opened_at FROM batch WHERE number = :batch
@@ -47,8 +43,41 @@ ORDER BY b.number LIMIT 1
 
 -- name: payments
 -- Some payments in the columns of `FoundPayment`, newest first.
-SELECT b.batch, b.sheet_name, b.operation, b.opened_at, p.row, p.client_orderid, p.country, p.currency, p.amount, p.form,
-    p.fields, CASE WHEN p.forgotten IS NULL THEN p.payee ELSE '' END, p.state, p.attempt - p.inherited_attempts,
-    p.sent_orderid, p.gateway_status, p.gateway_reference, p.error_code, p.message, p.possible_duplicate_of,
-    coalesce(p.first_sent_at, CASE WHEN p.state = 'in_flight' THEN p.intended_at END), p.updated_at
-FROM progress p JOIN batch b ON b.number = p.batch WHERE p.number = ANY (:numbers) ORDER BY p.number DESC
+SELECT b.batch, b.sheet_name, b.operation, b.opened_at, i.row, i.client_orderid, i.country, i.currency, i.amount, i.form,
+    i.fields, CASE WHEN i.forgotten IS NULL THEN i.payee ELSE '' END, s.state, s.attempt - s.inherited_attempts,
+    n.order_id, {gateway_status}, {gateway_reference}, {error_code}, {message}, s.possible_duplicate_of,
+    {first_sent_at}, f.at
+FROM instruction i JOIN batch b ON b.number = i.batch {told} WHERE i.number = ANY (:numbers) ORDER BY i.number DESC
+
+-- part: acts
+-- The columns of `PeopleFact`.
+f.number, f.at, f.kind, i.row, f.attempt, f.order_id, f.by, f.agreement, f.details, d.text
+
+-- name: history
+-- What people did about a batch: about all of it, about the rows that it brought (whose numbers follow one another), and
+-- about those that it also covers.
+SELECT f.number, f.at, f.kind, NULL, f.attempt, f.order_id, f.by, f.agreement, f.details, NULL
+FROM fact f INDEXED BY fact_of_batch WHERE f.batch = :batch
+UNION ALL
+SELECT {acts} FROM fact f INDEXED BY fact_of_people
+    CROSS JOIN instruction i ON i.number = f.instruction LEFT JOIN said d ON d.fact = f.number
+WHERE f.kind >= 'rel' AND f.kind < 's' AND i.batch = :batch
+    AND f.instruction BETWEEN (SELECT number FROM instruction WHERE batch = :batch ORDER BY row LIMIT 1)
+        AND (SELECT number FROM instruction WHERE batch = :batch ORDER BY row DESC LIMIT 1)
+UNION ALL
+SELECT {acts} FROM fact f INDEXED BY fact_of_people
+    CROSS JOIN known i ON i.batch = :batch AND i.instruction = f.instruction LEFT JOIN said d ON d.fact = f.number
+WHERE f.kind >= 'rel' AND f.kind < 's'
+ORDER BY 1
+
+-- name: customer_urls
+-- Where the customers of a batch pay, for the latest attempts: from the pages to their rows.
+SELECT c.row, d.customer_url FROM said d INDEXED BY said_of_customer_page
+    CROSS JOIN fact a ON a.number = d.fact CROSS JOIN state s ON s.instruction = a.instruction AND s.attempt = a.attempt
+    CROSS JOIN covered c ON c.batch = :batch AND c.instruction = a.instruction
+WHERE d.customer_url IS NOT NULL AND NOT EXISTS (SELECT 1 FROM contradiction x WHERE x.fact = a.number) ORDER BY a.number
+
+-- name: replies
+-- The stored raw replies about an instruction, oldest first.
+SELECT f.attempt, f.at, r.head, r.body FROM reply r JOIN fact f ON f.number = r.fact
+WHERE r.instruction = :instruction ORDER BY r.fact

@@ -5,17 +5,17 @@ grow with the journal. Anything that only one store has is checked by its own `v
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from paygw_batch.core.lifecycle import State
+from paygw_batch.core.lifecycle import MOVES, FactKind, IllegalMove, Standing, State, step
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts.codec import BatchOpened
+from paygw_batch.journal.facts.codec import BatchOpened, Said, said_digest
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.progress import InstructionReplay, LinesByInstruction, NamedReply, columns_of
 from paygw_batch.journal.port import VerifyProgress
-from paygw_batch.journal.tables import Tables
+from paygw_batch.journal.tables import MOVE_LINES, Tables
 from paygw_batch.journal.values import Known, NewBatch, reply_sha256
 from paygw_batch.language import mark, say
 
@@ -78,15 +78,77 @@ def no_counts() -> Counter[str]:
     return Counter(dict.fromkeys((*map(str, State), "instructions", "order_ids", "contradictions"), 0))
 
 
-@dataclass(frozen=True, slots=True)
-class PlainRows:
-    """The rows that a store has found right by itself, counted by state, and the numbers of the others, in order.
+KINDS: Mapping[str, FactKind] = {kind.value: kind for kind in FactKind}
 
-    Each row that was found right has two facts and one order id.
+
+def check_said(number: int, digest: bytes | None, salt: bytes | None, *said: str | None) -> None:
+    """Raise `JournalCorrupt` unless what stands beside a fact is what the fact names."""
+    if salt is not None and said_digest(salt, Said(*said)) != digest:
+        raise JournalCorrupt(say("What fact {number} says of people was changed.", number=number))
+
+
+def check_moves(tables: Tables) -> None:
+    """Raise `JournalCorrupt` unless the tables move rows as `core/lifecycle.py` says."""
+    if set(tables.run("moves")) != set(MOVE_LINES):
+        raise JournalCorrupt(say("The state machine of the journal was altered."))
+
+
+class _Row(NamedTuple):
+    """Where an instruction is, as its facts say: `STATE` of the tables."""
+
+    standing: Standing = Standing()
+    inherited: int = 0
+    order_id: str | None = None
+    intent: int | None = None
+    first_sent: int | None = None
+    fact: int | None = None
+
+    def columns(self) -> tuple[Any, ...]:
+        """Return it as the table `state` has it."""
+        return (*self.standing, *self[1:])
+
+
+_FRESH = _Row()
+_INTENDED, _RELEASED, _REPLACED = FactKind.INTENDED.value, FactKind.RELEASED.value, FactKind.REPLACED.value
+"""Python 3.11 calls a function each time that a member of an enum is named."""
+
+
+class _Path(NamedTuple):
+    """Where kinds of facts lead: the end, and where it was before the last move.
+
+    `refused` has for each fact the state that it did not fit; None: it moved the row. The others are places: of the
+    latest intent, of the first that may have left, and of the newest move.
     """
 
-    states: Mapping[str, int]
-    left: Sequence[int]
+    standing: Standing
+    before: Standing
+    refused: tuple[State | None, ...]
+    intent: int | None
+    first_sent: int | None
+    newest: int | None
+
+
+@lru_cache(maxsize=1_024)
+def _path(start: Standing, kinds: tuple[tuple[str, int], ...]) -> _Path:
+    """Replay kinds of facts, each with its attempt: most rows have the same few."""
+    standing = before = start
+    refused: list[State | None] = []
+    intent = first_sent = newest = None
+    for place, (word, attempt) in enumerate(kinds):
+        if (kind := KINDS.get(word)) is None:
+            raise JournalCorrupt(say("A fact of the kind {kind!r} cannot be read.", kind=str(word)[:40]))
+        after = step(standing, kind, attempt)
+        if isinstance(after, IllegalMove):
+            refused.append(after.state)
+            continue
+        refused.append(None)
+        move = MOVES[standing.state, kind]
+        if move.is_sending and first_sent is None:
+            first_sent = intent
+        if move.attempts:
+            intent = place
+        standing, before, newest = after, standing, place
+    return _Path(standing, before, tuple(refused), intent, first_sent, newest)
 
 
 @dataclass(slots=True)
@@ -96,54 +158,25 @@ class RowReplay:
     tables: Tables
     progress: VerifyProgress
     counts: Counter[str] = field(default_factory=no_counts)
-    replies: int = 0
+    _left_to: dict[int, tuple[_Row, set[str]]] = field(default_factory=dict)
+    """What replaced instructions left to their successors: where they were, and their order ids."""
 
-    def run(self, plain: PlainRows | None = None) -> Counter[str]:
-        """Return the counts. Raises `JournalCorrupt` at the first instruction that is not where its facts lead.
-
-        Those of `plain` are replayed only if there is more in the tables than was compared.
-        """
-        if plain is None or not self._is_whole_with(plain):
-            self.counts, self.replies = no_counts(), 0
-            self._replay(None)
-        if self.tables.run("count_replies") != [(self.replies,)]:
-            raise JournalCorrupt(say("The journal has a reply that no fact names."))
-        return self.counts
-
-    def _is_whole_with(self, plain: PlainRows) -> bool:
-        rows = sum(plain.states.values())
-        self.counts.update(plain.states)
-        self._count(rows, rows)
-        facts = 2 * rows + (self._replay(plain.left) if plain.left else 0)
-        return self.tables.run("count_all") == [(self.counts["instructions"], facts, self.counts["order_ids"])]
-
-    def _count(self, rows: int, order_ids: int) -> None:
-        self.counts["instructions"] += rows
-        self.counts["order_ids"] += order_ids
-
-    def _replay(self, numbers: Sequence[int] | None) -> int:
-        """Replay some instructions, or all, and return how many facts they have."""
+    def run(self) -> Counter[str]:
+        """Return the counts. Raises `JournalCorrupt` at the first instruction that is not where its facts lead."""
         run, stream, counts = self.tables.run, self.tables.stream, self.counts
-        chosen = {"numbers": list(numbers or [0]), "every": numbers is None}
         batches = {number: (batch, operation) for number, batch, operation in run("batch_ids")}
         ((rows,),) = run("count_instructions")
-        facts = LinesByInstruction(stream("facts_by_instruction", **chosen), mark("A fact"))
-        order_ids = LinesByInstruction(stream("order_ids_by_instruction", **chosen), mark("An order id"))
-        replay = InstructionReplay(counts)
-        told = 0
-        for line in stream("all_progress", **chosen):
-            number, batch, row, client_orderid, replaces = line[:5]
+        facts = LinesByInstruction(stream("facts_by_instruction"), mark("A fact"))
+        order_ids = LinesByInstruction(stream("order_ids_by_instruction"), mark("An order id"))
+        states, done, ids_of_rows = dict.fromkeys(State, 0), 0, 0
+        for number, batch, row, client_orderid, replaces, of_batch, is_same, *state in stream("all_states"):
             if batch not in batches:
                 raise JournalCorrupt(
                     say("Instruction {number} belongs to a batch that the journal does not have.", number=number)
                 )
             batch_id, operation = batches[batch]
-            own = facts.of(number)
-            found = replay.replay(number, row, batch_id, client_orderid, replaces, own)
-            for reply in found.replies:
-                self._check_reply(number, reply)
-            progress = columns_of(found.progress)
-            if progress != line[5:] and self.tables.storable(progress) != line[5:]:
+            found, ids = self._replayed(number, client_orderid, replaces, facts.of(number))
+            if not is_same or of_batch != batch or found.columns() != tuple(state):
                 raise JournalCorrupt(
                     say(
                         "Instruction {number} (row {row} of batch {batch}) does not match its facts.",
@@ -152,24 +185,97 @@ class RowReplay:
                         batch=batch_id,
                     )
                 )
-            if set(order_ids.of(number)) != {(operation, order_id) for order_id in found.order_ids}:
+            if set(order_ids.of(number)) != {(number, operation, order_id) for order_id in ids}:
                 raise JournalCorrupt(
                     say("The order ids of instruction {number} do not match its facts.", number=number)
                 )
-            told += len(own)
-            counts[found.progress.standing.state] += 1
-            self._count(1, len(found.order_ids))
-            if counts["instructions"] % _ROWS_A_STEP == 0:
-                self.progress(counts["instructions"], rows)
+            states[found.standing.state] += 1
+            ids_of_rows += len(ids)
+            done += 1
+            if done % _ROWS_A_STEP == 0:
+                self.progress(done, rows)
         facts.end()
         order_ids.end()
-        return told
+        counts.update(states, instructions=done, order_ids=ids_of_rows)
+        self._check_replies()
+        return counts
 
-    def _check_reply(self, number: int, named: NamedReply) -> None:
-        """Raise `JournalCorrupt` unless the reply that a fact names is the one that is kept."""
-        kept = self.tables.run("reply_of", fact=named.seq, instruction=number, nth=named.place + 1)
-        if [(instruction, reply_sha256(head.decode(), body)) for instruction, head, body in kept] != [
-            (number, named.sha256)
-        ]:
-            raise JournalCorrupt(say("The reply kept for fact {number} was changed.", number=named.seq))
-        self.replies += 1
+    def _replayed(
+        self, number: int, client_orderid: str, replaces: int | None, facts: Sequence[tuple[Any, ...]]
+    ) -> tuple[_Row, set[str]]:
+        """Return where the facts of an instruction lead it, and its order ids. Raises `JournalCorrupt`."""
+        if replaces is not None and replaces not in self._left_to:
+            raise JournalCorrupt(
+                say(
+                    "Instruction {number} replaces instruction {other}, but no fact records that.",
+                    number=number,
+                    other=replaces,
+                )
+            )
+        start, ids = (_FRESH, {client_orderid}) if replaces is None else self._left_to.pop(replaces)
+        path = _path(start.standing, tuple([(word, attempt) for _, _, word, attempt, _, _ in facts]))
+        order_id = start.order_id
+        for (_, fact, word, _, fact_order_id, contradicted), refused in zip(facts, path.refused, strict=True):
+            is_its_own = word != _INTENDED or fact_order_id == (order_id or client_orderid)
+            if contradicted != refused or not (is_its_own or refused):
+                raise JournalCorrupt(
+                    say("Fact {fact} does not fit the state of instruction {number}.", fact=fact, number=number)
+                )
+            if refused is not None:
+                self.counts["contradictions"] += 1
+            elif word == _RELEASED:
+                order_id = fact_order_id
+                ids.add(fact_order_id)
+            elif word == _REPLACED:
+                moved = {client_orderid, order_id or client_orderid}
+                ids -= moved
+                self._left_to[number] = _Row(path.before, path.before.attempt, order_id), moved
+        numbers = [None if place is None else facts[place][1] for place in path[3:]]
+        return _Row(path.standing, start.inherited, order_id, *numbers), ids
+
+    def _check_replies(self) -> None:
+        """Raise `JournalCorrupt` unless the replies that facts name are those that are kept."""
+        count = 0
+        for fact, is_of_row, head, body, digest in self.tables.stream("all_replies"):
+            count += 1
+            if not is_of_row or reply_sha256(bytes(head).decode(), bytes(body)) != digest:
+                raise JournalCorrupt(say("The reply kept for fact {number} was changed.", number=fact))
+        if self.tables.run("count_replies_said") != [(count,)]:
+            raise JournalCorrupt(say("A reply that a fact names is not in the journal."))
+        if lost := self.tables.run("unsaid"):
+            raise JournalCorrupt(say("What fact {number} says of people was removed.", number=lost[0][0]))
+
+
+class LinesByInstruction:
+    """Groups lines by their first column, an instruction's number; groups are requested in ascending order."""
+
+    def __init__(self, lines: Iterator[tuple[Any, ...]], what: str) -> None:
+        self._lines = lines
+        self._next = next(lines, None)
+        self._what = what
+
+    def of(self, number: int) -> list[tuple[Any, ...]]:
+        """Return the lines of instruction `number`.
+
+        Raises `JournalCorrupt` if lines of another instruction were skipped.
+        """
+        group = []
+        line = self._next
+        while line is not None and line[0] == number:
+            group.append(line)
+            line = next(self._lines, None)
+        self._next = line
+        if line is not None and line[0] < number:
+            self.end()
+        return group
+
+    def end(self) -> None:
+        """Raise `JournalCorrupt` if lines are left."""
+        if self._next is not None:
+            raise JournalCorrupt(
+                say(
+                    "{line} refers to instruction {number}, which the journal does not have.",
+                    line=say(self._what),
+                    number=self._next[0],
+                )
+            )

@@ -16,6 +16,37 @@ SELECT row, instruction FROM known WHERE batch = :batch ORDER BY row
 -- The number of instructions.
 SELECT count(*) FROM instruction
 
--- name: count_replies
--- The number of stored replies.
-SELECT count(*) FROM reply
+-- name: facts_by_instruction
+-- The facts about instructions, by instruction and then in order, and the states that some did not fit.
+SELECT f.instruction, f.number, f.kind, f.attempt, f.order_id, c.state
+FROM fact f LEFT JOIN contradiction c ON c.fact = f.number WHERE f.instruction IS NOT NULL ORDER BY f.instruction, f.number
+
+-- name: order_ids_by_instruction
+-- Order ids by instruction.
+SELECT instruction, operation, order_id FROM order_id ORDER BY 1, 2, 3
+
+-- name: all_states
+-- All instructions, with where they are.
+SELECT i.number, i.batch, i.row, i.client_orderid, i.replaces, s.batch, s.country = i.country AND s.currency = i.currency
+    AND s.minor = i.minor, s.state, s.attempt, s.generation, s.possible_duplicate_of, s.inherited_attempts, s.order_id,
+    s.intent, s.first_sent, s.fact
+FROM instruction i LEFT JOIN state s ON s.instruction = i.number ORDER BY i.number
+
+-- name: all_replies
+-- The stored replies, with the digests that their facts say.
+SELECT r.fact, r.instruction = f.instruction, r.head, r.body, d.reply_sha256
+FROM reply r JOIN fact f ON f.number = r.fact LEFT JOIN said d ON d.fact = r.fact ORDER BY 1
+
+-- name: count_replies_said
+-- The number of replies that facts name.
+SELECT count(reply_sha256) FROM said
+
+-- name: unsaid
+-- The facts whose words about people are gone although nobody forgot these.
+SELECT f.number FROM fact f JOIN instruction i ON i.number = f.instruction
+WHERE f.said_sha256 IS NOT NULL AND i.forgotten IS NULL AND NOT EXISTS (SELECT 1 FROM said d WHERE d.fact = f.number)
+ORDER BY 1 LIMIT 1
+
+-- name: moves
+-- The state machine of the tables.
+SELECT before, kind, after, attempts, generations, is_marking, is_sending FROM move

@@ -11,6 +11,6 @@ def new_salts(count: int) -> list[bytes]:
     return [random[start : start + SALT_BYTES] for start in range(0, len(random), SALT_BYTES)]
 
 
-def new_salt() -> str:
-    """Return one salt, in hex."""
-    return urandom(SALT_BYTES).hex()
+def new_salt() -> bytes:
+    """Return one salt."""
+    return urandom(SALT_BYTES)

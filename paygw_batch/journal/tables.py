@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any, Protocol
 
+from paygw_batch.core.lifecycle import MOVES
 from paygw_batch.journal.values import Identity
 
 
@@ -34,10 +35,6 @@ class Tables(Protocol):
         """Write an order id that no instruction of the operation has."""
         ...
 
-    def storable(self, columns: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return values as the store keeps them."""
-        ...
-
     def lock_rows(self, numbers: Sequence[int]) -> bool:
         """Let nobody move these instructions until the open transaction ends; return whether somebody may have."""
         ...
@@ -47,14 +44,22 @@ class Tables(Protocol):
         ...
 
 
+MOVE_LINES = [(one.before.value, one.kind.value, one.after.value, *one[3:]) for one in MOVES.values()]
+"""The table `move`."""
 _HEAD = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 VALUE = re.compile(r"(?<!:):([a-z][a-z0-9_]*)")
 """The place of a value in a statement."""
 
 
+FILES = ("state.sql", "evidence.sql", "journal.sql", "replay.sql", "forget.sql")
+"""The files of statements about the journal itself; a store's own may lack some."""
 ON_SQLITE = ((r"= ANY \(:(\w+)\)", r"IN (SELECT value FROM carray(:\1))"), (r"\bstrpos\(", "instr("))
-ON_POSTGRES = ((r"\s+INDEXED BY \w+", ""), (r"CROSS JOIN (?=\w+ (?:\w+ )?ON\b)", "JOIN "))
+ON_POSTGRES = (
+    (r"\s+INDEXED BY \w+", ""),
+    (r"CROSS JOIN (?=\w+ (?:\w+ )?ON\b)", "JOIN "),
+    (r"\bjson_array\(", "json_build_array("),
+)
 """What a store writes otherwise in the statements that all stores share, as patterns and what stands for them.
 
 SQLite is told the order of joins and some indexes, because it does not know how many rows there are.
@@ -63,26 +68,28 @@ SQLite is told the order of joins and some indexes, because it does not know how
 
 def named_sql(
     package: str,
-    file: str,
+    files: Sequence[str],
     parts: Mapping[str, str],
     otherwise: Sequence[tuple[str, str]],
     *,
     is_psycopg: bool = False,
 ) -> dict[str, str]:
-    """Return the statements and parts of a store's file, and of the one that all stores share, by name.
+    """Return the statements and parts of a store's files, and of those that all stores share, by name.
 
     For psycopg, values are written as it takes them.
     """
-    own, shared = (
-        resources.files(place).joinpath(file).read_text(encoding="utf-8")
-        for place in (package, package.rpartition(".")[0])
-    )
-    for pattern, instead in otherwise:
-        shared = re.sub(pattern, instead, shared)
-    _, *texts = _HEAD.split(f"{own}\n{shared}")
+    texts = []
+    for place in (package, package.rpartition(".")[0]):
+        for file in files:
+            found_file = resources.files(place).joinpath(file)
+            text = found_file.read_text(encoding="utf-8") if found_file.is_file() else ""
+            for pattern, instead in otherwise if place != package else ():
+                text = re.sub(pattern, instead, text)
+            texts.append(text)
+    _, *pieces = _HEAD.split("\n".join(texts))
     found: dict[str, str] = {}
     known = dict(parts)
-    named = zip(texts[::3], texts[1::3], texts[2::3], strict=True)
+    named = zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)
     for kind, name, commented in sorted(named, key=lambda one: one[0] != "part"):
         text = _COMMENT.sub("", commented).strip()
         for part, inner in known.items():
@@ -96,3 +103,10 @@ def named_sql(
         name: VALUE.sub(r"%(\1)s", text.replace("%", "%%")) if VALUE.search(text) else text
         for name, text in found.items()
     }
+
+
+def with_triggers(script: str) -> str:
+    """Return a script that makes tables, with the bodies of the triggers that move rows."""
+    for name, body in named_sql(__package__, ("moves.sql",), {}, ()).items():
+        script = script.replace(f"{{{name}}}", body)
+    return script

@@ -1,6 +1,5 @@
 """Judges a machine by the gateway's record, when its batch is done or wherever a run was cut off."""
 
-import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
@@ -24,9 +23,9 @@ def orders_of(machine: Machine, record: Iterable[RecordLine]) -> list[RecordLine
 def intended(machine: Machine) -> set[str]:
     """Return the order ids that the journal holds an intent for, read by another library than the program's own."""
     with closing(sqlite3.connect(f"file:{machine.journal}?mode=ro", uri=True)) as connection:
-        found = connection.execute("SELECT details FROM fact WHERE kind = 'intended'").fetchall()
+        found = connection.execute("SELECT order_id FROM fact WHERE kind = 'intended'").fetchall()
     connection.close()
-    return {json.loads(details)["order_id"] for (details,) in found}
+    return {order_id for (order_id,) in found}
 
 
 def judge_orders(machine: Machine, at: GatewayProcess) -> list[RecordLine]:

@@ -371,10 +371,10 @@ def look_at_journal(machine: Machine, sent: set[str], when: str) -> None:
         raise Broken(f"{when}: the journal does not open: {error.message}") from None
     try:
         journal.mark_interrupted("2026-11-21T12:00:00.000Z")
-        for order_id, seq in journal._fetch("SELECT details ->> 'order_id', seq FROM fact WHERE kind = 'intended'"):
-            if order_id in sent and known < seq:
+        for order_id, number in journal._fetch("SELECT order_id, number FROM fact WHERE kind = 'intended'"):
+            if order_id in sent and known < number:
                 raise Broken(
-                    f"{when}: {order_id} had begun to leave, and its witness knows of {known} facts, not {seq}"
+                    f"{when}: {order_id} had begun to leave, and its witness knows of {known} facts, not {number}"
                 )
         batches = journal.batches()
         if sent and not batches:

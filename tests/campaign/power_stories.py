@@ -211,7 +211,7 @@ def _facts(path: Path) -> list[tuple[int, bytes]]:
         try:
             if connection.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
                 raise Broken(f"{path.name} is damaged")
-            return connection.execute("SELECT seq, hash FROM fact ORDER BY seq").fetchall()
+            return connection.execute("SELECT number, hash FROM fact ORDER BY number").fetchall()
         except sqlite3.DatabaseError as error:
             raise Broken(f"{path.name} is damaged: {error}") from None
 

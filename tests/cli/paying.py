@@ -70,5 +70,5 @@ def is_in_flight(program: Program) -> bool:
         suppress(sqlite3.OperationalError),
         closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection,
     ):
-        return connection.execute("SELECT 1 FROM standing WHERE state = 'in_flight'").fetchone() is not None
+        return connection.execute("SELECT 1 FROM state WHERE state = 'in_flight'").fetchone() is not None
     return False

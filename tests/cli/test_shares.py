@@ -151,7 +151,7 @@ def test_an_urgent_batch_needs_workers(program: Program) -> None:
     assert program.run("submit", program.sheet(kenyan_rows(1)), "--urgent").exit_code == 2
 
 
-IN_FLIGHT = "SELECT number FROM paygw.progress WHERE state = 'in_flight'"
+IN_FLIGHT = "SELECT instruction FROM paygw.state WHERE state = 'in_flight'"
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'paygw-batch' AND datname = current_database()"
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import apsw
 import pytest
 
+from paygw_batch.gateway.http.transport import PayoutTransport
+from paygw_batch.gateway.message import MayLeave, PreparedRequest
 from tests.cli.program import Program, kenyan_rows
 
 FRESH = ("--nonce", "abc", "--timestamp", "1790000000")
@@ -62,14 +64,24 @@ def test_row_order_id_and_profile_can_be_chosen(program: Program) -> None:
     assert [one["name"][:6] for one in chosen["parameters"]] == ["oauth_"] * 5
 
 
-def test_it_is_what_a_run_sends(program: Program) -> None:
-    sheet = program.sheet(kenyan_rows(1))
+def test_it_is_what_a_run_sends(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    sheet, sent, deliver = program.sheet(kenyan_rows(1)), list[PreparedRequest](), PayoutTransport.deliver
+
+    async def seen(transport: PayoutTransport, request: PreparedRequest, may_leave: MayLeave) -> Any:
+        sent.append(request)
+        return await deliver(transport, request, may_leave)
+
+    monkeypatch.setattr(PayoutTransport, "deliver", seen)
     assert program.run("submit", sheet).exit_code == 0
     with closing(apsw.Connection(str(program.journal), flags=apsw.SQLITE_OPEN_READONLY)) as journal:
-        ((details,),) = journal.execute("SELECT details FROM fact WHERE kind = 'intended'")
-    intended = json.loads(details)
-    again = signed(program, sheet, "--nonce", intended["nonce"], "--timestamp", intended["timestamp_s"])
-    assert again["body_sha256"] == intended["body_sha256"]
+        ((nonce, timestamp_s),) = journal.execute("SELECT nonce, timestamp_s FROM fact WHERE kind = 'intended'")
+    again = signed(program, sheet, "--nonce", nonce, "--timestamp", timestamp_s)
+    (request,) = sent
+    assert (again["body"].encode(), again["body_sha256"]) == (request.body, request.body_sha256)
+    (arrived,), body = program.record(), json.loads(again["body"])
+    assert [arrived[name] for name in ("client_orderid", "currency", "account_number", "purpose")] == [
+        body[name] for name in ("client_orderid", "currency", "account_number", "purpose")
+    ]
 
 
 def test_nothing_is_sent_and_no_journal_is_made(program: Program) -> None:

@@ -205,7 +205,8 @@ def test_a_worker_frozen_between_its_commit_and_its_first_byte_sends_nothing_whe
     assert hosts.office.json("verify")["exit_code"] == 5, "sound, and it keeps the late word that nothing left"
 
 
-INTENDED = """SELECT p.client_orderid, p.state FROM paygw.progress p JOIN paygw.fact f ON f.instruction = p.number
+INTENDED = """SELECT i.client_orderid, s.state FROM paygw.state s JOIN paygw.instruction i ON i.number = s.instruction
+    JOIN paygw.fact f ON f.number = s.intent
     WHERE f.kind = 'intended' AND f.segment = (SELECT min(segment) FROM paygw.fact WHERE kind = 'intended')"""
 LATE = "SELECT count(*) FROM paygw.fact WHERE kind = 'not_sent'"
 

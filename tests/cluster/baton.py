@@ -96,6 +96,18 @@ class Actor:
         assert not self._thread.is_alive(), f"{self.name} hangs at {self.place}"
 
 
+class PacedServerCursor(psycopg.ServerCursor[Any]):
+    """A cursor of the server, which is closed even where its actor dies, or is cut off, as it closes it."""
+
+    def close(self) -> None:
+        """Close it."""
+        try:
+            super().close()
+        except BaseException:
+            psycopg.Cursor.close(self)
+            raise
+
+
 class PacedConnection(session._LimitedConnection):
     """A connection that stops its actor before and after each statement.
 
@@ -104,6 +116,10 @@ class PacedConnection(session._LimitedConnection):
 
     rewritten: Mapping[str, str] = {}
     _about = ""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.server_cursor_factory = PacedServerCursor
 
     def execute(self, query: Any, params: Any = None, **more: Any) -> Any:
         """Run a statement."""

@@ -1,6 +1,5 @@
 """Hosts that share a journal in PostgreSQL, and the judge, who reads sheet, gateway's record and tables."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,10 +22,11 @@ PRELOADED: tuple[str, ...] = (
     "paygw_batch.journal.opening.database_place",
 )
 """What a process imports when its journal is in PostgreSQL."""
-_INTENDED = "SELECT details FROM fact WHERE kind = 'intended' AND contradicts IS NULL"
-_ROWS = """SELECT p.order_id, p.state, g.worker FROM progress p
-    LEFT JOIN fact f ON p.state = 'in_doubt' AND f.instruction = p.number AND f.attempt = p.attempt
-        AND f.kind = 'intended' AND f.contradicts IS NULL
+_INTENDED = """SELECT f.order_id FROM fact f
+    WHERE f.kind = 'intended' AND NOT EXISTS (SELECT FROM contradiction c WHERE c.fact = f.number)"""
+_ROWS = """SELECT coalesce(s.order_id, i.client_orderid), s.state, g.worker
+    FROM state s JOIN instruction i ON i.number = s.instruction
+    LEFT JOIN fact f ON s.state = 'in_doubt' AND f.number = s.intent
     LEFT JOIN segment g ON g.number = f.segment"""
 _JOURNAL = re.compile(r"(?m)^path = .*\n(?: *#.*\n)?")
 
@@ -108,7 +108,7 @@ class Company:
         """Hold the tables to the record, once nothing runs any more; return the rows by state."""
         orders = self.orders()
         with psycopg.connect(url, options="-c search_path=paygw") as connection:
-            intended = {json.loads(one)["order_id"] for (one,) in connection.execute(_INTENDED.encode())}
+            intended = {order_id for (order_id,) in connection.execute(_INTENDED.encode())}
             rows = connection.execute(_ROWS.encode()).fetchall()
         if unintended := orders.keys() - intended:
             raise Broken(f"sent without an intent: {sorted(unintended)}")

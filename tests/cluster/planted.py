@@ -15,26 +15,29 @@ _NO_FENCE = {_FENCE: ""}
 _NO_TRIGGER = (
     """CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'""",
 )
-_NOT_MISSED = (("paygw_batch.journal.postgres.verify._UNIQUE_WANTED", [("order_id_pkey",), ("segment_unsealed",)]),)
-_CLAIM = """ AND t.facts = u.nth - 1
-                AND t.state = 'ready' AND t.attempt = u.attempt - 1 AND t.order_id = d.order_id"""
+_LEFT = [("order_id_pkey",), ("run_unfinished",), ("segment_unsealed",)]
+_NOT_MISSED = (("paygw_batch.journal.postgres.verify._UNIQUE_WANTED", _LEFT),)
 _WRONG_CLAIM = {
-    _CLAIM: "",
-    """ON CONFLICT (instruction) DO NOTHING;
-        GET""": """ON CONFLICT (instruction) DO UPDATE SET facts = excluded.facts,
-        state = excluded.state, attempt = excluded.attempt, order_id = excluded.order_id;
-        GET""",
-    # A row that is claimed again and again is counted again and again: the loop ends all the same.
-    "EXIT WHEN told = wanted": "EXIT WHEN told >= wanted",
-    "IF told <> wanted": "IF told < wanted",
+    "m.before = state.state AND": "(m.attempts = 1 OR m.before = state.state) AND",
+    "NEW.attempt = state.attempt + m.attempts": "(m.attempts = 1 OR NEW.attempt = state.attempt)",
+    "(m.attempts = 0 OR NEW.order_id =": "(true OR NEW.order_id =",
 }
+"""An intent moves its row wherever that is."""
+_REFUSAL = "THEN\n            RAISE EXCEPTION 'a row is no longer where"
+_NOT_REFUSED = {
+    f"IF cardinality(refused) > 0 {_REFUSAL}": f"IF false {_REFUSAL}",
+    "IF refused IS NOT NULL THEN": "IF false THEN",
+}
+"""Intents are kept wherever their rows are."""
 _GUARD = "IF FOUND THEN\n            RAISE EXCEPTION 'an answer is of"
 _ANSWERS_OF_OTHERS = {_GUARD: _GUARD.replace("FOUND", "false")}
 """Without this guard of the database no bug of the program can put a row back that another process sent."""
-_OF_CHUNK = "WHERE c.number = %s AND p.state = 'in_flight'"
-NO_INDEXES = ("DROP INDEX fact_one_intent", "DROP INDEX fact_nth")
+_OF_CHUNK = "WHERE c.number = %s ORDER BY 1"
+NO_INDEX = "DROP INDEX fact_one_intent"
 
-NO_CLAIM = ProtocolBug(sql={"commit_facts": _NO_FENCE, "move_rows": _WRONG_CLAIM}, statements=_NO_TRIGGER)
+NO_CLAIM = ProtocolBug(
+    sql={"commit_facts": {**_NO_FENCE, **_NOT_REFUSED}, "move_row": _WRONG_CLAIM}, statements=_NO_TRIGGER
+)
 
 
 def _put_back() -> Concluded:
@@ -61,12 +64,10 @@ BUGS: Mapping[str, ProtocolBug] = MappingProxyType(
         ),
         "no fence": ProtocolBug(sql={"commit_facts": _NO_FENCE}, statements=_NO_TRIGGER),
         "no unique index, no fence, and a wrong claim": ProtocolBug(
-            sql={"commit_facts": _NO_FENCE, "move_rows": _WRONG_CLAIM},
-            statements=(*_NO_TRIGGER, *NO_INDEXES),
-            patches=_NOT_MISSED,
+            sql=NO_CLAIM.sql, statements=(*_NO_TRIGGER, NO_INDEX), patches=_NOT_MISSED
         ),
         "a takeover puts rows of other chunks in doubt": ProtocolBug(
-            rewritten={_OF_CHUNK: "WHERE c.number >= least(%s, 1) AND p.state = 'in_flight'"}
+            rewritten={_OF_CHUNK: "WHERE c.number >= least(%s, 1) ORDER BY 1"}
         ),
         "a takeover leaves what is in flight": ProtocolBug(
             sql={"take_lease": {"p_chain <= 0 OR NOT EXISTS (": "true OR NOT EXISTS ("}}

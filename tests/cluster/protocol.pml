@@ -8,7 +8,7 @@
 #define NOBODY 2
 mtype = { READY, IN_FLIGHT, IN_DOUBT, PAID, REPLACED }
 
-/* What a database knows: states and attempts of rows (`standing`), the newest lease of the chunk and its holder (`segment`). */
+/* What a database knows: states and attempts of rows (`state`), the newest lease of the chunk and its holder (`segment`). */
 typedef Database { mtype row[2]; byte attempt[2]; byte segment; byte holder }
 Database base, disk, standby;          /* what is seen; what is durable; what the standby has got so far */
 byte life;                             /* `database_life()` */
@@ -42,7 +42,7 @@ byte intended[2];                      /* and the newest attempt whose intent wa
 #ifdef NO_CLAIM
 #define is_claimed true
 #else
-#define is_claimed (base.row[r] == READY && base.attempt[r] == attempt - 1)      /* `move_rows` */
+#define is_claimed (base.row[r] == READY && base.attempt[r] == attempt - 1)      /* `move_row` */
 #endif
 #ifdef NO_WITNESS
 #define lacks(host, r) false
@@ -77,7 +77,7 @@ end_ready:
     atomic { (!all_over || !answered[me]) && !lacks(me, 0) && !lacks(me, 1) -> has_ended[me] = false; seen_life[me] = life; answered[me] = true }  /* `RollCall.answer` */
 end_waiting:
     if
-    :: atomic { is_connected && roll_is_complete && is_free ->           /* `ChainWriter.lease_chunks`, then `due_rows_of_chunk` */
+    :: atomic { is_connected && roll_is_complete && is_free ->           /* `ChainWriter.lease_chunks`, then `due_of_chunk` */
             take_over(me); mine = base.segment; alive[me] = true; good[me] = true;
             is_due[0] = base.row[0] == READY; is_due[1] = base.row[1] == READY }
     :: atomic { !is_connected || all_over -> goto start }

@@ -5,9 +5,10 @@ judge, who reads what was sent, and the tables by himself.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from inspect import getsource
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -25,7 +26,7 @@ from paygw_batch.journal.guards.location import make_directory
 from paygw_batch.journal.opening import database_place
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.postgres import session
-from paygw_batch.journal.postgres.leasing import leases
+from paygw_batch.journal.postgres.leasing import chain_writer, leases
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
@@ -34,6 +35,8 @@ from paygw_batch.journal.postgres.leasing.leases import Heartbeat, HeldLeases
 from paygw_batch.journal.postgres.leasing.roll_call import RollCall
 from paygw_batch.journal.postgres.migrations import identity_in
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
+from paygw_batch.journal.postgres.tables import PostgresTables
+from paygw_batch.journal.states import due_rows
 from paygw_batch.journal.values import Due, Entry, MoveResult
 from tests.cluster.baton import Actor, Died, Fate, PacedConnection, Stage, actor_here, connect_unpaced
 from tests.journal.journal_rows import AT, intent, open_sheet, outcome_of, resolved
@@ -49,12 +52,10 @@ MAX_STEPS_FROZEN = 80
 """Long enough for another process to take over what a frozen one was about to send."""
 WORDS = {"approved": OutcomeKind.PAID}
 HOSTS = ("north", "south")
-_CLEARED = """SELECT count(*) FROM fact WHERE instruction = %s AND contradicts IS NULL
-    AND kind IN ('released', 'resolved_not_received')"""
-_INTENDED = """SELECT count(*) FROM fact WHERE instruction = %s AND attempt = %s AND kind = 'intended'
-    AND contradicts IS NULL"""
-_GIVEN_UP = """SELECT count(*) FROM fact WHERE instruction = %s AND attempt = %s AND kind = 'interrupted'
-    AND contradicts IS NULL"""
+_MOVED = "SELECT count(*) FROM fact f WHERE NOT EXISTS (SELECT FROM contradiction c WHERE c.fact = f.number) AND "
+_CLEARED = f"{_MOVED} f.instruction = %s AND f.kind IN ('released', 'resolved_not_received')"
+_INTENDED = f"{_MOVED} f.instruction = %s AND f.attempt = %s AND f.kind = 'intended'"
+_GIVEN_UP = f"{_MOVED} f.instruction = %s AND f.attempt = %s AND f.kind = 'interrupted'"
 _FOREIGN = """SELECT f.instruction FROM fact f JOIN segment g ON g.number = f.segment JOIN chunk c ON c.number = g.chain
     WHERE f.kind = 'interrupted' AND f.instruction NOT BETWEEN c.first AND c.last"""
 
@@ -332,8 +333,9 @@ class World:
         if foreign := self.stage.look(_FOREIGN):
             raise Broken(f"row {foreign[0][0]} was put in doubt by a lease of another chunk")
         found = self.stage.look(
-            """SELECT p.number, p.state, p.attempt, EXISTS (SELECT FROM unanswered e WHERE e.instruction = p.number)
-            FROM progress p ORDER BY 1"""
+            """SELECT s.instruction, s.state, s.attempt,
+                EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)
+            FROM state s ORDER BY 1"""
         )
         latest = dict(sorted(self.sent))
         for number, state, attempt, is_held in found:
@@ -364,7 +366,16 @@ class _OnlyWriter:
 
     def __init__(self, writer: ChainWriter) -> None:
         self._writer = writer
+        self._tables = PostgresTables(lambda: writer._guarded.connection, writer._guarded._identity)
         self.append = writer.append
+
+    def due_leased(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return the next rows of a batch that may be sent."""
+        return self._writer.ask(lambda _: due_rows(self._tables, batch, after_row, limit))
+
+    def due_of_chunk(self, batch: int, chunk: int) -> Sequence[Due]:
+        """Is not asked: no run is shared."""
+        raise NotImplementedError
 
     def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Any]:
         """Take in nothing."""
@@ -392,14 +403,15 @@ def play(server: PostgresServer, template: str, seed: int, bug: ProtocolBug = NO
     world = None
     with TemporaryDirectory(prefix="paygw-cluster-") as directory, pytest.MonkeyPatch.context() as patching:
         try:
-            _plant(server.url(name), bug, patching)
-            world = World(server.url(name), Path(directory), seed)
-            world.trouble()
-            world.calm()
-            world.judge()
-        except Exception as broken:
-            trail = "\n  ".join([] if world is None else world.trail[-60:])
-            raise Broken(f"seed {seed}: {type(broken).__name__}: {broken}\n  {trail}") from broken
+            _plant(server.url(name), bug, patching)  # one that cannot be planted any more is not found
+            try:
+                world = World(server.url(name), Path(directory), seed)
+                world.trouble()
+                world.calm()
+                world.judge()
+            except Exception as broken:
+                trail = "\n  ".join([] if world is None else world.trail[-60:])
+                raise Broken(f"seed {seed}: {type(broken).__name__}: {broken}\n  {trail}") from broken
         finally:
             if world is not None:
                 world.close()
@@ -424,6 +436,9 @@ def make_batch(server: PostgresServer, template: str, home: Path) -> str:
 def _plant(url: str, bug: ProtocolBug, patching: pytest.MonkeyPatch) -> None:
     patching.setattr(session, "connect", connect_unpaced)
     patching.setattr(session, "_LimitedConnection", PacedConnection)
+    for right in bug.rewritten:
+        if right not in getsource(chain_writer):
+            raise LookupError(f"the program has no {right!r} any more: nothing was planted")
     patching.setattr(PacedConnection, "rewritten", bug.rewritten)
     patching.setattr(database_place, "Heartbeat", PlayedHeartbeat)
     for path, value in bug.patches:

@@ -46,7 +46,7 @@ _TABLES = "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE sc
 _RESULTS = "SELECT job, exit_code FROM paygw_jobs.paygw_result"
 _SESSIONS = "SELECT pid, state, wait_event, query_start, query FROM pg_stat_activity WHERE datname = current_database()"
 _LEFT = """SELECT EXISTS (SELECT FROM paygw.run WHERE ended_at IS NULL),
-    (SELECT count(*) FROM paygw.progress WHERE state IN ('ready', 'in_flight'))"""
+    (SELECT count(*) FROM paygw.state WHERE state IN ('ready', 'in_flight'))"""
 
 
 @dataclass

@@ -138,7 +138,7 @@ def test_a_lost_attempt_keeps_its_number_its_order_id_and_its_time(lossy: Lossy)
         (row,) = journal.rows(1, numbers=[2])
         assert (row.state, row.attempt, row.sent_orderid, row.intended_at) == (State.IN_DOUBT, 1, "ORD-2", at(5))
         assert journal.verify()["in_doubt"] == 1
-    assert lossy.query("SELECT kind, at FROM fact WHERE instruction = 1 ORDER BY nth") == [
+    assert lossy.query("SELECT kind, at FROM fact WHERE instruction = 1 ORDER BY number") == [
         ("intended", at(5)),
         ("interrupted", at(5)),
     ]
@@ -234,9 +234,7 @@ def test_a_sheet_whose_batch_is_lost_pays_no_order_again_that_left(lossy: Lossy)
         )
         journal.writer.lease_chunks([4])
         journal.writer.learn([10])
-        assert journal.writer.append([Entry(10, 1, Intended("late-2", "n", 1, "0" * 64, None), LATER)]) == [
-            MoveResult.HELD
-        ]
+        assert journal.writer.append([Entry(10, 1, Intended("late-2", "n", 1, None), LATER)]) == [MoveResult.HELD]
         journal.settle([resolved(10, 0, Resolution.PAID, LATER), resolved(11, 0, Resolution.NOT_RECEIVED, LATER)])
         assert [due.row for due in all_due(journal, 2)] == [3, 5]
         open_sheet(journal, "b3", new=[new_instruction(2, "OTHER-2")])

@@ -96,7 +96,7 @@ def test_after_a_failover_to_a_lagging_standby_no_host_sends(
     with pytest.raises(JournalWentBack):
         open_postgres(host(home, "north", url))
     with psycopg.connect(standby.url()) as connection:
-        found = connection.execute("SELECT count(*) FROM paygw.progress WHERE state = 'ready'").fetchall()
+        found = connection.execute("SELECT count(*) FROM paygw.state WHERE state = 'ready'").fetchall()
     assert found == [(5,)], "these were sent: whoever sends them again pays twice"
 
 

@@ -10,7 +10,7 @@ import pytest
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.values import MoveResult
-from tests.cluster.planted import NO_CLAIM, NO_INDEXES
+from tests.cluster.planted import NO_CLAIM, NO_INDEX
 from tests.cluster.protocol import plant_sql
 from tests.journal.journal_rows import AT, all_due, intent, open_sheet, send
 from tests.journal.postgres_rows import open_postgres, postgres_place
@@ -44,8 +44,6 @@ def unguarded(postgres_server: PostgresServer, postgres_template: str) -> str:
 
 
 def test_the_index_refuses_a_second_intent(unguarded: str, tmp_path: Path) -> None:
-    with psycopg.connect(unguarded, autocommit=True) as connection:
-        connection.execute("DROP INDEX paygw.fact_nth")
     with pytest.raises(JournalUnwritable, match="fact_one_intent"):
         sent_by_both(unguarded, tmp_path)
 
@@ -53,6 +51,5 @@ def test_the_index_refuses_a_second_intent(unguarded: str, tmp_path: Path) -> No
 def test_without_the_index_the_row_would_be_sent_twice(unguarded: str, tmp_path: Path) -> None:
     with psycopg.connect(unguarded, autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
-        for statement in NO_INDEXES:
-            connection.execute(statement.encode())
+        connection.execute(NO_INDEX)
     assert sent_by_both(unguarded, tmp_path) == [MoveResult.MOVED]

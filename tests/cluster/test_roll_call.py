@@ -294,7 +294,7 @@ def test_a_host_that_wrote_first_in_what_is_lost_is_waited_for(
     with closing(north.open_to_work("work")) as worker:
         assert worker.join_run() is not None
         worker.writer.lease_chunks([1])
-        (first, *_) = worker.writer.due(1, after_row=0, limit=9)
+        (first, *_) = worker.due_leased(1, after_row=0, limit=9)
         assert worker.writer.append([intent(first)]) == [MoveResult.MOVED]
     company.restore(backup)
     company.host(SOUTH).give_rights()

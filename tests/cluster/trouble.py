@@ -372,7 +372,8 @@ def _lost(
 
 def _rows_in(server: PostgresServer, state: str) -> set[str]:
     with psycopg.connect(server.url()) as connection:
-        query = "SELECT order_id FROM paygw.progress WHERE state = %s"
+        query = """SELECT coalesce(s.order_id, i.client_orderid)
+            FROM paygw.state s JOIN paygw.instruction i ON i.number = s.instruction WHERE s.state = %s"""
         found = connection.execute(query, (state,)).fetchall()
     return {order_id for (order_id,) in found}
 

@@ -20,7 +20,7 @@ from paygw_batch.core.evidence import (
     meant_attempt,
     rule,
 )
-from paygw_batch.core.lifecycle import Concluded, IllegalMove, Standing, State, step
+from paygw_batch.core.lifecycle import Concluded, IllegalMove, Standing, State, kind_of, step
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
@@ -151,7 +151,7 @@ def test_an_attempt_that_was_superseded_moves_nothing_and_its_money_is_a_contrad
     found = ruled(CLAIM, later)
     assert found.finding is Finding.CONTRADICTING
     assert found.outcome is not None
-    assert isinstance(step(later.standing, Concluded(found.outcome), found.attempt or 0), IllegalMove)
+    assert isinstance(step(later.standing, kind_of(Concluded(found.outcome)), found.attempt or 0), IllegalMove)
 
 
 @pytest.mark.parametrize("standing", [Standing(State.ACCEPTED, 2, 1, 1), Standing(State.IN_DOUBT, 2, 2)])
@@ -203,7 +203,7 @@ def test_a_ruling_and_the_state_machine_never_disagree(
         return
     assert proof is Proof.PROVEN or (proof is Proof.VOUCHED and found.finding is Finding.CONTRADICTING)
     assert found.attempt is not None
-    after = step(standing, Concluded(found.outcome), found.attempt)
+    after = step(standing, kind_of(Concluded(found.outcome)), found.attempt)
     assert isinstance(after, IllegalMove) == (found.finding is Finding.CONTRADICTING)
     if isinstance(after, Standing):
         assert state in {State.ACCEPTED, State.IN_DOUBT}

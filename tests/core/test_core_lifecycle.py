@@ -21,15 +21,14 @@ from paygw_batch.core.lifecycle import (
     Standing,
     State,
     kind_of,
-    replay,
     step,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.values import is_in_quarantine
+from tests.journal.row_progress import RowProgress
 
 FACTS: dict[FactKind, Fact] = {
-    FactKind.INTENDED: Intended("A", "nonce", 1, "0" * 64, None),
+    FactKind.INTENDED: Intended("A", "nonce", 1, None),
     FactKind.NOT_SENT: Concluded(Outcome(OutcomeKind.NOT_SENT)),
     FactKind.ACCEPTED: Concluded(Outcome(OutcomeKind.ACCEPTED)),
     FactKind.PAID: Concluded(Outcome(OutcomeKind.PAID)),
@@ -57,11 +56,23 @@ def legal_histories(draw: st.DrawFn) -> History:
             break
         kind = draw(st.sampled_from(legal))
         attempt = standing.attempt + (kind is FactKind.INTENDED)
-        after = step(standing, FACTS[kind], attempt)
+        after = step(standing, kind, attempt)
         assert isinstance(after, Standing)
         history.append((FACTS[kind], attempt))
         standing = after
     return history
+
+
+def replay(history: History) -> tuple[Standing, list[IllegalMove]]:
+    """Return the standing that the facts of a history lead to, and those that changed nothing."""
+    standing, illegal = Standing(), list[IllegalMove]()
+    for fact, attempt in history:
+        after = step(standing, kind_of(fact), attempt)
+        if isinstance(after, IllegalMove):
+            illegal.append(after)
+        else:
+            standing = after
+    return standing, illegal
 
 
 def kinds(history: History) -> list[FactKind]:
@@ -88,7 +99,7 @@ def test_at_every_prefix_a_row_may_be_sent_only_if_nothing_happened_or_the_last_
 def test_a_fact_that_does_not_fit_changes_nothing(history: History, noise: History) -> None:
     standing, _ = replay(history)
     for fact, attempt in noise:
-        after = step(standing, fact, attempt)
+        after = step(standing, kind_of(fact), attempt)
         if isinstance(after, IllegalMove):
             assert replay([*history, (fact, attempt)]) == (standing, [after])
             assert (after.state, after.attempt, after.kind, after.fact_attempt) == (
@@ -122,7 +133,7 @@ def test_an_outcome_counts_only_for_the_attempt_that_is_in_flight(
     standing, _ = replay(history)
     expected = standing.attempt + 1 if kind is FactKind.INTENDED else standing.attempt
     if attempt != expected:
-        assert isinstance(step(standing, FACTS[kind], attempt), IllegalMove)
+        assert isinstance(step(standing, kind, attempt), IllegalMove)
 
 
 def test_every_kind_of_fact_has_one_kind() -> None:
@@ -162,9 +173,6 @@ def test_what_is_paid_returned_or_replaced_is_never_sent_again(state: State) -> 
     assert not reachable & {State.READY, State.IN_FLIGHT}
 
 
-REJECTED_BY_PERSON = Resolved(Resolution.REJECTED, "Ticket 4711", "amina", Basis.PERSON)
-
-
 @pytest.mark.parametrize(
     ("resolution", "basis", "mark"),
     [
@@ -177,7 +185,7 @@ REJECTED_BY_PERSON = Resolved(Resolution.REJECTED, "Ticket 4711", "amina", Basis
 def test_a_word_by_which_a_row_could_be_sent_again_leaves_a_mark(
     resolution: Resolution, basis: Basis, mark: int | None
 ) -> None:
-    after = step(Standing(State.IN_DOUBT, 1), Resolved(resolution, "Ticket 4711", "amina", basis), 1)
+    after = step(Standing(State.IN_DOUBT, 1), kind_of(Resolved(resolution, "Ticket 4711", "amina", basis)), 1)
     assert isinstance(after, Standing)
     assert after.possible_duplicate_of == mark
     assert after.is_rejected_by_word == (resolution is Resolution.REJECTED)
@@ -186,10 +194,10 @@ def test_a_word_by_which_a_row_could_be_sent_again_leaves_a_mark(
 @pytest.mark.parametrize("state", [State.IN_DOUBT, State.ACCEPTED, State.READY])
 @given(legal_histories())
 def test_no_legal_way_takes_the_mark_of_a_persons_rejected_away(state: State, history: History) -> None:
-    standing = step(Standing(state, 1), REJECTED_BY_PERSON, 1)
+    standing = step(Standing(state, 1), FactKind.RESOLVED_REJECTED, 1)
     assert isinstance(standing, Standing)
     for fact, attempt in history:
-        after = step(standing, fact, attempt + 1)
+        after = step(standing, kind_of(fact), attempt + 1)
         standing = after if isinstance(after, Standing) else standing
         assert standing.possible_duplicate_of is not None
 

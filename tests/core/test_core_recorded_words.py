@@ -15,9 +15,9 @@ from paygw_batch.core.lifecycle import (
     Returned,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.recorded_words import recorded, with_duplicate
-from paygw_batch.journal.facts.progress import RowProgress, advance
+from paygw_batch.core.recorded_words import recorded
 from paygw_batch.language import language, speaking
+from tests.journal.row_progress import RowProgress, advance, with_duplicate
 
 AT = "2026-11-22T08:00:00.000Z"
 UNKNOWN, NOT_SENT, PAID = OutcomeKind.UNKNOWN, OutcomeKind.NOT_SENT, OutcomeKind.PAID
@@ -62,7 +62,7 @@ SENTENCES: dict[str, list[Fact]] = {
 def test_a_sentence_that_the_journal_writes_is_shown_in_french(shown: str) -> None:
     with speaking("fr"):
         progress = RowProgress("PAY-1")
-        for fact in (Intended("PAY-1", "nonce", 0, "digest", None), *SENTENCES[shown]):
+        for fact in (Intended("PAY-1", "nonce", 0, None), *SENTENCES[shown]):
             moved = advance(progress, fact, 1, AT)
             assert not isinstance(moved, IllegalMove)
             progress = moved
@@ -74,7 +74,7 @@ def test_a_sentence_that_the_journal_writes_is_shown_in_french(shown: str) -> No
 
 def test_what_is_written_down_does_not_depend_on_the_language() -> None:
     def message() -> str | None:
-        moved = advance(RowProgress("PAY-1"), Intended("PAY-1", "nonce", 0, "digest", None), 1, AT)
+        moved = advance(RowProgress("PAY-1"), Intended("PAY-1", "nonce", 0, None), 1, AT)
         assert not isinstance(moved, IllegalMove)
         moved = advance(moved, Interrupted(), 1, AT)
         assert not isinstance(moved, IllegalMove)
@@ -88,7 +88,7 @@ def test_what_is_written_down_does_not_depend_on_the_language() -> None:
 
 def test_an_officer_reads_no_code_of_a_cause() -> None:
     progress = RowProgress("PAY-1")
-    for fact in (Intended("PAY-1", "nonce", 0, "digest", None), Concluded(Outcome(UNKNOWN, cause="read.timeout"))):
+    for fact in (Intended("PAY-1", "nonce", 0, None), Concluded(Outcome(UNKNOWN, cause="read.timeout"))):
         moved = advance(progress, fact, 1, AT)
         assert not isinstance(moved, IllegalMove)
         progress = moved

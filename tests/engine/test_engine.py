@@ -385,7 +385,7 @@ def test_nothing_leaves_once_the_journal_cannot_be_written_and_what_came_back_is
 def test_a_row_in_doubt_at_the_start_is_not_due() -> None:
     journal, batch = a_journal(rows=3)
     (due, *_) = journal.due(batch.number, after_row=0, limit=1)
-    journal.append([Entry(due.number, 1, Intended("PAY-2", "n", 1, "d", None), "2026-11-20T10:00:00.000Z")])
+    journal.append([Entry(due.number, 1, Intended("PAY-2", "n", 1, None), "2026-11-20T10:00:00.000Z")])
     journal.mark_interrupted("2026-11-20T11:00:00.000Z")
     gateway = ScriptedGateway()
     run(an_engine(journal, gateway), batch)

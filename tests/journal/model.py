@@ -25,9 +25,17 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.facts.evidence_chain import candidate_of, note_of
-from paygw_batch.journal.facts.progress import RowProgress, advance, amendable, next_order_id, row_standing, succeed
+from paygw_batch.journal.facts.evidence_chain import note_of
 from paygw_batch.journal.values import Amendment, Clash, Entry, Known, NewInstruction, RowState, StateTally
+from tests.journal.row_progress import (
+    RowProgress,
+    advance,
+    amendable,
+    candidate_of,
+    next_order_id,
+    row_standing,
+    succeed,
+)
 
 CLEARING = {FactKind.NOT_SENT, FactKind.RESOLVED_NOT_RECEIVED, FactKind.RELEASED}
 
@@ -112,7 +120,13 @@ class ModelJournal:
             not (isinstance(entry.fact, Intended) and self.instruction(entry.instruction).is_contested)
             for entry in entries
         ]
-        return [is_kept and self._record(entry) for entry, is_kept in zip(entries, kept, strict=True)]
+        return [is_kept and self._appended(entry) for entry, is_kept in zip(entries, kept, strict=True)]
+
+    def _appended(self, entry: Entry) -> bool:
+        """Record a fact, but not an intent that does not fit its row."""
+        progress = self.instruction(entry.instruction).progress
+        is_unfit = isinstance(advance(progress, entry.fact, entry.attempt, entry.at), IllegalMove)
+        return not (is_unfit and isinstance(entry.fact, Intended)) and self._record(entry)
 
     def interrupt(self, at: str) -> int:
         in_flight = [one for one in self.instructions if one.progress.standing.state is State.IN_FLIGHT]

@@ -255,7 +255,7 @@ def test_a_damaged_journal_is_not_adopted(place: Path) -> None:
     with closing(apsw.Connection(str(journal_path(place)))) as connection:
         for (trigger,) in list(connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")):
             connection.execute(f"DROP TRIGGER {trigger}")
-        connection.execute("UPDATE fact SET hash = zeroblob(32) WHERE seq = 2")
+        connection.execute("UPDATE fact SET hash = zeroblob(32) WHERE number = 2")
     with pytest.raises(JournalCorrupt):
         adoption(place)
 

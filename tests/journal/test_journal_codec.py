@@ -1,16 +1,13 @@
-"""Facts as text and back."""
-
-import json
+"""Facts as columns, and their chain."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paygw_batch.core.lifecycle import (
     Basis,
     Concluded,
     Fact,
-    FactKind,
     Intended,
     Interrupted,
     Released,
@@ -19,31 +16,22 @@ from paygw_batch.core.lifecycle import (
     Resolved,
     Returned,
     State,
-    kind_of,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.facts.chain import Line, follow, linked
-from paygw_batch.journal.facts.codec import (
-    BatchOpened,
-    _plainly_read,
-    _strictly_read,
-    decode,
-    decode_batch,
-    encode,
-    encode_batch,
-)
-from paygw_batch.journal.facts.progress import RowProgress, advance, row_standing
-from paygw_batch.journal.values import Link, canonical
-from tests.long_part import share_of
+from paygw_batch.journal.facts.chain import Line, chained, followed, text_of_line
+from paygw_batch.journal.facts.codec import BatchOpened, Said, columns_of, decode_batch, encode_batch, said_digest
+from paygw_batch.journal.values import Entry, Link
+from tests.journal.row_progress import RowProgress, advance, row_standing
 
 WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)
+IDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
 NUMBERS = st.integers(0, 2**40)
 OUTCOMES = st.builds(
     Outcome,
     st.sampled_from(OutcomeKind),
-    WORDS,
+    st.sampled_from(["", "read.timeout"]),
     st.none() | WORDS,
     st.none() | WORDS,
     st.none() | st.integers(100, 999),
@@ -52,11 +40,11 @@ OUTCOMES = st.builds(
     st.booleans(),
 )
 FACTS: st.SearchStrategy[Fact] = st.one_of(
-    st.builds(Intended, WORDS, WORDS, NUMBERS, WORDS, st.none() | WORDS),
+    st.builds(Intended, IDS, IDS, NUMBERS, st.none() | WORDS),
     st.builds(Concluded, OUTCOMES),
     st.just(Interrupted()),
     st.builds(Resolved, st.sampled_from(Resolution), WORDS, WORDS, st.sampled_from(Basis)),
-    st.builds(Released, WORDS, WORDS),
+    st.builds(Released, IDS, WORDS),
     st.builds(Returned, WORDS),
     st.builds(Replaced, WORDS, NUMBERS),
 )
@@ -73,111 +61,49 @@ OPENINGS = st.builds(
 
 
 @given(FACTS)
-def test_a_fact_goes_to_text_and_back(fact: Fact) -> None:
-    kind, details = encode(fact)
-    assert decode(kind, details) == fact
-    assert kind == kind_of(fact)
+def test_columns_of_a_fact_fit_a_line(fact: Fact) -> None:
+    """No column is empty, is no text, or could end its line in what is hashed."""
+    told, said = columns_of(fact)
+    for text in (one for one in told if isinstance(one, str) and one not in {*order_ids_of(fact), told.details}):
+        assert text
+        assert "\n" not in text
+        assert text.encode()
+    for text in (one for one in said if one is not None):
+        assert text
+        assert "\0" not in text
+        assert text.encode()
 
 
-@given(FACTS)
-def test_the_text_of_a_fact_is_canonical(fact: Fact) -> None:
-    _, details = encode(fact)
-    assert details == canonical(json.loads(details))
-    assert details.isascii()
-    assert details.isprintable()
+def order_ids_of(fact: Fact) -> set[str]:
+    """What was checked before, and is stored as it is."""
+    match fact:
+        case Intended():
+            return {fact.order_id, fact.nonce}
+        case Released():
+            return {fact.order_id, fact.order}
+        case Resolved():
+            return {fact.order}
+        case Concluded():
+            return {fact.outcome.cause}
+        case _:
+            return set()
 
 
-PLAIN_WORDS = st.text(' !#[]~aZ0\\"é\x7f', max_size=3)
-PLAIN_FACTS = st.one_of(
-    FACTS,
-    st.builds(Intended, PLAIN_WORDS, PLAIN_WORDS, st.integers(-3, 3), PLAIN_WORDS, st.none() | PLAIN_WORDS),
-    st.builds(
-        Concluded,
-        st.builds(
-            Outcome,
-            st.sampled_from(OutcomeKind),
-            gateway_status=st.none() | PLAIN_WORDS,
-            gateway_reference=st.none() | PLAIN_WORDS,
-            http_status=st.none() | st.integers(-1, 10**20),
-            error_code=st.none() | PLAIN_WORDS,
-            message=st.none() | PLAIN_WORDS,
-            reply_sha256=st.none() | PLAIN_WORDS,
-        ),
-    ),
-)
+def test_message_keeps_its_lines_and_status_does_not() -> None:
+    outcome = Outcome(OutcomeKind.PAID, gateway_status="do\nne", message="paid\nin full\0\ud800")
+    told, said = columns_of(Concluded(outcome))
+    assert (told.gateway_status, said.text) == ("do?ne", "paid\nin full??")
 
 
-def strictly(kind: str, details: str) -> Fact | None:
-    """Return what is read of a fact without the short way for plain ones, None where that is refused."""
-    try:
-        return _strictly_read(kind, details)
-    except JournalCorrupt:
-        return None
-
-
-@settings(max_examples=share_of(200))
-@given(PLAIN_FACTS, st.data())
-def test_the_short_way_to_read_plain_facts_reads_nothing_that_the_strict_one_does_not(
-    fact: Fact, data: st.DataObject
-) -> None:
-    kind, details = encode(fact)
-    if data.draw(st.booleans()):  # another spelling of the same, or no fact at all
-        at = data.draw(st.integers(0, len(details)))
-        cut = data.draw(st.integers(0, 2))
-        put = data.draw(st.sampled_from(["", ",", "{", "}", " ", '"', "0", "-", "null", "\\u0041", "\n"]))
-        details = details[:at] + put + details[at + cut :]
-        kind = data.draw(st.sampled_from([kind, *FactKind, "batch_opened"]))
-    shortly = _plainly_read(kind, details)
-    assert shortly is None or shortly == strictly(kind, details)
-
-
-@pytest.mark.parametrize(
-    "fact",
-    [
-        Intended("A-1", "nonce", 1_763_798_000, "0" * 64, "WALLET"),
-        Intended("A-1", "nonce", 1_763_798_000, "0" * 64, None),
-        Concluded(Outcome(OutcomeKind.PAID, gateway_status="approved", gateway_reference="7", http_status=200)),
-    ],
-)
-def test_a_plain_fact_is_read_the_short_way(fact: Fact) -> None:
-    assert _plainly_read(*encode(fact)) == fact
-
-
-def test_every_kind_of_fact_can_be_read() -> None:
-    for kind in FactKind:
-        with pytest.raises(JournalCorrupt):
-            decode(kind, '{"surplus":1}')
+def test_digest_of_what_is_said_needs_its_salt() -> None:
+    said = Said("no such wallet", None, "ab")
+    assert said_digest(b"a" * 16, said) != said_digest(b"b" * 16, said)
+    assert said_digest(b"a" * 16, said) != said_digest(b"a" * 16, Said("no such wallet", "ab", None))
 
 
 @given(OPENINGS)
 def test_the_opening_of_a_batch_goes_to_text_and_back(opened: BatchOpened) -> None:
     assert decode_batch(encode_batch(opened)) == opened
-
-
-@pytest.mark.parametrize(
-    ("kind", "details"),
-    [
-        ("settled", "{}"),
-        ("interrupted", ""),
-        ("interrupted", "{ }"),
-        ("interrupted", "[]"),
-        ("interrupted", "null"),
-        ("released", '{"order_id":"A","by":"amina"}'),
-        ("released", '{"by":"amina"}'),
-        ("resolved_rejected", '{"basis":null,"by":"amina","evidence":"x"}'),
-        ("resolved_rejected", '{"basis":"nobody","by":"amina","evidence":"x"}'),
-        ("resolved_rejected", '["basis"]'),
-        ("released", '{"by":"amina","order_id":"A","x":1}'),
-        ("paid", '{"message":null}'),
-        ("paid", '{"kind":"rejected"}'),
-        ("paid", '{"http_status":200.0}'),
-        ("paid", '{"http_status":NaN}'),
-        ("paid", '{"message":"\\u0041"}'),
-    ],
-)
-def test_what_we_would_not_have_written_is_damage(kind: str, details: str) -> None:
-    with pytest.raises(JournalCorrupt, match="cannot be read"):
-        decode(kind, details)
 
 
 @pytest.mark.parametrize("details", ["{}", "[]", '{"totals":1}', '{"totals":{"KES":[1]}}', "x"])
@@ -186,43 +112,43 @@ def test_an_opening_that_we_would_not_have_written_is_damage(details: str) -> No
         decode_batch(details)
 
 
-LINES = st.tuples(
-    st.just("2026-11-21T08:00:00.000Z"),
-    st.sampled_from([*FactKind, "batch_opened"]),
-    NUMBERS,
-    st.none() | NUMBERS,
-    st.none() | NUMBERS,
-    st.none() | st.sampled_from(["ready", "paid"]),
-    WORDS.map(canonical),
-)
-
-
-@given(LINES, LINES, st.binary(min_size=32, max_size=32))
-def test_two_different_lines_never_have_the_same_hash(
-    one: tuple[str, str, int, int | None, int | None, str | None, str],
-    other: tuple[str, str, int, int | None, int | None, str | None, str],
-    start: bytes,
-) -> None:
-    first: Line = linked(Link(0, start), *one)
-    second: Line = linked(Link(0, start), *other)
-    assert (first.hash == second.hash) == (one == other)
-
-
 AT = "2026-11-21T08:00:00.000Z"
+ENTRIES = st.builds(Entry, NUMBERS, NUMBERS, FACTS, st.just(AT))
 
 
-def test_a_chain_ends_with_its_latest_line_and_names_the_fact_that_is_missing_or_changed() -> None:
+@given(ENTRIES, ENTRIES, st.binary(min_size=32, max_size=32))
+def test_two_different_lines_never_have_the_same_hash(one: Entry, other: Entry, start: bytes) -> None:
+    (first,), _ = chained([one], Link(0, start), lambda: bytes(16))
+    (second,), _ = chained([other], Link(0, start), lambda: bytes(16))
+    assert (first.hash == second.hash) == (first[:-1] == second[:-1])
+
+
+def stored(line: Line) -> tuple[int, str, bytes | None, bytes]:
+    return line.seq, text_of_line(line[:-2]), line.said_sha256, line.hash
+
+
+def test_chain_names_the_fact_that_is_missing_or_changed() -> None:
     start = Link(0, bytes(32))
-    first = linked(start, AT, "intended", 1, 4, 1, None, "{}")
-    assert follow(start, first) == Link(1, first.hash, AT)
-    second = linked(Link(1, first.hash, AT), AT, "paid", 1, 4, 1, None, "{}")
+    entries = [
+        Entry(4, 1, Intended("A-1", "nonce", 1, None), AT),
+        Entry(4, 1, Concluded(Outcome(OutcomeKind.PAID)), AT),
+    ]
+    (first, second), _ = chained(entries, start, lambda: bytes(16))
+    assert [line[0] for line in followed(start, map(stored, [first, second]))] == [1, 2]
     with pytest.raises(JournalCorrupt) as found:
-        follow(start, second)
+        list(followed(start, [stored(second)]))
     assert found.value.message == "Fact 1 is missing from the journal."
-    for changed in (second._replace(attempt=2), second._replace(hash=bytes(32)), second._replace(details="{ }")):
+    for changed in (second._replace(attempt=2), second._replace(hash=bytes(32)), second._replace(cause="x")):
         with pytest.raises(JournalCorrupt) as found:
-            follow(Link(1, first.hash, AT), changed)
+            list(followed(start, map(stored, [first, changed])))
         assert found.value.message == "Fact 2 or the one before it was changed: its hash is wrong."
+
+
+def test_times_in_a_chain_never_decrease() -> None:
+    later = "2026-11-21T09:00:00.000Z"
+    entries = [Entry(4, 1, Interrupted(), later), Entry(5, 1, Interrupted(), AT)]
+    lines, _ = chained(entries, Link(0, bytes(32)), lambda: bytes(16))
+    assert [line.at for line in lines] == [later, later]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +156,7 @@ def test_a_chain_ends_with_its_latest_line_and_names_the_fact_that_is_missing_or
     [(Resolution.PAID, "paid"), (Resolution.REJECTED, "rejected"), (Resolution.NOT_RECEIVED, "not received")],
 )
 def test_a_row_shows_what_a_person_said_of_it_and_why(resolution: Resolution, word: str) -> None:
-    left = advance(RowProgress("PAY-1"), Intended("PAY-1", "n", 1, "b", None), 1, AT)
+    left = advance(RowProgress("PAY-1"), Intended("PAY-1", "n", 1, None), 1, AT)
     assert isinstance(left, RowProgress)
     doubtful = advance(left, Interrupted(), 1, AT)
     assert isinstance(doubtful, RowProgress)

@@ -32,7 +32,7 @@ def conclude(journal: Journal, batch: BatchRecord, row: int, kind: OutcomeKind, 
     number = found.instruction
     order_id = next(due.order_id for due in journal.due(batch.number, after_row=row - 1, limit=1))
     attempt = found.attempt + 1
-    journal.append([Entry(number, attempt, Intended(order_id, "n" * 32, 1, "0" * 64, None), at(minute))])
+    journal.append([Entry(number, attempt, Intended(order_id, "n" * 32, 1, None), at(minute))])
     journal.append([Entry(number, attempt, Concluded(Outcome(kind)), at(minute))])
     return number
 

@@ -11,8 +11,7 @@ import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalError, JournalUnwritable
-from paygw_batch.journal.sqlite.rows import IntendedRows, load
+from paygw_batch.errors import JournalError, JournalUnwritable
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import CarriedOut, MoveResult
 from tests.journal.journal_disk import Disk, failing_disk
@@ -153,40 +152,13 @@ def test_a_reader_sees_one_state_of_the_journal_while_a_run_goes_on_writing(plac
             assert reader.head() == journal.head()
 
 
-def test_a_reading_that_has_become_stale_moves_nothing_and_keeps_nothing(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_intent_of_a_row_that_has_moved_keeps_nothing(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal)
         first, second, _ = all_due(journal, 1)
-        stale = load(journal._connection, [first.number, second.number])
         assert list(journal.append([intent(first)])) == [MoveResult.MOVED]
-        head = journal.head()
-        with monkeypatch.context() as patch:
-            patch.setattr(IntendedRows, "load", lambda *_: stale)
-            with pytest.raises(InternalError, match="no longer where it stood"):
-                journal.append([intent(second), intent(first)])
-        assert journal.head() == head
         assert list(journal.append([intent(second), intent(first)])) == [MoveResult.MOVED, MoveResult.NOT_MOVED]
-        journal.verify()
-
-
-def test_an_outcome_is_recorded_without_reading_back_what_the_intent_wrote(place: Path) -> None:
-    read: list[str] = []
-
-    def note(_: apsw.Cursor, statement: str, __: object) -> bool:
-        read.extend([statement] if "SELECT" in statement else [])
-        return True
-
-    with closing(open_at(place)) as journal:
-        open_sheet(journal)
-        first, *_ = all_due(journal, 1)
-        journal.append([intent(first)])
-        journal._connection.exec_trace = note
-        journal.append([outcome_of(first.number, 1, OutcomeKind.PAID)])
-        journal._connection.exec_trace = None
-        assert read == []
-        assert next(journal.rows(1)).state is State.PAID
+        assert journal.head().seq == 3
         journal.verify()
 
 
@@ -209,7 +181,7 @@ def test_a_reader_cannot_write(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal)
         with closing(read_at(place)) as reader, pytest.raises(apsw.ReadOnlyError):
-            reader._connection.execute("DELETE FROM standing")
+            reader._connection.execute("DELETE FROM state")
 
 
 def test_a_batch_whose_pages_cannot_be_read_is_not_opened_and_the_journal_goes_on(place: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from paygw_batch.core.evidence import Claim, Proof
 from paygw_batch.core.lifecycle import Concluded, Resolution, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
+from paygw_batch.core.recorded_words import recorded
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, PaygwError
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.kept_notification import Notification, encode_notification
@@ -84,7 +86,7 @@ def seen_of(journal: JournalReader) -> list[object]:
         *(
             (
                 record,
-                list(journal.rows(record.number)),
+                [replace(one, message=one.message and recorded(one.message)) for one in journal.rows(record.number)],
                 journal.tallies(record.number),
                 [(one.at, one.by, one.row) for one in journal.history(record.number)],
                 list(journal.pages(record.number)),

@@ -11,8 +11,8 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError
+from paygw_batch.journal import states
 from paygw_batch.journal.kept_notification import Notification, encode_notification
-from paygw_batch.journal.sqlite import states
 from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
 from paygw_batch.journal.values import (
     AttemptReply,

@@ -14,12 +14,12 @@ from tests.journal.journal_rows import memory
 
 JOURNAL = ROOT / "paygw_batch" / "journal"
 OF_ONE_STORE = {
-    "evidence.sql": {"due", "evidence_in_turn", "lock_rows", "lost_orders", "spelled_as_lost"},
-    "replay.sql": {"all_facts", "count_all", "last_facts", "next_instructions", "plain_rows", "standings"},
+    "evidence.sql": {"due_of_chunk", "evidence_in_turn", "lock_rows", "lost_orders", "spelled_as_lost"},
+    "replay.sql": {"all_facts", "ends", "last_facts"},
     "outbox.sql": {"newest_open", "close_open", "may_decide"},
     "journal.sql": {
         *("add_spelling", "add_reference", "odd_ids", "odd_ids_from", "references", "spellings"),
-        *("first_rows", "newest_fact", "open_segments", "row_details", "sealed"),
+        *("first_rows", "newest_fact_time", "open_segments", "sealed"),
     },
 }
 """What the other store has no use for."""
@@ -42,8 +42,8 @@ def test_a_part_is_filled_in_and_a_value_is_written_as_each_store_takes_it(tmp_p
         (folder / "__init__.py").touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        plain = named_sql("some_queries.here", "found.sql", {"paid": "'paid'"}, ON_SQLITE)
-        psycopg = named_sql("some_queries.here", "found.sql", {"paid": "'paid'"}, ON_POSTGRES, is_psycopg=True)
+        plain = named_sql("some_queries.here", ("found.sql",), {"paid": "'paid'"}, ON_SQLITE)
+        psycopg = named_sql("some_queries.here", ("found.sql",), {"paid": "'paid'"}, ON_POSTGRES, is_psycopg=True)
     assert plain["one"] == (
         "SELECT a::text FROM t INDEXED BY i WHERE state <> 'paid' AND b = :b AND c LIKE '%x' AND d = :long_name"
     )

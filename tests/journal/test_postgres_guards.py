@@ -1,10 +1,11 @@
 """What only the journal in PostgreSQL must withstand: other processes, lost answers, older copies, changed tables."""
 
 import asyncio
+import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ import pytest
 from paygw_batch.actions.send import real_world
 from paygw_batch.clock import elapsed_s
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
-from paygw_batch.core.lifecycle import Concluded, State
+from paygw_batch.core.lifecycle import Concluded, Replaced, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalUnwritable, JournalWentBack
 from paygw_batch.journal.kept_notification import Notification, encode_notification
@@ -26,12 +27,12 @@ from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.postgres import session
 from paygw_batch.journal.postgres.leasing import chain_writer, host_witness
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
-from paygw_batch.journal.postgres.leasing.fact_commit import StagedFacts
+from paygw_batch.journal.postgres.leasing.fact_commit import StagedFacts, stage_facts
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.leasing.leases import Heartbeat
-from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.postgres.leasing.leases import Heartbeat, Lease
+from paygw_batch.journal.postgres.session import Row, Server
 from paygw_batch.journal.sqlite.inbox import Inbox
-from paygw_batch.journal.values import MoveResult, Withdrawal
+from paygw_batch.journal.values import Amendment, Entry, MoveResult, Withdrawal
 from tests.journal.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
 from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer, own_server
@@ -181,8 +182,8 @@ def test_a_row_is_intended_once_whatever_two_processes_believe(at_database: Data
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         journal.append([intent(all_due(journal, 1)[0])])
-    copied = """INSERT INTO fact (segment, seq, at, kind, batch, instruction, nth, attempt, details, hash)
-        SELECT segment, seq + 1, at, kind, batch, instruction, nth + 1, attempt, details, hash FROM fact
+    copied = """INSERT INTO fact (segment, seq, at, kind, instruction, attempt, order_id, nonce, timestamp_s, hash)
+        SELECT segment, seq + 1, at, kind, instruction, attempt, order_id, nonce, timestamp_s, hash FROM fact
         WHERE kind = 'intended'"""
     with pytest.raises(psycopg.errors.UniqueViolation, match="fact_one_intent"):
         by_hand(at_database.server.url, copied)
@@ -488,11 +489,11 @@ def test_a_commit_is_tried_again_after_deadlocks_but_not_for_ever(
 ) -> None:
     called, call = [], ChainWriter._call
 
-    def deadlocked(writer: ChainWriter, staged: StagedFacts) -> None:
+    def deadlocked(writer: ChainWriter, staged: StagedFacts) -> list[Row]:
         called.append(staged)
         if len(called) <= deadlocks:
             raise psycopg.errors.DeadlockDetected
-        call(writer, staged)
+        return call(writer, staged)
 
     monkeypatch.setattr(chain_writer, "_AFTER_DEADLOCK_S", 0)
     with closing(open_postgres(at_database)) as journal:
@@ -540,7 +541,8 @@ def test_another_journal_in_the_place_of_the_known_one_is_refused(
 
 # A hand in the tables.
 
-KEPT = ("fact", "instruction", "batch", "page", "known", "evidence", "seal", "identity", "migration")
+KEPT = ("fact", "instruction", "batch", "page", "known", "evidence", "seal", "identity", "migration", "state", "said",
+        "contradiction", "move")  # fmt: skip
 
 
 @pytest.mark.parametrize("role", ["origin", "replica"])
@@ -548,6 +550,7 @@ def test_facts_are_never_changed_or_removed_by_anybody(at_database: DatabasePlac
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.PAID)
+        journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, message="a late word")])
     with psycopg.connect(at_database.server.url, autocommit=True) as connection:
         connection.execute(f"SET session_replication_role = {role}".encode())
         connection.execute("SET search_path = paygw")
@@ -559,7 +562,9 @@ def test_facts_are_never_changed_or_removed_by_anybody(at_database: DatabasePlac
             "DELETE FROM page",
             "DELETE FROM seal",
         ]
-        tried += ["DELETE FROM standing", "DELETE FROM order_id", "UPDATE fact SET details = '{}'"]
+        tried += ["DELETE FROM state", "DELETE FROM order_id", "UPDATE fact SET details = '{}'"]
+        tried += ["DELETE FROM said", "UPDATE said SET text = 'mine'", "DELETE FROM contradiction"]
+        tried += ["UPDATE contradiction SET state = 'ready'", "DELETE FROM move", "UPDATE move SET after = 'ready'"]
         tried += ["UPDATE instruction SET payee = 'me'", "UPDATE segment SET head_seq = 9"]
         tried += ["UPDATE chunk SET last = last + 1", "UPDATE batch SET rows = 9"]
         for statement in tried:
@@ -570,10 +575,19 @@ def test_facts_are_never_changed_or_removed_by_anybody(at_database: DatabasePlac
 @pytest.mark.parametrize(
     ("statement", "found"),
     [
-        ("UPDATE fact SET details = '{\"cause\":\"x\"}' WHERE kind = 'paid'", "or the one before it was changed"),
-        ("DELETE FROM fact WHERE kind = 'paid'", "does not end where"),
-        ("UPDATE standing SET state = 'rejected'", "does not match its facts"),
-        ("UPDATE standing SET message = 'mine'", "does not match its facts"),
+        ("UPDATE fact SET cause = 'x' WHERE kind = 'paid'", "or the one before it was changed"),
+        ("DELETE FROM fact WHERE kind = 'paid'", "Fact 4 is missing"),
+        ("DELETE FROM fact WHERE kind = 'rejected'", "does not end where"),
+        ("UPDATE state SET state = 'rejected'", "does not match its facts"),
+        ("UPDATE state SET minor = minor + 1 WHERE instruction = 1", "does not match its facts"),
+        ("UPDATE state SET first_sent = NULL", "does not match its facts"),
+        ("DELETE FROM state WHERE instruction = 1", "does not match its facts"),
+        ("UPDATE said SET text = 'mine'", "says of people was changed"),
+        ("DELETE FROM said", "says of people was removed"),
+        ("UPDATE move SET after = 'ready' WHERE kind = 'unknown'", "state machine of the journal was altered"),
+        ("DELETE FROM contradiction", "does not fit the state of instruction 1"),
+        ("UPDATE contradiction SET state = 'rejected'", "does not fit the state of instruction 1"),
+        ("INSERT INTO contradiction VALUES (2, 'ready')", "does not fit the state of instruction"),
         ("UPDATE instruction SET payee = 'me'", "instructions_sha256 differs"),
         ("UPDATE batch SET sheet_name = 'x'", "sheet_name differs"),
         ("UPDATE segment SET head_seq = 1 WHERE chain > 0", "does not end where"),
@@ -581,7 +595,7 @@ def test_facts_are_never_changed_or_removed_by_anybody(at_database: DatabasePlac
         ("UPDATE order_id SET order_id = 'x' WHERE instruction = 1", "order ids of instruction 1"),
         ("UPDATE payee_words SET words = ''", "index of payees"),
         ("UPDATE chunk SET last = last + 5 WHERE number = 1", "overlap"),
-        ("INSERT INTO reply VALUES (1, 1, '', '')", "no fact names"),
+        ("INSERT INTO reply VALUES (2, 1, '', '')", "reply kept for fact 2 was changed"),
     ],
 )
 def test_what_an_owner_changed_with_the_guards_off_is_found(
@@ -590,9 +604,14 @@ def test_what_an_owner_changed_with_the_guards_off_is_found(
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=4)
         send(journal, 1, OutcomeKind.PAID)
+        journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, message="a late word")])
     table = statement.split()[1 if statement.startswith("UPDATE") else 2]
     off, on = "DISABLE TRIGGER USER", "ENABLE ALWAYS TRIGGER"
-    more = {"segment": ["sealed_is_final", "roll_is_complete"], "chunk": ["range_is_final"]}
+    more = {
+        "segment": ["sealed_is_final", "roll_is_complete"],
+        "chunk": ["range_is_final"],
+        "fact": ["fact_moves", "fact_hands_over"],
+    }
     guards = ["never_changed", "never_emptied", *more.get(table, [])]
     by_hand(at_database.server.url, f"ALTER TABLE {table} {off}")
     by_hand(at_database.server.url, statement)
@@ -639,3 +658,62 @@ def test_notifications_that_wait_on_this_host_are_taken_in_once(at_database: Dat
         assert states(journal) == [State.PAID]
         assert journal.head().inbox.number == 2
         assert journal.verify()["evidence"] == 2
+
+
+def test_facts_of_a_chain_do_not_change_places(at_database: DatabasePlace) -> None:
+    """Which of two facts moved a row is said by their numbers alone: a paid row must not become a rejected one."""
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+        send(journal, 1, OutcomeKind.PAID)
+        journal.append([outcome_of(1, 1, OutcomeKind.REJECTED)])
+        ((paid,),), ((late,),) = (
+            session.fetch(journal._session.connection, "SELECT number FROM fact WHERE kind = %s", (kind,))
+            for kind in ("paid", "rejected")
+        )
+    tables = {"fact": ("fact_moves", "fact_hands_over"), "contradiction": (), "state": ()}
+    url = at_database.server.url
+    for table in tables:
+        by_hand(url, f"ALTER TABLE {table} DISABLE TRIGGER USER")
+    by_hand(url, "ALTER TABLE fact ALTER number DROP IDENTITY")
+    for number, other in ((paid, 99), (late, paid), (99, late)):
+        by_hand(url, f"UPDATE fact SET number = {other} WHERE number = {number}")  # noqa: S608 - numbers
+    by_hand(url, "UPDATE contradiction SET state = 'rejected'")
+    by_hand(url, "UPDATE state SET state = 'rejected'")
+    for table, guards in tables.items():
+        for guard in ("never_changed", "never_emptied", *guards):
+            by_hand(url, f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {guard}")
+    with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match="Fact 3 is missing"):
+        journal.verify()
+
+
+def test_facts_move_rows_in_the_order_of_their_chain_whatever_the_order_of_the_call(
+    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def turned(entries: Sequence[Entry], lease_of: Callable[[Entry], Lease]) -> StagedFacts:
+        found = stage_facts(entries, lease_of)
+        ends, facts, said, replies = found.values
+        return replace(found, values=(ends, json.dumps(json.loads(facts)[::-1]), said, replies))
+
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+        journal.append([intent(all_due(journal, 1)[0])])
+        monkeypatch.setattr(chain_writer, "stage_facts", turned)
+        answers = [outcome_of(1, 1, kind) for kind in (OutcomeKind.PAID, OutcomeKind.REJECTED)]
+        assert [*journal.append(answers)] == [MoveResult.MOVED, MoveResult.NOT_MOVED]
+        assert states(journal) == [State.PAID]
+        journal.verify()
+
+
+@pytest.mark.parametrize("sent", [OutcomeKind.PAID, None])
+def test_a_row_is_replaced_once(at_database: DatabasePlace, sent: OutcomeKind | None) -> None:
+    """A second such fact does not put the row back that has taken over, wherever that is by now."""
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+        open_sheet(journal, "b2", [new_instruction(2, "ORD-2", amount="1.00")], amendments=[Amendment(2, 1)])
+        journal.append([intent(all_due(journal, 2)[0])])
+        if sent is not None:
+            journal.append([outcome_of(2, 1, sent)])
+        before = states(journal, 2)
+        assert [*journal.writer.append([Entry(1, 0, Replaced("b2", 2), AT)])] == [MoveResult.NOT_MOVED]
+        assert states(journal, 2) == before
+        assert journal.verify()["contradictions"] == 1

@@ -53,7 +53,11 @@ FORGED = (
     "UPDATE fact SET kind = 'paid'",
     "DELETE FROM fact",
     "TRUNCATE fact",
-    "UPDATE standing SET state = 'ready'",
+    "UPDATE state SET state = 'ready'",
+    "INSERT INTO state (instruction, batch, country, currency, minor, state) VALUES (9, 1, 'KE', 'KES', 1, 'paid')",
+    "INSERT INTO said VALUES (1, sha256(''), 'x', NULL, NULL)",
+    "INSERT INTO contradiction VALUES (1, 'paid')",
+    "UPDATE move SET after = 'ready'",
     "UPDATE segment SET head_hash = sha256('')",
     "UPDATE gate SET stop_kind = NULL",
     "DROP TABLE fact",
@@ -141,7 +145,7 @@ def test_a_worker_sends_its_share_of_a_batch_that_the_desk_handed_over(as_role: 
         assert worker.join_run() is None
         assert worker.runs() == []
     start = "INSERT INTO run (batch, started_by) SELECT batch, started_by FROM run"
-    refused(at, start, "UPDATE run SET started_by = 1", "SELECT lock_standing('{}')")
+    refused(at, start, "UPDATE run SET started_by = 1", "SELECT lock_rows('{}')")
     with psycopg.connect(at.server.url, autocommit=True) as connection:
         for changed in ("UPDATE paygw.run SET stop_reason = 'x'", "UPDATE paygw.run SET ended_at = NULL"):
             with pytest.raises(psycopg.errors.RaiseException, match="never changed"):

@@ -1,4 +1,4 @@
-"""The tallies of chunks in PostgreSQL: what is counted need not be read again, and verify holds it to the rows."""
+"""Counting and finding rows in PostgreSQL: what is not asked for is not read, and verify checks what is counted."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -45,8 +45,8 @@ def reader(at_database: DatabasePlace) -> Iterator[PostgresReader]:
         yield journal
 
 
-def by_hand(at_place: DatabasePlace, statement: str) -> None:
-    with psycopg.connect(at_place.server.url, autocommit=True) as connection:
+def by_hand(url: str, statement: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         connection.execute(statement.encode())
 
@@ -57,7 +57,7 @@ def counted(journal: PostgresReader, batch: int = 1, kind: TallyKind = TallyKind
 
 @contextmanager
 def at_most_read(journal: PostgresReader, most: int, *tables: str) -> Iterator[None]:
-    connection, named = journal._session.connection, list(tables or ("instruction", "standing", "fact"))
+    connection, named = journal._session.connection, list(tables or ("instruction", "state", "fact"))
     with connection.transaction():
         ((before,),) = connection.execute(READ, (named,)).fetchall()
         yield
@@ -65,8 +65,8 @@ def at_most_read(journal: PostgresReader, most: int, *tables: str) -> Iterator[N
     assert after - before <= most
 
 
-def test_counting_reads_no_row_and_no_fact(reader: PostgresReader) -> None:
-    with at_most_read(reader, 0):
+def test_counting_reads_no_instruction_and_no_fact(reader: PostgresReader) -> None:
+    with at_most_read(reader, 0, "instruction", "fact"):
         assert counted(reader) == {
             State.READY: (4, 600_200),
             State.REJECTED: (2, 300_100),
@@ -116,56 +116,62 @@ def test_what_people_do_and_what_a_later_batch_brings_is_counted(at_database: Da
         journal.verify()
 
 
+LONG = 4_000
+"""So many rows that a server which knows its tables does not read them all."""
+
+
 @pytest.fixture
 def long_done(database: str, place: Path) -> Iterator[PostgresJournal]:
-    """A batch of 200 rows in chunks of three, all paid but the last; the gateway says the contrary of 30 of them."""
-    with closing(open_postgres(postgres_place(database, place))) as journal:
-        open_sheet(journal, "b1", 200)
+    """A batch in chunks of 60, all paid but the last row; the gateway says the contrary of ten, and of ten perhaps."""
+    with closing(open_postgres(postgres_place(database, place, chunk_rows=60))) as journal:
+        open_sheet(journal, "b1", LONG)
         sent = all_due(journal, 1)[:-1]
         journal.append([intent(due, at(1)) for due in sent])
         journal.append([outcome_of(due.number, 1, OutcomeKind.PAID, at(1)) for due in sent])
-        told = [says(number, "declined", order_id=f"ORD-{number + 1}") for number in range(1, 31)]
+        told = [says(number, "declined", order_id=f"ORD-{number + 1}") for number in range(1, 11)]
         told += [
-            says(number, "declined", order_id=f"ORD-{number + 1}", proof=Proof.UNPROVEN) for number in range(31, 61)
+            says(number, "declined", order_id=f"ORD-{number + 1}", proof=Proof.UNPROVEN) for number in range(11, 21)
         ]
         journal.record_evidence(told, WORDS, at=at(2))
+        by_hand(journal._session.server.url, "ANALYZE")
         yield journal
 
 
 def test_the_one_row_that_is_left_is_found_without_reading_the_others(long_done: PostgresJournal) -> None:
-    with at_most_read(long_done, 20):
-        assert [due.row for due in long_done.due(1, after_row=0, limit=1)] == [201]
-    with at_most_read(long_done, 20):
-        assert [*long_done.due(1, after_row=201, limit=1)] == []
+    with at_most_read(long_done, 40):
+        assert [due.row for due in long_done.due(1, after_row=0, limit=1)] == [LONG + 1]
+    with at_most_read(long_done, 40):
+        assert [*long_done.due(1, after_row=LONG + 1, limit=1)] == []
 
 
 def test_a_run_is_offered_the_one_chunk_that_is_left_without_reading_the_others(long_done: PostgresJournal) -> None:
     long_done.writer.give_back()
-    with at_most_read(long_done, 10):
+    with at_most_read(long_done, 100):
         start_run(long_done._session.connection, batch=1, worker=long_done.writer.worker)
         assert fetch(long_done._session.connection, "SELECT chunk FROM offer") == [(67,)]
 
 
-def test_what_was_said_of_other_batches_is_not_read(long_done: PostgresJournal) -> None:
-    assert len(long_done.messages(1).contradictions) == 30
-    assert len(long_done.messages(1).waiting) == 30
-    known = [Known(2, 1, State.PAID), Known(3, 31, State.PAID)]
+def test_rows_of_other_batches_of_which_nothing_is_said_are_not_read(long_done: PostgresJournal) -> None:
+    assert len(long_done.messages(1).contradictions) == 10
+    assert len(long_done.messages(1).waiting) == 10
+    known = [Known(2, 1, State.PAID), Known(3, 11, State.PAID)]
     open_sheet(long_done, "b2", [new_instruction(row, f"B-{row}") for row in range(4, 14)], known=known)
     long_done.record_evidence([says(61, order_id="B-5")], WORDS, at=at(3))
-    with at_most_read(long_done, 12, "instruction", "standing"):
+    by_hand(long_done._session.server.url, "ANALYZE")
+    with at_most_read(long_done, 300):
         found, counts = long_done.messages(2), long_done.message_counts(2)
     assert counted(long_done, 2, TallyKind.DUE) == {State.READY: (9, 1_350_450)}
     assert [(one.row, one.state) for one in found.contradictions] == [(2, State.PAID), (5, State.READY)]
     assert [one.row for one in found.waiting] == [3]
     assert counts == {"contradicting": 2, "to_confirm": 1}
-    with at_most_read(long_done, 12, "instruction", "standing"):
+    with at_most_read(long_done, 100):
         assert list(long_done.holds(2)) == [5]
 
 
 def test_due_rows_are_the_same_page_by_page(long_done: PostgresJournal) -> None:
     open_sheet(long_done, "b2", [new_instruction(row, f"B-{row}") for row in range(2, 32)])
     long_done.record_evidence([says(56 + row, order_id=f"B-{row}") for row in range(5, 9)], WORDS, at=at(3))
-    known = [Known(row, 199 + row, State.READY) for row in range(4, 31, 2)]
+    known = [Known(row, LONG - 1 + row, State.READY) for row in range(4, 31, 2)]
     known += [Known(row, row, State.PAID) for row in range(3, 31, 2)]
     open_sheet(long_done, "b3", [new_instruction(row, f"C-{row}") for row in (2, 31, 32)], known=known)
     sent = all_due(long_done, 2)[10:20]
@@ -178,7 +184,11 @@ def test_due_rows_are_the_same_page_by_page(long_done: PostgresJournal) -> None:
     assert [one.row for one in all_due(long_done, 3)] == [2, 4, 10, 12, 14, 26, 28, 30, 31, 32]
 
 
-def test_verify_finds_a_chunk_that_is_counted_wrong(at_database: DatabasePlace) -> None:
-    by_hand(at_database, "UPDATE chunk_tally SET minor = minor + 1 WHERE state = 'paid'")
-    with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match="totals of chunk 2"):
+@pytest.mark.parametrize("wrong", ["minor = minor + 1", "currency = 'UGX'", "country = 'UG'", "batch = 2"])
+def test_verify_finds_a_row_that_is_counted_wrong(at_database: DatabasePlace, wrong: str) -> None:
+    by_hand(at_database.server.url, f"UPDATE state SET {wrong} WHERE instruction = 4")  # noqa: S608 - written above
+    with (
+        closing(read_postgres(at_database)) as journal,
+        pytest.raises(JournalCorrupt, match=r"Instruction 4 .* does not"),
+    ):
         journal.verify()

@@ -14,7 +14,6 @@ from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Interrupted, Standing
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.port import SharedRun
-from paygw_batch.journal.postgres.batch_rows import due_rows_of_chunk
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal, TakenChunks
 from paygw_batch.journal.postgres.leasing.offered_chunks import finish_chunk, free_chunks, note_place
@@ -54,9 +53,6 @@ class LeasesOfTests:
             assert asked["run"] == RUN
             free = [chunk for chunk in self.offered if chunk > asked["after"] and chunk not in self.held]
             return free[:2]  # those of others are among them: they were taken since
-        if call.func is due_rows_of_chunk:
-            assert asked["batch"] == BATCH
-            return [one for one in self.rows if chunk_of(one.number) == asked["chunk"]]
         assert call.func is note_place
         self.places.append((asked["worker"], asked["run"], asked["chunk"]))
         return None
@@ -74,10 +70,6 @@ class LeasesOfTests:
         self.offered.remove(chunk)
         self.held.remove(chunk)
 
-    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        assert batch == BATCH
-        return [one for one in self.rows if one.row > after_row][:limit]
-
     def chunks_of(self, numbers: Sequence[int]) -> Mapping[int, int]:
         return {number: chunk_of(number) for number in numbers}
 
@@ -85,7 +77,8 @@ class LeasesOfTests:
 class WrittenFacts:
     """The journal that an engine's calls go to: what it is given, and what it answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, leases: LeasesOfTests) -> None:
+        self._leases = leases
         self.entries: list[Entry] = []
         self.answers: dict[int, MoveResult] = {}
         self.taken_in: list[str] = []
@@ -93,6 +86,14 @@ class WrittenFacts:
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         self.entries += entries
         return [self.answers.get(entry.instruction, MoveResult.MOVED) for entry in entries]
+
+    def due_leased(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        assert batch == BATCH
+        return [one for one in self._leases.rows if one.row > after_row][:limit]
+
+    def due_of_chunk(self, batch: int, chunk: int) -> Sequence[Due]:
+        assert batch == BATCH
+        return [one for one in self._leases.rows if chunk_of(one.number) == chunk]
 
     def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
         assert words == {"approved": OutcomeKind.PAID}
@@ -104,7 +105,7 @@ class Worker:
     """The journal of a worker's engine, its calls made one at a time."""
 
     def __init__(self, leases: LeasesOfTests, *, rows: int = 0) -> None:
-        self.facts = WrittenFacts()
+        self.facts = WrittenFacts(leases)
         self.chunks = TakenChunks(
             self.facts, cast("ChainWriter", leases), SharedRun(RUN, BATCH, None, is_over=False), rows
         )
@@ -214,7 +215,7 @@ def test_a_process_that_may_not_send_takes_no_further_chunk(sign: str) -> None:
 
 def test_notifications_are_taken_in_while_the_leases_are_ours() -> None:
     leases = LeasesOfTests(1)
-    facts = WrittenFacts()
+    facts = WrittenFacts(leases)
     with closing(ChunkJournal(facts, cast("ChainWriter", leases))) as journal:
         words = {"approved": OutcomeKind.PAID}
         assert asyncio.run(journal.drain_inbox(words, at=AT)) == {Finding.MOVED: 1}
@@ -229,7 +230,7 @@ def test_a_run_by_itself_leases_the_chunks_of_the_next_rows() -> None:
     def next_rows(limit: int) -> list[int]:
         return [one.number for one in asyncio.run(_called(journal, lambda it: it.due(BATCH, limit=limit)))]
 
-    with closing(ChunkJournal(WrittenFacts(), cast("ChainWriter", leases))) as journal:
+    with closing(ChunkJournal(WrittenFacts(leases), cast("ChainWriter", leases))) as journal:
         assert next_rows(2) == [1, 2]
         assert next_rows(3) == [3]
         assert next_rows(1) == [7], "those between are another's"
@@ -248,7 +249,8 @@ def test_rows_that_moved_before_their_chunk_was_leased_are_not_given() -> None:
             self.rows = [one for one in self.rows if one.number != 2]  # another process sent it
             return super().lease_chunks(chunks)
 
-    with closing(ChunkJournal(WrittenFacts(), cast("ChainWriter", Moving(1, 2, 3, 4)))) as journal:
+    leases = Moving(1, 2, 3, 4)
+    with closing(ChunkJournal(WrittenFacts(leases), cast("ChainWriter", leases))) as journal:
         given = asyncio.run(_called(journal, lambda it: it.due(BATCH, limit=3)))
         assert [one.number for one in given] == [1, 3], "4 is of the next page"
         given = asyncio.run(_called(journal, lambda it: it.due(BATCH, limit=3)))

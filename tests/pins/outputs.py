@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from tests.checkout import versioned_files
-from tests.pins.entry import PaygwError, SheetAnswers, load_settings, rules_of, validated_sheet
+from tests.pins.entry import QUERIES, PaygwError, SheetAnswers, load_settings, rules_of, validated_sheet
 from tests.pins.machine import SAMPLES, Machine, machine, members_of, rows_of
 
 Output = tuple[str, str]
@@ -26,11 +26,14 @@ INSTRUCTIONS = (
     "FROM instruction ORDER BY number"
 )
 BATCHES = "SELECT number, batch, operation, sheet_name, sheet_sha256, rows, defects FROM batch ORDER BY number"
-STANDINGS = (
-    "SELECT instruction, state, attempt, generation, possible_duplicate_of, inherited_attempts, order_id, "
-    "sent_orderid, purpose, gateway_status, http_status, error_code, message FROM standing ORDER BY instruction"
-)
-FACTS = "SELECT seq, kind, batch, instruction, attempt, contradicts FROM fact ORDER BY seq"
+_STANDINGS = """SELECT i.number, s.state, s.attempt, s.generation, s.possible_duplicate_of, s.inherited_attempts,
+        {next_order_id}, n.order_id, n.purpose, {gateway_status}, {http_status}, {error_code}, {message}
+    FROM instruction i {told}
+    WHERE i.replaces IS NOT NULL OR EXISTS (SELECT 1 FROM fact a WHERE a.instruction = i.number) ORDER BY 1"""
+STANDINGS = _STANDINGS.format_map(QUERIES)
+"""Every row that facts are about, with what people read of it."""
+FACTS = """SELECT f.number, f.kind, coalesce(f.batch, i.batch), f.instruction, f.attempt, c.state FROM fact f
+    LEFT JOIN instruction i ON i.number = f.instruction LEFT JOIN contradiction c ON c.fact = f.number ORDER BY 1"""
 
 
 def samples() -> Iterator[Output]:

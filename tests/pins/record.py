@@ -179,7 +179,8 @@ def be_killed(recording: Recording) -> None:
 def in_flight(journal: Path) -> bool:
     """Return whether a row waits for its answer while others of its batch have theirs."""
     with closing(sqlite3.connect(journal)) as connection:
-        query = "SELECT 1 FROM progress WHERE state = 'in_flight' AND amount = '8001'"
+        query = """SELECT 1 FROM state s JOIN instruction i ON i.number = s.instruction
+            WHERE s.state = 'in_flight' AND i.amount = '8001'"""
         return connection.execute(query).fetchone() is not None
 
 

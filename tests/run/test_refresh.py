@@ -59,7 +59,7 @@ class World:
         )
         for due in self.journal.due(1, after_row=0, limit=100):
             at = "2026-11-21T07:00:01.000Z"
-            self.journal.append([Entry(due.number, 1, Intended(due.order_id, "n", 1, "0" * 64, None), at)])
+            self.journal.append([Entry(due.number, 1, Intended(due.order_id, "n", 1, None), at)])
             self.journal.append([Entry(due.number, 1, Concluded(Outcome(kind)), at)])
         return batch
 

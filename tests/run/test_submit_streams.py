@@ -102,7 +102,7 @@ def kept(journal: SqliteJournal) -> tuple[object, ...]:
         for (details,) in journal._connection.execute("SELECT details FROM fact WHERE kind = 'batch_opened'")
     ]
     told = [replace(opening, pages_sha256="") for opening in openings]  # the same rows have pages of other bytes
-    tables = ("batch", "instruction", "known", "order_id", "order_id_spelling", "batch_total")
+    tables = ("batch", "instruction", "known", "order_id", "order_id_spelling", "state")
     lines = [journal._connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables]  # noqa: S608
     return pages, told, lines
 

@@ -214,8 +214,8 @@ class Disk:
         """Return the state of one instruction."""
         if self._connection is None:
             raise AssertionError("nobody has opened the journal")
-        query = "SELECT state FROM standing WHERE instruction = ?"
-        return next((State(word) for (word,) in self._connection.execute(query, (instruction,))), State.READY)
+        ((word,),) = self._connection.execute("SELECT state FROM state WHERE instruction = ?", (instruction,))
+        return State(word)
 
     def states(self) -> set[State]:
         """Return which states rows are in."""
@@ -244,15 +244,15 @@ class SimConnection(apsw.Connection):
 
     def last_numbers(self) -> tuple[int, int, int]:
         """Return the numbers of the last fact, of the last batch and of the last evidence."""
-        query = """SELECT coalesce((SELECT max(seq) FROM fact), 0), coalesce((SELECT max(number) FROM batch), 0),
+        query = """SELECT coalesce((SELECT max(number) FROM fact), 0), coalesce((SELECT max(number) FROM batch), 0),
             coalesce((SELECT max(number) FROM evidence), 0)"""
         ((fact, batch, evidence),) = super().execute(query)
         return fact, batch, evidence
 
     def has_intent(self, nonce: str, *, until: int) -> bool:
         """Whether one of the facts up to number `until` names this nonce."""
-        query = "SELECT 1 FROM fact WHERE seq <= ? AND instr(details, ?) > 0"
-        return super().execute(query, (until, f'"nonce":"{nonce}"')).fetchone() is not None
+        query = "SELECT 1 FROM fact WHERE number <= ? AND nonce = ?"
+        return super().execute(query, (until, nonce)).fetchone() is not None
 
     def execute(self, statements: str, *arguments: Any, **named: Any) -> apsw.Cursor:
         """Carry out a statement."""

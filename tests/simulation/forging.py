@@ -197,7 +197,7 @@ def pay(journal: SqliteJournal, batch: int, at: datetime) -> None:
     """Let the gateway pay everything that is due."""
     when, entries = timestamp(at), []
     for due in journal.due(batch, after_row=0, limit=100):
-        intended = Intended(due.order_id, f"{due.number:032x}", int(at.timestamp()), "0" * 64, None)
+        intended = Intended(due.order_id, f"{due.number:032x}", int(at.timestamp()), None)
         paid = Concluded(Outcome(OutcomeKind.PAID))
         entries += [Entry(due.number, 1, intended, when), Entry(due.number, 1, paid, when)]
     journal.append(entries)

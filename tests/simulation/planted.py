@@ -102,10 +102,10 @@ def patched(owner: object, name: str, value: object) -> Callable[[SimWorld], Non
 
 # The journal.
 
-HELD_ROWS_ARE_DUE = {
-    **tables.QUERIES,
-    "due": tables.QUERIES["due"].replace(tables.QUERIES["is_contested"], "0"),
-}
+_DUE, _NOT_HELD = tables.QUERIES["due"], "NOT EXISTS (SELECT 1 FROM unanswered e WHERE e.instruction = i.number)"
+if _NOT_HELD not in _DUE:
+    raise LookupError(f"the program has no {_NOT_HELD!r} any more: nothing would be planted")
+HELD_ROWS_ARE_DUE = {**tables.QUERIES, "due": _DUE.replace(_NOT_HELD, "1")}
 
 
 class IntentsLate(SqliteJournal):
@@ -123,11 +123,19 @@ class IntentsLate(SqliteJournal):
         return [MoveResult.MOVED] * len(entries)
 
 
+def nothing_is_held(journal: SqliteJournal, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
+    """Evidence that came in since a row was read does not keep it from being sent."""
+    return {place: result for place, result in _refused(journal, entries).items() if result is not MoveResult.HELD}
+
+
+_refused = SqliteJournal._refused
+
+
 class SendsInFlightAgain(SqliteJournal):
     """Takes what was in flight at a crash for unsent."""
 
     def mark_interrupted(self, at: str) -> int:
-        found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight'")
+        found = self._fetch("SELECT instruction, attempt FROM state WHERE state = 'in_flight'")
         self.append([Entry(number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT)), at) for number, attempt in found])
         return len(found)
 
@@ -138,9 +146,10 @@ class InterruptsTheFirst(SqliteJournal):
     def mark_interrupted(self, at: str) -> int:
         count = super().mark_interrupted(at)
         if count > 1:
-            self._run(
-                """UPDATE standing SET state = 'ready' WHERE state = 'in_doubt' AND error_code = 'interrupted'
-                AND instruction > (SELECT min(instruction) FROM standing WHERE state = 'in_doubt')"""
+            self._connection.execute(
+                """UPDATE state SET state = 'ready' WHERE state = 'in_doubt'
+                AND fact IN (SELECT number FROM fact WHERE kind = 'interrupted')
+                AND instruction > (SELECT min(instruction) FROM state WHERE state = 'in_doubt')"""
             )
         return count
 
@@ -156,7 +165,7 @@ class Overwrites(SqliteJournal):
             for one, finding in zip(evidence, findings, strict=False):
                 if finding in {Finding.CONTRADICTING, Finding.AMBIGUOUS, Finding.SUPERSEDED, Finding.LATE}:
                     self._connection.execute(
-                        """UPDATE standing SET state = ? WHERE state IN ('paid', 'rejected')
+                        """UPDATE state SET state = ? WHERE state IN ('paid', 'rejected')
                         AND instruction IN (SELECT instruction FROM order_id WHERE order_id = ?)""",
                         (words[one.claim.status or ""].value, one.claim.order_id),
                     )
@@ -645,9 +654,7 @@ BUGS: Mapping[str, Bug] = {
     "synchronous NORMAL": bug(synchronous_normal, "I1", "I2"),
     "synchronous OFF": bug(synchronous_off, "I1", "I2"),
     "resume sends in-flight rows again": bug(journal(SendsInFlightAgain), "I1", "I5"),
-    "evidence that comes late holds nothing": bug(
-        patched(SqliteJournal, "_refused", lambda _journal, entries: [False] * len(entries)), "I1"
-    ),
+    "evidence that comes late holds nothing": bug(patched(SqliteJournal, "_refused", nothing_is_held), "I1"),
     "what came into the journal during a run is not asked for": bug(
         patched(SqliteJournal, "record_evidence", _without_a_trace), "I1"
     ),

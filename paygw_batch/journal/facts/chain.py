@@ -1,13 +1,10 @@
-"""Chains facts: defines the columns of a line, computes its hash, and moves instructions by facts.
-
-Pure, and shared by every store.
-"""
+"""Chains facts: defines the columns of a line, and computes its hash. Pure, and shared by every store."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from paygw_batch.core.lifecycle import IllegalMove
+from paygw_batch.core.lifecycle import kind_of
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.codec import (
     BATCH_FORGOTTEN,
@@ -15,124 +12,122 @@ from paygw_batch.journal.facts.codec import (
     BatchForgotten,
     BatchOpened,
     NewSalt,
+    Told,
+    columns_of,
     encode_batch,
     encode_forgotten,
-    encode_salted,
+    said_digest,
 )
-from paygw_batch.journal.facts.progress import RowProgress, advance
 from paygw_batch.journal.values import Entry, Link
 from paygw_batch.language import say
 
+_OF_BATCH = Told()
+
 
 class Line(NamedTuple):
-    """One line of the chain, as it is stored. `contradicts` is the state that the fact did not fit, None if it did."""
+    """One line of the chain, as it is stored: `seq` is its place in the chain."""
 
     seq: int
     at: str
     kind: str
-    batch: int
+    batch: int | None
     instruction: int | None
     attempt: int | None
-    contradicts: str | None
-    details: str
+    order_id: str | None
+    nonce: str | None
+    timestamp_s: int | None
+    purpose: str | None
+    gateway_status: str | None
+    gateway_reference: str | None
+    http_status: int | None
+    error_code: str | None
+    cause: str | None
+    conflict: int | None
+    by: str | None
+    basis: str | None
+    agreement: str | None
+    details: str | None
+    said_sha256: bytes | None
     hash: bytes
 
 
-def linked(
-    end: Link,
-    at: str,
-    kind: str,
-    batch: int,
-    instruction: int | None,
-    attempt: int | None,
-    contradicts: str | None,
-    details: str,
-) -> Line:
-    """Return the line after `end`: its hash is SHA-256 over the previous hash and all its other columns.
+class SaidLine(NamedTuple):
+    """What the line at `seq` says of people, as it is stored."""
 
-    Each column is on its own line, details last. Only details can contain a line break, so two different facts never
-    have the same bytes.
+    seq: int
+    salt: bytes
+    text: str | None
+    customer_url: str | None
+    reply_sha256: str | None
+
+
+def text_of_line(columns: Iterable[Any]) -> str:
+    """Return the text of a line that is hashed: all its columns but the last two.
+
+    Each column is on its own line, and none contains a line break or reads None: two different facts never have the
+    same text.
     """
-    columns = (end.seq + 1, at, kind, batch, instruction, attempt, contradicts, details)
-    return Line(*columns, link_hash(end.hash, *columns))
+    return "\n".join(map(str, columns))
 
 
-def link_hash(
-    before: bytes,
-    seq: int,
-    at: str,
-    kind: str,
-    batch: int,
-    instruction: int | None,
-    attempt: int | None,
-    contradicts: str | None,
-    details: str,
-) -> bytes:
-    """Return SHA-256 over the previous hash and all other columns of a line, as `linked` defines it."""
-    text = f"{seq}\n{at}\n{kind}\n{batch}\n{instruction}\n{attempt}\n{contradicts}\n{details}"
-    return hashlib.sha256(before + text.encode()).digest()
+def text_in_sql(fact: str, seq: str, newline: str, as_text: str = "") -> str:
+    """Return SQL for the text of a line that is stored as `fact`; `as_text` makes a text of a number."""
+    columns = (f"coalesce({fact}.{name}{as_text}, 'None')" for name in Line._fields[1:-2])
+    return f"concat_ws({newline}, {seq}, {', '.join(columns)})"
+
+
+def link_hash(before: bytes, text: str, said_sha256: bytes | None) -> bytes:
+    """Return SHA-256 over the hash of the line before, the text of a line, and the digest of what it says."""
+    return hashlib.sha256(before + text.encode() + (said_sha256 or b"")).digest()
 
 
 def opening_line(end: Link, at: str, batch: int, opened: BatchOpened) -> Line:
     """Return the line that opens batch number `batch`."""
-    return linked(end, max(at, end.at), BATCH_OPENED, batch, None, None, None, encode_batch(opened))
+    return _line_of_batch(end, at, BATCH_OPENED, batch, encode_batch(opened))
 
 
 def forgetting_line(end: Link, at: str, batch: int, forgotten: BatchForgotten) -> Line:
     """Return the line that forgets people of batch number `batch`."""
-    return linked(end, max(at, end.at), BATCH_FORGOTTEN, batch, None, None, None, encode_forgotten(forgotten))
+    return _line_of_batch(end, at, BATCH_FORGOTTEN, batch, encode_forgotten(forgotten))
 
 
-def follow(end: Link, line: Line, is_forgotten: Callable[[Line], bool] = lambda _: False) -> Link:
-    """Return the end of the chain after `line`. Raises `JournalCorrupt` unless number and hash follow from `end`."""
-    if line.seq != end.seq + 1:
-        raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=end.seq + 1))
-    if link_hash(end.hash, *line[:-1]) != line.hash and not is_forgotten(line):
-        raise JournalCorrupt(say("Fact {number} or the one before it was changed: its hash is wrong.", number=line.seq))
-    return Link(line.seq, line.hash, line.at)
+def _line_of_batch(end: Link, at: str, kind: str, batch: int, details: str) -> Line:
+    columns = (end.seq + 1, max(at, end.at), kind, batch, None, None, *_OF_BATCH._replace(details=details))
+    return Line(*columns, None, link_hash(end.hash, text_of_line(columns), None))
 
 
-def followed(
-    end: Link, lines: Iterable[tuple[Any, ...]], is_forgotten: Callable[[Line], bool]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield stored lines, each checked as by `follow`, without making an object for each.
+def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Yield stored lines: seq, text, digest of what is said, hash, and whatever else the caller has read of each.
 
-    A line whose people were forgotten keeps its hash: the next line vouches for the hash, and the fact that forgot them
-    vouches for the rest of the line.
+    Raises `JournalCorrupt` at one that does not follow.
     """
     seq, before = end.seq, end.hash
     for line in lines:
         seq += 1
-        if line[0] != seq or link_hash(before, *line[:-1]) != line[-1]:
-            follow(Link(seq - 1, before), Line(*line), is_forgotten)
-        before = line[-1]
+        if line[0] != seq:
+            raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))
+        if link_hash(before, line[1], line[2]) != line[3]:
+            raise JournalCorrupt(say("Fact {number} or the one before it was changed: its hash is wrong.", number=seq))
+        before = line[3]
         yield line
 
 
-def fold(
-    entries: Iterable[Entry],
-    end: Link,
-    progress: MutableMapping[int, RowProgress],
-    batches: Mapping[int, int],
-    new_salt: NewSalt,
-) -> list[Line]:
-    """Return the lines for `entries`, and advance the instructions in `progress` (by number) by them.
+def chained(entries: Iterable[Entry], end: Link, new_salt: NewSalt) -> tuple[list[Line], list[SaidLine]]:
+    """Return the lines for `entries` after `end`, and what they say of people.
 
-    `batches` maps an instruction to its batch number. A fact that does not fit changes no state. Times in a chain never
-    decrease: after a clock was set back, a fact gets the time of the fact before it.
+    Times in a chain never decrease: after a clock was set back, a fact gets the time of the fact before it.
     """
-    lines = []
+    lines, texts = [], []
     seq, before, at = end
     for entry in entries:
-        number, attempt, at = entry.instruction, entry.attempt, max(entry.at, at)
-        after = advance(progress[number], entry.fact, attempt, at)
-        contradicts = None
-        if isinstance(after, IllegalMove):
-            contradicts = after.state
-        else:
-            progress[number] = after
-        kind, details = encode_salted(entry.fact, new_salt)
-        batch, seq = batches[number], seq + 1
-        before = link_hash(before, seq, at, kind, batch, number, attempt, contradicts, details)
-        lines.append(Line(seq, at, kind, batch, number, attempt, contradicts, details, before))
-    return lines
+        seq, at = seq + 1, max(entry.at, at)
+        told, said = columns_of(entry.fact)
+        digest = None
+        if any(said):
+            salt = new_salt()
+            digest = said_digest(salt, said)
+            texts.append(SaidLine(seq, salt, *said))
+        columns = (seq, at, kind_of(entry.fact), None, entry.instruction, entry.attempt, *told)
+        before = link_hash(before, text_of_line(columns), digest)
+        lines.append(Line(*columns, digest, before))
+    return lines, texts

@@ -1,19 +1,18 @@
-"""Facts as text, and the acts of people that they tell.
+"""Facts as columns, and the acts of people that they tell.
 
-A fact is stored as a kind and a canonical JSON object (sorted keys, no blanks, ASCII only): each value has one
-spelling, and a changed byte is detected. Reading is strict: anything that this version would not have written is
+What a fact says of people stands beside its line, under a digest: it can be forgotten, and the chain stays whole. What
+is said of a whole batch is canonical JSON. Reading that is strict: anything that this version would not have written is
 damage.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from types import MappingProxyType
-from typing import Any, assert_never
+from dataclasses import asdict, dataclass
+from typing import NamedTuple, assert_never
 
 from paygw_batch.core.lifecycle import (
-    Basis,
     Concluded,
     Fact,
     FactKind,
@@ -21,13 +20,10 @@ from paygw_batch.core.lifecycle import (
     Interrupted,
     Released,
     Replaced,
-    Resolution,
     Resolved,
     Returned,
-    kind_of,
 )
-from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.recorded_words import kept, kept_text
+from paygw_batch.core.recorded_words import code_of, kept, kept_text
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import HistoryEntry, canonical
 from paygw_batch.language import say
@@ -38,10 +34,8 @@ BATCH_FORGOTTEN = "batch_forgotten"
 """The kind of the fact that forgets people of a batch; it belongs to no instruction either."""
 SALT_BYTES = 16
 """The length of a salt: random bytes without which the digest of a forgotten value reveals nothing."""
-NewSalt = Callable[[], str]
-"""Returns a salt, in hex."""
-
-_quoted = json.encoder.encode_basestring_ascii
+NewSalt = Callable[[], bytes]
+"""Returns a salt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,122 +86,85 @@ class BatchForgotten:
     """The id of the fingerprints' key (`forgetting.key_id`); it reveals nothing about the key."""
 
 
-def encode(fact: Fact) -> tuple[str, str]:
-    """Return the kind and the canonical details of `fact`, without a salt."""
-    return kind_of(fact), _details(fact)
+class Told(NamedTuple):
+    """The columns of a fact about an instruction that say what happened."""
+
+    order_id: str | None = None
+    nonce: str | None = None
+    timestamp_s: int | None = None
+    purpose: str | None = None
+    gateway_status: str | None = None
+    gateway_reference: str | None = None
+    http_status: int | None = None
+    error_code: str | None = None
+    cause: str | None = None
+    conflict: int | None = None
+    by: str | None = None
+    basis: str | None = None
+    agreement: str | None = None
+    details: str | None = None
 
 
-def encode_salted(fact: Fact, new_salt: NewSalt) -> tuple[str, str]:
-    """Return the kind and the canonical details of `fact` as it is stored: with a salt if it can name a person.
+class Said(NamedTuple):
+    """What a fact says of people: the gateway's message or a person's evidence, and what else a reply tells."""
 
-    A forgotten text leaves the hash of its line behind. Without the salt, nobody can guess the text from that hash. An
-    intent has its own nonce.
-    """
-    kind, details = encode(fact)
-    if not _can_name_a_person(fact):
-        return kind, details
-    return kind, f'{details[:-1]},"salt":"{new_salt()}"}}'
+    text: str | None = None
+    customer_url: str | None = None
+    reply_sha256: str | None = None
 
 
-def _can_name_a_person(fact: Fact) -> bool:
-    if isinstance(fact, Concluded):
-        outcome = fact.outcome
-        return (outcome.message or outcome.customer_url or outcome.reply_sha256) is not None
-    return isinstance(fact, Resolved | Returned)
+_NOTHING = Said()
+_UNFIT = re.compile(r"[\x00-\x1f\ud800-\udfff]")
+"""What would end a column in the text of a line, and half a surrogate pair, which a gateway may send."""
+_UNFIT_IN_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 
 
-def without_people(fact: Fact) -> Fact:
-    """Return a fact without the people in it."""
+def columns_of(fact: Fact) -> tuple[Told, Said]:
+    """Return what a fact says, as it is stored: no text is empty, reads None, or has what a database cannot hold."""
     match fact:
         case Intended():
-            return fact._replace(nonce="", body_sha256="")
+            return Told(fact.order_id, fact.nonce, fact.timestamp_s, _word(fact.purpose)), _NOTHING
         case Concluded():
-            return Concluded(fact.outcome._replace(message=None, customer_url=None, reply_sha256=None))
-        case Resolved() | Returned():
-            return replace(fact, evidence="")
-        case Interrupted() | Released() | Replaced():
-            return fact
-        case _:
-            assert_never(fact)
-
-
-def _details(fact: Fact) -> str:
-    """Return the same details as `canonical`, written out for speed: each payout has two facts."""
-    match fact:
-        case Intended():
-            purpose = "null" if fact.purpose is None else _quoted(fact.purpose)
-            return (
-                f'{{"body_sha256":{_quoted(fact.body_sha256)},"nonce":{_quoted(fact.nonce)},'
-                f'"order_id":{_quoted(fact.order_id)},"purpose":{purpose},"timestamp_s":{fact.timestamp_s}}}'
+            outcome = fact.outcome
+            told = Told(
+                gateway_status=_word(outcome.gateway_status),
+                gateway_reference=_word(outcome.gateway_reference),
+                http_status=outcome.http_status,
+                error_code=_word(outcome.error_code),
+                cause=outcome.cause or None,
+                conflict=1 if outcome.conflict else None,
             )
-        case Concluded():
-            return _outcome_details(fact.outcome)
+            return told, Said(_text(outcome.message), _text(outcome.customer_url), outcome.reply_sha256)
         case Interrupted():
-            return "{}"
+            return Told(), _NOTHING
         case Resolved():
-            said = {"basis": fact.basis.value, "by": fact.by, "evidence": fact.evidence}
-            return canonical(said | _of_order(fact.order))
+            told = Told(by=_word(fact.by), basis=fact.basis.value, agreement=fact.order or None)
+            return told, Said(_text(fact.evidence))
         case Released():
-            return canonical({"by": fact.by, "order_id": fact.order_id} | _of_order(fact.order))
+            return Told(order_id=fact.order_id, by=_word(fact.by), agreement=fact.order or None), _NOTHING
         case Returned():
-            return canonical({"evidence": fact.evidence})
+            return Told(), Said(_text(fact.evidence))
         case Replaced():
-            return canonical({"batch": fact.batch, "row": fact.row})
+            return Told(details=kept(FactKind.REPLACED, fact.row, fact.batch)), _NOTHING
         case _:
             assert_never(fact)
 
 
-def _of_order(digest: str) -> dict[str, str]:
-    return {"order": digest} if digest else {}
+def said_digest(salt: bytes, said: Said) -> bytes:
+    """Return SHA-256 over a salt and what is said, with NUL between: no text holds one."""
+    return hashlib.sha256(salt + "\0".join(one or "" for one in said).encode()).digest()
 
 
-def _outcome_details(outcome: Outcome) -> str:
-    """Return the details of an outcome without its kind; fields without a value are left out."""
-    parts = [f'"cause":{_quoted(outcome.cause)}'] if outcome.cause else []
-    if outcome.conflict:
-        parts.append('"conflict":true')
-    if outcome.customer_url is not None:
-        parts.append(f'"customer_url":{_quoted(outcome.customer_url)}')
-    if outcome.error_code is not None:
-        parts.append(f'"error_code":{_quoted(outcome.error_code)}')
-    if outcome.gateway_reference is not None:
-        parts.append(f'"gateway_reference":{_quoted(outcome.gateway_reference)}')
-    if outcome.gateway_status is not None:
-        parts.append(f'"gateway_status":{_quoted(outcome.gateway_status)}')
-    if outcome.http_status is not None:
-        parts.append(f'"http_status":{outcome.http_status}')
-    if outcome.message is not None:
-        parts.append(f'"message":{_quoted(outcome.message)}')
-    if outcome.reply_sha256 is not None:
-        parts.append(f'"reply_sha256":{_quoted(outcome.reply_sha256)}')
-    return f"{{{','.join(parts)}}}"
+def _word(text: str | None) -> str | None:
+    if not text or (text.isascii() and text.isprintable()):
+        return "none" if text == "None" else text or None
+    return _UNFIT.sub("?", text)
 
 
-def _concluded(kind: OutcomeKind) -> Callable[[Any], Fact]:
-    return lambda details: Concluded(Outcome(kind, **details))
-
-
-def _resolved(resolution: Resolution) -> Callable[[Any], Fact]:
-    return lambda details: Resolved(resolution, basis=Basis(details.pop("basis")), **details)
-
-
-_READERS: Mapping[FactKind, Callable[[Any], Fact]] = MappingProxyType(
-    {
-        FactKind.INTENDED: lambda details: Intended(**details),
-        FactKind.NOT_SENT: _concluded(OutcomeKind.NOT_SENT),
-        FactKind.ACCEPTED: _concluded(OutcomeKind.ACCEPTED),
-        FactKind.PAID: _concluded(OutcomeKind.PAID),
-        FactKind.REJECTED: _concluded(OutcomeKind.REJECTED),
-        FactKind.UNKNOWN: _concluded(OutcomeKind.UNKNOWN),
-        FactKind.INTERRUPTED: lambda details: Interrupted(**details),
-        FactKind.RESOLVED_PAID: _resolved(Resolution.PAID),
-        FactKind.RESOLVED_REJECTED: _resolved(Resolution.REJECTED),
-        FactKind.RESOLVED_NOT_RECEIVED: _resolved(Resolution.NOT_RECEIVED),
-        FactKind.RELEASED: lambda details: Released(**details),
-        FactKind.RETURNED: lambda details: Returned(**details),
-        FactKind.REPLACED: lambda details: Replaced(**details),
-    }
-)
+def _text(text: str | None) -> str | None:
+    if not text or (text.isascii() and text.isprintable()):
+        return text or None
+    return _UNFIT_IN_TEXT.sub("?", text)
 
 
 def _refused(number: str) -> None:
@@ -216,62 +173,6 @@ def _refused(number: str) -> None:
 
 
 _read = json.JSONDecoder(parse_float=_refused).decode
-
-
-_TEXT = r'"([ !#-\[\]-~]*)"'
-"""A text without characters to escape, as most are."""
-_PLAIN_INTENT = re.compile(
-    rf'\{{"body_sha256":{_TEXT},"nonce":{_TEXT},"order_id":{_TEXT},"purpose":(?:null|{_TEXT}),'
-    r'"timestamp_s":(0|-?[1-9][0-9]{0,17})\}'
-)
-_SALT = re.compile(rf',"salt":"[0-9a-f]{{{2 * SALT_BYTES}}}"\}}$')
-_COMMA = r"(?:(?<=\{)|(?<!\{),)"
-_PLAIN_ANSWER = re.compile(
-    rf'\{{(?:{_COMMA}"error_code":{_TEXT})?(?:{_COMMA}"gateway_reference":{_TEXT})?'
-    rf'(?:{_COMMA}"gateway_status":{_TEXT})?(?:{_COMMA}"http_status":(0|-?[1-9][0-9]{{0,17}}))?'
-    rf'(?:{_COMMA}"message":{_TEXT})?(?:{_COMMA}"reply_sha256":{_TEXT})?(?:{_COMMA}"salt":"[0-9a-f]{{32}}")?\}}'
-)
-_INTENDED = FactKind.INTENDED.value
-_ANSWERS: Mapping[str, OutcomeKind] = MappingProxyType(
-    {kind.value: kind for kind in (OutcomeKind.ACCEPTED, OutcomeKind.PAID, OutcomeKind.REJECTED)}
-)
-
-
-def _plainly_read(kind: str, details: str) -> Fact | None:
-    """Return the fact of a canonical intent or gateway's answer; None for any other.
-
-    Most facts of a payout are as plain as these; reading the JSON and writing it again takes four times as long. A
-    property test compares this with `_strictly_read`.
-    """
-    if kind == _INTENDED:
-        if (found := _PLAIN_INTENT.fullmatch(details)) is None:
-            return None
-        body_sha256, nonce, order_id, purpose, timestamp_s = found.groups()
-        return Intended(order_id, nonce, int(timestamp_s), body_sha256, purpose)
-    answer = _ANSWERS.get(kind)
-    if answer is None or (found := _PLAIN_ANSWER.fullmatch(details)) is None:
-        return None
-    error_code, reference, status, http_status, message, sha256 = found.groups()
-    http = None if http_status is None else int(http_status)
-    return Concluded(Outcome(answer, "", status, reference, http, error_code, message, reply_sha256=sha256))
-
-
-def decode(kind: str, details: str) -> Fact:
-    """Return the fact that `encode` wrote. Raises `JournalCorrupt` if it cannot have written this."""
-    return _plainly_read(kind, details) or _strictly_read(kind, details)
-
-
-def _strictly_read(kind: str, details: str) -> Fact:
-    try:
-        salt = _SALT.search(details)
-        plain = details if salt is None else f"{details[: salt.start()]}}}"
-        fact = _READERS[FactKind(kind)](_read(plain))
-        same = encode(fact) == (kind, plain) and (salt is None or _can_name_a_person(fact))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        same = False
-    if not same:
-        raise JournalCorrupt(say("A fact of the kind {kind!r} cannot be read.", kind=kind[:40]))
-    return fact
 
 
 def encode_batch(opened: BatchOpened) -> str:
@@ -314,36 +215,43 @@ def decode_forgotten(details: str) -> BatchForgotten:
     return forgotten
 
 
-def history_of(
-    seq: int, at: str, kind: str, details: str, *, row: int | None, attempt: int | None
-) -> Iterator[HistoryEntry]:
-    """Yield the acts of people that one fact records; nothing for the facts of a run."""
-    if kind == BATCH_OPENED:
+class PeopleFact(NamedTuple):
+    """A fact as the history of a batch reads it. `row` counts in the batch's sheet; None: it is about the batch."""
+
+    number: int
+    at: str
+    kind: str
+    row: int | None
+    attempt: int | None
+    order_id: str | None
+    by: str | None
+    agreement: str | None
+    details: str | None
+    text: str | None
+
+
+def history_of(fact: PeopleFact) -> Iterator[HistoryEntry]:
+    """Yield the acts of people that one fact records."""
+    number, at, details = fact.number, fact.at, fact.details or ""
+    if fact.kind == BATCH_OPENED:
         opened = decode_batch(details)
         name = opened.sheet_name
         said = kept("one_row", name) if opened.rows == 1 else kept("rows", opened.rows, name)
-        yield HistoryEntry(seq, at, "opened", None, None, opened.by, said)
+        yield HistoryEntry(number, at, "opened", None, None, opened.by, said)
         for approval in opened.approvals:
-            yield HistoryEntry(seq, at, "approved", None, None, "", approval)
+            yield HistoryEntry(number, at, "approved", None, None, "", approval)
         return
-    if kind == BATCH_FORGOTTEN:
+    if fact.kind == BATCH_FORGOTTEN:
         forgotten = decode_forgotten(details)
         rows, before = forgotten.instructions, forgotten.before
         said = kept("forgotten_before", rows, before) if before else kept("forgotten_person", rows)
-        yield HistoryEntry(seq, at, "forgotten", None, None, forgotten.by, said, forgotten.order)
+        yield HistoryEntry(number, at, "forgotten", None, None, forgotten.by, said, forgotten.order)
         return
-    fact = decode(kind, details)
-    match fact:
-        case Resolved():
-            yield HistoryEntry(seq, at, kind, row, attempt, fact.by, kept_text(fact.evidence), fact.order)
-        case Released():
+    match FactKind(fact.kind):
+        case FactKind.RELEASED:
             said = kept("next_attempt", fact.order_id)
-            yield HistoryEntry(seq, at, kind, row, attempt, fact.by, said, fact.order)
-        case Returned():
-            yield HistoryEntry(seq, at, kind, row, attempt, "", kept_text(fact.evidence))
-        case Replaced():
-            yield HistoryEntry(seq, at, kind, row, attempt, "", kept("by_row", fact.row, fact.batch))
-        case Intended() | Concluded() | Interrupted():
-            return
+        case FactKind.REPLACED:
+            said = kept("by_row", *code_of(details)[1])
         case _:
-            assert_never(fact)
+            said = kept_text(fact.text or "")
+    yield HistoryEntry(number, at, fact.kind, fact.row, fact.attempt, fact.by or "", said, fact.agreement or "")

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import NamedTuple, assert_never
 
-from paygw_batch.core.evidence import Candidate, Claim, Evidence, EvidenceSource, Finding, Ruling, SignedOrder
+from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Ruling, SignedOrder
 from paygw_batch.core.lifecycle import Resolved
 from paygw_batch.errors import DocumentWithdrawn, InternalError
 from paygw_batch.journal.facts.codec import NewSalt
-from paygw_batch.journal.facts.progress import RowProgress, storable
+from paygw_batch.journal.facts.standing import storable
 from paygw_batch.journal.values import CarriedOut, ClockSeen, Entry, FirstReading, Identity, Withdrawal, canonical
 
 
@@ -72,12 +72,12 @@ def lines_of(
     end: EvidenceEnd, evidence: Evidence, ruling: Ruling, new_salt: NewSalt, *, fact: int | None, at: str
 ) -> Iterator[EvidenceLine]:
     """Yield the lines of one piece of evidence: one for each instruction that it may be about, and at least one."""
-    line = _line_after(end, evidence, ruling, fact=fact, at=at, salt=new_salt())
+    line = _line_after(end, evidence, ruling, fact=fact, at=at, salt=new_salt().hex())
     yield line
     for other in ruling.others:
         again = replace(evidence, spooled=None, spool_hash=None)
         about = replace(ruling, instruction=other, attempt=None, others=())
-        line = _line_after(EvidenceEnd(line.number, line.hash), again, about, fact=None, at=at, salt=new_salt())
+        line = _line_after(EvidenceEnd(line.number, line.hash), again, about, fact=None, at=at, salt=new_salt().hex())
         yield line
 
 
@@ -204,20 +204,6 @@ def hash_after(before: bytes, line: EvidenceLine) -> bytes:
     """Return the hash of `line` after the hash `before`. Content is last: no other column can contain a line break."""
     text = "\n".join(str(column) for column in line[:-1])
     return hashlib.sha256(before + text.encode()).digest()
-
-
-def candidate_of(number: int, client_orderid: str, amount: str, currency: str, progress: RowProgress) -> Candidate:
-    """Return an instruction's values for comparison with a claim."""
-    return Candidate(
-        number,
-        client_orderid,
-        amount,
-        currency,
-        progress.standing,
-        progress.sent_orderid,
-        has_left_once=progress.first_sent_at in {None, progress.intended_at},
-        intended_at=progress.intended_at,
-    )
 
 
 def note_of(source: EvidenceSource, number: int) -> str:

@@ -64,7 +64,7 @@ class Adoption:
 
     def last_fact(self) -> tuple[int, str]:
         """Return the number and time of the last fact; 0 and the time of creation if there is none."""
-        found = fetch(self._connection, "SELECT seq, at FROM fact ORDER BY seq DESC LIMIT 1")
+        found = fetch(self._connection, "SELECT number, at FROM fact ORDER BY number DESC LIMIT 1")
         return found[0] if found else (0, self._found.identity.created_at)
 
     def carry_out(self, by: str) -> None:

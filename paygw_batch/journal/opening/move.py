@@ -7,7 +7,6 @@ same command continues an interrupted move.
 
 import os
 import socket
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ import apsw
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalMissing
+from paygw_batch.journal.facts.chain import Line
 from paygw_batch.journal.facts.codec import BATCH_FORGOTTEN
-from paygw_batch.journal.facts.progress import COLUMNS
 from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.journal.guards.witness import read_witness, retire
@@ -51,14 +50,15 @@ _QUERIES = {
     "known": "SELECT batch, row, instruction FROM known ORDER BY 1, 2",
     "order_id": "SELECT operation, order_id, instruction FROM order_id ORDER BY 1, 2",
     "payee_words": "SELECT number, fields FROM instruction ORDER BY 1",
-    "fact": "SELECT seq, at, kind, batch, instruction, attempt, contradicts, details, hash FROM fact ORDER BY seq",
-    "standing": f"SELECT instruction, {', '.join(COLUMNS)} FROM standing ORDER BY 1",  # noqa: S608 - constants of ours
+    "state": "SELECT instruction, batch, country, currency, minor FROM state ORDER BY 1",
+    "fact": f"SELECT number, {', '.join(Line._fields[1:])} FROM fact ORDER BY number",  # noqa: S608 - constants of ours
+    "said": "SELECT fact, salt, text, customer_url, reply_sha256 FROM said ORDER BY 1",
     "evidence": """SELECT number, taken_at, source, spooled, spool_hash, finding, said, instruction, attempt, fact,
         salt, content, hash, forgotten FROM evidence ORDER BY 1""",
-    "reply": "SELECT instruction, fact, CAST(head AS BLOB), body FROM reply ORDER BY fact",
-    "forgetting": f"SELECT seq, batch FROM fact WHERE {_FORGETS} ORDER BY seq",  # noqa: S608 - a constant of ours
+    "reply": "SELECT fact, instruction, head, body FROM reply ORDER BY fact",
+    "forgetting": f"SELECT number, batch FROM fact WHERE {_FORGETS} ORDER BY number",  # noqa: S608 - a constant of ours
 }
-"""The lines of each table, as a journal in PostgreSQL has them; `_File` counts the facts of each instruction."""
+"""The lines of each table, as a journal in PostgreSQL has them; `_File` counts the facts that forgot people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +71,19 @@ class Move:
 
 
 class _File:
-    """The journal in a file, as it is copied: `fact` before the tables that need counts of facts."""
+    """The journal in a file, as it is copied."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self.identity, self.end = identity_of(connection), end_of(connection)
-        ((highest,),) = fetch(connection, "SELECT coalesce(max(number), 0) FROM instruction")
-        self._facts = array("I", bytes(array("I").itemsize * (highest + 1)))
-        found = fetch(connection, f"SELECT seq FROM fact WHERE {_FORGETS} ORDER BY seq")  # noqa: S608 - a constant of ours
+        found = fetch(connection, f"SELECT number FROM fact WHERE {_FORGETS} ORDER BY 1")  # noqa: S608 - a constant of ours
         self._marks = {None: None} | {seq: mark for mark, (seq,) in enumerate(found, start=1)}
-        self._replied = dict.fromkeys((seq for (seq,) in fetch(connection, "SELECT fact FROM reply")), 0)
 
     def lines(self, table: str) -> Iterator[Sequence[Any]]:
         """Yield the lines of one table, in the form of the other store."""
         for line in self._connection.execute(_QUERIES[table]):
             storable = [text_of(one) if isinstance(one, str) else one for one in line]
             match table:
-                case "fact":
-                    storable.insert(5, self._counted(seq=line[0], instruction=line[4]))
-                case "standing":
-                    storable.insert(1, self._facts[line[0]])
-                case "reply":
-                    storable[1] = self._replied[line[1]]
                 case "instruction" | "evidence":
                     storable[-1] = self._marks[line[-1]]
                 case "forgetting":
@@ -100,15 +91,6 @@ class _File:
                 case _:
                     pass
             yield storable
-
-    def _counted(self, *, seq: int, instruction: int | None) -> int | None:
-        """Return a fact's number among those of its instruction; None if it is about a whole batch."""
-        if instruction is None:
-            return None
-        self._facts[instruction] += 1
-        if seq in self._replied:
-            self._replied[seq] = self._facts[instruction]
-        return self._facts[instruction]
 
 
 def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> Move:

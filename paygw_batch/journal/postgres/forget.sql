@@ -13,21 +13,13 @@ SELECT begin_forgetting(:batch)
 SELECT number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, content, salt
 FROM instruction WHERE number = ANY (:numbers) ORDER BY number
 
--- name: facts_to_forget
--- The facts about some instructions, each in order.
-SELECT instruction, nth, kind, contradicts, details FROM fact WHERE instruction = ANY (:numbers) ORDER BY 1, 2
-
 -- name: forget_instruction
 -- Puts what is left in the place of instructions.
 SELECT forget_rows(:mark, :number::bigint[], :payee::text[], :content::text[], :leaf::bytea[])
 
--- name: forget_fact
--- Puts what is left in the place of what facts say.
-SELECT forget_facts(:number::bigint[], :place::bigint[], :details::text[])
-
--- name: forget_message
--- Puts what is left in the place of the last message about instructions.
-SELECT forget_messages(:number::bigint[], :message::text[])
+-- name: forget_said
+-- Removes what facts say of the people of some instructions.
+SELECT forget_said(:numbers::bigint[])
 
 -- name: forget_texts
 -- Removes the raw replies about some instructions, and their search words.
@@ -44,13 +36,6 @@ SELECT forget_sheet(:batch)
 -- name: forget_plans
 -- Removes the plans of the batches that are being forgotten, and those from before a day that opened no batch.
 SELECT forget_plans(:before)
-
--- name: facts_left
--- What is left of the facts about them.
-SELECT f.seq, f.at, f.kind, f.batch, f.instruction, f.attempt, f.contradicts, f.details, f.hash
-FROM instruction i JOIN fact f ON f.instruction = i.number
-WHERE i.forgotten = :mark AND f.number < coalesce((SELECT g.number FROM forgetting_fact g WHERE g.mark = :mark), f.number + 1)
-ORDER BY i.number, f.nth
 
 -- name: reference_left
 -- The reference of a batch, which its first row can no longer yield.

@@ -12,12 +12,12 @@ CREATE TABLE forgetting (
 
 CREATE VIEW forgetting_fact AS
     SELECT row_number() OVER (ORDER BY segment, seq) AS mark, number, batch, details FROM fact
-    WHERE instruction IS NULL AND kind = 'batch_forgotten';
+    WHERE batch IS NOT NULL AND kind = 'batch_forgotten';
 
 -- Whether nothing can happen to a batch any more: each row that it covers has come to an end, nothing speaks against one, no run is on.
 CREATE FUNCTION is_over(p_batch bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM batch WHERE number = p_batch)
-        AND NOT EXISTS (SELECT FROM covered c LEFT JOIN standing s ON s.instruction = c.instruction
+        AND NOT EXISTS (SELECT FROM covered c LEFT JOIN state s ON s.instruction = c.instruction
             WHERE c.batch = p_batch AND coalesce(s.state, 'ready') NOT IN ('paid', 'returned', 'replaced', 'rejected'))
         AND NOT EXISTS (SELECT FROM unanswered e JOIN covered c ON c.instruction = e.instruction WHERE c.batch = p_batch)
         AND NOT EXISTS (SELECT FROM run r WHERE r.batch = p_batch AND r.ended_at IS NULL)
@@ -52,26 +52,16 @@ ALTER TABLE forgetting ENABLE ALWAYS TRIGGER forgetting_is_told;
 CREATE FUNCTION forget_rows(p_mark bigint, p_numbers bigint[], p_payee text[], p_content text[], p_leaf bytea[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM lock_standing(p_numbers);
+    PERFORM lock_rows(p_numbers);
     UPDATE instruction i SET fields = '{}', payee = u.payee, content = u.content, salt = u.leaf, forgotten = p_mark
         FROM unnest(p_numbers, p_payee, p_content, p_leaf) u(number, payee, content, leaf) WHERE i.number = u.number;
 END $$;
 
--- Put what is left in the place of what facts say of forgotten payees.
-CREATE FUNCTION forget_facts(p_numbers bigint[], p_nth bigint[], p_details text[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Remove what facts say of forgotten payees.
+CREATE FUNCTION forget_said(p_numbers bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM require_desk();
-    UPDATE fact f SET details = u.details FROM unnest(p_numbers, p_nth, p_details) u(instruction, nth, details)
-        WHERE (f.instruction, f.nth) = (u.instruction, u.nth);
-END $$;
-
--- Put what is left in the place of the last message of forgotten payees: `verify` makes it again of the facts.
-CREATE FUNCTION forget_messages(p_numbers bigint[], p_messages text[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM require_desk();
-    UPDATE standing s SET message = u.message FROM unnest(p_numbers, p_messages) u(instruction, message)
-        JOIN instruction i ON i.number = u.instruction JOIN forgetting g ON g.mark = i.forgotten AND g.made_in = pg_current_xact_id()
-        WHERE s.instruction = u.instruction AND s.message IS DISTINCT FROM u.message;
+    DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE instruction = ANY (p_numbers));
 END $$;
 
 -- Remove the raw replies and the search words of forgotten payees. A line of words stays, empty: of a table without lines the server
@@ -128,19 +118,11 @@ CREATE FUNCTION leaf_of(p_row instruction) RETURNS bytea LANGUAGE sql IMMUTABLE 
         WITH ORDINALITY u(value, place)
 $$;
 
--- Whether details are what is left of others (`journal/facts/codec.py`, `without_people`): what can name a person is gone or empty,
--- and all else is as it was.
-CREATE FUNCTION is_left_of(p_before text, p_after text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT length(p_after) <= length(p_before) AND readable(p_before)::jsonb - people = readable(p_after)::jsonb - people
-        AND NOT EXISTS (SELECT FROM json_each_text(readable(p_after)) u WHERE u.key = ANY (people) AND u.value <> '')
-    FROM (VALUES ('{body_sha256,nonce,customer_url,message,reply_sha256,salt,evidence}'::text[])) v(people)
-$$;
-
--- The same of evidence: of a statement, when its file was first read, and of which attempts it can speak.
+-- Whether evidence is what is left of other: of a statement, when its file was first read, and of which attempts it can speak.
 CREATE FUNCTION is_left_of_evidence(p_source text, p_before text, p_after text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_after = '' THEN true WHEN p_source = 'statement' THEN NOT EXISTS (
         SELECT FROM jsonb_each(p_after::jsonb) u
-        WHERE u.key NOT IN ('attempts', 'batch', 'sha256') OR u.value IS DISTINCT FROM readable(p_before)::jsonb -> u.key) END
+        WHERE u.key NOT IN ('attempts', 'batch', 'sha256') OR u.value IS DISTINCT FROM p_before::jsonb -> u.key) END
 $$;
 
 CREATE FUNCTION refuse_all_but_forgetting() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -154,11 +136,6 @@ BEGIN
                         OLD.amount, OLD.form)
                 AND NEW.salt = leaf_of(OLD) AND EXISTS (
                     SELECT FROM forgetting g WHERE g.mark = NEW.forgotten AND g.batch = NEW.batch AND g.made_in = pg_current_xact_id());
-        ELSIF TG_TABLE_NAME = 'fact' THEN
-            is_left := (NEW.segment, NEW.seq, NEW.number, NEW.at, NEW.kind, NEW.batch, NEW.instruction, NEW.nth, NEW.attempt, NEW.contradicts, NEW.hash)
-                    IS NOT DISTINCT FROM (OLD.segment, OLD.seq, OLD.number, OLD.at, OLD.kind, OLD.batch, OLD.instruction, OLD.nth, OLD.attempt,
-                        OLD.contradicts, OLD.hash)
-                AND is_being_forgotten(OLD.instruction) AND is_left_of(OLD.details, NEW.details);
         ELSIF TG_TABLE_NAME = 'payee_words' THEN
             is_left := NEW.words = '' AND NEW.instruction = OLD.instruction AND is_being_forgotten(OLD.instruction);
         ELSIF TG_TABLE_NAME = 'evidence' THEN
@@ -175,6 +152,8 @@ BEGIN
         is_left := EXISTS (SELECT FROM forgetting g WHERE g.batch = OLD.batch AND g.made_in = pg_current_xact_id());
     ELSIF TG_TABLE_NAME = 'reply' THEN
         is_left := is_being_forgotten(OLD.instruction);
+    ELSIF TG_TABLE_NAME = 'said' THEN
+        is_left := is_being_forgotten((SELECT f.instruction FROM fact f WHERE f.number = OLD.fact));
     ELSIF TG_TABLE_NAME = 'plan_document' THEN
         is_left := EXISTS (SELECT FROM forgetting g WHERE g.made_in = pg_current_xact_id()) AND NOT EXISTS (
             SELECT FROM batch b LEFT JOIN forgetting g ON g.batch = b.number AND g.made_in = pg_current_xact_id()
@@ -189,15 +168,14 @@ END $$;
 DO $$
 DECLARE name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['instruction', 'fact', 'evidence', 'page', 'reply', 'payee_words', 'plan_document'] LOOP
+    FOREACH name IN ARRAY ARRAY['instruction', 'said', 'evidence', 'page', 'reply', 'payee_words', 'plan_document'] LOOP
         EXECUTE format('CREATE OR REPLACE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW
             EXECUTE FUNCTION refuse_all_but_forgetting()', name);
         EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);
     END LOOP;
     -- The server takes samples of columns, and would keep what was forgotten: of these no query needs one.
     ALTER TABLE instruction ALTER fields SET STATISTICS 0, ALTER content SET STATISTICS 0;
-    ALTER TABLE fact ALTER details SET STATISTICS 0;
-    ALTER TABLE standing ALTER message SET STATISTICS 0;
+    ALTER TABLE said ALTER text SET STATISTICS 0, ALTER customer_url SET STATISTICS 0;
     ALTER TABLE evidence ALTER content SET STATISTICS 0;
     ALTER TABLE page ALTER content SET STATISTICS 0;
     ALTER TABLE plan_document ALTER content SET STATISTICS 0;
@@ -207,7 +185,7 @@ BEGIN
     ALTER TABLE forgetting ENABLE ALWAYS TRIGGER never_changed;
     ALTER TABLE forgetting ENABLE ALWAYS TRIGGER never_emptied;
     -- As in the rest of the version: who may call one of these may do what it does, and nothing else.
-    FOREACH name IN ARRAY ARRAY['begin_forgetting', 'forget_rows', 'forget_facts', 'forget_messages', 'forget_texts', 'forget_evidence',
+    FOREACH name IN ARRAY ARRAY['begin_forgetting', 'forget_rows', 'forget_said', 'forget_texts', 'forget_evidence',
         'forget_sheet', 'forget_plans', 'refuse_all_but_forgetting', 'require_forgetting_fact'] LOOP
         EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
     END LOOP;

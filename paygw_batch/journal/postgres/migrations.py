@@ -12,9 +12,11 @@ from psycopg import Connection, sql
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalMissing, JournalOutdated
+from paygw_batch.journal.facts.chain import text_in_sql
 from paygw_batch.journal.guards.location import check_endpoint
 from paygw_batch.journal.postgres.jobs_schema import bring_jobs_up, jobs_version_in, newest_jobs_version
 from paygw_batch.journal.postgres.session import SCHEMA, Row, Server, fetch, limited
+from paygw_batch.journal.tables import MOVE_LINES, with_triggers
 from paygw_batch.journal.values import Identity
 from paygw_batch.language import say
 
@@ -24,7 +26,8 @@ def scripts() -> tuple[str, ...]:
     """Return the scripts that lead from each version to the next; the first leads from nothing to version 1."""
     folder = resources.files(__package__)
     parts = ("schema-1.sql", "roll_call.sql", "forgetting.sql")
-    return ("".join(folder.joinpath(name).read_text(encoding="utf-8") for name in parts),)
+    script = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in parts)
+    return (with_triggers(script).replace("{chained}", text_in_sql("l", "l.seq", "chr(10)", "::text")),)
 
 
 def newest_version() -> int:
@@ -56,6 +59,8 @@ def fill_tables(connection: Connection[Row], identity: Identity, endpoint: Endpo
     for number, script in enumerate(scripts(), start=1):
         connection.execute(script.encode())
         fetch(connection, "INSERT INTO migration VALUES (%s, %s)", (number, identity.created_at))
+    with connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO move VALUES (%s, %s, %s, %s, %s, %s, %s)", MOVE_LINES)
     line = (identity.journal_id, identity.endpoint, endpoint.consumer_key_sha256, identity.created_at)
     fetch(connection, "INSERT INTO identity VALUES (1, %s, %s, %s, %s)", line)
     fetch(connection, "INSERT INTO gate (endpoint) VALUES (%s)", (identity.endpoint,))

@@ -9,8 +9,8 @@ from psycopg import Connection, sql
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalError
+from paygw_batch.journal.facts.chain import Line, SaidLine
 from paygw_batch.journal.facts.evidence_chain import EvidenceLine
-from paygw_batch.journal.facts.progress import COLUMNS
 from paygw_batch.journal.postgres.batch_rows import divide, payee_words_of
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.migrations import fill_tables, version_in
@@ -52,18 +52,19 @@ _TABLES = {
     "known": "batch, row, instruction",
     "order_id": "operation, order_id, instruction, spelling",
     "payee_words": "instruction, words",
-    "fact": "segment, seq, number, at, kind, batch, instruction, nth, attempt, contradicts, details, hash",
-    "standing": f"instruction, facts, {', '.join(COLUMNS)}",
+    "state": "instruction, batch, country, currency, minor",
+    "fact": f"segment, seq, number, {', '.join(Line._fields[1:])}",
+    "said": ", ".join(("fact", *SaidLine._fields[1:])),
     "evidence": ", ".join((*EvidenceLine._fields, "forgotten")),
-    "reply": "instruction, nth, head, body",
+    "reply": "fact, instruction, head, body",
     "forgetting": "mark, batch",
 }
-"""The tables that are copied, in this order, with their columns."""
+"""The tables that are copied, in this order, with their columns. Facts move the rows here as they did there."""
 
 
 def move_step(connection: Connection[Row]) -> MoveStep | None:
     """Return how far the move of this journal has come; None if it was made here."""
-    found = fetch(connection, "SELECT step, home, facts, hash FROM move ORDER BY step = %s DESC LIMIT 1", (DONE,))
+    found = fetch(connection, "SELECT step, home, facts, hash FROM moved_here ORDER BY step = %s DESC LIMIT 1", (DONE,))
     return MoveStep(*found[0]) if found else None
 
 
@@ -107,7 +108,7 @@ def copy_journal(
                     copy.write_row(line)
         _complete(connection, segment, chunk_rows)
         line = (COPIED, at, by, moved.identity.home, end.seq, end.hash)
-        fetch(connection, "INSERT INTO move VALUES (%s, %s, %s, %s, %s, %s)", line)
+        fetch(connection, "INSERT INTO moved_here VALUES (%s, %s, %s, %s, %s, %s)", line)
         connection.execute("ANALYZE")
         return dict(verify_journal(connection, moved.identity, lambda _done, _rows: None))
 
@@ -122,7 +123,8 @@ def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: 
     if (step.facts, step.hash) != (end.seq, end.hash):
         return False
     if step.step == COPIED:
-        query = "INSERT INTO move SELECT %s, %s, %s, home, facts, hash FROM move WHERE step = %s ON CONFLICT DO NOTHING"
+        query = """INSERT INTO moved_here SELECT %s, %s, %s, home, facts, hash FROM moved_here WHERE step = %s
+            ON CONFLICT DO NOTHING"""
         fetch(connection, query, (DONE, at, by, COPIED))
     return True
 
@@ -158,16 +160,9 @@ def _stored(table: str, lines: Iterable[Sequence[Any]], segment: int) -> Iterato
 
 
 def _complete(connection: Connection[Row], segment: int, chunk_rows: int) -> None:
-    """Write everything that the file lacks (seal, chunks, counts of facts), and continue its numbering."""
+    """Write everything that the file lacks (seal, chunks), and continue its numbering."""
     fetch(connection, "SELECT seal_segment(%s)", (segment,))
-    fetch(connection, "SELECT setval('fact_number_seq', greatest(1, (SELECT max(seq) FROM fact)))")
+    fetch(connection, "SELECT setval('fact_number_seq', greatest(1, (SELECT max(number) FROM fact)))")
     query = "SELECT batch, min(number), max(number) + 1 FROM instruction GROUP BY batch ORDER BY 2"
     for batch, first, after_last in fetch(connection, query):
         divide(connection, batch, first, after_last, chunk_rows)
-    fetch(
-        connection,
-        """INSERT INTO standing (instruction, facts, state, attempt, generation, inherited_attempts, order_id)
-        SELECT i.number, count(*), 'ready', 0, 1, 0, i.client_orderid
-        FROM fact f JOIN instruction i ON i.number = f.instruction
-        WHERE NOT EXISTS (SELECT FROM standing s WHERE s.instruction = i.number) GROUP BY i.number""",
-    )

@@ -11,7 +11,7 @@ from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.tables import ON_POSTGRES, named_sql
 from paygw_batch.journal.values import NewNotice
 
-_QUERIES = named_sql(__package__, "outbox.sql", OUTBOX_PARTS, ON_POSTGRES, is_psycopg=True)
+_QUERIES = named_sql(__package__, ("outbox.sql",), OUTBOX_PARTS, ON_POSTGRES, is_psycopg=True)
 
 
 class PostgresOutbox(Outbox):

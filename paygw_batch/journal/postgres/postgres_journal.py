@@ -21,7 +21,6 @@ from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.facts.chain import forgetting_line, opening_line
 from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.forget import FingerprintKey
 from paygw_batch.journal.journal import Journal, WaitingInbox
 from paygw_batch.journal.port import SharedRun
@@ -43,10 +42,11 @@ from paygw_batch.journal.postgres.lost_orders import hold_lost_orders
 from paygw_batch.journal.postgres.outbox import PostgresOutbox
 from paygw_batch.journal.postgres.postgres_reader import PostgresReader
 from paygw_batch.journal.postgres.session import Session, conflicting_lines, fetch
-from paygw_batch.journal.postgres.standing_lines import load_instructions
+from paygw_batch.journal.states import due_of, due_rows
 from paygw_batch.journal.values import (
     Amendment,
     BatchRecord,
+    Due,
     Entry,
     Identity,
     Known,
@@ -90,7 +90,7 @@ class PostgresJournal(PostgresReader, Journal):
         """Make a whole batch durable, as every journal does, and let the server count its lines."""
         record = super().open_batch(batch, parts=parts, known=known, amendments=amendments, at=at)
         with suppress(psycopg.Error):  # without figures about a new batch the server guesses its size, and reads it all
-            fetch(self._session.connection, "ANALYZE instruction, known, order_id, chunk")
+            fetch(self._session.connection, "ANALYZE instruction, known, order_id, state, chunk")
         return record
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
@@ -102,6 +102,14 @@ class PostgresJournal(PostgresReader, Journal):
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
         return self.writer.append(entries)
+
+    def due_leased(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return rows as `due` does, on a new connection if the old one is lost."""
+        return self.writer.ask(lambda _: due_rows(self._tables, batch, after_row, limit))
+
+    def due_of_chunk(self, batch: int, chunk: int) -> Sequence[Due]:
+        """Return the READY instructions of a batch in one chunk, without those that evidence holds."""
+        return self.writer.ask(lambda _: due_of(self._tables.run("due_of_chunk", batch=batch, chunk=chunk)))
 
     def mark_interrupted(self, at: str) -> int:
         """Put the instructions in flight whose run is over in doubt, and return their number."""
@@ -152,7 +160,7 @@ class PostgresJournal(PostgresReader, Journal):
     def _writing(self) -> Iterator[None]:
         """One transaction at the desk, in which no fact is earlier than those that are there."""
         with self.writer.at_desk():
-            ((newest,),) = self._tables.run("newest_fact")
+            ((newest,),) = self._tables.run("newest_fact_time")
             self.writer.not_before(newest or "")
             yield
 
@@ -170,7 +178,7 @@ class PostgresJournal(PostgresReader, Journal):
             reference = copy_batch(connection, record, plan_sha256, digests, parts, known, replaced, self._chunk_rows)
         return replace(record, reference=reference)
 
-    def _record_opening(self, number: int, at: str, opened: BatchOpened, digests: OpeningDigests) -> None:  # noqa: ARG002
+    def _record_opening(self, number: int, at: str, opened: BatchOpened) -> None:
         self.writer.record_of_batch(lambda end: opening_line(end, at, number, opened))
 
     @contextmanager
@@ -190,19 +198,8 @@ class PostgresJournal(PostgresReader, Journal):
         """Hold the instructions of a new batch whose order left by a commit that the database has lost."""
         hold_lost_orders(self._tables, first)
 
-    def _loaded(self, numbers: Sequence[int]) -> Mapping[int, tuple[str, RowProgress]]:
-        found = load_instructions(self._session.connection, numbers)
-        return {number: (one.client_orderid, one.progress) for number, one in found.items()}
-
-    def _record(
-        self, entries: Sequence[Entry], succeeded: Mapping[int, RowProgress] | None = None
-    ) -> Sequence[tuple[int, str, bool]]:
-        if not succeeded:
-            return self.writer.record(entries)
-        numbers = (*(entry.instruction for entry in entries), *succeeded)
-        loaded = load_instructions(self._session.connection, numbers)
-        loaded |= {number: replace(loaded[number], progress=after) for number, after in succeeded.items()}
-        return self.writer.record(entries, loaded)
+    def _record(self, entries: Sequence[Entry]) -> Sequence[tuple[int, str, bool]]:
+        return self.writer.record(entries)
 
 
 class WorkerJournal(PostgresJournal):

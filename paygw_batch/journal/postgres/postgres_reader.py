@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import assert_never
 
 from psycopg import Connection, IsolationLevel
 from psycopg.pq import TransactionStatus
@@ -11,23 +10,13 @@ from psycopg.pq import TransactionStatus
 from paygw_batch.journal.forget import FingerprintKey
 from paygw_batch.journal.journal import JournalReader, WaitingInbox
 from paygw_batch.journal.port import RowBeingSent, RunNow, SharedRun, VerifyProgress, WorkerLife
-from paygw_batch.journal.postgres.batch_rows import count_due, count_known, count_states, due_rows, find_rows
 from paygw_batch.journal.postgres.leasing.leases import rows_being_sent
 from paygw_batch.journal.postgres.leasing.offered_chunks import unfinished_runs, workers_in
 from paygw_batch.journal.postgres.session import Row, Session, fetch, translating_errors
 from paygw_batch.journal.postgres.standing_lines import words_of
 from paygw_batch.journal.postgres.tables import PostgresTables
 from paygw_batch.journal.postgres.verify import verify_journal
-from paygw_batch.journal.values import (
-    BatchRecord,
-    Due,
-    Identity,
-    PaymentSearch,
-    RowState,
-    StateTally,
-    TallyKind,
-    WantedRows,
-)
+from paygw_batch.journal.values import BatchRecord, Identity, PaymentSearch, TallyKind
 
 
 class PostgresReader(JournalReader):
@@ -90,23 +79,6 @@ class PostgresReader(JournalReader):
         """Return the rows of a batch whose chunks living processes have leased, and that are in flight."""
         with self._snapshot() as connection:
             return rows_being_sent(connection, batch)
-
-    def _due(self, batch: int, after_row: int, limit: int) -> Sequence[Due]:
-        return due_rows(self._session.connection, batch, after_row, limit)
-
-    def _rows(self, batch: int, wanted: WantedRows) -> Iterator[RowState]:
-        return find_rows(self._session.connection, batch, wanted)
-
-    def _tallies(self, batch: int, kind: TallyKind, accepted_until: str | None) -> Sequence[StateTally]:
-        match kind:
-            case TallyKind.KNOWN:
-                return count_known(self._session.connection, batch)
-            case TallyKind.DUE:
-                return count_due(self._session.connection, batch)
-            case TallyKind.ALL:
-                return count_states(self._session.connection, batch, accepted_until=accepted_until)
-            case _:
-                assert_never(kind)
 
     def _search_expression(self, search: PaymentSearch) -> str:
         """Return a search as PostgreSQL's text index is asked: lexemes in quotes, so that none is an operator."""

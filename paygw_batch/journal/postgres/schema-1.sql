@@ -127,19 +127,6 @@ CREATE TABLE chunk (
 ) WITH (fillfactor = 50);
 CREATE INDEX chunk_of_batch ON chunk (batch);
 
--- How many rows of a chunk are in each state, and what they come to: the sum over `chain`, which says whose facts moved them. Each
--- chain has lines of its own, so that no commit waits for another one. The rows of a new batch are counted as ready.
-CREATE TABLE chunk_tally (
-    chunk    bigint NOT NULL,
-    chain    bigint NOT NULL,
-    country  text COLLATE "C" NOT NULL,
-    currency text COLLATE "C" NOT NULL,
-    state    text COLLATE "C" NOT NULL,
-    rows     bigint NOT NULL,
-    minor    numeric NOT NULL,
-    PRIMARY KEY (chunk, chain, country, currency, state)
-) WITH (fillfactor = 50);
-
 -- A run: all workers together send what is due in a batch, until nothing is left or somebody stops it. A batch has one at a time.
 -- Workers leave other runs for one that `is_urgent`.
 CREATE TABLE run (
@@ -192,59 +179,109 @@ CREATE TABLE seal (
     hash    bytea NOT NULL CHECK (length(hash) = 32)
 );
 
--- `nth` counts the facts of an instruction. `number` is for people and for references: it grows, and has gaps.
-CREATE TABLE fact (
-    segment     bigint NOT NULL,
-    seq         bigint NOT NULL,
-    number      bigint GENERATED ALWAYS AS IDENTITY,
-    at          text COLLATE "C" NOT NULL,
+-- The state machine, as `core/lifecycle.py` has it: filled when the tables are made, and read by the trigger alone.
+CREATE TABLE move (
+    before      text COLLATE "C" NOT NULL,
     kind        text COLLATE "C" NOT NULL,
-    batch       bigint NOT NULL,
-    instruction bigint,
-    nth         integer,
-    attempt     bigint,
-    contradicts text,
-    details     text NOT NULL,
-    hash        bytea NOT NULL CHECK (length(hash) = 32),
-    PRIMARY KEY (segment, seq)
+    after       text COLLATE "C" NOT NULL,
+    attempts    integer NOT NULL,
+    generations integer NOT NULL,
+    is_marking  integer NOT NULL,
+    is_sending  integer NOT NULL,
+    PRIMARY KEY (before, kind)
 );
-CREATE UNIQUE INDEX fact_nth ON fact (instruction, nth) WHERE instruction IS NOT NULL;
--- The last guard, should everything above it fail: an attempt that moved its row has one intent, for ever.
-CREATE UNIQUE INDEX fact_one_intent ON fact (instruction, attempt) WHERE kind = 'intended' AND contradicts IS NULL;
-CREATE INDEX fact_contradicting ON fact (number) WHERE contradicts IS NOT NULL;
-CREATE INDEX fact_of_people ON fact (batch, instruction) WHERE instruction IS NULL OR (kind >= 'rel' AND kind < 's');
-CREATE INDEX fact_of_customer_page ON fact (instruction) WHERE strpos(details, '"customer_url"') > 0;
 
--- An instruction without a line is ready and nothing ever happened to it. `facts` counts its facts: whoever changes a line
--- says how many there were when it was read.
-CREATE TABLE standing (
+-- Where each instruction is. The first columns are written once; the others change by facts alone. `order_id` is what the next
+-- attempt is sent under (null: the sheet's own). `intent`, `first_sent` and `fact` are numbers of facts: the latest intent, the
+-- first that may have left, and the newest one that moved it.
+CREATE TABLE state (
     instruction           bigint PRIMARY KEY,
-    facts                 integer NOT NULL,
-    state                 text COLLATE "C" NOT NULL,
-    attempt               bigint NOT NULL,
-    generation            bigint NOT NULL,
+    batch                 bigint NOT NULL,
+    country               text COLLATE "C" NOT NULL,
+    currency              text COLLATE "C" NOT NULL,
+    minor                 bigint NOT NULL,
+    state                 text COLLATE "C" NOT NULL DEFAULT 'ready',
+    attempt               bigint NOT NULL DEFAULT 0,
+    generation            bigint NOT NULL DEFAULT 1,
     possible_duplicate_of bigint,
-    inherited_attempts    bigint NOT NULL,
-    order_id              text COLLATE "C" NOT NULL,
-    sent_orderid          text,
-    purpose               text,
-    gateway_status        text,
-    gateway_reference     text,
-    http_status           bigint,
-    error_code            text,
-    message               text,
-    intended_at           text COLLATE "C",
-    first_sent_at         text COLLATE "C",
-    updated_at            text COLLATE "C"
-) WITH (fillfactor = 70);
+    inherited_attempts    bigint NOT NULL DEFAULT 0,
+    order_id              text COLLATE "C",
+    intent                bigint,
+    first_sent            bigint,
+    fact                  bigint
+) WITH (fillfactor = 50);
+CREATE INDEX state_counted ON state (batch, state, country, currency, minor);
 
-CREATE VIEW progress AS
-    SELECT i.*, coalesce(s.order_id, i.client_orderid) AS order_id, coalesce(s.state, 'ready') AS state,
-        coalesce(s.attempt, 0) AS attempt, coalesce(s.generation, 1) AS generation, s.possible_duplicate_of,
-        coalesce(s.inherited_attempts, 0) AS inherited_attempts, s.sent_orderid, s.purpose, s.gateway_status,
-        s.gateway_reference, s.http_status, s.error_code, s.message, s.intended_at, s.first_sent_at, s.updated_at,
-        coalesce(s.facts, 0) AS facts, s.instruction IS NULL AS is_new
-    FROM instruction i LEFT JOIN standing s ON s.instruction = i.number;
+-- `segment` and `seq` are the place in the chain of a lease. `number` is for references: of two facts about a row, the one that
+-- moved it later has the higher one. `said_sha256` is the digest of what the fact says of people, which is in `said`. `batch` and
+-- `details` are those of a fact about a whole batch; `details` also says which row replaced another one.
+CREATE TABLE fact (
+    segment           bigint NOT NULL,
+    seq               bigint NOT NULL,
+    number            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at                text COLLATE "C" NOT NULL,
+    kind              text COLLATE "C" NOT NULL,
+    batch             bigint,
+    instruction       bigint,
+    attempt           bigint,
+    order_id          text COLLATE "C",
+    nonce             text,
+    timestamp_s       bigint,
+    purpose           text,
+    gateway_status    text,
+    gateway_reference text,
+    http_status       bigint,
+    error_code        text,
+    cause             text,
+    conflict          integer,
+    by                text,
+    basis             text,
+    agreement         text,
+    details           text,
+    said_sha256       bytea,
+    hash              bytea NOT NULL CHECK (length(hash) = 32),
+    UNIQUE (segment, seq)
+);
+CREATE INDEX fact_of_instruction ON fact (instruction, number) WHERE instruction IS NOT NULL;
+-- The last guard, should everything above it fail: an attempt has one intent, for ever.
+CREATE UNIQUE INDEX fact_one_intent ON fact (instruction, attempt) WHERE kind = 'intended';
+CREATE INDEX fact_of_batch ON fact (batch) WHERE batch IS NOT NULL;
+CREATE INDEX fact_of_people ON fact (instruction) WHERE kind >= 'rel' AND kind < 's';
+
+-- What facts say of people: a message of the gateway or a person's evidence, where a customer goes to pay, and the digest of the raw
+-- reply. Nobody can guess it from its digest without the salt.
+CREATE TABLE said (
+    fact         bigint PRIMARY KEY,
+    salt         bytea NOT NULL CHECK (length(salt) = 16),
+    text         text,
+    customer_url text,
+    reply_sha256 text
+);
+CREATE INDEX said_of_customer_page ON said (fact) WHERE customer_url IS NOT NULL;
+
+-- The facts that did not fit the state of their row: kept, and they moved nothing.
+CREATE TABLE contradiction (
+    fact  bigint PRIMARY KEY,
+    state text COLLATE "C" NOT NULL
+);
+
+CREATE FUNCTION hand_over() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+{hand_over}
+    RETURN NULL;
+END $$;
+CREATE FUNCTION move_row() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+{move_row}
+    IF NOT FOUND THEN
+{note_contradiction}
+    END IF;
+    RETURN NULL;
+END $$;
+-- Of two triggers for a fact, the one whose name comes first in the alphabet is first.
+CREATE TRIGGER fact_hands_over AFTER INSERT ON fact FOR EACH ROW WHEN (NEW.kind = 'replaced') EXECUTE FUNCTION hand_over();
+CREATE TRIGGER fact_moves AFTER INSERT ON fact FOR EACH ROW WHEN (NEW.instruction IS NOT NULL) EXECUTE FUNCTION move_row();
+ALTER TABLE fact ENABLE ALWAYS TRIGGER fact_hands_over, ENABLE ALWAYS TRIGGER fact_moves;
 
 -- Evidence from outside a run: a chain of its own, written from the desk alone.
 CREATE TABLE evidence (
@@ -279,12 +316,12 @@ CREATE VIEW unanswered AS
 
 -- Raw replies of the gateway for rows that did not end paid.
 CREATE TABLE reply (
+    fact        bigint PRIMARY KEY,
     instruction bigint NOT NULL,
-    nth         integer NOT NULL,
     head        bytea NOT NULL,
-    body        bytea NOT NULL CHECK (length(body) <= 65536),
-    PRIMARY KEY (instruction, nth)
+    body        bytea NOT NULL CHECK (length(body) <= 65536)
 );
+CREATE INDEX reply_by_instruction ON reply (instruction);
 
 -- The limits of the endpoint, over all workers: one line an endpoint. All times are of the server's clock. `rate_per_s` and
 -- `concurrency` are null until a person has set them: the configuration of the worker that asks is then in force. `places`: so many
@@ -316,7 +353,7 @@ CREATE TABLE gate_place (
 
 -- A journal that was moved here from a file: `copied` when all of it is here, `done` when the file can pay nothing any more.
 -- Without the second line nothing is paid from here. `facts` and `hash` are the end of the file's chain, which is the first lease.
-CREATE TABLE move (
+CREATE TABLE moved_here (
     step  text PRIMARY KEY CHECK (step IN ('copied', 'done')),
     at    text NOT NULL,
     by    text NOT NULL,
@@ -377,15 +414,15 @@ DO $$
 DECLARE name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document'] LOOP
+        'seal', 'fact', 'said', 'contradiction', 'move', 'evidence', 'reply', 'limit_change', 'moved_here', 'plan_document'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
-    FOREACH name IN ARRAY ARRAY['order_id', 'standing', 'chunk', 'chunk_tally', 'segment', 'worker', 'run', 'notice'] LOOP
+    FOREACH name IN ARRAY ARRAY['order_id', 'state', 'chunk', 'segment', 'worker', 'run', 'notice'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'evidence', 'reply', 'limit_change', 'move', 'plan_document', 'order_id', 'standing', 'chunk', 'chunk_tally',
-        'segment', 'worker', 'run', 'notice'] LOOP
+        'seal', 'fact', 'said', 'contradiction', 'move', 'evidence', 'reply', 'limit_change', 'moved_here', 'plan_document', 'order_id', 'state',
+        'chunk', 'segment', 'worker', 'run', 'notice'] LOOP
         EXECUTE format('CREATE TRIGGER never_emptied BEFORE TRUNCATE ON %I EXECUTE FUNCTION refuse_change()', name);
         -- ALWAYS: a session that plays the part of a replica is refused as well.
         EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);
@@ -427,10 +464,10 @@ BEGIN
 END $$;
 
 -- Keep every worker from moving these rows until the transaction ends.
-CREATE FUNCTION lock_standing(p_instructions bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION lock_rows(p_instructions bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM require_desk();
-    PERFORM FROM standing WHERE instruction = ANY (p_instructions) ORDER BY instruction FOR UPDATE;
+    PERFORM FROM state WHERE instruction = ANY (p_instructions) ORDER BY instruction FOR UPDATE;
 END $$;
 
 -- Refuse a session whose login did not enrol this worker: nobody acts in the name of another login's process.
@@ -561,7 +598,7 @@ BEGIN
     INSERT INTO segment AS s (chain, epoch, worker, before, start, head_hash, head_at, is_takeover, is_clear)
         VALUES (p_chain, coalesce(old.epoch, 0) + 1, p_worker, old.number, start_hash, start_hash, newest, is_taken_over,
             p_chain <= 0 OR NOT EXISTS (
-                SELECT FROM standing t WHERE t.instruction BETWEEN range.first AND range.last AND t.state = 'in_flight'))
+                SELECT FROM state t WHERE t.instruction BETWEEN range.first AND range.last AND t.state = 'in_flight'))
         RETURNING * INTO taken;
     UPDATE chunk c SET epoch = taken.epoch, segment = taken.number WHERE c.number = p_chain;
     RETURN QUERY SELECT taken.number, taken.epoch, taken.head_hash, taken.head_at, taken.is_clear;
@@ -702,75 +739,12 @@ BEGIN
     INSERT INTO limit_change (at, by, rate_per_s, concurrency) VALUES (clock_timestamp(), p_by, g.rate_per_s, g.concurrency);
 END $$;
 
--- The table of states, as `core/lifecycle.py` has it: where a fact of some kind leads a row; null where it does not fit.
-CREATE FUNCTION state_after(p_state text, p_kind text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE p_kind
-        WHEN 'intended' THEN CASE WHEN p_state = 'ready' THEN 'in_flight' END
-        WHEN 'not_sent' THEN CASE WHEN p_state = 'in_flight' THEN 'ready' END
-        WHEN 'accepted' THEN CASE WHEN p_state IN ('in_flight', 'in_doubt') THEN 'accepted' END
-        WHEN 'paid' THEN CASE WHEN p_state IN ('in_flight', 'in_doubt', 'accepted') THEN 'paid' END
-        WHEN 'rejected' THEN CASE WHEN p_state IN ('in_flight', 'in_doubt', 'accepted') THEN 'rejected' END
-        WHEN 'unknown' THEN CASE WHEN p_state = 'in_flight' THEN 'in_doubt' END
-        WHEN 'interrupted' THEN CASE WHEN p_state = 'in_flight' THEN 'in_doubt' END
-        WHEN 'resolved_paid' THEN CASE WHEN p_state IN ('ready', 'in_doubt', 'accepted') THEN 'paid' END
-        WHEN 'resolved_rejected' THEN CASE WHEN p_state IN ('ready', 'in_doubt', 'accepted') THEN 'rejected' END
-        WHEN 'resolved_not_received' THEN CASE WHEN p_state IN ('ready', 'in_doubt') THEN 'ready' END
-        WHEN 'released' THEN CASE WHEN p_state = 'rejected' THEN 'ready' END
-        WHEN 'returned' THEN CASE WHEN p_state = 'paid' THEN 'returned' END
-        WHEN 'replaced' THEN CASE WHEN p_state IN ('ready', 'rejected') THEN 'replaced' END
-    END
-$$;
-
 -- An end of a chain in a commit: where the caller has found it and where its facts lead, as the caller says; then what the tables say
 -- of it: the chain, its newest time, and the rows of its chunk.
 CREATE TYPE chain_end AS (
     number bigint, seq bigint, hash bytea, new_seq bigint, new_hash bytea, new_at text COLLATE "C",
     chain bigint, at text COLLATE "C", first bigint, last bigint
 );
-
--- The details of a fact of any kind.
-CREATE TYPE fact_details AS (
-    body_sha256 text, nonce text, order_id text, purpose text, timestamp_s bigint,
-    cause text, conflict boolean, customer_url text, error_code text, gateway_reference text, gateway_status text, http_status bigint,
-    message text, reply_sha256 text, salt text,
-    basis text, batch text, by text, evidence text, row bigint
-);
-
--- Whether details with escapes in them are in their one spelling.
-CREATE FUNCTION is_escaped_well(p_kind text, p_details text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
-DECLARE
-    quoted constant text := '"([ !#-\[\]-~]|\\["\\bfnrt]|\\u([1-9a-f][0-9a-f]{3}|0[1-9a-f][0-9a-f]{2}|00[189a-f][0-9a-f]|007f|000[0-7bef]))*"';
-    intent constant text := '^\{"body_sha256":Q,"nonce":Q,"order_id":Q,"purpose":(null|Q),"timestamp_s":N\}$';
-    answer constant text := '^\{("cause":(?!"")Q,)?("conflict":true,)?("customer_url":Q,)?("error_code":Q,)?("gateway_reference":Q,)?'
-        '("gateway_status":Q,)?("http_status":N,)?("message":Q,)?("reply_sha256":Q,)?("salt":Q,)?\}$';
-BEGIN
-    RETURN CASE WHEN p_kind = 'intended' THEN p_details ELSE left(p_details, -1) || ',' || right(p_details, 1) END
-        ~ replace(replace(CASE WHEN p_kind = 'intended' THEN intent ELSE answer END, 'Q', quoted), 'N', '(0|-?[1-9][0-9]{0,17})');
-END $$;
-
--- Whether the details of what a worker writes are in their one spelling (`journal/facts/codec.py`): a fact that could not be read
--- again would hold up everybody. Those without a backslash, which most are, are written once more from what was read and compared: a
--- regular expression takes ten times as long. This one is written into the query that calls it, and stays a single expression for that.
-CREATE FUNCTION is_canonical(p_kind text, p_details text, d fact_details) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT octet_length(p_details) <= 1048576 AND octet_length(p_details) = length(p_details) AND strpos(p_details, chr(127)) = 0 AND CASE
-        WHEN p_kind = 'interrupted' THEN p_details = '{}'
-        WHEN strpos(p_details, '\') > 0 THEN is_escaped_well(p_kind, p_details)
-        WHEN p_kind = 'intended' THEN p_details = '{"body_sha256":"' || d.body_sha256 || '","nonce":"' || d.nonce || '","order_id":"' || d.order_id
-            || '","purpose":' || coalesce('"' || d.purpose || '"', 'null') || ',"timestamp_s":' || d.timestamp_s || '}'
-        ELSE p_details = '{' || concat_ws(',', '"cause":"' || nullif(d.cause, '') || '"', CASE WHEN d.conflict THEN '"conflict":true' END,
-            '"customer_url":"' || d.customer_url || '"', '"error_code":"' || d.error_code || '"',
-            '"gateway_reference":"' || d.gateway_reference || '"', '"gateway_status":"' || d.gateway_status || '"',
-            '"http_status":' || d.http_status, '"message":"' || d.message || '"', '"reply_sha256":"' || d.reply_sha256 || '"', '"salt":"' || d.salt || '"') || '}' END
-$$;
-
--- Details as the database can read them: a NUL and half a surrogate pair, which a gateway may send, become `?`. Two backslashes are
--- one that is escaped: spelled in another way, it is not taken for the beginning of an escape.
-CREATE FUNCTION readable(p_details text) RETURNS json LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN strpos(p_details, '\u') = 0 THEN p_details ELSE
-        regexp_replace(regexp_replace(replace(p_details, '\\', '\u005c'),
-            '\\u(?:0000|d[89ab][0-9a-f]{2}(?!\\ud[c-f]))', '?', 'g'),
-            '(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}', '?', 'g') END::json
-$$;
 
 -- Refuse facts that do not follow from the ends of their chains, or chains that do not end where their last fact does.
 CREATE FUNCTION check_chains(ends chain_end[], lines fact[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -784,8 +758,8 @@ BEGIN
         WINDOW w AS (PARTITION BY u.segment ORDER BY u.seq)
     ) l
     WHERE l.seq = l.place AND l.at >= l.not_before AND l.at ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$'
-        AND l.hash = sha256(l.before || convert_to(concat_ws(E'\n', l.seq, l.at, l.kind, l.batch, coalesce(l.instruction::text, 'None'),
-            coalesce(l.attempt::text, 'None'), coalesce(l.contradicts, 'None'), l.details), 'UTF8'))
+        AND l.hash = sha256(l.before || convert_to({chained}, 'UTF8')
+            || coalesce(l.said_sha256, ''::bytea))
         AND (l.seq < l.new_seq OR (l.seq, l.hash, l.at) = (l.new_seq, l.new_hash, l.new_at));
     IF (follow = cardinality(lines) AND follow = promised AND all_go_on) IS NOT TRUE THEN
         RAISE EXCEPTION 'a fact does not follow from the end of its chain' USING ERRCODE = 'PW010';
@@ -799,32 +773,28 @@ DECLARE
     answers constant text[] := '{not_sent,accepted,paid,rejected,unknown}';
     sent_by_workers constant text[] := ARRAY['intended', 'interrupted'] || answers;
     newest text := to_char((clock_timestamp() + interval '1 min') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"');
-    is_decided boolean; is_foreign boolean; is_misspelt boolean; is_misplaced boolean; is_sending boolean; last_at text;
+    is_decided boolean; is_foreign boolean; is_misplaced boolean; is_sending boolean; last_at text;
 BEGIN
     SELECT bool_or(u.instruction IS NULL OR (u.kind = ANY (sent_by_workers)) IS NOT TRUE),
             bool_or(u.instruction IS NOT NULL AND CASE
                 WHEN u.kind IN ('intended', 'interrupted') OR e.chain > 0 THEN (u.instruction BETWEEN e.first AND e.last) IS NOT TRUE
                 ELSE e.chain < 0 AND u.kind <> ALL (answers) END),
-            bool_or(u.kind = ANY (sent_by_workers) AND is_canonical(u.kind, u.details, d) IS NOT TRUE),
-            bool_or(u.instruction IS NOT NULL AND i.batch IS DISTINCT FROM u.batch), bool_or(u.kind = 'intended'), max(u.at)
-        INTO is_decided, is_foreign, is_misspelt, is_misplaced, is_sending, last_at
-        FROM unnest(lines) u LEFT JOIN unnest(ends) e ON e.number = u.segment LEFT JOIN instruction i ON i.number = u.instruction,
-            json_populate_record(NULL::fact_details, readable(u.details)) d;
+            bool_or((u.instruction IS NULL) = (u.batch IS NULL) OR (u.instruction IS NOT NULL AND i.number IS NULL)),
+            bool_or(u.kind = 'intended'), max(u.at)
+        INTO is_decided, is_foreign, is_misplaced, is_sending, last_at
+        FROM unnest(lines) u LEFT JOIN unnest(ends) e ON e.number = u.segment LEFT JOIN instruction i ON i.number = u.instruction;
     IF is_decided OR last_at > greatest(newest, (SELECT max(e.at) FROM unnest(ends) e)) THEN
         PERFORM require_desk();
     END IF;
     IF is_foreign THEN
         RAISE EXCEPTION 'a row is not of the chunk that is leased' USING ERRCODE = 'PW003';
     END IF;
-    IF is_misspelt THEN
-        RAISE EXCEPTION 'a fact is not in its one spelling' USING ERRCODE = 'PW010';
-    END IF;
     IF is_misplaced THEN
-        RAISE EXCEPTION 'a fact is of another batch than its row' USING ERRCODE = 'PW010';
+        RAISE EXCEPTION 'a fact is about nothing that is here' USING ERRCODE = 'PW010';
     END IF;
     IF is_sending AND NOT may_decide() THEN
-        PERFORM FROM unnest(lines) u LEFT JOIN run r ON r.number = me.run
-            WHERE u.kind = 'intended' AND r.batch IS DISTINCT FROM u.batch
+        PERFORM FROM unnest(lines) u JOIN instruction i ON i.number = u.instruction LEFT JOIN run r ON r.number = me.run
+            WHERE u.kind = 'intended' AND r.batch IS DISTINCT FROM i.batch
                 AND NOT EXISTS (SELECT FROM known k WHERE k.batch = r.batch AND k.instruction = u.instruction);
         IF FOUND THEN
             RAISE EXCEPTION 'the row was not handed over' USING ERRCODE = 'insufficient_privilege';
@@ -832,143 +802,23 @@ BEGIN
     END IF;
 END $$;
 
--- Move rows as facts say, and no further: every fact finds its row where the fact before it left it. The order of a row's facts is
--- theirs, and a fact that does not fit is counted and moves nothing (`journal/facts/progress.py` says the same). PW002: a row moved.
-CREATE FUNCTION move_rows(lines fact[]) RETURNS void LANGUAGE plpgsql AS $$
+-- One group commit: the ends of chains move on, and facts are added, which moves their instructions. Ends, facts, what these say of
+-- people, and replies are lists of objects by the names of columns. What locks the ends is fence, continuity and idempotency key in
+-- one. Returns of each fact its number, and whether it moved its row. Errors of ours: PW001 fenced, PW002 an intent does not fit its
+-- row, PW003 not leased, PW004 held by evidence (the details of both name the instructions), PW005 the run is over, PW006 a worker
+-- stopped all of them, PW010 forged. Any of them undoes all of it.
+CREATE FUNCTION commit_facts(p_worker bigint, p_ends json, p_facts json, p_said json, p_replies json)
+RETURNS TABLE (segment bigint, seq bigint, number bigint, at text, has_moved boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
-    answers constant text[] := '{not_sent,accepted,paid,rejected,unknown}';
-    wanted bigint; firsts bigint; told bigint := 0; before bigint; more bigint; is_sending boolean; is_answering boolean; is_replacing boolean;
-BEGIN
-    SELECT count(u.instruction), count(*) FILTER (WHERE u.nth = 1), bool_or(u.kind = 'intended'), bool_or(u.kind = ANY (answers)),
-            bool_or(u.kind = 'replaced')
-        INTO wanted, firsts, is_sending, is_answering, is_replacing FROM unnest(lines) u;
-    IF is_replacing THEN  -- a row that takes over from another one begins where that one is: its numbering, its order id, no evidence
-        INSERT INTO standing (instruction, facts, state, attempt, generation, possible_duplicate_of, inherited_attempts, order_id)
-            SELECT n.number, 0, coalesce(t.state, 'ready'), coalesce(t.attempt, 0), coalesce(t.generation, 1), t.possible_duplicate_of,
-                coalesce(t.attempt, 0), coalesce(t.order_id, i.client_orderid)
-            FROM unnest(lines) u JOIN instruction n ON n.replaces = u.instruction
-                JOIN instruction i ON i.number = u.instruction LEFT JOIN standing t ON t.instruction = u.instruction
-            WHERE u.kind = 'replaced' AND u.contradicts IS NULL;
-    END IF;
-    IF firsts > 0 THEN
-        INSERT INTO standing (instruction, facts, state, attempt, generation, inherited_attempts, order_id, sent_orderid, purpose, intended_at, updated_at)
-            SELECT u.instruction, 1, 'in_flight', 1, 1, 0, i.client_orderid, d.order_id, d.purpose, u.at, u.at
-            FROM unnest(lines) u JOIN instruction i ON i.number = u.instruction,
-                json_populate_record(NULL::fact_details, readable(u.details)) d
-            WHERE u.nth = 1 AND u.kind = 'intended' AND u.attempt = 1 AND u.contradicts IS NULL AND i.replaces IS NULL
-                AND d.order_id = i.client_orderid
-            ON CONFLICT (instruction) DO NOTHING;
-        GET DIAGNOSTICS told = ROW_COUNT;
-    END IF;
-    IF told < firsts THEN
-        INSERT INTO standing (instruction, facts, state, attempt, generation, inherited_attempts, order_id)
-            SELECT i.number, 0, 'ready', 0, 1, 0, i.client_orderid
-            FROM unnest(lines) u JOIN instruction i ON i.number = u.instruction WHERE u.nth = 1 AND i.replaces IS NULL
-            ON CONFLICT (instruction) DO NOTHING;
-    END IF;
-    LOOP
-        EXIT WHEN told = wanted;
-        before := told;
-        IF is_sending THEN
-            UPDATE standing t SET facts = u.nth, state = 'in_flight', attempt = u.attempt, sent_orderid = d.order_id, purpose = d.purpose,
-                gateway_status = NULL, gateway_reference = NULL, http_status = NULL, error_code = NULL, message = NULL,
-                intended_at = u.at, updated_at = u.at
-            FROM unnest(lines) u, json_populate_record(NULL::fact_details, readable(u.details)) d
-            WHERE t.instruction = u.instruction AND u.kind = 'intended' AND u.contradicts IS NULL AND t.facts = u.nth - 1
-                AND t.state = 'ready' AND t.attempt = u.attempt - 1 AND t.order_id = d.order_id;
-            GET DIAGNOSTICS more = ROW_COUNT;
-            told := told + more;
-        END IF;
-        IF is_answering THEN
-            UPDATE standing t SET facts = u.nth, state = state_after(t.state, u.kind),
-                gateway_status = coalesce(nullif(d.gateway_status, ''), t.gateway_status),
-                gateway_reference = coalesce(nullif(d.gateway_reference, ''), t.gateway_reference),
-                http_status = coalesce(d.http_status, t.http_status), error_code = coalesce(nullif(d.cause, ''), d.error_code),
-                -- As `core/recorded_words` keeps it: a code and its values, or a text of the gateway that cannot be taken for one.
-                message = CASE WHEN d.message LIKE '[%' THEN json_build_array('text', d.message)::text WHEN d.message <> '' THEN d.message
-                    WHEN u.kind IN ('unknown', 'not_sent') THEN json_build_array(u.kind, nullif(d.cause, ''))::text END,
-                first_sent_at = CASE WHEN u.kind = 'not_sent' THEN t.first_sent_at ELSE coalesce(t.first_sent_at, t.intended_at) END,
-                updated_at = u.at
-            FROM unnest(lines) u, json_populate_record(NULL::fact_details, readable(u.details)) d
-            WHERE t.instruction = u.instruction AND u.kind = ANY (answers) AND u.contradicts IS NULL AND t.facts = u.nth - 1
-                AND state_after(t.state, u.kind) IS NOT NULL AND t.attempt = u.attempt;
-            GET DIAGNOSTICS more = ROW_COUNT;
-            told := told + more;
-        END IF;
-        EXIT WHEN told = wanted;
-        UPDATE standing t SET facts = u.nth, state = state_after(t.state, u.kind),
-            generation = t.generation + CASE WHEN u.kind = 'released' THEN 1 ELSE 0 END,
-            possible_duplicate_of = CASE WHEN u.kind = 'resolved_not_received' OR (u.kind = 'resolved_rejected' AND d.basis IN ('person', 'gateway'))
-                THEN u.attempt ELSE t.possible_duplicate_of END,
-            order_id = CASE WHEN u.kind = 'released' THEN d.order_id ELSE t.order_id END,
-            error_code = CASE WHEN u.kind = 'interrupted' THEN 'interrupted' WHEN u.kind = 'replaced' THEN t.error_code
-                WHEN u.kind = 'resolved_rejected' AND d.basis = 'gateway' THEN 'proven_statement' END,
-            message = CASE u.kind
-                WHEN 'interrupted' THEN json_build_array(u.kind)
-                WHEN 'released' THEN json_build_array(u.kind, d.by)
-                WHEN 'returned' THEN json_build_array(u.kind, d.evidence)
-                WHEN 'replaced' THEN json_build_array(u.kind, d.row, d.batch)
-                ELSE json_build_array(u.kind, d.by, d.evidence) END::text,
-            first_sent_at = CASE WHEN u.kind = 'interrupted' THEN coalesce(t.first_sent_at, t.intended_at) ELSE t.first_sent_at END,
-            updated_at = u.at
-        FROM unnest(lines) u, json_populate_record(NULL::fact_details, readable(u.details)) d
-        WHERE t.instruction = u.instruction AND u.kind <> ALL (ARRAY['intended'] || answers) AND u.contradicts IS NULL AND t.facts = u.nth - 1
-            AND state_after(t.state, u.kind) IS NOT NULL AND t.attempt = u.attempt;
-        GET DIAGNOSTICS more = ROW_COUNT;
-        told := told + more;
-        UPDATE standing t SET facts = u.nth
-        FROM unnest(lines) u
-        WHERE t.instruction = u.instruction AND u.contradicts = t.state AND t.facts = u.nth - 1
-            AND (state_after(t.state, u.kind) IS NULL OR t.attempt <> u.attempt - CASE WHEN u.kind = 'intended' THEN 1 ELSE 0 END
-                OR (u.kind = 'intended' AND readable(u.details) ->> 'order_id' <> t.order_id));
-        GET DIAGNOSTICS more = ROW_COUNT;
-        told := told + more;
-        EXIT WHEN told = before;
-    END LOOP;
-    IF told <> wanted THEN
-        RAISE EXCEPTION 'a row is no longer where it was when it was read' USING ERRCODE = 'PW002';
-    END IF;
-END $$;
-
--- Count the rows that moved: by the chains whose facts moved them, from the states that they were in (`b_`) to those that they are in.
-CREATE FUNCTION count_rows(b_instruction bigint[], b_state text[], ends chain_end[], lines fact[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    WITH touched AS (
-        SELECT u.instruction, max(e.chain) AS chain FROM unnest(lines) u JOIN unnest(ends) e ON e.number = u.segment
-            WHERE u.instruction IS NOT NULL GROUP BY 1
-        UNION
-        SELECT n.number, e.chain FROM unnest(lines) u JOIN unnest(ends) e ON e.number = u.segment
-            JOIN instruction n ON n.replaces = u.instruction WHERE u.kind = 'replaced'
-    ), moved AS (
-        SELECT CASE WHEN m.chain > 0 THEN m.chain ELSE (
-                SELECT c.number FROM chunk c WHERE c.first = (SELECT max(first) FROM chunk WHERE first <= m.instruction)) END AS chunk,
-            m.chain, i.country, i.currency, coalesce(b.state, 'ready') AS before, t.state, count(*) AS rows, sum(i.minor) AS minor
-        FROM touched m JOIN standing t ON t.instruction = m.instruction JOIN instruction i ON i.number = m.instruction
-            LEFT JOIN unnest(b_instruction, b_state) b(instruction, state) ON b.instruction = m.instruction
-        WHERE t.state <> coalesce(b.state, 'ready') GROUP BY 1, 2, 3, 4, 5, 6
-    )
-    INSERT INTO chunk_tally AS t
-        SELECT m.chunk, m.chain, m.country, m.currency, s.state, sum(s.sign * m.rows), sum(s.sign * m.minor)
-        FROM moved m, LATERAL (VALUES (m.before, -1), (m.state, 1)) s(state, sign) GROUP BY 1, 2, 3, 4, 5
-        ON CONFLICT (chunk, chain, country, currency, state) DO UPDATE SET rows = t.rows + excluded.rows, minor = t.minor + excluded.minor;
-END $$;
-
--- One group commit: the ends of chains move on, facts are added, and instructions move as the facts say: nothing else moves one, and
--- counts follow. Ends, facts and replies are lists of objects by the names of columns. What locks the ends is fence, continuity and
--- idempotency key in one. Errors of ours: PW001 fenced, PW002 a row moved, PW003 not leased, PW004 held by evidence (the detail names
--- the instructions), PW005 the run is over, PW006 a worker stopped all of them, PW010 forged. Any of them undoes all of it.
-CREATE FUNCTION commit_facts(p_worker bigint, p_ends json, p_facts json, p_replies json) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    me worker := require_own(p_worker); lines fact[]; ends chain_end[]; replies reply[];
-    is_sending boolean; is_answering boolean; is_quoting boolean; is_stopped boolean; is_over boolean;
-    b_instruction bigint[]; b_state text[]; held bigint[];
+    me worker := require_own(p_worker); lines fact[]; ends chain_end[]; added fact[];
+    is_sending boolean; is_answering boolean; is_stopped boolean; is_over boolean; refused bigint[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN  -- it must see what the one before it has left
         RAISE EXCEPTION 'facts are committed in transactions that are READ COMMITTED' USING ERRCODE = 'PW010';
     END IF;
-    SELECT array_agg(u), bool_or(u.kind = 'intended'), bool_or(u.kind IN ('not_sent', 'accepted', 'paid', 'rejected', 'unknown')),
-            bool_or(strpos(u.details, '"reply_sha256"') > 0) OR json_array_length(p_replies) > 0
-        INTO lines, is_sending, is_answering, is_quoting FROM json_populate_recordset(NULL::fact, p_facts) u;
+    SELECT array_agg(u), bool_or(u.kind = 'intended'), bool_or(u.kind IN ('not_sent', 'accepted', 'paid', 'rejected', 'unknown'))
+        INTO lines, is_sending, is_answering FROM json_populate_recordset(NULL::fact, p_facts) u;
     ends := ARRAY(
         SELECT ROW(u.number, u.seq, u.hash, u.new_seq, u.new_hash, u.new_at, g.chain, g.head_at, c.first, c.last)::chain_end
         FROM json_populate_recordset(NULL::chain_end, p_ends) u JOIN segment g ON g.number = u.number
@@ -997,44 +847,62 @@ BEGIN
         UPDATE worker SET seen_at = clock_timestamp() WHERE number = p_worker AND seen_at < clock_timestamp() - interval '2 s';
     END IF;
     -- The rows first, in order: whoever moves one waits for who moved it before, and facts are numbered after that.
-    SELECT array_agg(t.instruction), array_agg(t.state) INTO b_instruction, b_state FROM (
-        SELECT t.instruction, t.state FROM standing t WHERE t.instruction = ANY (ARRAY(SELECT u.instruction FROM unnest(lines) u))
-        ORDER BY t.instruction FOR UPDATE) t;
-    PERFORM move_rows(lines);
+    PERFORM FROM state t WHERE t.instruction = ANY (ARRAY(SELECT u.instruction FROM unnest(lines) u)) ORDER BY t.instruction FOR UPDATE;
     IF is_sending THEN  -- after the rows are locked: evidence that is being taken in has locked them before
-        SELECT array_agg(DISTINCT e.instruction) INTO held FROM unanswered e
-            WHERE e.instruction IN (SELECT u.instruction FROM unnest(lines) u WHERE u.kind = 'intended');
-        IF held IS NOT NULL THEN
-            RAISE EXCEPTION 'evidence holds a row' USING ERRCODE = 'PW004', DETAIL = array_to_string(held, ' ');
+        refused := ARRAY(SELECT DISTINCT e.instruction FROM unanswered e
+            WHERE e.instruction IN (SELECT u.instruction FROM unnest(lines) u WHERE u.kind = 'intended'));
+        IF cardinality(refused) > 0 THEN
+            RAISE EXCEPTION 'evidence holds a row' USING ERRCODE = 'PW004', DETAIL = array_to_string(refused, ' ');
+        END IF;
+        refused := ARRAY(SELECT f.instruction FROM (
+                SELECT u.*, row_number() OVER (PARTITION BY u.instruction ORDER BY u.segment, u.seq) AS nth FROM unnest(lines) u
+            ) f LEFT JOIN state t ON t.instruction = f.instruction LEFT JOIN instruction i ON i.number = f.instruction
+            WHERE f.nth = 1 AND f.kind = 'intended'
+                AND ((t.state, t.attempt + 1, coalesce(t.order_id, i.client_orderid)) = ('ready', f.attempt, f.order_id)) IS NOT TRUE);
+        IF cardinality(refused) > 0 THEN
+            RAISE EXCEPTION 'a row is no longer where it was when it was read' USING ERRCODE = 'PW002', DETAIL = array_to_string(refused, ' ');
         END IF;
     END IF;
+    -- In the order of their chains, whatever that of the list: verify holds their numbers to it.
+    WITH written AS (INSERT INTO fact OVERRIDING USER VALUE SELECT u.* FROM unnest(lines) u ORDER BY u.segment, u.seq RETURNING *)
+        SELECT array_agg(ROW(w.*)::fact) INTO added FROM written w;
+    SELECT array_agg(f.instruction) INTO refused FROM unnest(added) f JOIN contradiction c ON c.fact = f.number WHERE f.kind = 'intended';
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION 'a row is no longer where it was when it was read' USING ERRCODE = 'PW002', DETAIL = array_to_string(refused, ' ');
+    END IF;
     UPDATE segment g SET head_seq = u.new_seq, head_hash = u.new_hash, head_at = u.new_at, is_clear = g.is_clear OR NOT EXISTS (
-            SELECT FROM chunk c JOIN standing t ON t.instruction BETWEEN c.first AND c.last WHERE c.number = g.chain AND t.state = 'in_flight')
+            SELECT FROM chunk c JOIN state t ON t.instruction BETWEEN c.first AND c.last WHERE c.number = g.chain AND t.state = 'in_flight')
         FROM unnest(ends) u WHERE g.number = u.number;
-    INSERT INTO fact OVERRIDING USER VALUE SELECT u.* FROM unnest(lines) u;
     IF is_answering THEN  -- an answer is for who sent the row: here, so that an intent of the same call is found
-        PERFORM FROM unnest(lines) u JOIN unnest(ends) e ON e.number = u.segment
-            WHERE u.kind IN ('not_sent', 'accepted', 'paid', 'rejected', 'unknown') AND e.chain <> 0 AND me.number IS DISTINCT FROM (
-                SELECT own.worker FROM fact i JOIN segment own ON own.number = i.segment WHERE i.instruction = u.instruction
-                    AND i.attempt = u.attempt AND i.kind = 'intended' AND i.contradicts IS NULL)
-                AND (u.contradicts IS NULL OR NOT may_decide())
+        PERFORM FROM unnest(added) u JOIN unnest(ends) e ON e.number = u.segment LEFT JOIN contradiction x ON x.fact = u.number
+            WHERE u.kind IN ('not_sent', 'accepted', 'paid', 'rejected', 'unknown') AND e.chain <> 0
+                AND me.number IS DISTINCT FROM (
+                    SELECT own.worker FROM fact i JOIN segment own ON own.number = i.segment WHERE i.instruction = u.instruction
+                        AND i.attempt = u.attempt AND i.kind = 'intended')
+                AND (x.fact IS NULL OR NOT may_decide())
                 -- Who accepts the loss of a host writes again what the witness of that host says did not leave.
                 AND NOT (u.kind = 'not_sent' AND coalesce(current_setting('paygw.retires', true), '') = 'on' AND may_decide());
         IF FOUND THEN
             RAISE EXCEPTION 'an answer is of a row that another process sent' USING ERRCODE = 'PW010';
         END IF;
     END IF;
-    PERFORM count_rows(b_instruction, b_state, ends, lines);
-    IF is_quoting THEN  -- every raw reply is the one that its fact names, and none is missing
-        replies := ARRAY(SELECT r FROM json_populate_recordset(NULL::reply, p_replies) r);
-        INSERT INTO reply SELECT r.* FROM unnest(replies) r;
-        PERFORM FROM unnest(lines) f FULL JOIN unnest(replies) r ON (r.instruction, r.nth) = (f.instruction, f.nth)
-            WHERE CASE WHEN r.nth IS NOT NULL OR strpos(f.details, '"reply_sha256"') > 0 THEN
-                (readable(f.details) ->> 'reply_sha256') IS DISTINCT FROM encode(sha256(r.head || E'\n\n'::bytea || r.body), 'hex') END;
+    -- What is said beside a fact, and every raw reply, is what the fact names, and none is missing.
+    IF json_array_length(p_said) > 0 OR json_array_length(p_replies) > 0 OR EXISTS (SELECT FROM unnest(lines) u WHERE u.said_sha256 IS NOT NULL) THEN
+        INSERT INTO said SELECT f.number, u.salt, u.text, u.customer_url, u.reply_sha256
+            FROM json_to_recordset(p_said) u(segment bigint, seq bigint, salt bytea, text text, customer_url text, reply_sha256 text)
+                JOIN unnest(added) f ON (f.segment, f.seq) = (u.segment, u.seq);
+        INSERT INTO reply SELECT f.number, f.instruction, u.head, u.body
+            FROM json_to_recordset(p_replies) u(segment bigint, seq bigint, head bytea, body bytea)
+                JOIN unnest(added) f ON (f.segment, f.seq) = (u.segment, u.seq);
+        PERFORM FROM unnest(added) f LEFT JOIN said d ON d.fact = f.number LEFT JOIN reply r ON r.fact = f.number
+            WHERE f.said_sha256 IS DISTINCT FROM sha256(d.salt || convert_to(coalesce(d.text, ''), 'UTF8') || '\x00'::bytea
+                    || convert_to(coalesce(d.customer_url, ''), 'UTF8') || '\x00'::bytea || convert_to(coalesce(d.reply_sha256, ''), 'UTF8'))
+                OR d.reply_sha256 IS DISTINCT FROM encode(sha256(r.head || E'\n\n'::bytea || r.body), 'hex');
         IF FOUND THEN
-            RAISE EXCEPTION 'a reply is not the one that its fact names' USING ERRCODE = 'PW010';
+            RAISE EXCEPTION 'what a fact names is not what stands beside it' USING ERRCODE = 'PW010';
         END IF;
     END IF;
+    RETURN QUERY SELECT f.segment, f.seq, f.number, f.at, c.fact IS NULL FROM unnest(added) f LEFT JOIN contradiction c ON c.fact = f.number;
 END $$;
 
 -- Who may call a function may do what it does, and nothing else: the functions have the rights of the owner.
@@ -1042,7 +910,7 @@ DO $$
 DECLARE name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['enrol', 'show_life', 'end_life', 'note_place', 'close_segment', 'seal_segment', 'hold_segment', 'take_lease',
-        'commit_facts', 'take_starts', 'ask_gate_at', 'ask_gate', 'open_gate', 'leave_gate', 'set_limits', 'lock_standing'] LOOP
+        'commit_facts', 'take_starts', 'ask_gate_at', 'ask_gate', 'open_gate', 'leave_gate', 'set_limits', 'lock_rows'] LOOP
         EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
     END LOOP;
     -- Its plans are made once for a session, which halves what a call costs, and may be made while the tables are small: rows are

@@ -3,13 +3,11 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from psycopg import Connection
 
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.facts.progress import PROGRESS, RowProgress, progress_of
 from paygw_batch.journal.postgres.session import Row, fetch
 
 _WORD = re.compile(r"[^\W_]+")
@@ -27,41 +25,17 @@ def words_of(texts: Iterable[str]) -> list[str]:
     return sorted(set(_WORD.findall(plain)))
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """An instruction about to move, as it was read: its progress, and its number of facts."""
-
-    number: int
-    client_orderid: str
-    batch: int
-    chunk: int
-    country: str
-    currency: str
-    minor: int
-    facts: int
-    is_new: bool
-    """Whether it has no line in `standing` yet."""
-    progress: RowProgress
-
-
-LOADED = f"p.number, p.client_orderid, p.batch, c.number, p.country, p.currency, p.minor, p.facts, p.is_new, {PROGRESS}"
 CHUNK_OF_ROW = "JOIN chunk c ON c.first = (SELECT max(first) FROM chunk WHERE first <= p.number)"
 """The one chunk of an instruction `p`: the ranges leave no gap and do not overlap."""
 
 
-def loaded_from(columns: Sequence[Any]) -> Loaded:
-    """Return the instruction that the columns `LOADED` hold."""
-    number, client_orderid, batch, chunk, country, currency, minor, facts, is_new, *progress = columns
-    return Loaded(number, client_orderid, batch, chunk, country, currency, minor, facts, is_new, progress_of(progress))
-
-
-def load_instructions(connection: Connection[Row], numbers: Iterable[int]) -> dict[int, Loaded]:
-    """Read instructions that are about to move, by number."""
+def chunks_of(connection: Connection[Row], numbers: Iterable[int]) -> dict[int, int]:
+    """Return the chunk of each instruction. Raises `InternalError` for one that is not there."""
     wanted = sorted(set(numbers))
     if not wanted:
         return {}
-    query = f"SELECT {LOADED} FROM progress p {CHUNK_OF_ROW} WHERE p.number = ANY (%s)"  # noqa: S608 - constants of ours
-    found = {line[0]: loaded_from(line) for line in fetch(connection, query, (wanted,))}
+    query = f"SELECT p.number, c.number FROM instruction p {CHUNK_OF_ROW} WHERE p.number = ANY (%s)"  # noqa: S608 - ours
+    found: dict[int, int] = dict(fetch(connection, query, (wanted,)))
     if len(found) != len(wanted):
         raise InternalError("a fact speaks of an instruction that the journal does not have")
     return found

@@ -1,22 +1,20 @@
 """Gives the parts of the journal that every store shares the tables of PostgreSQL."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from psycopg import Connection
+from psycopg.pq import TransactionStatus
 
 from paygw_batch.core.text import spelled_alike
-from paygw_batch.journal.evidence_log import EVIDENCE_PARTS, EvidenceLog
+from paygw_batch.journal.evidence_log import PARTS, EvidenceLog
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
-from paygw_batch.journal.postgres.standing_lines import arrays, pieces, text_of
-from paygw_batch.journal.tables import ON_POSTGRES, named_sql
+from paygw_batch.journal.postgres.standing_lines import arrays, pieces
+from paygw_batch.journal.tables import FILES, ON_POSTGRES, named_sql
 from paygw_batch.journal.values import Identity
 
-QUERIES = {
-    name: text
-    for file in ("evidence.sql", "journal.sql", "replay.sql", "forget.sql")
-    for name, text in named_sql(__package__, file, EVIDENCE_PARTS, ON_POSTGRES, is_psycopg=True).items()
-}
+QUERIES = named_sql(__package__, FILES, PARTS, ON_POSTGRES, is_psycopg=True)
 _ROWS_AT_ONCE = 10_000
 
 
@@ -31,8 +29,11 @@ class PostgresTables:
         return fetch(self._connection(), QUERIES[name], values)
 
     def stream(self, name: str, **values: Any) -> Iterator[Row]:
-        """Run a statement inside the open transaction, and yield its rows."""
-        return streamed(self._connection(), QUERIES[name], values)
+        """Run a statement inside the open transaction, or one of its own, and yield its rows."""
+        connection = self._connection()
+        is_alone = connection.info.transaction_status == TransactionStatus.IDLE
+        with connection.transaction() if is_alone else nullcontext():
+            yield from streamed(connection, QUERIES[name], values)
 
     def each(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any) -> Iterator[Row]:
         """Run a statement for many rows at once."""
@@ -43,10 +44,6 @@ class PostgresTables:
         """Write an order id, and its spelling."""
         line = {"operation": operation, "order_id": order_id, "instruction": instruction}
         self.run("add_order_id", **line, spelling=spelled_alike(order_id))
-
-    def storable(self, columns: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return values without NUL, which a text cannot hold here."""
-        return tuple(text_of(one) if isinstance(one, str) else one for one in columns)
 
     def lock_rows(self, numbers: Sequence[int]) -> bool:
         """Let no worker move these instructions until the open transaction ends: one may just have done so."""

@@ -1,7 +1,7 @@
 """Checks the journal in PostgreSQL: follows every chain and replays every fact, a group of lines at a time."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from operator import itemgetter
 
@@ -10,44 +10,45 @@ from psycopg import Connection
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.evidence_log import EvidenceLog
-from paygw_batch.journal.facts.chain import Line, follow
+from paygw_batch.journal.facts.chain import followed, text_in_sql
 from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchForgotten, decode_batch, decode_forgotten
 from paygw_batch.journal.forget import check_forgotten
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.postgres.batch_rows import payee_words_of
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
-from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW
 from paygw_batch.journal.postgres.tables import PostgresTables, tables_on
-from paygw_batch.journal.replay import Opening, RowReplay, check_batches
+from paygw_batch.journal.replay import Opening, RowReplay, check_batches, check_moves, check_said
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
     *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "seal", "fact", "evidence"),
-    *("limit_change", "move", "plan_document", "reply", "order_id", "standing", "chunk", "segment", "worker", "run"),
-    *("chunk_tally", "host", "roll_call", "roll_answer", "notice", "forgetting"),
+    *("limit_change", "moved_here", "plan_document", "reply", "order_id", "state", "chunk", "segment", "worker", "run"),
+    *("said", "contradiction", "move", "host", "roll_call", "roll_answer", "notice", "forgetting"),
 )
 _GUARDS = {
     *((table, trigger) for table in _GUARDED for trigger in (_CHANGED, _EMPTIED)),
     *(("segment", "sealed_is_final"), ("segment", "roll_is_complete"), ("chunk", "range_is_final")),
-    *(("run", "stop_is_final"), ("forgetting", "forgetting_is_told")),
+    *(
+        ("run", "stop_is_final"),
+        ("forgetting", "forgetting_is_told"),
+        ("fact", "fact_hands_over"),
+        ("fact", "fact_moves"),
+    ),
 }
 """The triggers that refuse changes, by table."""
 _SWITCHED_ON = """SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND NOT t.tgisinternal AND t.tgenabled = 'A'"""
-_NUMBERS = "SELECT mark, number FROM forgetting_fact"
-"""The facts that forgot people, by their marks."""
-_FACTS = """SELECT f.segment, f.seq, f.at, f.kind, f.batch, f.instruction, f.attempt, f.contradicts, f.details, f.hash,
-        f.number, {mark} FROM fact f ORDER BY 1, 2"""
-_MARK = "(SELECT i.forgotten FROM instruction i WHERE i.number = f.instruction)"
-"""Looked up one by one: the server's figures may be older than a forgetting, and would make a slow join of it."""
+_FACTS = f"""SELECT f.segment, f.seq, {text_in_sql("f", "f.seq", "chr(10)", "::text")}, f.said_sha256, f.hash, f.number,
+        d.salt, d.text, d.customer_url, d.reply_sha256, f.batch, f.at, f.kind, f.details
+    FROM fact f LEFT JOIN said d ON d.fact = f.number ORDER BY 1, 2"""  # noqa: S608 - constants of ours
 _UNIQUE = """SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND i.indisunique AND i.indisvalid
-        AND c.relname IN ('fact_one_intent', 'fact_nth', 'segment_unsealed', 'order_id_pkey', 'run_unfinished')
+        AND c.relname IN ('fact_one_intent', 'segment_unsealed', 'order_id_pkey', 'run_unfinished')
     ORDER BY 1"""
-_UNIQUE_WANTED = [("fact_nth",), ("fact_one_intent",), ("order_id_pkey",), ("run_unfinished",), ("segment_unsealed",)]
+_UNIQUE_WANTED = [("fact_one_intent",), ("order_id_pkey",), ("run_unfinished",), ("segment_unsealed",)]
 
 
 def verify_journal(connection: Connection[Row], identity: Identity, progress: VerifyProgress) -> Mapping[str, int]:
@@ -55,20 +56,21 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
 
     Raises `JournalCorrupt`, naming the first wrong place.
     """
+    for way in ("seqscan", "hashjoin", "mergejoin"):  # it reads all there is
+        fetch(connection, f"SET LOCAL enable_{way} = on")
     if set(fetch(connection, _SWITCHED_ON)) != _GUARDS or fetch(connection, _UNIQUE) != _UNIQUE_WANTED:
         raise JournalCorrupt(say("The schema of the journal was altered: the triggers of its tables differ."))
     batches = _follow_chains(connection, identity)
     _check_seals(connection)
     tables = tables_on(connection, identity)
+    check_moves(tables)
     forgotten = _forgotten(tables)
     check_batches(tables, batches, {batch for _, batch, _ in forgotten})
     check_forgotten(tables, forgotten)
     _check_chunks(connection)
     _check_limits(connection)
-    _check_facts(connection)
     counts = RowReplay(tables, progress).run()
     _check_indexes(connection)
-    _check_tallies(connection)
     ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
     totals = {"batches": len(batches), "pages": sum(one.opened.pages for one in batches.values()), "facts": facts}
     return {**counts, **totals, "evidence": EvidenceLog(tables).check()}
@@ -89,9 +91,7 @@ def _start_of(identity: Identity, chain: int) -> bytes:
 
 def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int, Opening]:
     """Follow the chain of every lease from its start to its end; return the openings of batches by their numbers."""
-    numbers: dict[int, int] = dict(fetch(connection, _NUMBERS))
-    query = _FACTS.format(mark=_MARK if numbers else "NULL")
-    moved = fetch(connection, "SELECT facts, hash FROM move")
+    moved = fetch(connection, "SELECT facts, hash FROM moved_here")
     segments = fetch(
         connection,
         """SELECT number, chain, epoch, before, start, head_seq, head_hash, sealed_at IS NOT NULL
@@ -99,7 +99,9 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
     )
     ends: dict[int, tuple[int, int, bytes]] = {}
     batches: dict[int, Opening] = {}
-    groups = groupby(streamed(connection, query), key=itemgetter(0))
+    newest: dict[int, int] = {}
+    """The number of the newest fact of each chain."""
+    groups = groupby(streamed(connection, _FACTS), key=itemgetter(0))
     current = next(groups, None)
     for number, chain, epoch, before, start, head_seq, head_hash, _ in segments:
         is_moved = bool(moved) and chain == DESK and before is None
@@ -110,13 +112,13 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
             raise JournalCorrupt(say("Lease {lease} does not continue from the one before it.", lease=number))
         end = Link(0, start)
         if current is not None and current[0] == number:
-            for _, *columns, place, mark in current[1]:
-                line = Line(*columns)
-                end = _followed(end, line, number, is_forgotten=place < numbers.get(mark, 0))
-                if line.kind == BATCH_OPENED:
-                    if chain != DESK:
+            for seq, _, _, digest, place, *_, batch, at, kind, details in _followed(end, current[1], number):
+                _check_order(newest, chain, seq, place)
+                end = Link(seq, digest)
+                if kind == BATCH_OPENED:
+                    if chain != DESK or batch is None:
                         raise JournalCorrupt(say("Lease {lease} of a chunk opens a batch.", lease=number))
-                    batches[line.batch] = Opening(decode_batch(line.details), line.at)
+                    batches[batch] = Opening(decode_batch(details), at)
             current = next(groups, None)
         if (end.seq, end.hash) != (head_seq, head_hash):
             raise JournalCorrupt(say("The chain of lease {lease} does not end where the lease says.", lease=number))
@@ -130,11 +132,22 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
     return batches
 
 
-def _followed(end: Link, line: Line, segment: int, *, is_forgotten: bool) -> Link:
+def _followed(end: Link, lines: Iterator[Row], segment: int) -> Iterator[Row]:
+    """Yield the lines of a lease, each checked with what it says of people."""
     try:
-        return follow(end, line, lambda _: is_forgotten)
+        for line in followed(end, (line[1:] for line in lines)):
+            _, _, digest, _, number, salt, *said = line[:9]
+            check_said(number, digest, salt, *said)
+            yield line
     except JournalCorrupt as error:
         raise JournalCorrupt(say("Lease {lease}: {reason}", lease=segment, reason=error.message)) from None
+
+
+def _check_order(newest: dict[int, int], chain: int, seq: int, number: int) -> None:
+    """Raise `JournalCorrupt` unless a fact was added after the one before it: no hash holds what decides its effect."""
+    if number <= newest.get(chain, 0):
+        raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))
+    newest[chain] = number
 
 
 def _check_seals(connection: Connection[Row]) -> None:
@@ -170,44 +183,12 @@ def _check_chunks(connection: Connection[Row]) -> None:
         raise JournalCorrupt(say("Two chunks overlap."))
 
 
-def _check_tallies(connection: Connection[Row]) -> None:
-    """Raise `JournalCorrupt` unless the tallies of each chunk are those of its rows."""
-    query = f"""WITH counted AS (
-            SELECT c.number, p.country, p.currency, p.state, count(*), sum(p.minor) FROM progress p {CHUNK_OF_ROW}
-            GROUP BY 1, 2, 3, 4
-        ), kept AS (
-            SELECT chunk, country, currency, state, sum(rows), sum(minor) FROM chunk_tally GROUP BY 1, 2, 3, 4
-            HAVING sum(rows) <> 0 OR sum(minor) <> 0
-        ) (TABLE counted EXCEPT ALL TABLE kept) UNION ALL (TABLE kept EXCEPT ALL TABLE counted) LIMIT 1"""  # noqa: S608
-    if found := fetch(connection, query):
-        raise JournalCorrupt(say("The totals of chunk {chunk} do not match its rows.", chunk=found[0][0]))
-
-
 def _check_limits(connection: Connection[Row]) -> None:
     """Raise `JournalCorrupt` unless the limits are those that a person set last."""
     query = """SELECT FROM gate g LEFT JOIN (SELECT * FROM limit_change ORDER BY number DESC LIMIT 1) c ON true
         WHERE (g.rate_per_s, g.concurrency) IS DISTINCT FROM (c.rate_per_s, c.concurrency)"""
     if fetch(connection, query):
         raise JournalCorrupt(say("The limits over all workers are not those that a person set last."))
-
-
-def _check_facts(connection: Connection[Row]) -> None:
-    """Raise `JournalCorrupt` unless the facts of each instruction are numbered without a gap, and counted."""
-    query = """SELECT instruction, number FROM (
-            SELECT instruction, number, nth, row_number() OVER (PARTITION BY instruction ORDER BY nth) AS place
-            FROM fact WHERE instruction IS NOT NULL
-        ) f WHERE nth <> place ORDER BY instruction, nth LIMIT 1"""
-    if found := fetch(connection, query):
-        raise JournalCorrupt(
-            say("A fact of instruction {number} is missing before fact {fact}.", number=found[0][0], fact=found[0][1])
-        )
-    query = """SELECT instruction FROM standing s FULL JOIN (
-            SELECT instruction, count(*) AS told FROM fact WHERE instruction IS NOT NULL GROUP BY 1
-        ) f USING (instruction) WHERE coalesce(s.facts, 0) <> coalesce(f.told, 0) ORDER BY 1 LIMIT 1"""
-    if found := fetch(connection, query):
-        raise JournalCorrupt(
-            say("Instruction {number} has a different number of facts than its line says.", number=found[0][0])
-        )
 
 
 def _check_indexes(connection: Connection[Row]) -> None:

@@ -233,11 +233,13 @@ def reason_of(error: apsw.Error) -> str:
 
 
 @contextmanager
-def conflicting(message: str) -> Iterator[None]:
-    """Turn a violated table constraint into an `InternalError` with the caller's message."""
+def conflicting(message: str, kind: int | None = None) -> Iterator[None]:
+    """Turn a violated table constraint (of one kind, or of any) into an `InternalError` with the caller's message."""
     try:
         yield
-    except apsw.ConstraintError:
+    except apsw.ConstraintError as error:
+        if kind not in {None, getattr(error, "extendedresult", None)}:
+            raise
         raise InternalError(message) from None
 
 

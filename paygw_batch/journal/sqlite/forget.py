@@ -6,11 +6,9 @@ from pathlib import Path
 
 import apsw
 
-from paygw_batch.journal.facts.chain import Line
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.tables import Tables
 
-_GUARDED = ("fact", "instruction", "page", "evidence", "reply")
+_GUARDED = ("said", "instruction", "page", "evidence", "reply")
 _INDEX_AGAIN = """
     INSERT INTO payment_words (payment_words) VALUES ('delete-all');
     INSERT INTO payment_words (rowid, words) SELECT number, words FROM payment_text ORDER BY number"""
@@ -35,11 +33,6 @@ def unguarded(connection: apsw.Connection) -> Iterator[None]:
 def index_again(connection: apsw.Connection) -> None:
     """Rebuild the payee index from the payees who are left."""
     connection.execute(_INDEX_AGAIN)
-
-
-def is_forgotten(tables: Tables, line: Line) -> bool:
-    """Whether a later fact forgot this one: its hash is still that of the original text."""
-    return line.instruction is not None and bool(tables.run("is_forgotten", instruction=line.instruction, seq=line.seq))
 
 
 def scrub(connection: apsw.Connection, path: Path) -> bool:

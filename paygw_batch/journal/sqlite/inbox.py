@@ -114,7 +114,7 @@ class Inbox:
         Raises `InboxUnwritable`: then none of them may be acknowledged.
         """
         with _INBOX.writing(self._connection, self._path):
-            group = next_group(_end_of(self._connection), contents, new_salt())
+            group = next_group(_end_of(self._connection), contents, new_salt().hex())
             fetch(self._connection, _ADD, group)
         self.end = group.end
         if self._witness is not None:

@@ -24,10 +24,10 @@ WHERE s.operation = :operation AND s.spelling = :spelling
 -- name: compare
 -- The instruction that has the order id of a row, and whether that is the id and the content that it began with.
 -- A forgotten payee has a fingerprint, which the row's own content is compared with.
-SELECT :row, :order_id, p.number, p.client_orderid = :order_id, {content} = :content,
-    iif(p.forgotten IS NULL, NULL, p.content), iif(p.forgotten IS NULL, NULL, :content), p.state, p.attempt,
-    p.possible_duplicate_of, p.error_code, p.intended_at, b.batch, p.row, b.opened_at
-FROM order_id o JOIN progress p ON p.number = o.instruction JOIN batch b ON b.number = p.batch
+SELECT :row, :order_id, i.number, i.client_orderid = :order_id, {content} = :content,
+    iif(i.forgotten IS NULL, NULL, i.content), iif(i.forgotten IS NULL, NULL, :content), s.state,
+    s.possible_duplicate_of, {quarantined_since}, b.batch, i.row, b.opened_at
+FROM order_id o JOIN instruction i ON i.number = o.instruction JOIN batch b ON b.number = i.batch {told}
 WHERE o.operation = :operation AND o.order_id = :order_id
 
 -- name: look_alikes
@@ -65,17 +65,6 @@ WHERE i.payee = :payee AND i.minor = :minor AND i.currency = :currency AND i.cli
 -- Whether an order id was ever used, in any spelling.
 {spelled} LIMIT 1
 
--- name: standing_lines
--- The next rows of a batch, as `LINE_COLUMNS` names them and `row_standing` has them.
-SELECT c.row, coalesce(s.state, 'ready'), coalesce(s.attempt - s.inherited_attempts, 0), s.sent_orderid, s.purpose,
-    s.gateway_status, s.gateway_reference, s.http_status, s.error_code,
-    iif(s.possible_duplicate_of IS NULL, s.message,
-        '["duplicate", ' || json_quote(s.message) || ', ' || s.possible_duplicate_of || ']'),
-    coalesce(s.first_sent_at, iif(s.state = 'in_flight', s.intended_at, NULL)), s.updated_at, i.minor
-FROM covered c CROSS JOIN instruction i ON i.number = c.instruction
-    LEFT JOIN standing s ON s.instruction = c.instruction
-WHERE c.batch = :batch AND c.row > :after ORDER BY c.row LIMIT :limit
-
 -- name: numbered
 -- Those of some rows that a batch has, with their instructions.
 SELECT row, instruction FROM (
@@ -84,11 +73,6 @@ SELECT row, instruction FROM (
     UNION ALL
     SELECT k.row, k.instruction FROM carray(:rows) wanted CROSS JOIN known k ON k.batch = :batch AND k.row = wanted.value
 ) ORDER BY row
-
--- name: row_details
--- What people read about instructions, in the order in which their numbers were given.
-SELECT p.client_orderid, p.country, p.currency, p.minor, {progress}
-FROM carray(:numbers) wanted CROSS JOIN progress p ON p.number = wanted.value
 
 -- name: first_rows
 -- The first new row of every batch, or of one: its order id.
@@ -112,38 +96,13 @@ SELECT operation, spelling, order_id FROM order_id_spelling
 -- The references of all batches.
 SELECT batch, reference FROM batch_reference ORDER BY batch
 
--- name: customer_urls
--- The facts about latest attempts in a batch that name where a customer pays.
-SELECT c.row, f.details FROM covered c
-CROSS JOIN fact f INDEXED BY fact_of_customer_page ON f.instruction = c.instruction
-JOIN standing s ON s.instruction = f.instruction AND s.attempt = f.attempt
-WHERE c.batch = :batch AND instr(f.details, '"customer_url"') > 0 AND f.contradicts IS NULL
-ORDER BY f.seq
-
--- name: history
--- What people did about a batch. A fact belongs to the batch that brought its instruction; a batch also covers rows
--- that another one brought.
-SELECT f.seq, f.at, f.kind, f.details, i.row, f.attempt
-FROM fact f INDEXED BY fact_of_people LEFT JOIN instruction i ON i.number = f.instruction
-WHERE f.batch = :batch AND {of_people}
-UNION ALL
-SELECT f.seq, f.at, f.kind, f.details, k.row, f.attempt
-FROM fact f INDEXED BY fact_of_people CROSS JOIN known k ON k.batch = :batch AND k.instruction = f.instruction
-WHERE {of_people}
-ORDER BY 1
-
 -- name: payments_fitting
 -- The newest payments whose payee's words match.
 SELECT rowid FROM payment_words WHERE payment_words MATCH :expression ORDER BY rowid DESC LIMIT :limit
 
--- name: replies
--- The stored raw replies about an instruction, oldest first.
-SELECT f.attempt, f.at, CAST(r.head AS BLOB), r.body FROM reply r JOIN fact f ON f.seq = r.fact
-WHERE r.instruction = :instruction ORDER BY r.fact
-
 -- name: highest_numbers
 -- The newest time of the facts, and the highest numbers of a batch and of an instruction.
-SELECT (SELECT at FROM fact ORDER BY seq DESC LIMIT 1), (SELECT max(number) FROM batch),
+SELECT {newest_fact}, (SELECT max(number) FROM batch),
     (SELECT max(number) FROM instruction)
 
 -- name: add_spelling

@@ -45,7 +45,7 @@ CREATE TRIGGER notice_is_never_removed BEFORE DELETE ON notice
 """Each line is one message to one recipient. `is_open`: its run may still be going. `next_at`: null after giving up."""
 _PAYO = 0x7061796F
 _OUTBOX = SideDatabase(mark("outbox"), _PAYO, _TABLES, OutboxBroken, OutboxBroken)
-_QUERIES = named_sql(__package__, "outbox.sql", OUTBOX_PARTS, ON_SQLITE)
+_QUERIES = named_sql(__package__, ("outbox.sql",), OUTBOX_PARTS, ON_SQLITE)
 _A_RUN = 1
 
 

@@ -1,16 +1,14 @@
 """Reads the journal in a file, or in memory."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 import apsw
 
-from paygw_batch.core.batch import Instruction
-from paygw_batch.core.lifecycle import LEADS_TO, FactKind, Standing, State
+from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import HolderKind, JournalCorrupt, JournalError, OutputError
 from paygw_batch.files import sync_directory, unfinished
 from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
@@ -18,21 +16,13 @@ from paygw_batch.journal.guards.location import audit_path, check_file, outbox_p
 from paygw_batch.journal.guards.lock import LockHolder, journal_holder
 from paygw_batch.journal.journal import JournalReader
 from paygw_batch.journal.port import RowBeingSent, VerifyProgress
-from paygw_batch.journal.sqlite import states
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.inbox import InboxReader, inbox_path
 from paygw_batch.journal.sqlite.lookups import search_expression
 from paygw_batch.journal.sqlite.schema import end_of
 from paygw_batch.journal.sqlite.tables import SqliteTables
 from paygw_batch.journal.sqlite.verify import verify
-from paygw_batch.journal.values import (
-    Due,
-    PaymentSearch,
-    RowState,
-    StateTally,
-    TallyKind,
-    WantedRows,
-)
+from paygw_batch.journal.values import PaymentSearch
 from paygw_batch.language import mark, say
 
 
@@ -91,23 +81,6 @@ class SqliteReader(JournalReader):
         end = end_of(self._connection)
         return end.seq, end.hash.hex()
 
-    def _due(self, batch: int, after_row: int, limit: int) -> Sequence[Due]:
-        return [_due(line) for line in self._tables.run("due", batch=batch, after=after_row, limit=limit)]
-
-    def _rows(self, batch: int, wanted: WantedRows) -> Iterator[RowState]:
-        return states.rows(self._connection, batch, wanted)
-
-    def _tallies(self, batch: int, kind: TallyKind, accepted_until: str | None) -> Sequence[StateTally]:
-        match kind:
-            case TallyKind.KNOWN:
-                return states.known_tallies(self._connection, batch)
-            case TallyKind.DUE:
-                return states.due_tallies(self._connection, batch)
-            case TallyKind.ALL:
-                return states.tallies(self._connection, batch, accepted_until)
-            case _:
-                assert_never(kind)
-
     def _search_expression(self, search: PaymentSearch) -> str:
         return search_expression(search)
 
@@ -141,19 +114,6 @@ class SqliteReader(JournalReader):
             raise JournalError(
                 say("The journal {path} cannot be read: {error}.", path=self.path, error=error)
             ) from None
-
-
-def _due(line: Sequence[Any]) -> Due:
-    number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing, inherited, told = line
-    attempt = standing[0]
-    kind, _, told_attempt = (told or f" {inherited}").partition(" ")
-    leads_to = State.READY if not kind else LEADS_TO.get(FactKind(kind))
-    if leads_to is not State.READY or int(told_attempt) != attempt:
-        raise JournalCorrupt(
-            say("The state of instruction {number} does not follow from its newest fact.", number=number)
-        )
-    instruction = Instruction(client_orderid, country, currency, amount, form, json.loads(fields))
-    return Due(number, row, instruction, Standing(State.READY, *standing), order_id)
 
 
 def write_backup(sources: Mapping[Path, apsw.Connection]) -> None:

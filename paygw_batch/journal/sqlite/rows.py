@@ -1,8 +1,7 @@
 """Turns values into lines of the tables, and lines into values."""
 
-import json
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import lru_cache
@@ -12,31 +11,15 @@ from typing import Any
 
 import apsw
 
-from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import BatchPart, one_ahead
 from paygw_batch.journal.facts.chain import Line
-from paygw_batch.journal.facts.codec import BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.progress import PROGRESS, RowProgress, progress_of
 from paygw_batch.journal.salts import new_salts
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.values import BatchRecord, Entry, Known
 
-_SAVE_PROGRESS = """
-    INSERT INTO standing VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
-    ON CONFLICT (instruction) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
-        generation = excluded.generation, possible_duplicate_of = excluded.possible_duplicate_of,
-        inherited_attempts = excluded.inherited_attempts, order_id = excluded.order_id,
-        sent_orderid = excluded.sent_orderid, purpose = excluded.purpose, gateway_status = excluded.gateway_status,
-        gateway_reference = excluded.gateway_reference, http_status = excluded.http_status,
-        error_code = excluded.error_code, message = excluded.message, intended_at = excluded.intended_at,
-        first_sent_at = excluded.first_sent_at, updated_at = excluded.updated_at
-    WHERE state = ?18 AND attempt = ?19"""
-"""Compare-and-set: write only if there is no line, or if its state and attempt are still those that were read."""
-
-
-_BY_PAYEE, _COUNTING = "instruction_by_payee", "batch_is_counted"
+_BY_PAYEE, _COUNTED = "instruction_by_payee", "state_counted"
 _FEWEST_SORTED, _MAX_SORTED = 10_000, 1_000_000
 """The number of rows that SQLite sorts in memory at a time: payees' data must not reach a temporary file."""
 _IDS_LOOKED_AT = 16
@@ -46,6 +29,8 @@ _ADD_INSTRUCTION = """INSERT INTO instruction
     VALUES (NULL, {batch}, ?1, ?2, ?3, ?4, ?6, {replaces}, ?5, ?7, ?8, ?9, ?10, ?11, NULL)"""
 """The stored values of a `NewInstruction`, numbered on from the highest. Most contents end with the fields, which have
 their own column, and are stored without them; content that begins with the mark is refused."""
+_ADD_STATES = """INSERT INTO state (instruction, batch, country, currency, minor)
+    SELECT number, batch, country, currency, minor FROM instruction WHERE number >= ? AND number < ?"""
 ADD_WORDS = "INSERT INTO payment_words (rowid, words) VALUES (?, ?)"
 """Adds the texts that name the payee of an instruction to the payee index (`lookups.py`)."""
 CONTENT = f"iif(substr(content, 1, 1) = char({ord(_WITH_FIELDS)}), substr(content, 2) || fields, content)"
@@ -57,41 +42,6 @@ def known_lines(batch: int, known: Iterable[Known], digests: OpeningDigests) -> 
     for line in sorted(known, key=attrgetter("row")):
         digests.known(line)
         yield batch, line.row, line.instruction
-
-
-def _progress_line(number: int, after: RowProgress, before: RowProgress) -> tuple[str | int | None, ...]:
-    """Return an instruction's progress as it is stored, followed by the state and attempt that it must replace."""
-    standing = after.standing
-    return (
-        number,
-        standing.state,
-        standing.attempt,
-        standing.generation,
-        standing.possible_duplicate_of,
-        after.inherited_attempts,
-        after.order_id,
-        after.sent_orderid,
-        after.purpose,
-        after.gateway_status,
-        after.gateway_reference,
-        after.http_status,
-        after.error_code,
-        after.message,
-        after.intended_at,
-        after.first_sent_at,
-        after.updated_at,
-        before.standing.state,
-        before.standing.attempt,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Moving:
-    """Instructions about to move: their order ids, batches and present progress, by number."""
-
-    client_orderids: Mapping[int, str]
-    batches: Mapping[int, int]
-    progress: Mapping[int, RowProgress]
 
 
 def store_batch(
@@ -111,13 +61,15 @@ def store_batch(
     """The first instruction whose order id is not written yet."""
     connection.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record)[:9])
     with (
-        _payees_sorted(connection, before=digests.first_instruction - 1, rows=record.rows),
+        _sorted_once(connection, _BY_PAYEE, before=digests.first_instruction - 1, rows=record.rows),
+        _sorted_once(connection, _COUNTED, before=digests.first_instruction - 1, rows=record.rows),
         one_ahead(_stored_parts(parts, digests, replaced)) as stored,
     ):
         for part in stored:
             pages = enumerate(part.pages, start=part.first_page)
             connection.executemany("INSERT INTO page VALUES (?, ?, ?)", ((number, *page) for page in pages))
             _add_instructions(connection, number, part.instructions, replaced)
+            connection.execute(_ADD_STATES, (part.first, part.after))
             _add_words(connection, part)
             if _seem_sorted(connection, without_ids, part.after):
                 _add_order_ids(connection, record.operation, without_ids, part.after)
@@ -176,8 +128,8 @@ def _add_instructions(
 
 
 @contextmanager
-def _payees_sorted(connection: apsw.Connection, *, before: int, rows: int) -> Iterator[None]:
-    """Rebuild the payee index after the block if the block adds most of its entries.
+def _sorted_once(connection: apsw.Connection, index: str, *, before: int, rows: int) -> Iterator[None]:
+    """Rebuild an index after the block if the block adds most of its entries.
 
     All in the open transaction, so nobody sees the table without its index. Adding a million unsorted payees one by
     one would touch every page of the index again and again.
@@ -185,8 +137,8 @@ def _payees_sorted(connection: apsw.Connection, *, before: int, rows: int) -> It
     if not _FEWEST_SORTED <= rows <= _MAX_SORTED or before > rows:
         yield
         return
-    ((statement,),) = fetch(connection, "SELECT sql FROM sqlite_schema WHERE name = ?", (_BY_PAYEE,))
-    connection.execute(f"DROP INDEX {_BY_PAYEE}")
+    ((statement,),) = fetch(connection, "SELECT sql FROM sqlite_schema WHERE name = ?", (index,))
+    connection.execute(f"DROP INDEX {index}")
     yield
     connection.execute(statement)
 
@@ -204,26 +156,6 @@ def _seem_sorted(connection: apsw.Connection, first: int, after: int) -> bool:
     return found == sorted(found)
 
 
-@contextmanager
-def totals_written(
-    connection: apsw.Connection, batch: int, opened: BatchOpened, digests: OpeningDigests
-) -> Iterator[None]:
-    """Write the totals of a large batch as counted part by part; the block adds the fact that opens it.
-
-    The trigger would read all the batch's rows again, so it is dropped and recreated in the open transaction. It still
-    computes totals that include known rows from earlier batches.
-    """
-    trigger = fetch(connection, "SELECT sql FROM sqlite_schema WHERE name = ?", (_COUNTING,))
-    if opened.known or opened.rows < _FEWEST_SORTED or not trigger:
-        yield
-        return
-    connection.execute(f"DROP TRIGGER {_COUNTING}")
-    yield
-    connection.execute(trigger[0][0])
-    lines = ((batch, *kind, *totals) for kind, totals in digests.counted.items())
-    connection.executemany("INSERT INTO batch_total VALUES (?, ?, ?, ?, ?, ?, ?, ?)", lines)
-
-
 def _add_order_ids(connection: apsw.Connection, operation: str, first: int, after: int) -> None:
     """Write the order ids of new instructions in sorted order, so that each page of the table is touched once."""
     for start in range(first, after, _MAX_SORTED):
@@ -238,72 +170,10 @@ def _add_words(connection: apsw.Connection, part: _StoredPart) -> None:
     connection.executemany(ADD_WORDS, enumerate(part.payee_words, start=part.first))
 
 
-def load(connection: apsw.Connection, numbers: Collection[int]) -> Moving:
-    """Read instructions that are about to move."""
-    if not numbers:
-        return Moving({}, {}, {})
-    found = fetch_lines(
-        connection,
-        f"p.number, p.client_orderid, p.batch, {PROGRESS}",
-        "carray(?) wanted JOIN progress p ON p.number = wanted.value",
-        (apsw.carray(array("q", set(numbers))),),
-    )
-    if len(found) != len(set(numbers)):
-        raise InternalError("a fact speaks of an instruction that the journal does not have")
-    return Moving(
-        {line[0]: line[1] for line in found},
-        {line[0]: line[2] for line in found},
-        {line[0]: progress_of(line[3:]) for line in found},
-    )
-
-
-class IntendedRows:
-    """Caches in-flight rows, so that recording an outcome needs no read.
-
-    It mirrors the open transaction: one process writes a journal, and notes every move here. The table still compares
-    and sets these rows like any other.
-    """
-
-    def __init__(self) -> None:
-        self._rows: dict[int, tuple[str, int, RowProgress]] = {}
-
-    def load(self, connection: apsw.Connection, numbers: Iterable[int]) -> Moving:
-        """Return instructions about to move, reading only those that are not in flight."""
-        wanted = set(numbers)
-        kept = {number: self._rows[number] for number in wanted & self._rows.keys()}
-        read = load(connection, wanted - kept.keys())
-        return Moving(
-            {**read.client_orderids, **{number: row[0] for number, row in kept.items()}},
-            {**read.batches, **{number: row[1] for number, row in kept.items()}},
-            {**read.progress, **{number: row[2] for number, row in kept.items()}},
-        )
-
-    def note(self, before: Moving, moved: Mapping[int, RowProgress]) -> None:
-        """Note the new progress of instructions that moved in the open transaction."""
-        for number, after in moved.items():
-            if after.standing.state is State.IN_FLIGHT:
-                self._rows[number] = (before.client_orderids[number], before.batches[number], after)
-            else:
-                self._rows.pop(number, None)
-
-    def forget(self) -> None:
-        """Empty the cache after a transaction was rolled back."""
-        self._rows.clear()
-
-
-def save_progress(connection: apsw.Connection, before: Moving, moved: Mapping[int, RowProgress]) -> None:
-    """Write the new progress of instructions. Raises `InternalError` if one has changed since `before` was read."""
-    already = connection.total_changes()
-    lines = (_progress_line(number, after, before.progress[number]) for number, after in moved.items())
-    connection.executemany(_SAVE_PROGRESS, lines)
-    if connection.total_changes() - already != len(moved):
-        raise InternalError("an instruction is no longer where it stood when it was read")
-
-
 def keep_replies(connection: apsw.Connection, entries: Sequence[Entry], lines: Sequence[Line]) -> None:
     """Write the raw replies of `entries`, which became the facts `lines`, for the gateway's support."""
     kept = [
-        (line.seq, entry.instruction, entry.reply.head, entry.reply.body)
+        (line.seq, entry.instruction, entry.reply.head.encode(), entry.reply.body)
         for entry, line in zip(entries, lines, strict=True)
         if entry.reply is not None
     ]
@@ -312,8 +182,7 @@ def keep_replies(connection: apsw.Connection, entries: Sequence[Entry], lines: S
 
 
 # SQLite releases the interpreter at every step of a statement. Beside a busy event loop, getting it back takes far
-# longer than the step, so one step reads or writes a whole group of lines. Only progress is written line by line:
-# comparing and setting a group would take a join with a table of values, which costs more.
+# longer than the step, so one step writes a whole group of lines.
 
 _LINES_A_STEP = (64, 32, 16, 8, 4, 2, 1)
 """The group sizes for one step. There are few, because each is a separate statement, which takes longer to compile than
@@ -334,11 +203,3 @@ def write_lines(connection: apsw.Connection, statement: str, lines: Sequence[Seq
 def _with_lines(statement: str, lines: int, columns: int) -> str:
     places = f"({', '.join('?' * columns)})"
     return statement.format(lines=f"VALUES {', '.join([places] * lines)}")
-
-
-def fetch_lines(connection: apsw.Connection, columns: str, source: str, bindings: Sequence[Any]) -> list[Sequence[Any]]:
-    """Return `columns` (texts, integers and nulls) of every line of `source`, the text after FROM."""
-    query = f"SELECT json_group_array(json_array({columns})) FROM {source}"  # noqa: S608 - constants of our own
-    ((found,),) = connection.execute(query, bindings)
-    lines: list[Sequence[Any]] = json.loads(found)
-    return lines

@@ -18,6 +18,7 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError
 from paygw_batch.journal.guards.witness import CHAINS_BESIDE
 from paygw_batch.journal.sqlite.connect import fetch
+from paygw_batch.journal.tables import MOVE_LINES, with_triggers
 from paygw_batch.journal.values import Identity, Link, canonical
 from paygw_batch.language import say
 
@@ -34,7 +35,7 @@ MOVED = 1_000_000
 @cache
 def migrations() -> tuple[str, ...]:
     """Return the scripts that migrate each version to the next; the first creates version 1 in an empty file."""
-    return (resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8"),)
+    return (with_triggers(resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")),)
 
 
 def versions() -> list[int]:
@@ -77,6 +78,8 @@ def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
     for number, script in enumerate(migrations()[version:], start=version + 1):
         connection.execute(script)
         connection.execute("INSERT INTO migration VALUES (?, ?)", (number, now))
+    if version == 0:
+        connection.executemany("INSERT INTO move VALUES (?, ?, ?, ?, ?, ?, ?)", MOVE_LINES)
     connection.pragma("application_id", APPLICATION_ID)
     connection.pragma("user_version", len(migrations()))
 
@@ -115,7 +118,7 @@ def identity_of(connection: apsw.Connection) -> Identity:
 
 def end_of(connection: apsw.Connection) -> Link:
     """Return the end of the chain."""
-    found = fetch(connection, "SELECT seq, hash, at FROM fact ORDER BY seq DESC LIMIT 1")
+    found = fetch(connection, "SELECT number, hash, at FROM fact ORDER BY number DESC LIMIT 1")
     return Link(*found[0]) if found else identity_of(connection).start
 
 

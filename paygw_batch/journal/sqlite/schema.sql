@@ -1,5 +1,5 @@
 -- The tables of the journal. Once released, nothing here changes: a later version adds a migration of its own.
--- `instruction`, `page`, `known` and `fact` are append-only; `standing` is what their facts come to, and can be rebuilt.
+-- `instruction`, `page`, `known` and `fact` are append-only; `state` is what their facts come to, and can be rebuilt.
 
 CREATE TABLE migration (
     version    INTEGER PRIMARY KEY,
@@ -83,58 +83,117 @@ CREATE TABLE order_id (
     PRIMARY KEY (operation, order_id)
 ) STRICT, WITHOUT ROWID;
 
--- An instruction without a line here is ready and nothing ever happened to it.
-CREATE TABLE standing (
+-- The state machine, as `core/lifecycle.py` has it: filled when the tables are made, and read by the trigger alone.
+CREATE TABLE move (
+    before      TEXT NOT NULL,
+    kind        TEXT NOT NULL,
+    after       TEXT NOT NULL,
+    attempts    INTEGER NOT NULL,
+    generations INTEGER NOT NULL,
+    is_marking  INTEGER NOT NULL,
+    is_sending  INTEGER NOT NULL,
+    PRIMARY KEY (before, kind)
+) STRICT, WITHOUT ROWID;
+
+-- Where each instruction is. The first columns are written once; the others change by facts alone. `order_id` is what the next
+-- attempt is sent under (null: the sheet's own). `intent`, `first_sent` and `fact` are numbers of facts: the latest intent, the
+-- first that may have left, and the newest one that moved it.
+CREATE TABLE state (
     instruction           INTEGER PRIMARY KEY REFERENCES instruction (number),
-    state                 TEXT NOT NULL,
-    attempt               INTEGER NOT NULL,
-    generation            INTEGER NOT NULL,
+    batch                 INTEGER NOT NULL,
+    country               TEXT NOT NULL,
+    currency              TEXT NOT NULL,
+    minor                 INTEGER NOT NULL,
+    state                 TEXT NOT NULL DEFAULT 'ready',
+    attempt               INTEGER NOT NULL DEFAULT 0,
+    generation            INTEGER NOT NULL DEFAULT 1,
     possible_duplicate_of INTEGER,
-    inherited_attempts    INTEGER NOT NULL,
-    order_id              TEXT NOT NULL,
-    sent_orderid          TEXT,
-    purpose               TEXT,
-    gateway_status        TEXT,
-    gateway_reference     TEXT,
-    http_status           INTEGER,
-    error_code            TEXT,
-    message               TEXT,
-    intended_at           TEXT,
-    first_sent_at         TEXT,
-    updated_at            TEXT
+    inherited_attempts    INTEGER NOT NULL DEFAULT 0,
+    order_id              TEXT,
+    intent                INTEGER,
+    first_sent            INTEGER,
+    fact                  INTEGER
 ) STRICT;
-
--- Every entry of it ends with the instruction's number: it is in the order of states and, within each, of numbers.
-CREATE INDEX standing_by_state ON standing (state);
-
--- Every instruction with its progress.
-CREATE VIEW progress AS
-    SELECT i.*, coalesce(s.order_id, i.client_orderid) AS order_id, coalesce(s.state, 'ready') AS state,
-        coalesce(s.attempt, 0) AS attempt, coalesce(s.generation, 1) AS generation, s.possible_duplicate_of,
-        coalesce(s.inherited_attempts, 0) AS inherited_attempts, s.sent_orderid, s.purpose, s.gateway_status,
-        s.gateway_reference, s.http_status, s.error_code, s.message, s.intended_at, s.first_sent_at, s.updated_at
-    FROM instruction i LEFT JOIN standing s ON s.instruction = i.number;
+-- A batch is counted without reading its rows.
+CREATE INDEX state_counted ON state (batch, state, country, currency, minor);
 
 -- The chain. `hash` is SHA-256 over the hash before it and every other column; the hash before the first comes from
--- `identity`. `contradicts` is the state a fact did not fit: such a fact is kept, and moved nothing.
+-- `identity`. `said_sha256` is the digest of what the fact says of people, which is in `said`. `batch` and `details` are those of
+-- a fact about a whole batch; `details` also says which row replaced another one.
 CREATE TABLE fact (
-    seq         INTEGER PRIMARY KEY,
-    at          TEXT NOT NULL CHECK (at NOT GLOB '*[^0-9TZ:.-]*'),
-    kind        TEXT NOT NULL,
-    batch       INTEGER NOT NULL REFERENCES batch (number),
-    instruction INTEGER REFERENCES instruction (number),
-    attempt     INTEGER,
-    contradicts TEXT,
-    details     TEXT NOT NULL,
-    hash        BLOB NOT NULL CHECK (length(hash) = 32)
+    number            INTEGER PRIMARY KEY,
+    at                TEXT NOT NULL CHECK (at NOT GLOB '*[^0-9TZ:.-]*'),
+    kind              TEXT NOT NULL,
+    batch             INTEGER REFERENCES batch (number),
+    instruction       INTEGER REFERENCES instruction (number),
+    attempt           INTEGER,
+    order_id          TEXT,
+    nonce             TEXT,
+    timestamp_s       INTEGER,
+    purpose           TEXT,
+    gateway_status    TEXT,
+    gateway_reference TEXT,
+    http_status       INTEGER,
+    error_code        TEXT,
+    cause             TEXT,
+    conflict          INTEGER,
+    by                TEXT,
+    basis             TEXT,
+    agreement         TEXT,
+    details           TEXT,
+    said_sha256       BLOB,
+    hash              BLOB NOT NULL CHECK (length(hash) = 32)
+) STRICT;
+-- An attempt has one intent, for ever.
+CREATE UNIQUE INDEX fact_one_intent ON fact (instruction, attempt) WHERE kind = 'intended';
+
+-- What facts say of people: a message of the gateway or a person's evidence, where a customer goes to pay, and the digest of the raw
+-- reply. Nobody can guess it from its digest without the salt.
+CREATE TABLE said (
+    fact         INTEGER PRIMARY KEY REFERENCES fact (number),
+    salt         BLOB NOT NULL CHECK (length(salt) = 16),
+    text         TEXT,
+    customer_url TEXT,
+    reply_sha256 TEXT
+) STRICT;
+CREATE INDEX said_of_customer_page ON said (fact) WHERE customer_url IS NOT NULL;
+
+-- The facts that did not fit the state of their row: kept, and they moved nothing.
+CREATE TABLE contradiction (
+    fact  INTEGER PRIMARY KEY REFERENCES fact (number),
+    state TEXT NOT NULL
 ) STRICT;
 
-CREATE INDEX fact_contradicting ON fact (seq) WHERE contradicts IS NOT NULL;
+CREATE TRIGGER fact_hands_over BEFORE INSERT ON fact WHEN NEW.kind = 'replaced'
+    BEGIN
+{hand_over}
+    END;
+CREATE TRIGGER fact_moves AFTER INSERT ON fact WHEN NEW.instruction IS NOT NULL
+    BEGIN
+{move_row}
+{note_contradiction}
+    END;
 
 CREATE TRIGGER fact_is_never_changed BEFORE UPDATE ON fact
     BEGIN SELECT RAISE(ABORT, 'facts are never changed'); END;
 CREATE TRIGGER fact_is_never_removed BEFORE DELETE ON fact
     BEGIN SELECT RAISE(ABORT, 'facts are never removed'); END;
+CREATE TRIGGER said_is_never_changed BEFORE UPDATE ON said
+    BEGIN SELECT RAISE(ABORT, 'what facts say is never changed'); END;
+CREATE TRIGGER said_is_never_removed BEFORE DELETE ON said
+    BEGIN SELECT RAISE(ABORT, 'what facts say is never removed'); END;
+CREATE TRIGGER contradiction_is_never_changed BEFORE UPDATE ON contradiction
+    BEGIN SELECT RAISE(ABORT, 'contradictions are never changed'); END;
+CREATE TRIGGER contradiction_is_never_removed BEFORE DELETE ON contradiction
+    BEGIN SELECT RAISE(ABORT, 'contradictions are never removed'); END;
+CREATE TRIGGER move_is_never_changed BEFORE UPDATE ON move
+    BEGIN SELECT RAISE(ABORT, 'the state machine is never changed'); END;
+CREATE TRIGGER move_is_never_removed BEFORE DELETE ON move
+    BEGIN SELECT RAISE(ABORT, 'the state machine is never changed'); END;
+CREATE TRIGGER state_is_never_of_another_row BEFORE UPDATE OF instruction, batch, country, currency, minor ON state
+    BEGIN SELECT RAISE(ABORT, 'instructions are never changed'); END;
+CREATE TRIGGER state_is_never_removed BEFORE DELETE ON state
+    BEGIN SELECT RAISE(ABORT, 'states are never removed'); END;
 CREATE TRIGGER instruction_is_never_changed BEFORE UPDATE ON instruction
     BEGIN SELECT RAISE(ABORT, 'instructions are never changed'); END;
 CREATE TRIGGER instruction_is_never_removed BEFORE DELETE ON instruction
@@ -168,7 +227,7 @@ CREATE TABLE evidence (
     said        TEXT,
     instruction INTEGER REFERENCES instruction (number),
     attempt     INTEGER,
-    fact        INTEGER REFERENCES fact (seq),
+    fact        INTEGER REFERENCES fact (number),
     salt        TEXT NOT NULL,
     content     TEXT NOT NULL,
     hash        BLOB NOT NULL CHECK (length(hash) = 32),
@@ -178,38 +237,19 @@ CREATE TABLE evidence (
 CREATE INDEX evidence_forgotten ON evidence (forgotten) WHERE forgotten IS NOT NULL;
 CREATE INDEX evidence_by_finding ON evidence (finding, instruction);
 
+-- The evidence which says that the gateway has its row, and that no person has answered since: a ready row is held.
+CREATE VIEW unanswered AS
+    SELECT * FROM evidence e
+    WHERE e.finding IN ('contradicting', 'ambiguous') AND (e.finding = 'contradicting' OR e.said IN ('paid', 'accepted'))
+        AND NOT EXISTS (
+            SELECT 1 FROM evidence answer
+            WHERE answer.instruction = e.instruction AND answer.finding = 'resolved' AND answer.number > e.number
+        );
+
 CREATE TRIGGER evidence_is_never_changed BEFORE UPDATE ON evidence
     BEGIN SELECT RAISE(ABORT, 'evidence is never changed'); END;
 CREATE TRIGGER evidence_is_never_removed BEFORE DELETE ON evidence
     BEGIN SELECT RAISE(ABORT, 'evidence is never removed'); END;
-
--- All that a batch covers, counted once, when it is opened: the state of a large batch is known without reading its rows.
--- Derived from the rest, like `standing`: `verify` counts it again. A sum in minor units may be more than 64 bits hold: it
--- is `billions` times 1,000,000,000, and `rest`. `first` and `last` are the lowest and the highest number of its instructions.
-CREATE TABLE batch_total (
-    batch    INTEGER NOT NULL REFERENCES batch (number),
-    country  TEXT NOT NULL,
-    currency TEXT NOT NULL,
-    rows     INTEGER NOT NULL,
-    billions INTEGER NOT NULL,
-    rest     INTEGER NOT NULL,
-    first    INTEGER NOT NULL,
-    last     INTEGER NOT NULL,
-    PRIMARY KEY (batch, country, currency)
-) STRICT, WITHOUT ROWID;
-
--- A batch is whole when the fact that opens it is written.
-CREATE TRIGGER batch_is_counted AFTER INSERT ON fact WHEN NEW.kind = 'batch_opened'
-    BEGIN
-        INSERT INTO batch_total
-            SELECT c.batch, i.country, i.currency, count(*), sum(i.minor / 1000000000), sum(i.minor % 1000000000),
-                min(i.number), max(i.number)
-            FROM covered c JOIN instruction i ON i.number = c.instruction WHERE c.batch = NEW.batch GROUP BY 1, 2, 3;
-    END;
-CREATE TRIGGER batch_total_is_never_changed BEFORE UPDATE ON batch_total
-    BEGIN SELECT RAISE(ABORT, 'totals of batches are never changed'); END;
-CREATE TRIGGER batch_total_is_never_removed BEFORE DELETE ON batch_total
-    BEGIN SELECT RAISE(ABORT, 'totals of batches are never removed'); END;
 
 -- Which batch a plan opened is found without reading all facts, and no plan opens two. The plan's digest is in the fact that
 -- opens the batch, under the chain.
@@ -218,11 +258,8 @@ CREATE UNIQUE INDEX fact_opening_by_plan ON fact (json_extract(details, '$.plan_
 
 -- What people did is found without reading the facts of its runs: facts about a batch, and of the kinds `released`, `replaced`,
 -- `resolved_...` and `returned`. Two comparisons cost a payout a third of what a list of the kinds does.
-CREATE INDEX fact_of_people ON fact (batch, instruction)
-    WHERE instruction IS NULL OR (kind >= 'rel' AND kind < 's');
-
--- Where the customers of a collection go to pay.
-CREATE INDEX fact_of_customer_page ON fact (instruction) WHERE instr(details, '"customer_url"') > 0;
+CREATE INDEX fact_of_batch ON fact (batch) WHERE batch IS NOT NULL;
+CREATE INDEX fact_of_people ON fact (instruction) WHERE kind >= 'rel' AND kind < 's';
 
 -- Which people said that this copy of it is the newest one, and under which names its endpoint is known. In both tables
 -- `hash` is SHA-256 over the hash before it and every other column: chains of their own, which start where that of the facts
@@ -262,7 +299,7 @@ CREATE TRIGGER endpoint_name_is_never_changed BEFORE UPDATE ON endpoint_name
 CREATE TRIGGER endpoint_name_is_never_removed BEFORE DELETE ON endpoint_name
     BEGIN SELECT RAISE(ABORT, 'names of the endpoint are never removed'); END;
 
--- Order ids and references in one spelling. Derived from the rest, as `batch_total` is: `verify` makes it again.
+-- Order ids and references in one spelling. Derived from the rest: `verify` makes it again.
 
 -- The order ids that hold anything but ASCII, in one spelling: what SQLite's own `lower` cannot do.
 CREATE TABLE order_id_spelling (
@@ -291,9 +328,9 @@ CREATE TRIGGER batch_reference_is_never_removed BEFORE DELETE ON batch_reference
 -- led to, under the chain. `head` is the status line and the headers that matter. It holds what the gateway says of payees,
 -- and never leaves this file but for `status --row`.
 CREATE TABLE reply (
-    fact        INTEGER PRIMARY KEY REFERENCES fact (seq),
+    fact        INTEGER PRIMARY KEY REFERENCES fact (number),
     instruction INTEGER NOT NULL REFERENCES instruction (number),
-    head        TEXT NOT NULL,
+    head        BLOB NOT NULL,
     body        BLOB NOT NULL CHECK (length(body) <= 65536)
 ) STRICT;
 CREATE INDEX reply_by_instruction ON reply (instruction);

@@ -8,18 +8,16 @@ from typing import Any
 import apsw
 
 from paygw_batch.core.text import spelled_alike
-from paygw_batch.journal.evidence_log import EVIDENCE_PARTS, EvidenceLog
+from paygw_batch.journal.evidence_log import PARTS, EvidenceLog
+from paygw_batch.journal.facts.chain import text_in_sql
 from paygw_batch.journal.sqlite.rows import CONTENT
 from paygw_batch.journal.sqlite.schema import identity_of
-from paygw_batch.journal.tables import ON_SQLITE, VALUE, named_sql
+from paygw_batch.journal.tables import FILES, ON_SQLITE, VALUE, named_sql
 from paygw_batch.journal.values import Identity
 
-_PARTS = {**EVIDENCE_PARTS, "content": CONTENT}
-QUERIES = {
-    name: text
-    for file in ("evidence.sql", "journal.sql", "replay.sql", "forget.sql")
-    for name, text in named_sql(__package__, file, _PARTS, ON_SQLITE).items()
-}
+QUERIES = named_sql(
+    __package__, FILES, {**PARTS, "content": CONTENT, "chained": text_in_sql("f", "f.number", "char(10)")}, ON_SQLITE
+)
 
 
 class SqliteTables:
@@ -58,10 +56,6 @@ class SqliteTables:
         if not order_id.isascii():
             self.run("add_spelling", operation=operation, spelling=spelled_alike(order_id), order_id=order_id)
 
-    def storable(self, columns: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the values unchanged: SQLite's texts can hold anything."""
-        return columns
-
     def lock_rows(self, _numbers: Sequence[int]) -> bool:
         """Do nothing: only one process writes a journal file."""
         return False
@@ -82,5 +76,9 @@ def _in_places(name: str, columns: tuple[str, ...]) -> str:
 
 
 def _bound(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values as SQLite takes them, with lists of numbers as `carray`."""
-    return {name: apsw.carray(array("q", one)) if isinstance(one, list) else one for name, one in values.items()}
+    """Return values as SQLite takes them, with lists of numbers or of texts as `carray`."""
+    return {name: apsw.carray(_array(one)) if isinstance(one, list) else one for name, one in values.items()}
+
+
+def _array(values: list[Any]) -> Any:
+    return tuple(values) if isinstance(values[0], str) else array("q", values)

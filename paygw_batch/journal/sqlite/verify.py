@@ -9,18 +9,15 @@ import re
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from itertools import zip_longest
 from pathlib import Path
 
 import apsw
 
-from paygw_batch.core.batch import BILLION
 from paygw_batch.core.lifecycle import LEADS_TO
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts.chain import Line, follow, followed
+from paygw_batch.journal.facts.chain import followed
 from paygw_batch.journal.facts.codec import (
     BATCH_FORGOTTEN,
     BATCH_OPENED,
@@ -30,9 +27,8 @@ from paygw_batch.journal.facts.codec import (
 )
 from paygw_batch.journal.forget import check_forgotten
 from paygw_batch.journal.port import VerifyProgress, unwatched
-from paygw_batch.journal.replay import Opening, PlainRows, RowReplay, check_batches
+from paygw_batch.journal.replay import Opening, RowReplay, check_batches, check_moves, check_said
 from paygw_batch.journal.sqlite.connect import connect, fetch
-from paygw_batch.journal.sqlite.forget import is_forgotten
 from paygw_batch.journal.sqlite.lookups import check_spellings, check_words
 from paygw_batch.journal.sqlite.schema import check_about, check_tables, end_of, hash_at, identity_of, versions
 from paygw_batch.journal.sqlite.tables import SqliteTables, evidence_in
@@ -41,7 +37,6 @@ from paygw_batch.language import say
 from paygw_batch.processes import child_environment, forbid_core_dumps, python_command
 
 _TAIL_FACTS = 256
-_ROWS_AT_ONCE = 1_000
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 _LEADS_TO: Mapping[str, str] = {kind.value: state.value for kind, state in LEADS_TO.items()}
 
@@ -81,36 +76,18 @@ def verify(
 def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mapping[str, int]:
     """Follow the chain from its start, check batches and rows against it, and return the counts."""
     tables = SqliteTables(connection)
+    check_moves(tables)
     batches, forgotten = _replay_chain(tables)
     check_batches(tables, batches, {batch for _, batch, _ in forgotten})
     check_forgotten(tables, forgotten)
-    counts = RowReplay(tables, progress).run(plain_rows(tables, progress))
+    counts = RowReplay(tables, progress).run()
     ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
     totals = {"batches": len(batches), "pages": sum(one.opened.pages for one in batches.values()), "facts": facts}
     return {**counts, **totals, "evidence": evidence_in(connection).check()}
 
 
-def plain_rows(tables: SqliteTables, progress: VerifyProgress) -> PlainRows:
-    """Return the rows that comparing columns shows to be right.
-
-    Most rows have just an intent and the gateway's answer, and both texts can be rebuilt from the tables. This is a
-    shortcut, not a second definition: a row that does not pass is replayed, and a property test compares the shortcut
-    with the replay.
-    """
-    ((rows,),) = tables.run("count_instructions")
-    states, left, last = Counter[str](), list[int](), 0
-    while numbers := [number for (number,) in tables.run("next_instructions", after=last, limit=_ROWS_AT_ONCE)]:
-        first, last = numbers[0], numbers[-1]
-        if found := dict(tables.run("plain_rows", first=first, last=last)):
-            states.update(found.values())
-            progress(states.total(), rows)
-        left.extend(number for number in numbers if number not in found)
-    return PlainRows(states, left)
-
-
 def _check_derived(connection: apsw.Connection) -> None:
     """Check the derived tables, and the chains beside the chain of facts."""
-    _check_totals(connection)
     check_about(connection)
     check_spellings(SqliteTables(connection))
     check_words(connection)
@@ -156,21 +133,27 @@ def answer_sound() -> None:
 def check_tail(connection: apsw.Connection) -> None:
     """Raise `JournalCorrupt` unless the last facts are linked and their instructions are in the right states."""
     tables = SqliteTables(connection)
-    lines = [Line(*line) for line in reversed(tables.run("last_facts", limit=_TAIL_FACTS))]
+    lines = tables.run("last_facts", limit=_TAIL_FACTS)[::-1]
     if not lines:
         return
-    end = Link(lines[0].seq - 1, hash_at(connection, lines[0].seq - 1))
-    latest: dict[int, Line] = {}
-    for line in lines:
-        end = follow(end, line, lambda one: is_forgotten(tables, one))
-        if line.instruction is not None and line.contradicts is None:
-            latest[line.instruction] = line
-    rows = tables.run("standings", numbers=list(latest)) if latest else []
-    standing = {number: state_and_attempt for number, *state_and_attempt in rows}
-    for number, line in latest.items():
-        if standing.get(number) != [_LEADS_TO.get(line.kind), line.attempt]:
+    end = Link(lines[0][0] - 1, hash_at(connection, lines[0][0] - 1))
+    for _ in followed(end, lines):
+        pass  # it raises at a line that does not follow
+    contradicting = {fact for (fact,) in tables.run("contradicted", before=end.seq)}
+    latest = {
+        instruction: [_LEADS_TO.get(kind), attempt, fact]
+        for fact, *_, instruction, kind, attempt in lines
+        if instruction is not None and fact not in contradicting
+    }
+    ends = {number: end for number, *end in tables.run("ends", numbers=list(latest))} if latest else {}
+    for number, wanted in latest.items():
+        if ends.get(number) != wanted:
             raise JournalCorrupt(
-                say("Instruction {number} is not in the state that fact {fact} leads to.", number=number, fact=line.seq)
+                say(
+                    "Instruction {number} is not in the state that fact {fact} leads to.",
+                    number=number,
+                    fact=wanted[-1],
+                )
             )
 
 
@@ -191,28 +174,15 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
         )
 
 
-def _replay_chain(
-    tables: SqliteTables,
-) -> tuple[dict[int, Opening], list[tuple[int, int, BatchForgotten]]]:
+def _replay_chain(tables: SqliteTables) -> tuple[dict[int, Opening], list[tuple[int, int, BatchForgotten]]]:
     """Follow the chain from its start; return the batches' openings, and the facts that forgot people."""
     openings, forgotten = {}, []
-    chain = followed(tables.identity.start, tables.stream("all_facts"), lambda line: is_forgotten(tables, line))
-    for seq, at, kind, batch, _, _, _, details, _ in chain:
+    for line in followed(tables.identity.start, tables.stream("all_facts")):
+        number, _, digest, _, salt, *said, batch, at, kind, details = line
+        if digest is not None:
+            check_said(number, digest, salt, *said)
         if kind == BATCH_OPENED:
             openings[batch] = Opening(decode_batch(details), at)
         elif kind == BATCH_FORGOTTEN:
-            forgotten.append((seq, batch, decode_forgotten(details)))
+            forgotten.append((number, batch, decode_forgotten(details)))
     return openings, forgotten
-
-
-def _check_totals(connection: apsw.Connection) -> None:
-    """Compare the stored totals of each batch with the rows that it covers."""
-    counted = f"""SELECT c.batch, i.country, i.currency, count(*), sum(i.minor / {BILLION}), sum(i.minor % {BILLION}),
-            min(i.number), max(i.number)
-        FROM covered c JOIN instruction i ON i.number = c.instruction GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""  # noqa: S608 - ours
-    noted = "SELECT * FROM batch_total ORDER BY batch, country, currency"
-    for line, also in zip_longest(connection.execute(counted), connection.execute(noted)):
-        if line != also:
-            raise JournalCorrupt(
-                say("The stored totals of batch {batch} do not match its rows.", batch=(line or also)[0])
-            )

@@ -27,34 +27,25 @@ from paygw_batch.core.lifecycle import Intended, Interrupted, Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.journal.batch_part import BatchPart
-from paygw_batch.journal.facts.chain import Line, fold, forgetting_line, opening_line
+from paygw_batch.journal.facts.chain import Line, chained, forgetting_line, opening_line
 from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.progress import RowProgress
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import CHAINS_BESIDE, HeadWitness, WitnessedHead, witness_failed
 from paygw_batch.journal.journal import Journal
 from paygw_batch.journal.port import JournalThread
 from paygw_batch.journal.salts import new_salt
 from paygw_batch.journal.sqlite import schema
-from paygw_batch.journal.sqlite.connect import conflicting, leave_untouched, reason_of, unwritable
+from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.forget import index_again, scrub, unguarded
 from paygw_batch.journal.sqlite.lookups import add_spellings
 from paygw_batch.journal.sqlite.outbox import add_for_run
 from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.rows import (
-    IntendedRows,
-    keep_replies,
-    load,
-    save_progress,
-    store_batch,
-    totals_written,
-    write_lines,
-)
+from paygw_batch.journal.sqlite.rows import keep_replies, store_batch, write_lines
 from paygw_batch.journal.values import BatchRecord, Due, Entry, Known, Link, MoveResult, NewNotice, OldPages
 from paygw_batch.language import say
 
-_INSERT_FACTS = "INSERT INTO fact {lines}"
+_INSERT_FACTS, _INSERT_SAID = "INSERT INTO fact {lines}", "INSERT INTO said {lines}"
 
 
 class SqliteJournal(SqliteReader, Journal):
@@ -82,7 +73,6 @@ class SqliteJournal(SqliteReader, Journal):
         self._process = os.getpid()
         self._failure: str | None = None
         self._took_in = False
-        self._in_flight = IntendedRows()
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one transaction and move their instructions, as `EngineJournal.append` does.
@@ -105,14 +95,7 @@ class SqliteJournal(SqliteReader, Journal):
         before = self._end
         with self._whole(before):
             self._begin()
-            # Rows held earlier were never due and have no intent, so only evidence recorded since then matters.
-            refused = self._refused(entries) if self._took_in else [False] * len(entries)
-            kept = [entry for entry, is_held in zip(entries, refused, strict=True) if not is_held]
-            moved = (line.contradicts is None for line in self._append_facts(kept))
-            results = [
-                MoveResult.HELD if is_held else MoveResult.MOVED if next(moved) else MoveResult.NOT_MOVED
-                for is_held in refused
-            ]
+            results = [result for part in _in_turn(entries) for result in self._staged(part)]
 
         def commit() -> Sequence[MoveResult]:
             with self._whole(before):
@@ -123,7 +106,7 @@ class SqliteJournal(SqliteReader, Journal):
 
     def mark_interrupted(self, at: str) -> int:
         """Put every in-flight instruction in doubt, and return their number."""
-        found = self._fetch("SELECT instruction, attempt FROM standing WHERE state = 'in_flight' ORDER BY instruction")
+        found = self._run("in_flight")
         self.append([Entry(number, attempt, Interrupted(), at) for number, attempt in found])
         return len(found)
 
@@ -166,10 +149,35 @@ class SqliteJournal(SqliteReader, Journal):
         finally:
             self._lock.close()
 
-    def _refused(self, entries: Sequence[Entry]) -> list[bool]:
-        """Return for each entry whether it is an intent for an instruction that evidence speaks against."""
-        held = self._evidence.contested(entry.instruction for entry in entries if isinstance(entry.fact, Intended))
-        return [isinstance(entry.fact, Intended) and entry.instruction in held for entry in entries]
+    def _staged(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        refused = self._refused(entries)
+        kept = [entry for place, entry in enumerate(entries) if place not in refused]
+        moved = (has_moved for _, _, has_moved in self._record(kept))
+        return [
+            refused.get(place) or (MoveResult.MOVED if next(moved) else MoveResult.NOT_MOVED)
+            for place in range(len(entries))
+        ]
+
+    def _refused(self, entries: Sequence[Entry]) -> Mapping[int, MoveResult]:
+        """Return the places of intents that are not kept: of rows that evidence holds, or that may not be sent so."""
+        intents = [
+            (place, one.instruction, [one.attempt, one.fact.order_id])
+            for place, one in enumerate(entries)
+            if isinstance(one.fact, Intended)
+        ]
+        if not intents:
+            return {}
+        numbers = sorted({number for _, number, _ in intents})
+        ready = {number: next_attempt for number, *next_attempt in self._tables.run("ready", numbers=numbers)}
+        # Rows held earlier were never due, so only evidence recorded since then matters.
+        held = self._evidence.contested(numbers) if self._took_in else frozenset[int]()
+        refused = {}
+        for place, number, attempt in intents:
+            if number in held:
+                refused[place] = MoveResult.HELD
+            elif ready.pop(number, None) != attempt:
+                refused[place] = MoveResult.NOT_MOVED
+        return refused
 
     def _store_batch(
         self,
@@ -186,9 +194,8 @@ class SqliteJournal(SqliteReader, Journal):
             add_spellings(self._tables, record.operation, record.number, first, are_ascii)
         return record
 
-    def _record_opening(self, number: int, at: str, opened: BatchOpened, digests: OpeningDigests) -> None:
-        with totals_written(self._connection, number, opened, digests):
-            self._add([opening_line(self._end, at, number, opened)])
+    def _record_opening(self, number: int, at: str, opened: BatchOpened) -> None:
+        self._add([opening_line(self._end, at, number, opened)])
 
     @contextmanager
     def _forgetting(self, before: str) -> Iterator[None]:  # noqa: ARG002 (plans are files of their own)
@@ -203,30 +210,18 @@ class SqliteJournal(SqliteReader, Journal):
     def _record_forgetting(self, batch: int, at: str, forgotten: BatchForgotten) -> None:
         self._add([forgetting_line(self._end, at, batch, forgotten)])
 
-    def _loaded(self, numbers: Sequence[int]) -> Mapping[int, tuple[str, RowProgress]]:
-        found = load(self._connection, numbers)
-        return {number: (found.client_orderids[number], progress) for number, progress in found.progress.items()}
-
-    def _record(
-        self, entries: Sequence[Entry], succeeded: Mapping[int, RowProgress] | None = None
-    ) -> Sequence[tuple[int, str, bool]]:
-        lines = self._append_facts(entries, succeeded)
-        return [(line.seq, line.at, line.contradicts is None) for line in lines]
-
-    def _append_facts(
-        self, entries: Sequence[Entry], succeeded: Mapping[int, RowProgress] | None = None
-    ) -> Sequence[Line]:
-        """Add facts to the chain and save the new progress of their instructions, inside the open transaction."""
-        numbers = [entry.instruction for entry in entries]
-        before = self._in_flight.load(self._connection, [*numbers, *succeeded] if succeeded else numbers)
-        progress = dict(before.progress) if succeeded is None else {**before.progress, **succeeded}
-        lines = fold(entries, self._end, progress, before.batches, new_salt)
-        self._add(lines)
+    def _record(self, entries: Sequence[Entry]) -> list[tuple[int, str, bool]]:
+        """Add facts to the chain, which moves their rows, inside the open transaction."""
+        before = self._end.seq
+        lines, said = chained(entries, self._end, new_salt)
+        unknown = "a fact speaks of an instruction that the journal does not have"
+        with conflicting(unknown, apsw.SQLITE_CONSTRAINT_FOREIGNKEY):
+            self._add(lines)
+        if said:
+            write_lines(self._connection, _INSERT_SAID, said)
         keep_replies(self._connection, entries, lines)
-        moved = {number: after for number, after in progress.items() if after is not before.progress[number]}
-        save_progress(self._connection, before, moved)
-        self._in_flight.note(before, moved)
-        return lines
+        contradicted = {fact for (fact,) in self._tables.run("contradicted", before=before)}
+        return [(line.seq, line.at, line.seq not in contradicted) for line in lines]
 
     def _add(self, lines: Sequence[Line]) -> None:
         if lines:
@@ -244,7 +239,11 @@ class SqliteJournal(SqliteReader, Journal):
             self._commit(self._seen.with_evidence(number, digest))
 
     def _begin(self) -> None:
+        """Begin a transaction. Raises `JournalUnwritable` if another process has written facts."""
         self._connection.execute("BEGIN IMMEDIATE")
+        if fetch(self._connection, "SELECT max(number) FROM fact") != [(self._end.seq or None,)]:
+            self._roll_back()
+            raise self._give_up(say("another process has written to it"))
 
     def _commit(self, seen: WitnessedHead | None = None) -> None:
         """Commit; then the witness notes the end of the facts and, with `seen`, that of the evidence."""
@@ -278,7 +277,6 @@ class SqliteJournal(SqliteReader, Journal):
 
     def _roll_back(self) -> None:
         """Discard the open transaction, unless SQLite already has. This writes nothing."""
-        self._in_flight.forget()
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -301,6 +299,17 @@ class SqliteJournal(SqliteReader, Journal):
             raise JournalUnwritable(self._failure)
         if os.getpid() != self._process:
             raise InternalError("a journal was written from a process that did not open it")
+
+
+def _in_turn(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """Yield the entries in parts, each of which ends before an intent for a row that the part moves."""
+    start, rows = 0, set[int]()
+    for place, entry in enumerate(entries):
+        if entry.instruction in rows and isinstance(entry.fact, Intended):
+            yield entries[start:place]
+            start, rows = place, set()
+        rows.add(entry.instruction)
+    yield entries[start:]
 
 
 T = TypeVar("T")

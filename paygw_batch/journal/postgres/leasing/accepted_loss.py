@@ -8,7 +8,6 @@ A host that will never show its witness again is retired. It could have taken an
 that is ready or in flight gets an intent and an interruption, as if it had been sent, and a person settles it.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
@@ -24,13 +23,14 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import InternalError, JournalHeld, WitnessDamaged
 from paygw_batch.journal.facts.evidence_chain import EvidenceEnd
+from paygw_batch.journal.facts.standing import RowStanding, row_standing
 from paygw_batch.journal.guards.witness import read_witness
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.host_witness import has_commit, newest_commit, witness_files
 from paygw_batch.journal.postgres.leasing.intent_log import LogBroken, Noted, NotedCommit, commits_noted
 from paygw_batch.journal.postgres.lost_orders import keep_lost_orders
 from paygw_batch.journal.postgres.session import Row, fetch
-from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW, LOADED, Loaded, loaded_from
+from paygw_batch.journal.postgres.standing_lines import chunks_of
 from paygw_batch.journal.postgres.tables import evidence_in, tables_on
 from paygw_batch.journal.values import Entry, Identity, Link, MoveResult
 from paygw_batch.language import say
@@ -39,21 +39,21 @@ _AT_ONCE = 1_000
 _COMMITS_AT_ONCE = 200
 _EVIDENCE = "A commit of this attempt's row was lost with the database, and the host that sent it accepted the loss."
 _FINAL = (State.PAID, State.RETURNED, State.REPLACED)
-_ROWS = f"""SELECT EXISTS (SELECT FROM unanswered e WHERE e.instruction = p.number), b.operation, {LOADED}
-    FROM progress p JOIN batch b ON b.number = p.batch {CHUNK_OF_ROW} WHERE p.number = ANY (%s)"""  # noqa: S608 - ours
-_INTENTS = """SELECT instruction, attempt, details FROM fact
-    WHERE kind = 'intended' AND contradicts IS NULL AND instruction = ANY (%s)"""
+_ROWS = """SELECT i.number, EXISTS (SELECT FROM unanswered e WHERE e.instruction = i.number), b.operation
+    FROM instruction i JOIN batch b ON b.number = i.batch WHERE i.number = ANY (%s)"""
+_INTENTS = "SELECT instruction, attempt, nonce FROM fact WHERE kind = 'intended' AND instruction = ANY (%s)"
 _PRESENT = """SELECT u.place
     FROM unnest(%s::bigint[], %s::bigint[], %s::bytea[]) WITH ORDINALITY u(segment, seq, hash, place)
     JOIN fact f ON f.segment = u.segment AND f.seq = u.seq AND f.hash = u.hash"""
-_UNDONE = """SELECT c.number, count(*) FROM chunk c JOIN instruction i ON i.number BETWEEN c.first AND c.last
-        LEFT JOIN standing s ON s.instruction = i.number
-    WHERE coalesce(s.state, 'ready') IN ('ready', 'in_flight')
-        AND (s.state = 'in_flight' OR NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = i.number))
+_UNDONE = """SELECT c.number, count(*) FROM chunk c JOIN state s ON s.instruction BETWEEN c.first AND c.last
+    WHERE s.state IN ('ready', 'in_flight')
+        AND (s.state = 'in_flight' OR NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction))
     GROUP BY 1 ORDER BY 1"""
-_READY = f"""SELECT {LOADED} FROM progress p {CHUNK_OF_ROW} WHERE c.number = %s AND p.state = 'ready'
-        AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = p.number)
-    ORDER BY p.number LIMIT {_AT_ONCE}"""  # noqa: S608 - constants of ours
+_READY = f"""SELECT s.instruction, s.attempt + 1, coalesce(s.order_id, i.client_orderid)
+    FROM chunk c JOIN state s ON s.instruction BETWEEN c.first AND c.last JOIN instruction i ON i.number = s.instruction
+    WHERE c.number = %s AND s.state = 'ready'
+        AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)
+    ORDER BY 1 LIMIT {_AT_ONCE}"""  # noqa: S608 - constants of ours
 """Rows that evidence holds are excluded: nothing sends them before a person has settled them."""
 
 Attempt = tuple[int, int]
@@ -203,7 +203,7 @@ class LossWriter:
             sent, deeds = [], []
             for number, attempt in list(waiting.items()):
                 is_held, _, one = rows[number]
-                standing = one.progress.standing
+                standing = one.standing
                 if standing.state in _FINAL or (standing.state is State.IN_DOUBT and standing.attempt >= attempt):
                     if standing.state in _FINAL:
                         self._rows.contradictions.append(self._lost[number][newest[number]].order_id)
@@ -221,12 +221,11 @@ class LossWriter:
     def _lease(self, numbers: Sequence[int]) -> None:
         """Lease the chunks of rows: those in flight there are in doubt, or not sent, as the witness says."""
         before = {number: one for number, (_, _, one) in self._read(numbers).items()}
-        chunks = {one.chunk for one in before.values()}
+        chunks = set(chunks_of(self._connection, before).values())
         if not chunks <= self._writer.lease_chunks(chunks):
             raise JournalHeld(say("Another process still sends rows of this journal."))
         self._rows.not_sent += sum(
-            one.progress.standing.state is State.IN_FLIGHT
-            and (number, one.progress.standing.attempt) in self._loss.unsent
+            one.standing.state is State.IN_FLIGHT and (number, one.standing.attempt) in self._loss.unsent
             for number, one in before.items()
         )
 
@@ -240,28 +239,32 @@ class LossWriter:
             self._rows.unknown_orders += sorted(orders)
             del waiting[number]
 
-    def _attempt(self, one: Loaded, until: int) -> list[Entry]:
+    def _attempt(self, one: RowStanding, until: int) -> list[Entry]:
         """Return an intent that the database does not know, and its outcome; attempt `until` is in doubt."""
-        number, attempt = one.number, one.progress.standing.attempt + 1
+        number, attempt = one.number, one.standing.attempt + 1
         all_lost = self._lost[number]
         lost = all_lost.get(attempt) or all_lost[max(one for one in all_lost if one <= until)]
-        intended = Intended(one.progress.order_id, lost.name, 0, "0" * 64, None)
+        intended = Intended(one.order_id, lost.name, 0, None)
         is_unsent = (number, attempt) in self._loss.unsent
         end = Concluded(Outcome(OutcomeKind.NOT_SENT, "run.stopped")) if is_unsent else Interrupted()
         return [Entry(number, attempt, intended, lost.at), Entry(number, attempt, end, lost.at)]
 
-    def _order_id(self, one: Loaded, attempt: int) -> str:
+    def _order_id(self, one: RowStanding, attempt: int) -> str:
         lost = self._loss.intents.get((one.number, attempt))
-        return one.progress.order_id if lost is None else lost.order_id
+        return one.order_id if lost is None else lost.order_id
 
     def _clear(
-        self, rows: Mapping[int, tuple[bool, str, Loaded]], deeds: Iterable[tuple[Loaded, str]], by: str, at: str
+        self,
+        rows: Mapping[int, tuple[bool, str, RowStanding]],
+        deeds: Iterable[tuple[RowStanding, str]],
+        by: str,
+        at: str,
     ) -> None:
         """Write the decisions again without which a later attempt could not have left: they are lost too."""
         settled, released = [], []
         for one, order_id in deeds:
-            number, standing = one.number, one.progress.standing
-            is_same = order_id == one.progress.order_id
+            number, standing = one.number, one.standing
+            is_same = order_id == one.order_id
             if standing.state is State.READY or (standing.state is State.IN_DOUBT and is_same):
                 fact = Resolved(Resolution.NOT_RECEIVED, _EVIDENCE, by, Basis.PERSON)
                 settled.append(Entry(number, standing.attempt, fact, at))
@@ -290,22 +293,22 @@ class LossWriter:
         if MoveResult.NOT_MOVED in self._writer.append(entries):
             raise InternalError("a lost attempt does not follow from what the database says of its row")
 
-    def _read(self, numbers: Iterable[int]) -> dict[int, tuple[bool, str, Loaded]]:
-        found = fetch(self._connection, _ROWS, (list(numbers),))
-        return {line[2]: (line[0], line[1], loaded_from(line[2:])) for line in found}
+    def _read(self, numbers: Iterable[int]) -> dict[int, tuple[bool, str, RowStanding]]:
+        about = {number: line for number, *line in fetch(self._connection, _ROWS, (list(numbers),))}
+        lines = tables_on(self._connection, self._identity).run("standings", numbers=list(about)) if about else []
+        return {line[0]: (*about[line[0]], row_standing(line)) for line in lines}
 
     def _written_before(self, page: Sequence[int]) -> set[Attempt]:
         """Return the lost attempts already written by an interrupted command."""
         found = fetch(self._connection, _INTENTS, (list(page),))
         return {
             (number, attempt)
-            for number, attempt, details in found
-            if (lost := self._loss.intents.get((number, attempt))) is not None
-            and json.loads(details)["nonce"] == lost.name
+            for number, attempt, nonce in found
+            if (lost := self._loss.intents.get((number, attempt))) is not None and nonce == lost.name
         }
 
 
-def _first(order_id: str, one: Loaded) -> str | None:
+def _first(order_id: str, one: RowStanding) -> str | None:
     """Return an order id if it belongs to the row; None if it belongs to another."""
     return order_id if one.client_orderid in {order_id, first_order_id(order_id)} else None
 
@@ -335,10 +338,9 @@ def put_undone_in_doubt(connection: Connection[Row], writer: ChainWriter, at: st
             raise JournalHeld(say("Another process still sends rows of this journal."))
         while found := fetch(connection, _READY, (chunk,)):
             entries = []
-            for one in map(loaded_from, found):
-                attempt = one.progress.standing.attempt + 1
-                fact = Intended(one.progress.order_id, "a retired host", 0, "0" * 64, None)
-                entries += [Entry(one.number, attempt, fact, at), Entry(one.number, attempt, Interrupted(), at)]
+            for number, attempt, order_id in found:
+                fact = Intended(order_id, "a retired host", 0, None)
+                entries += [Entry(number, attempt, fact, at), Entry(number, attempt, Interrupted(), at)]
             writer.append(entries)
         rows += undone
     return rows

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import TypeVar
@@ -21,7 +22,6 @@ from paygw_batch.core.lifecycle import Concluded, Intended, Interrupted
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalWentBack, RowsMoved
 from paygw_batch.journal.facts.chain import Line
-from paygw_batch.journal.postgres.batch_rows import chunks_of, due_rows
 from paygw_batch.journal.postgres.leasing import leases
 from paygw_batch.journal.postgres.leasing.fact_commit import (
     CALL,
@@ -41,8 +41,8 @@ from paygw_batch.journal.postgres.leasing.host_witness import evidence_written
 from paygw_batch.journal.postgres.leasing.intent_log import Noted
 from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases, Lease
 from paygw_batch.journal.postgres.session import Row, fetch, limited, reason_of_failure
-from paygw_batch.journal.postgres.standing_lines import CHUNK_OF_ROW, LOADED, Loaded, load_instructions, loaded_from
-from paygw_batch.journal.values import Due, Entry, Link, MoveResult
+from paygw_batch.journal.postgres.standing_lines import chunks_of
+from paygw_batch.journal.values import Entry, Link, MoveResult
 from paygw_batch.language import say
 
 T = TypeVar("T")
@@ -62,12 +62,28 @@ class _Fate(Enum):
     FENCED = "fenced"
 
 
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """A commit that was made: whether each fact moved its row."""
+
+    moves: Sequence[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A commit that was not made: whose intents are not kept, and why. None: it may be tried again."""
+
+    numbers: frozenset[int]
+    result: MoveResult
+
+
 class ChainWriter:
     """The chains of one process: the desk, its leased chunks, its own. Called from one thread at a time."""
 
     def __init__(self, guarded: GuardedSession, held: HeldLeases, heartbeat: Heartbeat) -> None:
         self._guarded, self._held, self._heartbeat = guarded, held, heartbeat
-        self._known: dict[int, Loaded] = {}
+        self._chunks: dict[int, int] = {}
+        """The chunks of instructions that facts are about."""
         self.has_lost = False
         """Whether another process has taken over a lease of this one."""
         self.is_stopped = False
@@ -105,18 +121,14 @@ class ChainWriter:
                 self._guarded.reconnect()
                 return call(self._guarded.connection)
 
-    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        """Return up to `limit` rows of a batch after `after_row` that the process leasing them may send."""
-        return self.ask(lambda connection: due_rows(connection, batch, after_row, limit))
-
     def chunks_of(self, numbers: Sequence[int]) -> Mapping[int, int]:
         """Return the chunk of each instruction."""
         return self.ask(lambda connection: chunks_of(connection, numbers))
 
     def learn(self, numbers: Iterable[int]) -> None:
-        """Read instructions before they are sent, so that their intents need no other read."""
+        """Find the chunks of instructions before they are sent, so that their intents need no other read."""
         wanted = list(numbers)
-        self._known.update(self.ask(lambda connection: load_instructions(connection, wanted)))
+        self._chunks.update(self.ask(lambda connection: chunks_of(connection, wanted)))
 
     def lease_chunks(self, chunks: Iterable[int]) -> frozenset[int]:
         """Take the leases of chunks that no other process has; return all that this one has now."""
@@ -134,7 +146,7 @@ class ChainWriter:
         """
         self._guarded.require_writable()
         self._held.chunks.clear()
-        self._known.clear()
+        self._chunks.clear()
         interrupted = 0
         with self._guarded.failing():
             query = "SELECT chain FROM segment WHERE sealed_at IS NULL AND chain > 0 ORDER BY chain"
@@ -147,7 +159,8 @@ class ChainWriter:
     def finish(self, chunk: int, numbers: Iterable[int], close: CloseChunk) -> None:
         """Return a chunk by `close`, unless a row of it is in flight; this process writes no more facts of its rows."""
         lease = self._held.chunks[chunk]
-        self._forget(numbers)
+        for number in numbers:
+            self._chunks.pop(number, None)
         if self.ask(lambda _: self._clear([lease])):
             del self._held.chunks[chunk]
             self.ask(partial(close, chunk=chunk, segment=lease.segment, worker=self._held.worker))
@@ -163,7 +176,7 @@ class ChainWriter:
         for segment in clear:
             self.ask(partial(leases.seal, segment=segment))
         self._held.chunks.clear()
-        self._known.clear()
+        self._chunks.clear()
         return len(clear) == len(held)
 
     def close(self) -> None:
@@ -212,8 +225,6 @@ class ChainWriter:
             if isinstance(error, psycopg.Error):
                 raise self._failed_at_desk(error) from None
             raise
-        finally:
-            self._known.clear()
         if desk.end.seq != before.seq:
             self._guarded.tell_witness({desk.segment: desk.end})
         if evidence is not None:
@@ -224,25 +235,15 @@ class ChainWriter:
         desk = self._desk()
         desk.end = desk.end._replace(at=max(desk.end.at, at))
 
-    def record(
-        self, entries: Sequence[Entry], loaded: Mapping[int, Loaded] | None = None
-    ) -> Sequence[tuple[int, str, bool]]:
-        """Add facts to the chain of the desk, inside `at_desk`; return number, time and whether it moved its row.
-
-        `loaded` has their rows, so that these are not read again.
-        """
+    def record(self, entries: Sequence[Entry]) -> Sequence[tuple[int, str, bool]]:
+        """Add facts to the chain of the desk, inside `at_desk`; return number, time and whether it moved its row."""
         if not entries:
             return []
-        desk, connection = self._desk(), self._guarded.connection
-        rows = loaded or load_instructions(connection, (entry.instruction for entry in entries))
-        staged = stage_facts(entries, lambda _: desk, rows)
-        self._call(staged)
-        before, desk.end = desk.end.seq, staged.ends[desk.segment]
-        query = "SELECT number FROM fact WHERE segment = %s AND seq > %s ORDER BY seq"
-        found = fetch(connection, query, (desk.segment, before))
-        return [
-            (number, line.at, line.contradicts is None) for (number,), line in zip(found, staged.lines, strict=True)
-        ]
+        desk = self._desk()
+        staged = stage_facts(entries, lambda _: desk)
+        added = self._call(staged)
+        desk.end = staged.ends[desk.segment]
+        return [(number, at, has_moved) for _, _, number, at, has_moved in added]
 
     def record_of_batch(self, make: Callable[[Link], Line]) -> None:
         """Add a fact about a whole batch, inside `at_desk`; `make` links it to the end of the chain."""
@@ -260,7 +261,7 @@ class ChainWriter:
         if not entries:
             return []
         self._guarded.require_writable()
-        results: dict[int, MoveResult] = {}
+        results = dict.fromkeys(_repeated(entries), MoveResult.NOT_MOVED)
         for _ in range(_MAX_TRIES):
             if self.has_lost or self.is_stopped:
                 results |= {at: MoveResult.HELD for at, one in enumerate(entries) if isinstance(one.fact, Intended)}
@@ -273,14 +274,14 @@ class ChainWriter:
             except JournalError:
                 self._note_unsent([one for one in entries if _is_unsent(one)])
                 raise
-            if isinstance(held, StagedFacts):
-                moves = (MoveResult.MOVED if line.contradicts is None else MoveResult.NOT_MOVED for line in held.lines)
+            if isinstance(held, _Moved):
+                moves = (MoveResult.MOVED if has_moved else MoveResult.NOT_MOVED for has_moved in held.moves)
                 results |= dict(zip(places, moves, strict=True))
                 break
             results |= {
-                at: MoveResult.HELD
+                at: held.result
                 for at in places
-                if entries[at].instruction in held and isinstance(entries[at].fact, Intended)
+                if entries[at].instruction in held.numbers and isinstance(entries[at].fact, Intended)
             }
         else:
             raise self._guarded.give_up(say("another process keeps moving the rows"))
@@ -298,12 +299,11 @@ class ChainWriter:
         is_ours = not self.has_lost and not self._guarded.has_failed and self._heartbeat.is_good()
         return is_ours and age_s < self._heartbeat.margin_s
 
-    def _try(self, entries: Sequence[Entry]) -> StagedFacts | frozenset[int]:
-        """Commit facts; return them as committed, or the instructions that evidence holds. Empty: try again."""
-        numbers = {entry.instruction for entry in entries}
-        unknown = numbers - self._known.keys()
-        self._known.update(self._guarded.again(lambda: load_instructions(self._guarded.connection, unknown)))
-        staged = stage_facts(entries, self._lease_of, {number: self._known[number] for number in numbers})
+    def _try(self, entries: Sequence[Entry]) -> _Moved | _Refused:
+        """Commit facts; return whether each moved its row, or the intents that may not be kept. None: try again."""
+        unknown = {entry.instruction for entry in entries} - self._chunks.keys()
+        self._chunks.update(self._guarded.again(lambda: chunks_of(self._guarded.connection, unknown)))
+        staged = stage_facts(entries, self._lease_of)
         deadlocks = 0
         while True:
             since_s = self._heartbeat.now_s()
@@ -319,40 +319,41 @@ class ChainWriter:
                 fate = self._fate_of(staged.before, staged.ends)
                 if fate is _Fate.NOT_COMMITTED:
                     raise InternalError("a commit was refused although its lease is as it was left") from None
-            if fate is _Fate.COMMITTED:
-                self._done(staged, entries, since_s)
-                return staged
+                if fate is _Fate.COMMITTED:  # by a call before this one, whose answer was lost
+                    fate = self._added(staged)
+            if isinstance(fate, list):
+                moves = [has_moved for *_, has_moved in fate]
+                self._done(staged, entries, moves, since_s)
+                return _Moved(moves)
             if fate is _Fate.FENCED:
-                self._forget(numbers)
-                return frozenset()
+                return _Refused(frozenset(), MoveResult.HELD)
 
-    def _refused(self, error: psycopg.Error, entries: Sequence[Entry]) -> frozenset[int]:
+    def _refused(self, error: psycopg.Error, entries: Sequence[Entry]) -> _Refused:
         """Record why a call was refused; return the instructions that may not be sent."""
-        if error.sqlstate == HELD:
-            return frozenset(map(int, (error.diag.message_detail or "").split()))
-        if error.sqlstate == MOVED:
-            self._forget(entry.instruction for entry in entries)
-            return frozenset()
+        if error.sqlstate in {HELD, MOVED}:
+            numbers = frozenset(map(int, (error.diag.message_detail or "").split()))
+            return _Refused(numbers, MoveResult.HELD if error.sqlstate == HELD else MoveResult.NOT_MOVED)
         if error.sqlstate not in {RUN_OVER, STOPPED}:
             raise error
         self.is_stopped |= error.sqlstate == RUN_OVER
-        return frozenset(entry.instruction for entry in entries if isinstance(entry.fact, Intended))
+        intents = (entry.instruction for entry in entries if isinstance(entry.fact, Intended))
+        return _Refused(frozenset(intents), MoveResult.HELD)
 
-    def _called(self, staged: StagedFacts) -> _Fate:
-        """Make the call that commits. If no answer comes, determine its fate."""
+    def _called(self, staged: StagedFacts) -> list[Row] | _Fate:
+        """Make the call that commits, and return what it added. If no answer comes, determine its fate."""
         guarded = self._guarded
         with guarded.confirmed():
             try:
                 with limited(guarded.connection, guarded.session.server.commit_limit_s):
-                    self._call(staged)
+                    return self._call(staged)
             except psycopg.Error as error:
                 if not guarded.is_lost(error):
                     raise
                 # The commit may have succeeded although its answer was lost. Repeating it could write intents twice;
                 # assuming that it failed would leave rows in flight. The ends of the chains show which it was.
                 guarded.reconnect()
-                return self._fate_of(staged.before, staged.ends)
-        return _Fate.COMMITTED
+                fate = self._fate_of(staged.before, staged.ends)
+                return self._added(staged) if fate is _Fate.COMMITTED else fate
 
     def _commit_desk(self, desk: Lease, before: Link) -> None:
         """Commit the transaction at the desk. If no answer comes, determine its fate."""
@@ -370,9 +371,22 @@ class ChainWriter:
                 if self._fate_of({desk.segment: before}, {desk.segment: desk.end}) is not _Fate.COMMITTED:
                     raise
 
-    def _call(self, staged: StagedFacts) -> None:
-        """Send facts to the database: as a commit of their own, or as part of the open transaction."""
-        fetch(self._guarded.connection, CALL, (self._held.worker, *staged.values))
+    def _call(self, staged: StagedFacts) -> list[Row]:
+        """Send facts to the database: as a commit of their own, or as part of the open transaction.
+
+        Return in their order segment, seq, number and time of each, and whether it moved its row.
+        """
+        added = fetch(self._guarded.connection, CALL, (self._held.worker, *staged.values))
+        return _in_order(staged, added)
+
+    def _added(self, staged: StagedFacts) -> list[Row]:
+        """Return the same of facts whose commit was not answered."""
+        query = """SELECT f.segment, f.seq, f.number, f.at, c.fact IS NULL FROM fact f
+            LEFT JOIN contradiction c ON c.fact = f.number WHERE f.segment = %s AND f.seq > %s AND f.seq <= %s"""
+        added: list[Row] = []
+        for segment, before in staged.before.items():
+            added += fetch(self._guarded.connection, query, (segment, before.seq, staged.ends[segment].seq))
+        return _in_order(staged, added)
 
     def _fate_of(self, before: Mapping[int, Link], after: Mapping[int, Link]) -> _Fate:
         """Determine a commit's fate by the ends of the chains. Raises `JournalWentBack` if they were never there."""
@@ -392,17 +406,16 @@ class ChainWriter:
             )
         return _Fate.FENCED if lost else _Fate.NOT_COMMITTED
 
-    def _done(self, staged: StagedFacts, entries: Sequence[Entry], since_s: float) -> None:
-        """Apply a commit to our state: the chains' ends, the rows, the witness."""
+    def _done(self, staged: StagedFacts, entries: Sequence[Entry], moves: Sequence[bool], since_s: float) -> None:
+        """Apply a commit to our state: the chains' ends, the witness."""
         for lease in self._held.all():
             lease.end = staged.ends.get(lease.segment, lease.end)
-        self._known.update(staged.loaded)
         self._heartbeat.seen(since_s)
         # Before any of it leaves: after a failover these attempts, and no others, may have left from this host.
         noted = [
             Noted(one.instruction, one.attempt, one.fact.order_id if isinstance(one.fact, Intended) else None)
-            for one, line in zip(entries, staged.lines, strict=True)
-            if line.contradicts is None and (isinstance(one.fact, Intended) or _is_unsent(one))
+            for one, has_moved in zip(entries, moves, strict=True)
+            if has_moved and (isinstance(one.fact, Intended) or _is_unsent(one))
         ]
         self._guarded.tell_witness(staged.ends, noted)
 
@@ -412,12 +425,8 @@ class ChainWriter:
             with suppress(JournalError):  # then they are in doubt, as without the note
                 self._guarded.tell_unsent([Noted(one.instruction, one.attempt, None) for one in entries])
 
-    def _forget(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            self._known.pop(number, None)
-
     def _lease_of(self, entry: Entry) -> Lease:
-        lease = self._held.chunks.get(self._known[entry.instruction].chunk)
+        lease = self._held.chunks.get(self._chunks[entry.instruction])
         if lease is not None:
             return lease
         if isinstance(entry.fact, Intended):
@@ -449,11 +458,12 @@ class ChainWriter:
             if lease is None:
                 return None
             if not lease.is_clear:
-                query = f"""SELECT {LOADED} FROM progress p {CHUNK_OF_ROW}
-                    WHERE c.number = %s AND p.state = 'in_flight' ORDER BY p.number"""  # noqa: S608 - constants of ours
-                loaded = {line[0]: loaded_from(line) for line in fetch(connection, query, (chain,))}
-                entries = [self._ending(one, at) for one in loaded.values()]
-                staged = stage_facts(entries, lambda _: lease, loaded)
+                query = """SELECT s.instruction, s.attempt
+                    FROM chunk c JOIN state s ON s.instruction BETWEEN c.first AND c.last AND s.state = 'in_flight'
+                    WHERE c.number = %s ORDER BY 1"""
+                found = fetch(connection, query, (chain,))
+                entries = [self._ending(number, attempt, at) for number, attempt in found]
+                staged = stage_facts(entries, lambda _: lease)
                 self._call(staged)
         if staged is not None:
             lease.end = staged.ends[lease.segment]
@@ -461,16 +471,15 @@ class ChainWriter:
             self._guarded.tell_witness(staged.ends)
         return lease
 
-    def _ending(self, one: Loaded, at: str) -> Entry:
+    def _ending(self, number: int, attempt: int, at: str) -> Entry:
         """Return the fact that closes an attempt that a dead process left in flight."""
-        attempt = one.progress.standing.attempt
-        if (one.number, attempt) in self.known_unsent:
-            return Entry(one.number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT, "run.stopped")), at)
-        return Entry(one.number, attempt, Interrupted(), at)
+        if (number, attempt) in self.known_unsent:
+            return Entry(number, attempt, Concluded(Outcome(OutcomeKind.NOT_SENT, "run.stopped")), at)
+        return Entry(number, attempt, Interrupted(), at)
 
     def _clear(self, held: Iterable[Lease]) -> list[int]:
         """Return the segments of leases under which nothing is in flight."""
-        in_flight = """SELECT FROM chunk c JOIN standing t ON t.instruction BETWEEN c.first AND c.last
+        in_flight = """SELECT FROM chunk c JOIN state t ON t.instruction BETWEEN c.first AND c.last
             WHERE c.number = %s AND t.state = 'in_flight' LIMIT 1"""
         return [lease.segment for lease in held if not fetch(self._guarded.connection, in_flight, (lease.chain,))]
 
@@ -489,6 +498,22 @@ class ChainWriter:
                 connection.rollback()
             except psycopg.Error as error:
                 self._guarded.give_up(reason_of_failure(error))
+
+
+def _repeated(entries: Sequence[Entry]) -> Iterator[int]:
+    """Yield the places of intents whose attempt another intent of the same call is about."""
+    seen = set[tuple[int, int]]()
+    for place, entry in enumerate(entries):
+        if isinstance(entry.fact, Intended):
+            if (entry.instruction, entry.attempt) in seen:
+                yield place
+            seen.add((entry.instruction, entry.attempt))
+
+
+def _in_order(staged: StagedFacts, added: Iterable[Row]) -> list[Row]:
+    """Return lines that begin with segment and seq in the order of the facts."""
+    found = {line[:2]: line for line in added}
+    return [found[place] for place in staged.places]
 
 
 def _is_unsent(entry: Entry) -> bool:

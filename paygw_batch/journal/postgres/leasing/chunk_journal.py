@@ -14,7 +14,6 @@ from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.journal.port import JournalThread, SharedRun
-from paygw_batch.journal.postgres.batch_rows import due_rows_of_chunk
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.offered_chunks import finish_chunk, free_chunks, is_overtaken, note_place
 from paygw_batch.journal.values import Due, Entry, MoveResult
@@ -25,6 +24,14 @@ class LeasingJournal(Protocol):
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one transaction."""
+        ...
+
+    def due_leased(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        """Return the next rows of a batch that the process leasing them may send."""
+        ...
+
+    def due_of_chunk(self, batch: int, chunk: int) -> Sequence[Due]:
+        """Return the rows of a batch in one chunk that may be sent."""
         ...
 
     def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
@@ -74,13 +81,13 @@ class ChunkJournal:
         """
         while not self._writer.has_lost:
             after = self._last_row.get(batch, 0)
-            page = self._writer.due(batch, after_row=after, limit=limit)
+            page = self._journal.due_leased(batch, after_row=after, limit=limit)
             if not page:
                 break
             chunks = self._writer.chunks_of([due.number for due in page])
             ours = self._writer.lease_chunks(chunks.values())
             self._last_row[batch] = page[-1].row
-            again = self._writer.due(batch, after_row=after, limit=limit)
+            again = self._journal.due_leased(batch, after_row=after, limit=limit)
             leased = [due for due in again if due.row <= page[-1].row and chunks.get(due.number) in ours]
             if leased:
                 self._writer.learn(due.number for due in leased)
@@ -137,7 +144,7 @@ class TakenChunks(ChunkJournal):
 
     def _read(self, batch: int, chunk: int) -> None:
         """Read the due rows of a chunk, now that no other process can send them."""
-        found = self._writer.ask(partial(due_rows_of_chunk, batch=batch, chunk=chunk))
+        found = self._journal.due_of_chunk(batch, chunk)
         self._writer.ask(partial(note_place, worker=self._writer.worker, run=self._run.number, chunk=chunk))
         self._writer.learn(due.number for due in found)
         self._waiting.extend(found)

@@ -125,7 +125,7 @@ def rows_being_sent(connection: Connection[Row], batch: int) -> list[RowBeingSen
     """Return the rows of a batch that living processes have in flight, in the sheet's order."""
     query = """SELECT i.number, v.row, i.country, i.currency, i.minor
         FROM segment g JOIN chunk c ON c.number = g.chain
-            JOIN standing s ON s.instruction BETWEEN c.first AND c.last AND s.state = 'in_flight'
+            JOIN state s ON s.instruction BETWEEN c.first AND c.last AND s.state = 'in_flight'
             JOIN covered v ON v.instruction = s.instruction AND v.batch = %s
             JOIN instruction i ON i.number = s.instruction
         WHERE g.sealed_at IS NULL AND g.chain > 0 AND is_alive(g.worker) AND g.worker <> ALL (%s) ORDER BY 2"""

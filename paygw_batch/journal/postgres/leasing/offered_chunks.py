@@ -19,19 +19,16 @@ from paygw_batch.language import say
 T = TypeVar("T")
 
 _AT_ONCE = 8
-_DUE = """coalesce(s.state, 'ready') = 'ready'
-    AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = i.number)"""
+_DUE = "s.state = 'ready' AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)"
 _OFFER = f"""INSERT INTO offer
     SELECT r.number, c.number FROM run r JOIN chunk c ON c.batch = r.batch
     WHERE r.number = %s AND (
         EXISTS (SELECT FROM segment g WHERE g.number = c.segment AND g.sealed_at IS NULL)
-        OR (SELECT sum(t.rows) FROM chunk_tally t WHERE t.chunk = c.number AND t.state = 'ready') > 0
-            AND EXISTS (SELECT FROM instruction i LEFT JOIN standing s ON s.instruction = i.number
-                WHERE i.number BETWEEN c.first AND c.last AND {_DUE}))
+        OR EXISTS (SELECT FROM state s WHERE s.instruction BETWEEN c.first AND c.last AND {_DUE}))
     UNION
     SELECT r.number, c.number FROM run r JOIN known k ON k.batch = r.batch
-        JOIN instruction i ON i.number = k.instruction LEFT JOIN standing s ON s.instruction = i.number
-        JOIN chunk c ON c.first = (SELECT max(first) FROM chunk WHERE first <= i.number)
+        JOIN state s ON s.instruction = k.instruction
+        JOIN chunk c ON c.first = (SELECT max(first) FROM chunk WHERE first <= s.instruction)
     WHERE r.number = %s AND {_DUE}
     ON CONFLICT DO NOTHING"""  # noqa: S608 - constants of ours
 _TIME = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""

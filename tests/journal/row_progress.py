@@ -1,16 +1,14 @@
-"""Computes the progress of an instruction from facts: its standing in the state machine, and its latest evidence.
+"""What a row's facts come to, in Python: the oracle of the tables, which move rows and show them by SQL.
 
-Pure, and shared by every store: `advance` is `core.lifecycle.step` plus the columns a person reads in the
-reconciliation. The evidence is always about the latest attempt: an intent removes the previous attempt's. A
-replay does the same with all facts of an instruction; `verify` compares the result with the tables.
+`advance` is `core.lifecycle.step` plus the columns that a person reads in the reconciliation. They are always about the
+latest attempt: an intent removes those of the one before.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, assert_never
+from collections.abc import Callable
+from typing import NamedTuple, assert_never
 
 from paygw_batch.core.batch import attempt_order_id
+from paygw_batch.core.evidence import Candidate
 from paygw_batch.core.lifecycle import (
     Basis,
     Concluded,
@@ -30,14 +28,10 @@ from paygw_batch.core.lifecycle import (
     step,
 )
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.core.recorded_words import kept, kept_text, with_duplicate
-from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.facts.codec import decode
+from paygw_batch.core.recorded_words import kept, kept_text
+from paygw_batch.journal.facts.standing import PROVEN_STATEMENT, storable
 from paygw_batch.journal.values import RowState
-from paygw_batch.language import say
 
-PROVEN_STATEMENT = "proven_statement"
-"""The error code of a row that a proven statement calls rejected. This lifts its quarantine; its mark stays."""
 _FRESH = Standing()
 _NOT_SENT, _UNKNOWN = OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN
 
@@ -70,38 +64,6 @@ class RowProgress(NamedTuple):
         return self.intended_at if waits_for_quarantine(self.standing, self.error_code) else None
 
 
-class _States(dict[str, State]):
-    """The states by their words; a CHECK in a table would do the same, at 3 us a write."""
-
-    def __missing__(self, word: str) -> State:
-        """Refuse a word that we never write."""
-        raise JournalCorrupt(say("An instruction has an unknown state: {state!r}.", state=word[:20]))
-
-
-STATES: Mapping[str, State] = _States({state.value: state for state in State})
-COLUMNS = (
-    *("order_id", "state", "attempt", "generation", "possible_duplicate_of", "inherited_attempts"),
-    *RowProgress._fields[3:],
-)
-"""The columns of `standing`, and of the view `progress`, that hold a `RowProgress`."""
-PROGRESS = ", ".join(f"p.{column}" for column in COLUMNS)
-"""`COLUMNS` of a line `p` of the view, as `progress_of` reads them."""
-
-
-def progress_of(columns: Sequence[Any]) -> RowProgress:
-    """Return the progress that `COLUMNS` hold."""
-    return RowProgress(columns[0], Standing(STATES[columns[1]], *columns[2:5]), *columns[5:])
-
-
-def columns_of(progress: RowProgress) -> tuple[Any, ...]:
-    """Return a progress as stored, in the order of `COLUMNS`."""
-    order_id, standing, *further = progress
-    return (
-        *(order_id, standing.state, standing.attempt, standing.generation, standing.possible_duplicate_of),
-        *further,
-    )
-
-
 def waits_for_quarantine(standing: Standing, error_code: str | None) -> bool:
     """Whether a row was rejected by a word that came neither from the gateway nor with proof: it may be paid."""
     return standing.is_rejected_by_word and error_code != PROVEN_STATEMENT
@@ -112,7 +74,7 @@ def advance(before: RowProgress, fact: Fact, attempt: int, at: str) -> RowProgre
 
     Beyond the rules of the state machine, an intent is illegal under any order id but the next one.
     """
-    after = step(before.standing, fact, attempt)
+    after = step(before.standing, kind_of(fact), attempt)
     if isinstance(after, IllegalMove):
         return after
     match fact:
@@ -209,9 +171,9 @@ def _storable(text: str | None) -> str | None:
     return text if text is None or text.isascii() else storable(text)
 
 
-def storable(text: str) -> str:
-    """Return `text` with `?` for each character that UTF-8 cannot encode (half a surrogate pair, odd file names)."""
-    return text.encode("utf-8", "replace").decode()
+def with_duplicate(message: str | None, possible_duplicate_of: int | None) -> str | None:
+    """Return a stored message, marked if it is about a possible duplicate."""
+    return message if possible_duplicate_of is None else kept("duplicate", message, possible_duplicate_of)
 
 
 def amendable(standing: Standing) -> bool:
@@ -273,134 +235,15 @@ def row_standing(
     )
 
 
-StoredFact = tuple[int, str, str, int, str | None, str]
-"""A stored fact about an instruction: number, time, kind, attempt, the state it contradicts, details."""
-
-
-class NamedReply(NamedTuple):
-    """A fact, by its position among those of its instruction (from 0), and the SHA-256 of the reply that it names."""
-
-    place: int
-    seq: int
-    sha256: str
-
-
-class Replayed(NamedTuple):
-    """Holds the results of replaying an instruction: its progress, its order ids, the named replies."""
-
-    progress: RowProgress
-    order_ids: set[str]
-    replies: Sequence[NamedReply]
-
-
-@dataclass(slots=True)
-class _Handover:
-    """The progress and order ids that a replaced instruction left to its successor."""
-
-    progress: RowProgress
-    order_ids: set[str]
-    batch: str
-    row: int
-
-
-class InstructionReplay:
-    """Replays instructions one after another, in the order of their numbers, and counts facts that contradict."""
-
-    def __init__(self, counts: Counter[str]) -> None:
-        self._counts = counts
-        self._handovers: dict[int, _Handover] = {}
-
-    def replay(
-        self,
-        number: int,
-        row: int,
-        batch: str,
-        client_orderid: str,
-        replaces: int | None,
-        facts: Iterable[StoredFact],
-    ) -> Replayed:
-        """Replay `facts` in order. Raises `JournalCorrupt` for one that was never appended so."""
-        progress, order_ids = self._start(client_orderid, replaces, batch, row)
-        replies = []
-        for place, (seq, at, kind, attempt, contradicts, details) in enumerate(facts):
-            try:
-                fact = decode(kind, details)
-            except JournalCorrupt as error:
-                raise JournalCorrupt(say("Fact {number}: {reason}", number=seq, reason=error.message)) from None
-            if isinstance(fact, Concluded) and fact.outcome.reply_sha256 is not None:
-                replies.append(NamedReply(place, seq, fact.outcome.reply_sha256))
-            after = advance(progress, fact, attempt, at)
-            if isinstance(after, IllegalMove):
-                if contradicts != after.state.value:
-                    raise JournalCorrupt(
-                        say("Fact {fact} does not fit the state of instruction {number}.", fact=seq, number=number)
-                    )
-                self._counts["contradictions"] += 1
-                continue
-            if contradicts is not None:
-                raise JournalCorrupt(
-                    say(
-                        "Fact {fact} fits the state of instruction {number}, but is marked as a contradiction.",
-                        fact=seq,
-                        number=number,
-                    )
-                )
-            if isinstance(fact, Released):
-                order_ids.add(fact.order_id)
-            if isinstance(fact, Replaced):
-                moved = {client_orderid, progress.order_id}
-                order_ids -= moved
-                self._handovers[number] = _Handover(progress, moved, fact.batch, fact.row)
-            progress = after
-        return Replayed(progress, order_ids, replies)
-
-    def _start(self, client_orderid: str, replaces: int | None, batch: str, row: int) -> tuple[RowProgress, set[str]]:
-        """Return an instruction's initial progress, and its own order ids."""
-        if replaces is None:
-            return RowProgress(client_orderid), {client_orderid}
-        handover = self._handovers.pop(replaces, None)
-        if handover is None or (handover.batch, handover.row) != (batch, row):
-            raise JournalCorrupt(
-                say(
-                    "Row {row} of batch {batch} replaces instruction {number}, but no fact records that.",
-                    row=row,
-                    batch=batch,
-                    number=replaces,
-                )
-            )
-        return succeed(handover.progress), handover.order_ids
-
-
-class LinesByInstruction:
-    """Groups lines by their first column, an instruction's number; groups are requested in ascending order."""
-
-    def __init__(self, lines: Iterator[tuple[Any, ...]], what: str) -> None:
-        self._lines = lines
-        self._next = next(lines, None)
-        self._what = what
-
-    def of(self, number: int) -> list[tuple[Any, ...]]:
-        """Return the lines of instruction `number`, without that number.
-
-        Raises `JournalCorrupt` if lines of another instruction were skipped.
-        """
-        group = []
-        line = self._next
-        while line is not None and line[0] == number:
-            group.append(line[1:])
-            line = next(self._lines, None)
-        self._next = line
-        if line is not None and line[0] < number:
-            self.end()
-        return group
-
-    def end(self) -> None:
-        """Raise `JournalCorrupt` if lines are left."""
-        if self._next is not None:
-            raise JournalCorrupt(
-                say(
-                    "{line} refers to instruction {number}, which the journal does not have.",
-                    line=say(self._what),
-                    number=self._next[0],
-                )
-            )
+def candidate_of(number: int, client_orderid: str, amount: str, currency: str, progress: RowProgress) -> Candidate:
+    """Return an instruction's values for comparison with a claim."""
+    return Candidate(
+        number,
+        client_orderid,
+        amount,
+        currency,
+        progress.standing,
+        progress.sent_orderid,
+        has_left_once=progress.first_sent_at in {None, progress.intended_at},
+        intended_at=progress.intended_at,
+    )

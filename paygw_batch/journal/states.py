@@ -1,0 +1,160 @@
+"""Counts and finds the rows of a batch by state, for all stores."""
+
+import json
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from paygw_batch.core.batch import BILLION, Instruction
+from paygw_batch.core.lifecycle import LEADS_TO, FactKind, Standing, State
+from paygw_batch.errors import JournalCorrupt
+from paygw_batch.journal.facts.standing import STATES
+from paygw_batch.journal.tables import Tables
+from paygw_batch.journal.values import Due, RowState, StateTally, TallyKind, WantedRows
+from paygw_batch.language import say
+
+_AT_ONCE = 10_000
+_WALKED_AT_ONCE = 1_000
+_COMMON_ROWS = 20_000
+"""From this many matches on, reading the batch row by row beats sorting them."""
+NO_LIMIT = 2**62
+
+
+def tallies(tables: Tables, batch: int, kind: TallyKind, accepted_until: str | None) -> list[StateTally]:
+    """Return counts and sums of a batch, ordered by country, currency and state."""
+    name = "known_tallies" if kind is TallyKind.KNOWN else "tallies"
+    found = _tallies(tables.run(name, batch=batch, until=accepted_until))
+    if kind is not TallyKind.DUE:
+        return found
+    held = {(one.country, one.currency): one for one in _tallies(tables.run("held_tallies", batch=batch))}
+    due = []
+    for tally in found:
+        less = held.get((tally.country, tally.currency), replace(tally, count=0, minor=0))
+        if tally.state is State.READY and tally.count > less.count:
+            due.append(replace(tally, count=tally.count - less.count, minor=tally.minor - less.minor))
+    return due
+
+
+def _tallies(lines: Iterable[Sequence[Any]]) -> list[StateTally]:
+    return [
+        StateTally(country, currency, STATES[state], int(rows), int(billions) * BILLION + int(rest))
+        for country, currency, state, rows, billions, rest in lines
+    ]
+
+
+def find_rows(tables: Tables, batch: int, wanted: WantedRows) -> Iterator[RowState]:
+    """Yield the wanted rows of a batch in the sheet's order (see `JournalReader.rows`).
+
+    They are first found as row and instruction numbers; the details are then read in groups.
+    """
+    states, after = wanted.states, wanted.after
+    if wanted.numbers is not None:
+        standings = described(tables, _numbered(tables, batch, wanted.numbers, after))
+        if states is not None:
+            named = set(states)
+            standings = (one for one in standings if one.state in named and _is_old_enough(one, wanted.accepted_until))
+        yield from islice(standings, wanted.limit)
+    elif states is None:
+        yield from described(tables, islice(_walked(tables, batch, after, wanted.limit), wanted.limit))
+    else:
+        yield from described(tables, _in_states(tables, batch, states, wanted))
+
+
+def described(tables: Tables, found: Iterable[tuple[int, int]]) -> Iterator[RowState]:
+    """Yield the given rows with everything that people read about them."""
+    remaining = iter(found)
+    while group := list(islice(remaining, _AT_ONCE)):
+        lines = {line[0]: line for line in tables.run("row_states", numbers=[number for _, number in group])}
+        for row, number in group:
+            _, attempt, client_orderid, country, currency, minor, state, *told = lines[number]
+            about = (number, attempt, client_orderid, country, currency, minor)
+            yield RowState(row, *about, STATES[state], *told)
+
+
+def due_rows(tables: Tables, batch: int, after: int, limit: int) -> list[Due]:
+    """Return up to `limit` READY instructions of a batch after row `after`, without those that evidence holds."""
+    found: list[Due] = []
+    at_once = limit
+    while len(found) < limit and (lines := tables.run("due", batch=batch, after=after, limit=at_once)):
+        due, after = due_of(lines), lines[-1][1]
+        found += due
+        if not due:  # very many rows may have ended already
+            at_once = _AT_ONCE
+            if not are_many(tables, batch, {State.READY}):
+                ready = [State.READY.value]
+                found_row = tables.run("rows_in", batch=batch, states=ready, after=after, until=None, limit=1)
+                if not found_row:
+                    break
+                after = found_row[0][0] - 1
+    return found[:limit]
+
+
+def due_of(lines: Iterable[Sequence[Any]]) -> list[Due]:
+    """Return the rows that are due. Raises `JournalCorrupt` if the state of one does not follow from its facts."""
+    found = []
+    for line in lines:
+        number, row, client_orderid, country, currency, amount, form, fields, order_id, *standing = line[:12]
+        state, inherited, fact, kind, told_attempt, newest, is_due = line[12:]
+        if STATES[state] is not State.READY:
+            continue
+        leads_to, attempt = (State.READY, inherited) if kind is None else (LEADS_TO.get(FactKind(kind)), told_attempt)
+        if fact != newest or leads_to is not State.READY or attempt != standing[0]:
+            raise JournalCorrupt(
+                say("The state of instruction {number} does not follow from its newest fact.", number=number)
+            )
+        if is_due:
+            instruction = Instruction(client_orderid, country, currency, amount, form, json.loads(fields))
+            found.append(Due(number, row, instruction, Standing(State.READY, *standing), order_id))
+    return found
+
+
+def _is_old_enough(one: RowState, accepted_until: str | None) -> bool:
+    if one.state is not State.ACCEPTED or accepted_until is None:
+        return True
+    return one.intended_at is not None and one.intended_at <= accepted_until
+
+
+def _walked(tables: Tables, batch: int, after: int, limit: int | None) -> Iterator[tuple[int, int]]:
+    """Yield row and instruction of every row of a batch after row `after`, reading at most `limit` rows at a time."""
+    at_once = _AT_ONCE if limit is None else min(limit, _AT_ONCE)
+    while lines := tables.run("next_rows", batch=batch, after=after, limit=at_once):
+        yield from lines
+        after = lines[-1][0]
+
+
+def _numbered(tables: Tables, batch: int, numbers: Collection[int], after: int) -> Iterator[tuple[int, int]]:
+    """Yield row and instruction of the batch's rows after `after` that are in `numbers`."""
+    ordered = sorted({number for number in numbers if number > after})
+    for start in range(0, len(ordered), _AT_ONCE):
+        yield from tables.run("numbered", batch=batch, rows=ordered[start : start + _AT_ONCE])
+
+
+def _in_states(tables: Tables, batch: int, states: Collection[State], wanted: WantedRows) -> Iterator[tuple[int, int]]:
+    """Yield row and instruction of the wanted rows of a batch that are in `states`."""
+    if not states:
+        return
+    about = {"batch": batch, "states": [state.value for state in states], "until": wanted.accepted_until}
+    if wanted.limit is not None and are_many(tables, batch, states):
+        yield from islice(_walked_in(tables, wanted.after, max(wanted.limit, _WALKED_AT_ONCE), about), wanted.limit)
+        return
+    limit = NO_LIMIT if wanted.limit is None else wanted.limit
+    # Read them all at once: the caller may write to the journal between two rows.
+    found_rows, instructions = array("q"), array("q")
+    for row, instruction in tables.stream("rows_in", **about, after=wanted.after, limit=limit):
+        found_rows.append(row)
+        instructions.append(instruction)
+    yield from zip(found_rows, instructions, strict=True)
+
+
+def are_many(tables: Tables, batch: int, states: Collection[State]) -> bool:
+    """Whether so many rows that a batch brought are in some states that sorting them costs more than walking on."""
+    found = tables.run("many_in", batch=batch, states=[state.value for state in states], limit=_COMMON_ROWS)
+    return found == [(_COMMON_ROWS,)]
+
+
+def _walked_in(tables: Tables, after: int, at_once: int, about: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    while lines := tables.run("rows_walked", **about, after=after, limit=at_once):
+        yield from ((row, instruction) for row, instruction, is_wanted in lines if is_wanted)
+        after = lines[-1][0]
