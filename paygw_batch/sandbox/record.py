@@ -82,8 +82,10 @@ class Record:
             raise OutputError(say("The sandbox's record cannot be written: the disk is full."))
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
+        """Close the file, once."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor != -1:
+            os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self

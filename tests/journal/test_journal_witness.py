@@ -307,3 +307,12 @@ def test_slots_are_written_in_turn(place: Path) -> None:
             witness = Witness(path, WitnessedHead("id", seq, digest))
     witness.close()
     assert len(path.read_bytes()) == 4096 + 512
+
+
+def test_witness_closed_twice_closes_no_other_file(tmp_path: Path) -> None:
+    witness = Witness(tmp_path / "witness", WitnessedHead("id", 0, "-"))
+    witness.close()
+    with (tmp_path / "other").open("wb") as other:  # it gets the number that the witness had
+        witness.close()
+        other.write(b"x")
+        other.flush()

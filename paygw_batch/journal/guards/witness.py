@@ -192,8 +192,10 @@ class Witness:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
+        """Close the file. Closed once more, it closes nothing: its number may be another file's by then."""
+        fd, self._fd = self._fd, -1
+        if fd != -1:
+            os.close(fd)
 
 
 def require_not_older(
