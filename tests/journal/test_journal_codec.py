@@ -38,6 +38,8 @@ OUTCOMES = st.builds(
     st.none() | WORDS,
     st.none() | WORDS,
     st.booleans(),
+    st.none() | WORDS,
+    st.none() | st.just("ab" * 32),
 )
 FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(Intended, IDS, IDS, NUMBERS, st.none() | WORDS),

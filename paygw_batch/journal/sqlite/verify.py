@@ -179,7 +179,7 @@ def _replay_chain(tables: SqliteTables) -> tuple[dict[int, Opening], list[tuple[
     openings, forgotten = {}, []
     for line in followed(tables.identity.start, tables.stream("all_facts")):
         number, _, digest, _, salt, *said, batch, at, kind, details = line
-        if digest is not None:
+        if salt is not None:
             check_said(number, digest, salt, *said)
         if kind == BATCH_OPENED:
             openings[batch] = Opening(decode_batch(details), at)
