@@ -197,7 +197,13 @@ class RowReplay:
         facts.end()
         order_ids.end()
         counts.update(states, instructions=done, order_ids=ids_of_rows)
-        self._check_replies()
+        replies = self._check_replies()
+        wanted = {"state": done, "contradiction": counts["contradictions"], "reply": replies, "said": 0}
+        for (table, count), found_count in zip(wanted.items(), *run("count_beside"), strict=True):
+            if count != found_count:
+                raise JournalCorrupt(
+                    say("A line of table {table} refers to something that the journal does not have.", table=table)
+                )
         return counts
 
     def _replayed(
@@ -233,8 +239,8 @@ class RowReplay:
         numbers = [None if place is None else facts[place][1] for place in path[3:]]
         return _Row(path.standing, start.inherited, order_id, *numbers), ids
 
-    def _check_replies(self) -> None:
-        """Raise `JournalCorrupt` unless the replies that facts name are those that are kept."""
+    def _check_replies(self) -> int:
+        """Return the number of replies. Raises `JournalCorrupt` unless they are those that facts name."""
         count = 0
         for fact, is_of_row, head, body, digest in self.tables.stream("all_replies"):
             count += 1
@@ -244,6 +250,11 @@ class RowReplay:
             raise JournalCorrupt(say("A reply that a fact names is not in the journal."))
         if lost := self.tables.run("unsaid"):
             raise JournalCorrupt(say("What fact {number} says of people was removed.", number=lost[0][0]))
+        if changed := self.tables.run("read_as_nothing"):
+            raise JournalCorrupt(
+                say("Fact {number} or the one before it was changed: its hash is wrong.", number=changed[0][0])
+            )
+        return count
 
 
 class LinesByInstruction:

@@ -47,6 +47,17 @@ SELECT f.number FROM fact f JOIN instruction i ON i.number = f.instruction
 WHERE f.said_sha256 IS NOT NULL AND i.forgotten IS NULL AND NOT EXISTS (SELECT 1 FROM said d WHERE d.fact = f.number)
 ORDER BY 1 LIMIT 1
 
+-- name: read_as_nothing
+-- The facts with a text that is hashed as a column that holds nothing: none is written.
+SELECT f.number FROM fact f WHERE (f.order_id = 'None' AND f.kind NOT IN ('intended', 'released')) OR 'None' IN (
+    f.nonce, f.purpose, f.gateway_status, f.gateway_reference, f.error_code, f.cause, f.by, f.basis, f.agreement, f.details
+) ORDER BY 1 LIMIT 1
+
+-- name: count_beside
+-- The lines beside facts and instructions; of what facts say, those that belong to none.
+SELECT (SELECT count(*) FROM state), (SELECT count(*) FROM contradiction), (SELECT count(*) FROM reply),
+    (SELECT count(*) FROM said d WHERE NOT EXISTS (SELECT 1 FROM fact f WHERE f.number = d.fact))
+
 -- name: moves
 -- The state machine of the tables.
 SELECT before, kind, after, attempts, generations, is_marking, is_sending FROM move

@@ -21,10 +21,21 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.recorded_words import recorded
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.chain import Line, chained, followed, text_of_line
-from paygw_batch.journal.facts.codec import BatchOpened, Said, columns_of, decode_batch, encode_batch, said_digest
+from paygw_batch.journal.facts.codec import (
+    BatchForgotten,
+    BatchOpened,
+    Said,
+    columns_of,
+    decode_batch,
+    decode_forgotten,
+    encode_batch,
+    encode_forgotten,
+    said_digest,
+)
 from paygw_batch.journal.values import Entry, Link
 from tests.journal.row_progress import RowProgress, advance, row_standing
 
+PLAIN = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=12)
 WORDS = st.text(st.characters(exclude_categories=[]), max_size=12)
 IDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
 NUMBERS = st.integers(0, 2**40)
@@ -55,8 +66,8 @@ OPENINGS = st.builds(
     **dict.fromkeys(("batch", "operation", "sheet_name", "sheet_path", "sheet_sha256"), WORDS),
     **dict.fromkeys(("rows", "defects", "first_instruction", "instructions", "known", "pages"), NUMBERS),
     **dict.fromkeys(("instructions_sha256", "known_sha256", "pages_sha256"), WORDS),
-    by=WORDS,
-    approvals=st.lists(WORDS, max_size=2).map(tuple),
+    by=PLAIN,
+    approvals=st.lists(PLAIN, max_size=2).map(tuple),
     plan_sha256=WORDS,
     totals=st.dictionaries(WORDS, st.tuples(NUMBERS, st.integers(0, 10**25)), max_size=3),
 )
@@ -106,6 +117,11 @@ def test_digest_of_what_is_said_needs_its_salt() -> None:
 @given(OPENINGS)
 def test_the_opening_of_a_batch_goes_to_text_and_back(opened: BatchOpened) -> None:
     assert decode_batch(encode_batch(opened)) == opened
+
+
+def test_name_that_no_database_can_read_is_stored_without_what_it_cannot() -> None:
+    forgotten = BatchForgotten("\udcffam\0ina", "2019-12-31", 1, 0, "ab")
+    assert decode_forgotten(encode_forgotten(forgotten)).by == "?am?ina"
 
 
 @pytest.mark.parametrize("details", ["{}", "[]", '{"totals":1}', '{"totals":{"KES":[1]}}', "x"])

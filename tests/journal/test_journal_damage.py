@@ -119,6 +119,7 @@ CHANGES = {
     "a contradiction that was none": "INSERT INTO contradiction VALUES (2, 'ready')",
     "what a fact says": "UPDATE said SET text = 'no such account' WHERE text IS NOT NULL",
     "what a fact says gone": "DELETE FROM said WHERE text IS NOT NULL",
+    "a reference that reads None": "UPDATE fact SET gateway_reference = 'None' WHERE number = 2",
     "a salt": "UPDATE said SET salt = zeroblob(16) WHERE text IS NOT NULL",
     "the state machine": "UPDATE move SET after = 'ready' WHERE before = 'in_flight' AND kind = 'unknown'",
     "a move that there is not": "INSERT INTO move VALUES ('paid', 'not_sent', 'ready', 0, 0, 0, 0)",
@@ -200,6 +201,7 @@ FOUND = {
     "Fact 2 or the one before it was changed: its hash is wrong.": [
         "a fact's time",
         "a fact's order id",
+        "a reference that reads None",
         "a fact's hash",
         "two facts swapped",
     ],

@@ -192,3 +192,19 @@ def test_verify_finds_a_row_that_is_counted_wrong(at_database: DatabasePlace, wr
         pytest.raises(JournalCorrupt, match=r"Instruction 4 .* does not"),
     ):
         journal.verify()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "state (instruction, batch, country, currency, minor) VALUES (999, 1, 'KE', 'KES', 5)",
+        "contradiction VALUES (999999, 'ready')",
+        "said VALUES (999999, decode(repeat('00', 16), 'hex'), 'x')",
+        "reply VALUES (999999, 1, '', '')",
+    ],
+)
+def test_verify_finds_a_line_that_belongs_to_nothing(at_database: DatabasePlace, line: str) -> None:
+    by_hand(at_database.server.url, f"INSERT INTO {line}")
+    table = line.partition(" ")[0]
+    with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match=f"of table {table}"):
+        journal.verify()

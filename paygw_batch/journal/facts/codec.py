@@ -177,7 +177,8 @@ _read = json.JSONDecoder(parse_float=_refused).decode
 
 def encode_batch(opened: BatchOpened) -> str:
     """Return the canonical details of the fact that opens a batch."""
-    fields = asdict(opened)
+    approvals = tuple(_text(one) or "" for one in opened.approvals)
+    fields = asdict(opened) | {"by": _text(opened.by) or "", "approvals": approvals}
     if not opened.plan_sha256:
         del fields["plan_sha256"]
     return canonical(fields)
@@ -200,7 +201,7 @@ def decode_batch(details: str) -> BatchOpened:
 
 def encode_forgotten(forgotten: BatchForgotten) -> str:
     """Return the canonical details of the fact that forgets people of a batch."""
-    return canonical(asdict(forgotten))
+    return canonical(asdict(forgotten) | {"by": _text(forgotten.by) or ""})
 
 
 def decode_forgotten(details: str) -> BatchForgotten:
