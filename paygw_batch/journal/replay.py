@@ -82,7 +82,7 @@ KINDS: Mapping[str, FactKind] = {kind.value: kind for kind in FactKind}
 
 
 def check_said(number: int, digest: bytes | None, salt: bytes | None, *said: str | None) -> None:
-    """Raise `JournalCorrupt` unless what stands beside a fact, if anything does, is what the fact names."""
+    """Raise `JournalCorrupt` unless the personal data beside a fact, if there is any, matches its digest."""
     if salt is not None and said_digest(salt, Said(*said)) != digest:
         raise JournalCorrupt(say("What fact {number} says of people was changed.", number=number))
 

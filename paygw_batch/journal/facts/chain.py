@@ -52,7 +52,7 @@ class Line(NamedTuple):
 
 
 class SaidLine(NamedTuple):
-    """What the line at `seq` says of people, as it is stored."""
+    """The personal data of the line at `seq`, as it is stored."""
 
     seq: int
     salt: bytes
@@ -97,7 +97,7 @@ def _line_of_batch(end: Link, at: str, kind: str, batch: int, details: str) -> L
 
 
 def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield stored lines: seq, text, digest of what is said, hash, and whatever else the caller has read of each.
+    """Yield stored lines: seq, text, digest of personal data, hash, and any further columns that the caller has read.
 
     Raises `JournalCorrupt` at one that does not follow.
     """

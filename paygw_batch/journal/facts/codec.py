@@ -106,7 +106,7 @@ class Told(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a fact says of people: the gateway's message or a person's evidence, and what else a reply tells."""
+    """The personal data of a fact: the gateway's message or a person's evidence, and further texts of a reply."""
 
     text: str | None = None
     customer_url: str | None = None
@@ -120,7 +120,7 @@ _UNFIT_IN_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def columns_of(fact: Fact) -> tuple[Told, Said]:
-    """Return what a fact says, as it is stored: no text is empty, reads None, or has what a database cannot hold."""
+    """Return a fact as it is stored. No text is empty, reads None, or has characters that a database cannot hold."""
     match fact:
         case Intended():
             return Told(fact.order_id, fact.nonce, fact.timestamp_s, _word(fact.purpose)), _NOTHING
@@ -151,7 +151,7 @@ def columns_of(fact: Fact) -> tuple[Told, Said]:
 
 
 def said_digest(salt: bytes, said: Said) -> bytes:
-    """Return SHA-256 over a salt and what is said, with NUL between: no text holds one."""
+    """Return SHA-256 over a salt and personal data, with NUL between the texts: none holds one."""
     return hashlib.sha256(salt + "\0".join(one or "" for one in said).encode()).digest()
 
 
