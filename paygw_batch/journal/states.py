@@ -149,7 +149,7 @@ def _in_states(tables: Tables, batch: int, states: Collection[State], wanted: Wa
 
 
 def are_many(tables: Tables, batch: int, states: Collection[State]) -> bool:
-    """Whether so many rows of a batch are in some states that reading all rows is cheaper than sorting these."""
+    """Whether many rows of a batch are in some states: reading the whole batch is then cheaper than sorting them."""
     found = tables.run("many_in", batch=batch, states=[state.value for state in states], limit=_COMMON_ROWS)
     return found == [(_COMMON_ROWS,)]
 

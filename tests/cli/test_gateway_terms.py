@@ -196,7 +196,7 @@ def test_raw_replies_of_rows_that_were_not_paid_are_kept_and_shown(program: Prog
         ("DELETE FROM reply", "A reply that a fact names is not in the journal"),
     ],
 )
-def test_verify_finds_a_reply_that_was_changed_or_removed(program: Program, change: str, sentence: str) -> None:
+def test_verify_finds_changed_or_removed_reply(program: Program, change: str, sentence: str) -> None:
     program.json("submit", program.sheet(kenyan_rows(2, amount="9001.00")))
     with closing(sqlite3.connect(program.journal)) as database, database:
         triggers = database.execute("SELECT name, sql FROM sqlite_schema WHERE name LIKE 'reply_is_never%'").fetchall()

@@ -106,7 +106,7 @@ def test_a_chain_goes_on_from_the_end_that_its_lease_knows() -> None:
         assert before == line["hash"]
 
 
-def test_an_intent_says_what_is_about_to_leave_and_nothing_of_people() -> None:
+def test_intent_holds_no_personal_data() -> None:
     (fact,) = given(staged(intent_of(11, 2)).values, "f_")
     assert {name: fact[name] for name in fact if name != "hash"} == {
         "segment": 7, "seq": 5, "at": at(5), "kind": "intended", "instruction": 11, "attempt": 2, "order_id": "ORD-11",
@@ -115,7 +115,7 @@ def test_an_intent_says_what_is_about_to_leave_and_nothing_of_people() -> None:
     assert given(staged(intent_of(11)).values, "d_") == given(staged(intent_of(11)).values, "r_") == []
 
 
-def test_what_an_answer_says_of_people_stands_beside_it_under_a_salted_digest() -> None:
+def test_personal_data_of_answer_is_kept_under_salted_digest() -> None:
     found = staged(outcome_of(12, 1, OutcomeKind.PAID, at(6)), rejected(11)).values
     _, fact = given(found, "f_")
     (said,) = given(found, "d_")
@@ -130,14 +130,14 @@ def test_what_an_answer_says_of_people_stands_beside_it_under_a_salted_digest() 
     assert again[0]["salt"] != said["salt"]
 
 
-def test_raw_replies_are_kept_beside_the_fact_that_they_led_to() -> None:
+def test_raw_reply_is_kept_beside_its_fact() -> None:
     found = staged(outcome_of(11, 1, OutcomeKind.PAID), rejected(12), rejected(13)).values
     assert given(found, "r_") == [
         {"segment": 7, "seq": seq, "head": PAGE.head.encode(), "body": PAGE.body} for seq in (6, 7)
     ]
 
 
-def test_a_text_that_no_database_can_hold_is_given_as_far_as_it_can() -> None:
+def test_text_loses_only_characters_no_database_can_hold() -> None:
     found = staged(rejected(11, message="a\0b\ud83d\n", gateway_status="x\ny\0", customer_url="")).values
     assert given(found, "d_")[0]["text"] == "a?b?\n"
     assert given(found, "d_")[0]["customer_url"] is None
@@ -167,7 +167,7 @@ def test_each_chain_goes_on_by_itself_and_the_lines_keep_the_order_of_the_entrie
     assert [line["number"] for line in given(found.values, "s_")] == [2, 7], "locked in one order by everybody"
 
 
-def test_rows_of_the_dead_are_put_in_doubt_and_people_settle_them() -> None:
+def test_rows_of_dead_process_come_into_doubt() -> None:
     found = staged(Entry(11, 1, Interrupted(), at(6)), resolved(11, 1, Resolution.NOT_RECEIVED, at(7))).values
     one, other = given(found, "f_")
     assert (one["kind"], other["kind"]) == ("interrupted", "resolved_not_received")
@@ -176,7 +176,7 @@ def test_rows_of_the_dead_are_put_in_doubt_and_people_settle_them() -> None:
     assert [line["seq"] for line in given(found, "d_")] == [6], "the person's evidence"
 
 
-def test_the_fact_that_opens_a_batch_names_no_row() -> None:
+def test_opening_fact_names_no_row() -> None:
     line = opening_line(Link(4, START, at(0)), at(6), 1, OPENED)
     opening = stage_of_batch(lease(), line)
     (end,) = given(opening.values, "s_")

@@ -119,7 +119,7 @@ def test_the_opening_of_a_batch_goes_to_text_and_back(opened: BatchOpened) -> No
     assert decode_batch(encode_batch(opened)) == opened
 
 
-def test_name_that_no_database_can_read_is_stored_without_what_it_cannot() -> None:
+def test_unreadable_characters_of_name_are_not_stored() -> None:
     forgotten = BatchForgotten("\udcffam\0ina", "2019-12-31", 1, 0, "ab")
     assert decode_forgotten(encode_forgotten(forgotten)).by == "?am?ina"
 
@@ -145,7 +145,7 @@ def stored(line: Line) -> tuple[int, str, bytes | None, bytes]:
     return line.seq, text_of_line(line[:-2]), line.said_sha256, line.hash
 
 
-def test_chain_names_the_fact_that_is_missing_or_changed() -> None:
+def test_chain_names_missing_or_changed_fact() -> None:
     start = Link(0, bytes(32))
     entries = [
         Entry(4, 1, Intended("A-1", "nonce", 1, None), AT),

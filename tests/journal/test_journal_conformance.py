@@ -516,7 +516,7 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(journal: Journal, mon
     assert list(journal.rows(1, states={State.REJECTED})) == found == list(journal.rows(1))
 
 
-def test_rows_in_several_states_come_in_the_order_of_the_sheet(journal: Journal) -> None:
+def test_rows_in_several_states_keep_sheet_order(journal: Journal) -> None:
     open_sheet(journal, new=4)
     second = list(all_due(journal, 1))[1]
     journal.append([intent(second)])

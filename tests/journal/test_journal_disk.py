@@ -152,7 +152,7 @@ def test_a_reader_sees_one_state_of_the_journal_while_a_run_goes_on_writing(plac
             assert reader.head() == journal.head()
 
 
-def test_intent_of_a_row_that_has_moved_keeps_nothing(place: Path) -> None:
+def test_intent_of_moved_row_is_not_kept(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal)
         first, second, _ = all_due(journal, 1)

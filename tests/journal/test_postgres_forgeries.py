@@ -723,7 +723,7 @@ def test_a_row_that_is_not_where_its_facts_lead_is_never_sent(world: World, edit
 @pytest.mark.parametrize(
     "edit", ["DELETE FROM state WHERE instruction = 4", "UPDATE state SET state = 'paid' WHERE instruction = 4"]
 )
-def test_a_row_that_is_nowhere_is_not_sent_and_verify_misses_it(world: World, edit: str) -> None:
+def test_row_without_state_is_not_sent_and_found(world: World, edit: str) -> None:
     owner = world.forger.owner
     owner.execute(b"SET search_path = paygw; ALTER TABLE state DISABLE TRIGGER USER")
     owner.execute(edit.encode())

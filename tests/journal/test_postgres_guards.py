@@ -686,9 +686,7 @@ def test_facts_of_a_chain_do_not_change_places(at_database: DatabasePlace) -> No
         journal.verify()
 
 
-def test_facts_move_rows_in_the_order_of_their_chain_whatever_the_order_of_the_call(
-    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_facts_move_rows_in_order_of_chain(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     def turned(entries: Sequence[Entry], lease_of: Callable[[Entry], Lease]) -> StagedFacts:
         found = stage_facts(entries, lease_of)
         ends, facts, said, replies = found.values

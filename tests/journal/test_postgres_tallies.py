@@ -151,7 +151,7 @@ def test_a_run_is_offered_the_one_chunk_that_is_left_without_reading_the_others(
         assert fetch(long_done._session.connection, "SELECT chunk FROM offer") == [(67,)]
 
 
-def test_rows_of_other_batches_of_which_nothing_is_said_are_not_read(long_done: PostgresJournal) -> None:
+def test_rows_of_other_batches_are_not_read(long_done: PostgresJournal) -> None:
     assert len(long_done.messages(1).contradictions) == 10
     assert len(long_done.messages(1).waiting) == 10
     known = [Known(2, 1, State.PAID), Known(3, 11, State.PAID)]

@@ -71,7 +71,7 @@ class _Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """A commit that was not made: whose intents are not kept, and why. None: it may be tried again."""
+    """A commit that was not made: the rows whose intents are not kept, and why. Without rows it may be tried again."""
 
     numbers: frozenset[int]
     result: MoveResult
@@ -300,7 +300,7 @@ class ChainWriter:
         return is_ours and age_s < self._heartbeat.margin_s
 
     def _try(self, entries: Sequence[Entry]) -> _Moved | _Refused:
-        """Commit facts; return whether each moved its row, or the intents that may not be kept. None: try again."""
+        """Commit facts; return whether each moved its row, or the rows whose intents may not be kept."""
         unknown = {entry.instruction for entry in entries} - self._chunks.keys()
         self._chunks.update(self._guarded.again(lambda: chunks_of(self._guarded.connection, unknown)))
         staged = stage_facts(entries, self._lease_of)
