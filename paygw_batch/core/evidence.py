@@ -73,18 +73,8 @@ class Finding(StrEnum):
     """It could not be read, or names no order."""
     RESOLVED = "resolved"
     """A person's word about a row that was held: earlier evidence holds the row no longer."""
-    CARRIED_OUT = "carried_out"
-    """A statement was carried out for a batch: which file, and by whom."""
-    CLOCK = "clock"
-    """How far our clock was from the gateway's `Date`."""
-    ORDER = "order"
-    """A signed order was carried out: the order itself, with its signatures."""
-    WITHDRAWN = "withdrawn"
-    """A signed plan or order was withdrawn: nothing is opened or moved by it any more, in any copy."""
 
 
-NOTES = (Finding.RESOLVED, Finding.CARRIED_OUT, Finding.CLOCK, Finding.ORDER, Finding.WITHDRAWN)
-"""The findings of the journal's own notes: no message from outside, and never counted as one."""
 HOLDING = (Finding.CONTRADICTING, Finding.AMBIGUOUS)
 """The findings that hold a ready row, where the word says that the gateway has it: see `GATEWAY_HAS_ORDER`."""
 GATEWAY_HAS_ORDER = (OutcomeKind.PAID, OutcomeKind.ACCEPTED)
@@ -174,13 +164,28 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A claim as it is kept: `content` is the whole message, as text. `spooled` is its number in the inbox."""
+    """A claim as it is kept: `content` is the whole message, as text. `spooled` is its number in the inbox.
+
+    `lasting` is what stays of it after its people are forgotten, as canonical JSON; empty: nothing.
+    """
 
     source: EvidenceSource
     claim: Claim
     content: str
     spooled: int | None = None
     spool_hash: str | None = None
+    lasting: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Evidence as a fact of the journal: by itself, or with the move that it led to. See `Evidence` and `Ruling`."""
+
+    source: EvidenceSource
+    finding: Finding
+    means: OutcomeKind | None = None
+    content: str = field(default="", repr=False)
+    lasting: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +227,8 @@ class Waits:
     """The instruction is in flight: the claim can only be judged when its outcome is known."""
 
 
-def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind], note: str) -> Ruling | Waits:
-    """Decide about `claim`, given the instructions that go by its order id.
-
-    `words` is the operator's `[outcomes]`; `note` is the sentence that an outcome will carry.
-    """
+def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, OutcomeKind]) -> Ruling | Waits:
+    """Decide about `claim`, given the instructions that go by its order id. `words` is the operator's `[outcomes]`."""
     named = _named(claim, candidates)
     if isinstance(named, Ruling):
         return named
@@ -248,7 +250,7 @@ def rule(claim: Claim, candidates: Sequence[Candidate], words: Mapping[str, Outc
     if finding in {Finding.MOVED, Finding.CONTRADICTING}:
         if claim.proof is Proof.UNPROVEN or (claim.proof is Proof.VOUCHED and finding is Finding.MOVED):
             return Ruling(Finding.TO_CONFIRM, candidate.number, attempt, said)
-        outcome = Outcome(said, gateway_status=claim.status, gateway_reference=claim.reference, message=note)
+        outcome = Outcome(said, gateway_status=claim.status, gateway_reference=claim.reference)
     return Ruling(finding, candidate.number, attempt, said, outcome)
 
 

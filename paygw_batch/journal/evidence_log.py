@@ -1,46 +1,30 @@
-"""Writes evidence and the facts that it causes in one transaction, and reads evidence back, for all stores.
+"""Keeps evidence and notes as facts of the journal, with what evidence moves, and reads both back, for all stores."""
 
-The SQL is each store's own: `evidence.sql` in its folder has the same names in both.
-"""
-
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from paygw_batch.core.batch import first_order_id
+from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import (
     FOR_A_PERSON,
-    NOTES,
     Candidate,
     Evidence,
     EvidenceSource,
     Finding,
+    Heard,
     Ruling,
     SignedOrder,
     Waits,
     later_attempt_of,
     rule,
 )
-from paygw_batch.core.lifecycle import Concluded, FactKind, Standing
+from paygw_batch.core.lifecycle import Concluded, Standing
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import InternalError, JournalCorrupt, RowsMoved
-from paygw_batch.journal.facts.evidence_chain import (
-    EvidenceEnd,
-    EvidenceLine,
-    Note,
-    carried_out_of,
-    clock_of,
-    first_reading_of,
-    hash_after,
-    lines_of,
-    note_evidence,
-    note_of,
-    order_of,
-    require_in_force,
-    start_of,
-    withdrawal_of,
-    word_of,
-)
+from paygw_batch.errors import DocumentWithdrawn, InternalError, RowsMoved
+from paygw_batch.journal.facts.codec import NoteKind, note_of
 from paygw_batch.journal.facts.standing import PROVEN_STATEMENT, STATES
-from paygw_batch.journal.salts import new_salt
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import (
     CarriedOut,
@@ -49,36 +33,29 @@ from paygw_batch.journal.values import (
     Entry,
     FirstReading,
     Hold,
+    Identity,
     InboxEnd,
     Messages,
+    Named,
+    Remark,
     WaitingEvidence,
     Withdrawal,
 )
-from paygw_batch.language import say
-
-
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(f"'{word}'" for word in words)
-
 
 PARTS: Mapping[str, str] = {
-    "columns": ", ".join(EvidenceLine._fields),
-    "values": ", ".join(f":{name}" for name in EvidenceLine._fields),
-    "for_a_person": _listed(FOR_A_PERSON),
-    "notes": _listed(NOTES),
+    "for_a_person": ", ".join(f"'{finding}'" for finding in FOR_A_PERSON),
     "proven": PROVEN_STATEMENT,
 }
 """The parts of statements that are constants of the program."""
-_WORDS = (FactKind.RESOLVED_PAID.value, FactKind.RESOLVED_REJECTED.value, FactKind.RESOLVED_NOT_RECEIVED.value)
-_FACTS = (Finding.MOVED, Finding.CONTRADICTING, Finding.RESOLVED)
+_ANSWER = Heard(EvidenceSource.PERSON, Finding.RESOLVED)
 
 
-Record = Callable[[Sequence[Entry]], Sequence[tuple[int, str, bool]]]
+Record = Callable[[Sequence[Entry | Remark]], Sequence[tuple[int, str, bool]]]
 """Appends facts inside the open transaction; for each, returns its number, its time, and whether it moved its row."""
 
 
 class EvidenceLog:
-    """The evidence of one journal. Its writing methods are called inside the open transaction."""
+    """The evidence and the notes of one journal. Its writing methods are called inside the open transaction."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables, self._run = tables, tables.run
@@ -87,19 +64,32 @@ class EvidenceLog:
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], record: Record, at: str
     ) -> list[Finding]:
         """Record evidence in order, up to the first about a row in flight; return the findings."""
-        end, at = self._end(), max(at, self.newest_time())
-        findings = []
+        findings: list[Finding] = []
+        waiting: list[Entry | Remark] = []
+        before = taken_in = self.inbox_end() if any(one.spooled is not None for one in evidence) else InboxEnd()
         for one in evidence:
-            candidates = self._locked_candidates(one.claim.order_id)
-            ruling = rule(one.claim, candidates, words, note=note_of(one.source, end.number + 1))
+            if one.spooled is not None and one.spooled <= taken_in.number:
+                raise InternalError("a notification was about to be recorded twice")
+            ruling = rule(one.claim, self._locked_candidates(one.claim.order_id), words)
             if isinstance(ruling, Waits):
                 break
-            end = self._add(end, one, ruling, fact=_recorded(ruling, record, at), at=at)
             findings.append(ruling.finding)
+            if one.spooled is not None:
+                taken_in = InboxEnd(one.spooled, one.spool_hash or "")
+            waiting += _facts_of(one, ruling, at)
+            if ruling.outcome is not None:  # the next claim is judged by where this one leads
+                *_, (_, _, has_moved) = record(waiting)
+                if has_moved is not (ruling.finding is Finding.MOVED):
+                    raise InternalError("evidence moved what it should not, or did not move what it should")
+                waiting = []
+        if taken_in != before:
+            waiting.append(Remark(taken_in, at))
+        if waiting:
+            record(waiting)
         return findings
 
     def settle(self, entries: Sequence[Entry], record: Record) -> None:
-        """Record people's decisions; for a held row, the decision is also kept as evidence.
+        """Record people's decisions; that about a held row answers its hold.
 
         Raises `RowsMoved` if one does not move its row, or settles a row that is ready and not held.
         """
@@ -108,38 +98,27 @@ class EvidenceLog:
         ready = dict(self._run("ready_and_held", numbers=[entry.instruction for entry in entries]))
         if not all(ready.values()):
             raise RowsMoved
-        recorded = record(entries)
-        if not all(has_moved for _, _, has_moved in recorded):
+        answers = [replace(entry, heard=_ANSWER) if entry.instruction in ready else entry for entry in entries]
+        if not all(has_moved for _, _, has_moved in record(answers)):
             raise RowsMoved
-        end = self._end() if ready else None
-        for entry, (fact, at, _) in zip(entries, recorded, strict=True):
-            if end is not None and entry.instruction in ready:
-                end = self._add(end, *word_of(entry), fact=fact, at=at)
 
-    def keep(self, *notes: Note | None) -> None:
-        """Keep notes of the journal's own. Raises `DocumentWithdrawn` for an order that was withdrawn."""
-        for note in (one for one in notes if one is not None):
-            end = self._end()
-            if isinstance(note, SignedOrder):
-                self._require_in_force(note.sha256)
-            evidence, ruling, at = note_evidence(note)
-            self._add(end, evidence, ruling, at=max(at, self.newest_time()))
+    def keep(self, record: Record, *notes: CarriedOut | ClockSeen | SignedOrder | Withdrawal | None) -> None:
+        """Keep notes about the whole journal. Raises `DocumentWithdrawn` for an order that was withdrawn."""
+        kept = [one for one in notes if one is not None]
+        for order in kept:
+            if isinstance(order, SignedOrder):
+                self.require_in_force(order.sha256)
+        if any(isinstance(one, Withdrawal) for one in kept):
+            self._tables.withdraw_in_turn()
+        if kept:
+            record([Remark(one, one.our_time if isinstance(one, ClockSeen) else one.at) for one in kept])
 
-    def add_all(self, evidence: Iterable[tuple[Evidence, Ruling]], at: str) -> None:
-        """Record evidence that is already judged and causes no fact."""
-        end, at = self._end(), max(at, self.newest_time())
-        for one, ruling in evidence:
-            end = self._add(end, one, ruling, at=at)
-
-    def require_plan_in_force(self, sha256: str) -> None:
-        """Raise `DocumentWithdrawn` for a withdrawn plan; until the transaction ends, no plan can be withdrawn."""
+    def require_in_force(self, sha256: str) -> None:
+        """Raise `DocumentWithdrawn` for a withdrawn document; until the transaction ends, none can be withdrawn."""
         if sha256:
-            self._tables.write_evidence_in_turn()
-            self._require_in_force(sha256)
-
-    def _require_in_force(self, sha256: str) -> None:
-        naming = self._run("notes_naming", finding=Finding.WITHDRAWN.value, text=sha256) if sha256 else ()
-        require_in_force(sha256, (withdrawal_of(content, at) for content, at in naming))
+            self._tables.withdraw_in_turn()
+            if self._run("withdrawn", sha256=sha256):
+                raise DocumentWithdrawn
 
     def messages(self, batch: int | None) -> Messages:
         """Return the messages of the gateway about the rows of one batch, or of all, that a person must look at."""
@@ -152,9 +131,9 @@ class EvidenceLog:
             ],
             [
                 WaitingEvidence(
-                    number, batch_id, row, order_id, STATES[state], Finding(finding), said, EvidenceSource(source), at
+                    number, batch_id, row, order_id, STATES[state], Finding(finding), means, EvidenceSource(source), at
                 )
-                for number, batch_id, row, order_id, state, finding, said, source, at in self._run(
+                for number, batch_id, row, order_id, state, finding, means, source, at in self._run(
                     "waiting", batch=batch
                 )
             ],
@@ -166,42 +145,54 @@ class EvidenceLog:
 
     def carried_out(self, batch: str) -> list[CarriedOut]:
         """Return the statements that were carried out for a batch, oldest first."""
-        found = (carried_out_of(content, at) for content, at in self._notes(Finding.CARRIED_OUT))
-        return [one for one in found if one.batch == batch]
+        return [one for one in self._notes(NoteKind.CARRIED_OUT) if isinstance(one, CarriedOut) and one.batch == batch]
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
         """Return the holds on ready rows of a batch, by row: the latest evidence against each."""
         found = self._run("holds", batch=batch)
-        return {row: Hold(number, EvidenceSource(source), said, at) for row, number, source, said, at in found}
+        return {row: Hold(number, EvidenceSource(source), means, at) for row, number, source, means, at in found}
 
     def first_reading(self, sha256: str) -> FirstReading:
-        """Return when a statement's file was first read, for any batch."""
-        lines = self._run("evidence_naming", source=EvidenceSource.STATEMENT.value, text=sha256)
-        return first_reading_of(sha256, lines)
+        """Return when a statement's file was first read, for any batch, and the attempts that it can speak of."""
+        first_at, attempts = "", dict[int, int]()
+        for details, at in self._run("readings", sha256=sha256):
+            first_at = first_at or at
+            for number, attempts_then in json.loads(details)["attempts"]:
+                attempts.setdefault(number, attempts_then)
+        return FirstReading(first_at, attempts)
 
     def withdrawals(self) -> list[Withdrawal]:
         """Return the signed documents that were withdrawn, oldest first."""
-        return [withdrawal_of(content, at) for content, at in self._notes(Finding.WITHDRAWN)]
+        return [one for one in self._notes(NoteKind.WITHDRAWN) if isinstance(one, Withdrawal)]
 
-    def marks(self) -> tuple[str, InboxEnd, ClockSeen | None]:
-        """Return the journal's newest time, the last recorded place of the inbox, and the last note of the clock."""
-        ((of_facts, of_evidence, number, digest, clock),) = self._run("marks", clock=Finding.CLOCK.value)
-        end = InboxEnd() if number is None else InboxEnd(number, digest)
-        return max(of_facts or "", of_evidence or ""), end, clock and clock_of(clock)
+    def signed_orders(self, batch: str) -> list[str]:
+        """Return the documents of the signed orders about a batch; empty: those about the whole journal."""
+        orders = (one for one in self._notes(NoteKind.ORDER) if isinstance(one, SignedOrder))
+        return [one.document for one in orders if one.batch == batch]
 
-    def newest_time(self) -> str:
-        """Return the newest time of the journal: no fact and no evidence is later."""
-        ((of_facts, of_evidence),) = self._run("newest_times")
-        return max(of_facts or "", of_evidence or "")
+    def names(self, identity: Identity) -> tuple[EndpointIdentity, ...]:
+        """Return every name by which the journal knows its endpoint, oldest first."""
+        first = replace(EndpointIdentity.from_name(identity.endpoint), consumer_key_sha256=identity.consumer_key_sha256)
+        noted = (one for one in self._notes(NoteKind.NAMED) if isinstance(one, Named))
+        return (first, *(EndpointIdentity(one.host, first.endpoint_id, one.consumer_key_sha256) for one in noted))
+
+    def clock(self) -> ClockSeen | None:
+        """Return the last note of our clock and the gateway's."""
+        return next((one for one in self._notes(NoteKind.CLOCK, newest=1) if isinstance(one, ClockSeen)), None)
 
     def inbox_end(self) -> InboxEnd:
         """Return the last place of the inbox whose notifications were recorded."""
-        return next((InboxEnd(*line) for line in self._run("inbox_end")), InboxEnd())
+        return next((one for one in self._notes(NoteKind.TAKEN_IN, newest=1) if isinstance(one, InboxEnd)), InboxEnd())
+
+    def newest_time(self) -> str:
+        """Return the newest time of the journal: no fact is later."""
+        ((newest,),) = self._run("newest_time")
+        return newest or ""
 
     def newest_forgotten_notification(self) -> int | None:
-        """Return the inbox number of the newest forgotten notification, or None."""
-        ((found,),) = self._run("newest_forgotten_notification")
-        return None if found is None else int(found)
+        """Return the inbox number up to which notifications may be forgotten, or None."""
+        found = self._run("taken_in_before_forgetting")
+        return json.loads(found[0][0])[0] if found else None
 
     def contested(self, numbers: Iterable[int]) -> frozenset[int]:
         """Return those of these instructions that evidence holds."""
@@ -218,43 +209,14 @@ class EvidenceLog:
             return later_attempt_of(first, self._known_as(first))
         return found
 
-    def check(self) -> int:
-        """Follow the chain of evidence from its start; return its length. Raises `JournalCorrupt`."""
-        before, number = start_of(self._tables.identity), 0
-        for *columns, forgotten in self._tables.stream("all_evidence"):
-            line = EvidenceLine(*columns)
-            if line.number != number + 1:
-                raise JournalCorrupt(say("Evidence {number} is missing from the journal.", number=number + 1))
-            if forgotten is None and hash_after(before, line) != line.hash:
-                raise JournalCorrupt(
-                    say("Evidence {number} or the one before it was changed: its hash is wrong.", number=line.number)
-                )
-            self._check_fact(line)
-            before, number = line.hash, line.number
-        return number
-
-    def _check_fact(self, line: EvidenceLine) -> None:
-        """Raise `JournalCorrupt` unless evidence that moved or contradicted a row, or is a decision, names its fact."""
-        is_a_fact = line.finding in _FACTS
-        if not is_a_fact and line.fact is None:
-            return
-        kinds = _WORDS if line.finding == Finding.RESOLVED else {line.said}
-        has_moved = line.finding != Finding.CONTRADICTING
-        wanted = {(line.instruction, line.attempt, has_moved, kind) for kind in kinds}
-        found = set(self._run("fact_of_evidence", fact=line.fact))
-        if not is_a_fact or not found & wanted:
-            raise JournalCorrupt(
-                say("Evidence {number} does not match fact {fact}.", number=line.number, fact=line.fact)
-            )
-
-    def signed_orders(self, batch: str) -> list[str]:
-        """Return the documents of the signed orders about a batch; empty: those about the whole journal."""
-        orders = (order_of(content) for content, _ in self._notes(Finding.ORDER))
-        return [one.document for one in orders if one.batch == batch]
-
-    def _notes(self, finding: Finding) -> list[tuple[str, str]]:
-        """Return contents and times of the notes of one kind, oldest first."""
-        return self._run("notes", finding=finding.value)
+    def _notes(self, kind: NoteKind, newest: int | None = None) -> list[Any]:
+        """Return the notes of one kind, oldest first, or the newest ones."""
+        found = (
+            self._run("notes", kind=kind.value)
+            if newest is None
+            else self._run("newest_notes", kind=kind.value, limit=newest)
+        )
+        return [note_of(kind, *columns) for columns in found]
 
     def _locked_candidates(self, order_id: str | None) -> list[Candidate]:
         """Return the instructions with an order id, and lock them against sending until the evidence is kept."""
@@ -282,27 +244,11 @@ class EvidenceLog:
             )
         ]
 
-    def _add(
-        self, end: EvidenceEnd, evidence: Evidence, ruling: Ruling, *, fact: int | None = None, at: str
-    ) -> EvidenceEnd:
-        """Write the lines of one piece of evidence after `end`; return the new end of the chain."""
-        for line in lines_of(end, evidence, ruling, new_salt, fact=fact, at=at):
-            self._run("add_evidence", **line._asdict())
-            end = EvidenceEnd(line.number, line.hash)
-        return end
 
-    def _end(self) -> EvidenceEnd:
-        """Return the end of the chain; until the open transaction ends, no other transaction continues from it."""
-        self._tables.write_evidence_in_turn()
-        found = self._run("evidence_end")
-        return EvidenceEnd(*found[0]) if found else EvidenceEnd(0, start_of(self._tables.identity))
-
-
-def _recorded(ruling: Ruling, record: Record, at: str) -> int | None:
-    """Record the fact that a ruling asks for; return its number."""
-    if ruling.outcome is None or ruling.instruction is None or ruling.attempt is None:
-        return None
-    ((number, _, has_moved),) = record([Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at)])
-    if has_moved is not (ruling.finding is Finding.MOVED):
-        raise InternalError("evidence moved what it should not, or did not move what it should")
-    return number
+def _facts_of(evidence: Evidence, ruling: Ruling, at: str) -> list[Entry | Remark]:
+    """Return a piece of evidence as facts: the move that it leads to, or one for each instruction it may be about."""
+    heard = Heard(evidence.source, ruling.finding, ruling.said, evidence.content, evidence.lasting)
+    if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
+        return [Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at, heard=heard)]
+    others = (Remark(heard, at, other) for other in ruling.others)
+    return [Remark(heard, at, ruling.instruction, ruling.attempt), *others]

@@ -5,6 +5,7 @@ All of it is in one transaction. The SQL is each store's own: `forget.sql` in it
 recognised is in a private file, never in the journal.
 """
 
+import json
 import os
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -17,8 +18,7 @@ from paygw_batch.files import create_once
 from paygw_batch.journal.batch_part import InstructionRows
 from paygw_batch.journal.facts.codec import BatchForgotten
 from paygw_batch.journal.facts.digest import leaf_of
-from paygw_batch.journal.facts.evidence_chain import order_rows
-from paygw_batch.journal.facts.forgetting import Remains, evidence_left, fingerprint
+from paygw_batch.journal.facts.forgetting import Remains, fingerprint
 from paygw_batch.journal.guards.location import check_file, make_directory
 from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import Forgettable, NewInstruction
@@ -88,15 +88,12 @@ class Forgetting:
             for name in ("forget_said", "forget_texts"):
                 self._tables.run(name, numbers=group)
 
-    def evidence(self, numbers: Sequence[int], before: str, batches: Collection[str], mark: int) -> None:
-        """Forget evidence about instructions, and evidence before a time that is about none.
+    def heard(self, numbers: Sequence[int], before: str, batches: Collection[str]) -> None:
+        """Forget evidence before a time that is about no instruction, and the signed orders that name a forgotten row.
 
-        Also forget the signed orders that name one of their rows. `batches` are the ids of the forgotten batches.
+        `batches` are the ids of the forgotten batches.
         """
-        found = self._tables.run("evidence_to_forget", numbers=list(numbers) or [0], before=before)
-        left = [(number, evidence_left(source, content)) for number, source, content in found]
-        left += [(number, "") for number in self._orders(numbers, batches)]
-        self._write("forget_evidence", ("number", "content"), left, mark=mark)
+        self._tables.run("forget_heard", before=before, orders=[*self._orders(numbers, batches), 0])
 
     def sheet(self, batch: int) -> None:
         """Forget the sheet of a batch as it was received."""
@@ -112,12 +109,12 @@ class Forgetting:
 
     def _orders(self, numbers: Sequence[int], batches: Collection[str]) -> Iterator[int]:
         """Yield the numbers of the kept orders that name a row of a forgotten person."""
-        for number, content in self._tables.run("orders_to_look_at"):
-            batch, rows = order_rows(content)
+        for number, details, document in self._tables.run("orders_to_look_at"):
+            batch = json.loads(details)
             if batch not in batches or not numbers:
                 continue
             found = self._tables.run("rows_of", batch=batch, numbers=list(numbers))
-            if not rows.isdisjoint(row for (row,) in found):
+            if not _rows_of(document).isdisjoint(row for (row,) in found):
                 yield number
 
     def _write(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], **values: Any) -> None:
@@ -125,27 +122,33 @@ class Forgetting:
             pass  # it returns no rows: it changes lines
 
 
-def remains(tables: Tables, mark: int, batch: int) -> tuple[Remains, int, int]:
-    """Digest the rest of all lines that one fact forgot; also return the numbers of instructions and of evidence."""
+def _rows_of(document: str) -> frozenset[int]:
+    """Return the rows that a signed order names."""
+    try:
+        return frozenset(one["row"] for one in json.loads(document)["content"]["rows"])
+    except (ValueError, TypeError, KeyError):
+        return frozenset()
+
+
+def remains(tables: Tables, mark: int, batch: int) -> tuple[Remains, int]:
+    """Digest the rest of all lines that one fact forgot; also return the number of instructions."""
     digest = Remains()
     instructions = digest.add(tables.stream("instructions_left", mark=mark))
-    evidence = digest.add(tables.stream("evidence_left", mark=mark))
     digest.add(tables.stream("reference_left", batch=batch))
-    return digest, instructions, evidence
+    return digest, instructions
 
 
 def check_forgotten(tables: Tables, forgotten: Iterable[tuple[int, int, BatchForgotten]]) -> None:
     """Compare the remaining lines with the facts that forgot their people, each with its mark and batch."""
-    counted = [0, 0]
+    counted = 0
     for mark, batch, said in forgotten:
-        digest, instructions, evidence = remains(tables, mark, batch)
-        if (instructions, evidence, digest.hexdigest()) != (said.instructions, said.evidence, said.remains_sha256):
+        digest, instructions = remains(tables, mark, batch)
+        if (instructions, digest.hexdigest()) != (said.instructions, said.remains_sha256):
             raise JournalCorrupt(
                 say("The remains of forgotten people in batch number {batch} were changed.", batch=batch)
             )
-        counted[0] += instructions
-        counted[1] += evidence
-    if tables.run("count_forgotten") != [tuple(counted)]:
+        counted += instructions
+    if tables.run("count_forgotten") != [(counted,)]:
         raise JournalCorrupt(say("People were forgotten, but no fact records it."))
 
 

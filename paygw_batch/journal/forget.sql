@@ -16,18 +16,15 @@ SELECT number FROM instruction WHERE batch = :batch AND forgotten IS NULL ORDER 
 -- Whether a batch has its sheet.
 SELECT 1 FROM page WHERE batch = :batch LIMIT 1
 
--- name: evidence_to_forget
--- The evidence about some instructions, and evidence about no instruction from before a time.
-SELECT number, source, content FROM evidence
-WHERE forgotten IS NULL AND finding <> 'order' AND (
-    instruction = ANY (:numbers)
-    OR (instruction IS NULL AND taken_at < :before AND finding NOT IN ({notes}) AND source <> 'witness')
-) ORDER BY number
-
 -- name: orders_to_look_at
--- The signed orders that are kept.
-SELECT number, content FROM evidence INDEXED BY evidence_by_finding
-WHERE finding = 'order' AND forgotten IS NULL ORDER BY number
+-- The signed orders that are kept, with their batches.
+SELECT f.number, f.details, d.text FROM fact f INDEXED BY fact_of_journal JOIN said d ON d.fact = f.number
+WHERE f.kind = 'order' AND f.instruction IS NULL AND f.batch IS NULL ORDER BY f.number
+
+-- part: heard_to_forget
+-- The evidence about no instruction from before a time, and some orders.
+SELECT f.number FROM fact f INDEXED BY fact_of_journal WHERE f.instruction IS NULL AND f.batch IS NULL
+    AND (f.kind = 'heard' AND f.at < :before AND f.source <> 'witness' OR f.kind = 'order' AND f.number = ANY (:orders))
 
 -- name: rows_of
 -- The rows of a batch (by its id) that are the given instructions.
@@ -39,14 +36,9 @@ WHERE b.batch = :batch AND c.instruction = ANY (:numbers)
 SELECT number, batch, row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content, salt
 FROM instruction INDEXED BY instruction_forgotten WHERE forgotten = :mark ORDER BY number
 
--- name: evidence_left
--- What is left of the evidence that it forgot.
-SELECT {columns} FROM evidence INDEXED BY evidence_forgotten WHERE forgotten = :mark ORDER BY number
-
 -- name: count_forgotten
--- The numbers of forgotten instructions and of forgotten evidence.
-SELECT (SELECT count(*) FROM instruction INDEXED BY instruction_forgotten WHERE forgotten IS NOT NULL),
-    (SELECT count(*) FROM evidence INDEXED BY evidence_forgotten WHERE forgotten IS NOT NULL)
+-- The number of forgotten instructions.
+SELECT count(*) FROM instruction INDEXED BY instruction_forgotten WHERE forgotten IS NOT NULL
 
 -- name: any_forgotten
 -- Whether anyone was forgotten.

@@ -62,6 +62,7 @@ from paygw_batch.journal.values import (
     NewNotice,
     OldPages,
     PaymentSearch,
+    Remark,
     RepeatedBatch,
     RowState,
     StateTally,
@@ -121,13 +122,14 @@ class JournalReader(ABC):
         """Return the journal's identity, and its newest state."""
         with self._snapshot():
             facts, digest = self._chain_end()
-            return Head(self._tables.identity.journal_id, facts, digest, *self._evidence.marks())
+            found = self._evidence
+            marks = found.newest_time(), found.inbox_end(), found.clock()
+            return Head(self._tables.identity.journal_id, facts, digest, *marks)
 
     def clock(self) -> tuple[str, ClockSeen | None]:
         """Return the journal's newest time, and the last note about our clock and the gateway's."""
         with self._translating_errors():
-            newest_time, _, noted = self._evidence.marks()
-        return newest_time, noted
+            return self._evidence.newest_time(), self._evidence.clock()
 
     def batches(self, *, plan_sha256: str = "") -> Sequence[BatchRecord]:
         """Return all batches, or the one that the plan with this digest opened, oldest first."""
@@ -484,7 +486,7 @@ class Journal(JournalReader):
             digests = OpeningDigests(batch, (highest or 0) + 1)
             record = record_of(batch, (highest_batch or 0) + 1, at)
             record = self._store_batch(record, batch.plan_sha256, digests, parts, known, replaced)
-            self._evidence.require_plan_in_force(batch.plan_sha256)
+            self._evidence.require_in_force(batch.plan_sha256)
             self._record_opening(record.number, at, digests.opened())
             self._amend(record, amended, at)
             self._opened(digests.first_instruction)
@@ -493,7 +495,7 @@ class Journal(JournalReader):
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Record the withdrawal of a signed plan or order. It does not wait for a run, and no run waits for it."""
         with self._writing():
-            self._evidence.keep(withdrawal)
+            self._evidence.keep(self._record, withdrawal)
 
     @abstractmethod
     def mark_interrupted(self, at: str) -> int:
@@ -574,7 +576,7 @@ class Journal(JournalReader):
         """
         with self._writing():
             self._evidence.settle(entries, self._record)
-            self._evidence.keep(note, order)
+            self._evidence.keep(self._record, note, order)
 
     def release(
         self,
@@ -606,7 +608,7 @@ class Journal(JournalReader):
                 ]
                 self._record(entries)
                 released += len(entries)
-            self._evidence.keep(order)
+            self._evidence.keep(self._record, order)
         return released
 
     def forget(self, chosen: Forgettable, *, by: str, at: str, order: SignedOrder | None = None) -> OldPages:
@@ -626,13 +628,13 @@ class Journal(JournalReader):
                 marks[batch] = self._mark(batch, len(marks))
                 forgetting.instructions(numbers, marks[batch])
                 forgetting.sheet(batch)
-            if marks:  # by the first of these facts: one look at all evidence
-                forgetting.evidence(every, chosen.before, ids, min(marks.values()))
+            if marks:
+                forgetting.heard(every, chosen.before, ids)
             for batch, mark in marks.items():
-                left, instructions, evidence = remains(self._tables, mark, batch)
-                said = (by, chosen.before, instructions, evidence, left.hexdigest(), digest, key_id(key))
+                left, instructions = remains(self._tables, mark, batch)
+                said = (by, chosen.before, instructions, left.hexdigest(), digest, key_id(key))
                 self._record_forgetting(batch, at, BatchForgotten(*said))
-            self._evidence.keep(order)
+            self._evidence.keep(self._record, order)
         return self.scrub()
 
     def clear_inbox(self) -> bool:
@@ -730,7 +732,7 @@ class Journal(JournalReader):
         """Finish opening a batch whose instructions, from `first` on, are all written."""
 
     @abstractmethod
-    def _record(self, entries: Sequence[Entry]) -> Sequence[tuple[int, str, bool]]:
+    def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
         """Add facts to the chain, which moves their instructions, inside the open transaction.
 
         Returns of each its number, its time, and whether it moved its row.

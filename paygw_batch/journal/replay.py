@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from paygw_batch.core.lifecycle import MOVES, FactKind, IllegalMove, Standing, State, step
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts.codec import BatchOpened, Said, said_digest
+from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened, Said, said_digest
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.tables import MOVE_LINES, Tables
@@ -91,6 +91,14 @@ def check_moves(tables: Tables) -> None:
     """Raise `JournalCorrupt` unless the tables move rows as `core/lifecycle.py` says."""
     if set(tables.run("moves")) != set(MOVE_LINES):
         raise JournalCorrupt(say("The state machine of the journal was altered."))
+
+
+def check_heard(tables: Tables, forgotten: Sequence[BatchForgotten]) -> None:
+    """Raise `JournalCorrupt` unless what facts say of people is there, and evidence moved what it says."""
+    if lost := tables.run("unsaid", before=max((one.before for one in forgotten), default="")):
+        raise JournalCorrupt(say("What fact {number} says of people was removed.", number=lost[0][0]))
+    if wrong := tables.run("misjudged"):
+        raise JournalCorrupt(say("Fact {number} does not say what it did to its row.", number=wrong[0][0]))
 
 
 class _Row(NamedTuple):
@@ -248,8 +256,6 @@ class RowReplay:
                 raise JournalCorrupt(say("The reply kept for fact {number} was changed.", number=fact))
         if self.tables.run("count_replies_said") != [(count,)]:
             raise JournalCorrupt(say("A reply that a fact names is not in the journal."))
-        if lost := self.tables.run("unsaid"):
-            raise JournalCorrupt(say("What fact {number} says of people was removed.", number=lost[0][0]))
         if changed := self.tables.run("read_as_nothing"):
             raise JournalCorrupt(
                 say("Fact {number} or the one before it was changed: its hash is wrong.", number=changed[0][0])

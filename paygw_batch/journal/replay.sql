@@ -19,7 +19,8 @@ SELECT count(*) FROM instruction
 -- name: facts_by_instruction
 -- The facts about instructions, by instruction and then in order, and the states that some did not fit.
 SELECT f.instruction, f.number, f.kind, f.attempt, f.order_id, c.state
-FROM fact f LEFT JOIN contradiction c ON c.fact = f.number WHERE f.instruction IS NOT NULL ORDER BY f.instruction, f.number
+FROM fact f LEFT JOIN contradiction c ON c.fact = f.number WHERE f.instruction IS NOT NULL AND f.kind <> 'heard'
+ORDER BY f.instruction, f.number
 
 -- name: order_ids_by_instruction
 -- Order ids by instruction.
@@ -42,15 +43,29 @@ FROM reply r JOIN fact f ON f.number = r.fact LEFT JOIN said d ON d.fact = r.fac
 SELECT count(reply_sha256) FROM said
 
 -- name: unsaid
--- The facts whose words about people are gone although nobody forgot these.
-SELECT f.number FROM fact f JOIN instruction i ON i.number = f.instruction
+-- The facts whose words about people are gone although nobody forgot these. Those about no instruction are forgotten if they were
+-- heard before a time, and orders with the rows that they name.
+SELECT f.number FROM fact f LEFT JOIN instruction i ON i.number = f.instruction
 WHERE f.said_sha256 IS NOT NULL AND i.forgotten IS NULL AND NOT EXISTS (SELECT 1 FROM said d WHERE d.fact = f.number)
+    AND (f.instruction IS NOT NULL OR NOT (f.kind = 'heard' AND f.source <> 'witness' AND f.at < :before OR f.kind = 'order' AND EXISTS (
+        SELECT 1 FROM fact g WHERE g.batch IS NOT NULL AND g.kind = 'batch_forgotten' AND g.number > f.number)))
 ORDER BY 1 LIMIT 1
+
+-- name: misjudged
+-- The facts that moved their row although they say that they did not, or did not although they say so.
+SELECT f.number FROM fact f LEFT JOIN contradiction c ON c.fact = f.number
+WHERE f.finding IN ('moved', 'contradicting', 'resolved') AND (c.fact IS NULL) <> (f.finding <> 'contradicting')
+ORDER BY 1 LIMIT 1
+
+-- name: count_heard
+-- The number of facts that keep evidence.
+SELECT count(*) FROM fact WHERE finding IS NOT NULL
 
 -- name: read_as_nothing
 -- The facts with a text that is hashed as a column that holds nothing: none is written.
 SELECT f.number FROM fact f WHERE (f.order_id = 'None' AND f.kind NOT IN ('intended', 'released')) OR 'None' IN (
-    f.nonce, f.purpose, f.gateway_status, f.gateway_reference, f.error_code, f.cause, f.by, f.basis, f.agreement, f.details
+    f.nonce, f.purpose, f.gateway_status, f.gateway_reference, f.error_code, f.cause, f.source, f.finding, f.means, f.by, f.basis,
+    f.agreement, f.details
 ) ORDER BY 1 LIMIT 1
 
 -- name: count_beside

@@ -33,12 +33,13 @@ CASE f.kind WHEN 'interrupted' THEN f.kind WHEN 'resolved_rejected' THEN CASE f.
 -- part: error_code
 -- A code of ours, or the gateway's. A row that was replaced has the one from before.
 CASE WHEN s.state <> 'replaced' THEN {code} ELSE (SELECT {code} FROM fact f
-    WHERE f.instruction = s.instruction AND f.number < s.fact
+    WHERE f.instruction = s.instruction AND f.number < s.fact AND f.kind <> 'heard'
         AND NOT EXISTS (SELECT 1 FROM contradiction c WHERE c.fact = f.number) ORDER BY f.number DESC LIMIT 1) END
 
 -- part: message
 -- As `core/recorded_words.py` has it: a code and its values, or a text of the gateway that cannot be taken for one.
 CASE WHEN f.kind IN ('not_sent', 'accepted', 'paid', 'rejected', 'unknown') THEN CASE
+        WHEN f.source IS NOT NULL THEN CAST(json_array(f.source, f.number) AS TEXT)
         WHEN d.text LIKE '[%' THEN CAST(json_array('text', d.text) AS TEXT)
         WHEN d.text IS NULL AND f.kind IN ('not_sent', 'unknown') THEN CAST(json_array(f.kind, f.cause) AS TEXT)
         ELSE d.text END
@@ -137,7 +138,8 @@ SELECT count(*) FROM (SELECT 1 FROM state WHERE batch = :batch AND state = ANY (
 SELECT i.number, c.row, i.client_orderid, i.country, i.currency, i.amount, i.form, i.fields, {next_order_id}, s.attempt,
     s.generation, s.possible_duplicate_of, s.state, s.inherited_attempts, s.fact, f.kind, f.attempt,
     CASE WHEN s.state = 'ready' THEN (SELECT max(a.number) FROM fact a INDEXED BY fact_of_instruction
-        WHERE a.instruction = i.number AND NOT EXISTS (SELECT 1 FROM contradiction x WHERE x.fact = a.number)) END,
+        WHERE a.instruction = i.number AND a.kind <> 'heard'
+            AND NOT EXISTS (SELECT 1 FROM contradiction x WHERE x.fact = a.number)) END,
     s.state = 'ready' AND i.forgotten IS NULL
         AND NOT EXISTS (SELECT 1 FROM unanswered e WHERE e.instruction = i.number)
 FROM c CROSS JOIN instruction i ON i.number = c.instruction

@@ -39,8 +39,8 @@ class Tables(Protocol):
         """Let nobody move these instructions until the open transaction ends; return whether somebody may have."""
         ...
 
-    def write_evidence_in_turn(self) -> None:
-        """Let no other transaction write evidence until the open one ends."""
+    def withdraw_in_turn(self) -> None:
+        """Let no other transaction withdraw a document, or use one, until the open one ends."""
         ...
 
 

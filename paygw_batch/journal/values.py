@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 from typing import Any, NamedTuple
 
 from paygw_batch.core.batch import Instruction
-from paygw_batch.core.evidence import EvidenceSource, Finding
+from paygw_batch.core.evidence import EvidenceSource, Finding, Heard, SignedOrder
 from paygw_batch.core.lifecycle import Fact, Standing, State
 
 canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
@@ -228,6 +228,8 @@ class Entry:
     at: str
     reply: KeptReply | None = None
     """The raw reply that led to the fact, if it is kept."""
+    heard: Heard | None = None
+    """The evidence that led to it."""
 
 
 class MoveResult(Enum):
@@ -478,6 +480,37 @@ class Withdrawal:
 
 
 @dataclass(frozen=True, slots=True)
+class Adopted:
+    """A person said that this copy of the journal, at this path, is the newest."""
+
+    by: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A further name of the endpoint: a host, and the SHA-256 of the consumer key. `by` is empty if a run noted it."""
+
+    host: str
+    consumer_key_sha256: str
+    by: str
+
+
+Note = CarriedOut | ClockSeen | SignedOrder | Withdrawal | InboxEnd | Adopted | Named
+"""A fact about the whole journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A fact to append that moves no instruction: what was heard, perhaps about one, or a note."""
+
+    fact: Heard | Note
+    at: str
+    instruction: int | None = None
+    attempt: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Messages:
     """The gateway's messages, about the rows of one batch or of all, that a person must check."""
 
@@ -612,9 +645,12 @@ class Identity:
     endpoint: str
     created_at: str
     home: str
+    consumer_key_sha256: str = ""
+    """Of the consumer key that it was made with; empty: of none."""
 
     @property
     def start(self) -> Link:
         """The link before the first line: it binds the chain to one journal and one endpoint."""
-        text = canonical(["paygw journal", self.journal_id, self.endpoint, self.created_at])
+        named = [self.consumer_key_sha256] if self.consumer_key_sha256 else []
+        text = canonical(["paygw journal", self.journal_id, self.endpoint, self.created_at, *named])
         return Link(0, hashlib.sha256(text.encode()).digest())

@@ -216,9 +216,10 @@ class StatementReader:
         for line in contrary:
             said = {"line": line.line, "order_id": line.order_id, "amount": line.amount_text, "currency": line.currency}
             times = {"sent_at": line.sent_at, "time": line.time} if line.sent_at or line.time else {}
-            attempts = {"attempts": [(one.number, one.standing.attempt) for one in self._journal.orders(line.order_id)]}
-            content = canonical(of_file | said | times | attempts | {"word": _word(line)})
-            found.append(Evidence(EvidenceSource.STATEMENT, self._claim(line), content))
+            attempts = [(one.number, one.standing.attempt) for one in self._journal.orders(line.order_id)]
+            content = canonical(of_file | said | times | {"word": _word(line)})
+            lasting = canonical({"attempts": attempts, "sha256": statement.sha256})
+            found.append(Evidence(EvidenceSource.STATEMENT, self._claim(line), content, lasting=lasting))
         return found
 
     def meanings(self, statement: Statement) -> Mapping[str, OutcomeKind]:
@@ -250,7 +251,7 @@ class StatementReader:
         meaning, candidates = self._meaning(line), self._journal.orders(line.order_id)
         if meaning is None or not any(one.standing.state in _MAY_BE_SENT for one in candidates):
             return False
-        ruling = rule(self._claim(line), candidates, {_word(line): meaning}, note="")
+        ruling = rule(self._claim(line), candidates, {_word(line): meaning})
         findings = HOLDING if meaning in GATEWAY_HAS_ORDER else {Finding.CONTRADICTING}
         return isinstance(ruling, Ruling) and ruling.finding in findings
 

@@ -237,7 +237,7 @@ def asked_about(
 
     These are the ones that the claim, if true, would move or contradict, and those without a final state.
     """
-    ruling = rule(claim, candidates, words, note="")
+    ruling = rule(claim, candidates, words)
     if isinstance(ruling, Waits):
         return ruling
     if ruling.finding in _ASKED_ABOUT:

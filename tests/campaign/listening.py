@@ -161,7 +161,7 @@ class Listening:
 
     def _kept(self) -> int:
         with closing(sqlite3.connect(f"file:{self._machine.journal}?mode=ro", uri=True)) as connection:
-            return int(connection.execute("SELECT count(*) FROM evidence").fetchone()[0])
+            return int(connection.execute("SELECT count(*) FROM fact WHERE finding IS NOT NULL").fetchone()[0])
 
     def _is_ours(self, order_id: str) -> bool:
         return order_id.startswith(f"{self._machine.prefix}-")

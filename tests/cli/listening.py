@@ -82,8 +82,6 @@ def heard(callbacks: Path) -> Counter[str]:
 
 def kept(program: Program) -> Counter[str]:
     """Return what came of messages in the journal, by finding, read by another library than the program's own."""
-    query = (
-        "SELECT finding, count(*) FROM evidence WHERE finding NOT IN ('resolved', 'carried_out', 'clock') GROUP BY 1"
-    )
+    query = "SELECT finding, count(*) FROM fact WHERE finding <> 'resolved' GROUP BY 1"
     with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True, timeout=PATIENCE_S)) as connection:
         return Counter(dict(connection.execute(query)))

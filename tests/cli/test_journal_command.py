@@ -469,7 +469,7 @@ def test_listen_on_a_fresh_machine_says_that_there_is_no_journal(program: Progra
 
 
 def adopters(journal: Path) -> list[str]:
-    return [line.split(" (login")[0] for line in sql(journal, "SELECT by FROM adoption")]
+    return [line.split(" (login")[0] for line in sql(journal, "SELECT by FROM fact WHERE kind = 'adopted'")]
 
 
 def sql(journal: Path, script: str) -> list[str]:

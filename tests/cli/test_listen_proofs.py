@@ -90,7 +90,7 @@ def test_a_header_over_the_raw_body_moves_the_row_and_is_kept(
         until(lambda: kept(program) == {"forged": 1, "moved": 1}, "not taken in")
     assert program.json("status", sheet)["states"] == {"paid": 1}
     with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection:
-        ((content,),) = connection.execute("SELECT content FROM evidence WHERE finding = 'moved'")
+        ((content,),) = connection.execute("SELECT text FROM said JOIN fact ON number = fact WHERE finding = 'moved'")
     headers_kept = dict(json.loads(content)["headers"])
     assert headers_kept["x-signature"] == made(BODY)
     assert headers_kept["x-request-id"] == "r-17"
@@ -138,7 +138,7 @@ def test_the_gateway_is_asked_at_once_about_what_nothing_proves_and_its_answer_c
         assert kept(program) == {"to_confirm": 2, "moved": 2}
         assert program.json("verify")["exit_code"] == 0
     with closing(sqlite3.connect(f"file:{program.journal}?mode=ro", uri=True)) as connection:
-        sources = connection.execute("SELECT source, finding FROM evidence WHERE source <> 'reply' ORDER BY 1, 2")
+        sources = connection.execute("SELECT source, finding FROM fact WHERE finding IS NOT NULL ORDER BY 1, 2")
         assert list(sources) == [("enquiry", "moved")] * 2 + [("notification", "to_confirm")] * 2
 
 

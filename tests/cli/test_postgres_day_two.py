@@ -84,7 +84,7 @@ order_id = "PAY-.*5"
 def findings(url: str) -> Counter[str]:
     """Return how many messages led to which finding, read from the tables themselves."""
     with psycopg.connect(url) as connection:
-        query = "SELECT finding, count(*) FROM paygw.evidence WHERE source = 'notification' GROUP BY 1"
+        query = "SELECT finding, count(*) FROM paygw.fact WHERE source = 'notification' GROUP BY 1"
         return Counter(dict(connection.execute(query).fetchall()))
 
 

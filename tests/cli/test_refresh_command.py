@@ -61,12 +61,11 @@ def test_rows_find_their_final_state_and_not_found_waits_for_a_person(program: P
         "9010": "rejected",
         "100": "paid",
     }
-    # The run noted its clock beside the gateway's first.
-    assert by_amount["9002"]["message"] == "By enquiry (evidence 2)."
+    assert by_amount["9002"]["message"].startswith("By the gateway's answer to an enquiry (fact ")
     status = program.json("status", sheet)
     assert [one["finding"] for one in status["evidence_waiting"]] == ["not_found"]
     assert "Messages from the gateway that need a person" in program.run("status", sheet).stdout
-    assert program.json("verify")["checked"]["evidence"] == 5  # and the clock
+    assert program.json("verify")["checked"]["evidence"] == 4
     retried = program.json("refresh", sheet)
     assert retried["findings"] == {"not_found": 1}
 

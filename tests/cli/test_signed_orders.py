@@ -291,9 +291,9 @@ def test_a_kept_order_that_was_changed_in_the_file_is_found(rejected: Program) -
     ordered(rejected, "cleo")
     carry_out(rejected)
     with closing(sqlite3.connect(rejected.journal)) as database:
-        triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'evidence'"
+        triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'said'"
         for (name,) in database.execute(triggers).fetchall():
             database.execute(f"DROP TRIGGER {name}")
-        database.execute("UPDATE evidence SET content = replace(content, '4711', '4712') WHERE finding = 'order'")
+        database.execute("UPDATE said SET text = replace(text, '4711', '4712')")
         database.commit()
     assert rejected.json("verify")["exit_code"] == 7

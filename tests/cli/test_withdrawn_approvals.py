@@ -117,8 +117,8 @@ def test_a_withdrawal_that_was_changed_in_the_journal_is_found(careful: Program)
     prepared(careful, "cleo")
     assert withdraw(careful, "cleo") == 0
     with sqlite3.connect(careful.journal) as connection:
-        connection.execute("DROP TRIGGER evidence_is_never_changed")
-        connection.execute("UPDATE evidence SET content = replace(content, 'cleo', 'ada') WHERE finding = 'withdrawn'")
+        connection.execute("DROP TRIGGER fact_is_never_changed")
+        connection.execute("UPDATE fact SET by = 'ada' WHERE kind = 'withdrawn'")
     connection.close()
     assert careful.run("verify").exit_code == 7
 

@@ -25,7 +25,6 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 
 WORDS = {"approved": OutcomeKind.PAID, "processing": OutcomeKind.ACCEPTED, "declined": OutcomeKind.REJECTED}
 CLAIM = Claim("PAY-1", "1500.50", "KES", "approved", "ref-1", Proof.PROVEN)
-NOTE = "By notification (evidence 1)."
 
 
 def candidate(state: State = State.ACCEPTED, **changes: object) -> Candidate:
@@ -34,7 +33,7 @@ def candidate(state: State = State.ACCEPTED, **changes: object) -> Candidate:
 
 
 def ruled(claim: Claim, *candidates: Candidate) -> Ruling:
-    found = rule(claim, candidates, WORDS, NOTE)
+    found = rule(claim, candidates, WORDS)
     assert isinstance(found, Ruling)
     return found
 
@@ -69,12 +68,12 @@ def test_what_a_proven_word_does_in_each_state(state: State, word: str, finding:
     assert found.said is WORDS[word]
     assert (found.outcome is not None) == (finding in {Finding.MOVED, Finding.CONTRADICTING})
     if found.outcome is not None:
-        assert found.outcome == Outcome(WORDS[word], gateway_status=word, gateway_reference="ref-1", message=NOTE)
+        assert found.outcome == Outcome(WORDS[word], gateway_status=word, gateway_reference="ref-1")
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_nothing_is_judged_while_the_row_is_in_flight(word: str) -> None:
-    assert isinstance(rule(replace(CLAIM, status=word), [candidate(State.IN_FLIGHT)], WORDS, NOTE), Waits)
+    assert isinstance(rule(replace(CLAIM, status=word), [candidate(State.IN_FLIGHT)], WORDS), Waits)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def said(word: str | None, *, order_id: str = "A", amount: str = "10.00", **furt
 
 
 def ruled(claim: Claim, *candidates: Candidate) -> Ruling:
-    found = rule(claim, candidates, WORDS, note="by a test")
+    found = rule(claim, candidates, WORDS)
     assert isinstance(found, Ruling)
     return found
 
@@ -40,7 +40,7 @@ def test_a_claim_that_moves_nothing_names_its_row_and_its_attempt() -> None:
     doubtful = candidate(7, State.IN_DOUBT)
     assert ruled(said(None, is_not_found=True), doubtful) == Ruling(Finding.NOT_FOUND, 7, 3)
     assert ruled(said("limbo"), doubtful) == Ruling(Finding.UNLISTED, 7, 3)
-    assert rule(said(None), [doubtful], {"XXXX": OutcomeKind.PAID}, note="") == Ruling(Finding.UNLISTED, 7, 3)
+    assert rule(said(None), [doubtful], {"XXXX": OutcomeKind.PAID}) == Ruling(Finding.UNLISTED, 7, 3)
     assert ruled(said("approved", proof=Proof.UNPROVEN), doubtful) == Ruling(Finding.TO_CONFIRM, 7, 3, OutcomeKind.PAID)
 
 

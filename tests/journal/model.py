@@ -25,7 +25,6 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
-from paygw_batch.journal.facts.evidence_chain import note_of
 from paygw_batch.journal.values import Amendment, Clash, Entry, Known, NewInstruction, RowState, StateTally
 from tests.journal.row_progress import (
     RowProgress,
@@ -147,15 +146,19 @@ class ModelJournal:
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
     ) -> list[Finding]:
-        findings = []
+        findings: list[Finding] = []
+        taken_in = False
         for one in evidence:
             order_id = one.claim.order_id
-            ruling = rule(one.claim, self._candidates(order_id), words, note=note_of(one.source, self.evidence + 1))
+            ruling = rule(one.claim, self._candidates(order_id), words)
             if isinstance(ruling, Waits):
                 break
             self.evidence += 1 + len(ruling.others)
+            taken_in |= one.spooled is not None
             if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
                 self._record(Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at))
+            else:
+                self.facts += 1 + len(ruling.others)
             if ruling.finding is Finding.CONTRADICTING or (
                 ruling.finding is Finding.AMBIGUOUS and ruling.said in GATEWAY_HAS_ORDER
             ):
@@ -163,6 +166,7 @@ class ModelJournal:
                     if number is not None:
                         self.instruction(number).is_contested = True
             findings.append(ruling.finding)
+        self.facts += taken_in
         return findings
 
     def settle(self, entry: Entry) -> None:

@@ -81,7 +81,7 @@ def test_the_call_names_every_column_that_the_database_reads_and_no_other() -> N
     )
     of_the_tables = {"chain", "at", "first", "last"}
     assert ends == columns("CREATE TYPE chain_end AS") - of_the_tables
-    of_other_facts = {"batch", "agreement", "details"}
+    of_other_facts = {"batch", "agreement", "details", "source", "finding", "means"}
     assert told == columns("CREATE TABLE fact") - {"number"} - of_other_facts
     assert {"segment", *Line._fields} == columns("CREATE TABLE fact") - {"number"}
     # The database finds the fact and its instruction by their place in the chain.

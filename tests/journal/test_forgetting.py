@@ -172,9 +172,8 @@ FORGERIES = [
     "UPDATE fact SET at = '2026-11-21T08:59:00.000Z' WHERE instruction = 1",
     "UPDATE fact SET details = replace(details, 'amina', 'nobody') WHERE kind = 'batch_forgotten'",
     "UPDATE fact SET hash = zeroblob(32) WHERE instruction = 1 AND kind = 'rejected'",
-    "UPDATE evidence SET said = 'paid'",
-    "UPDATE evidence SET content = 'x'",
-    "UPDATE evidence SET forgotten = NULL",
+    "UPDATE fact SET means = 'paid' WHERE kind = 'heard'",
+    "UPDATE fact SET details = 'x' WHERE kind = 'heard'",
     "UPDATE state SET state = 'paid' WHERE instruction = 1",
     "INSERT INTO page VALUES (1, 0, x'00')",
     "DELETE FROM page WHERE batch = 3",
@@ -348,10 +347,9 @@ def test_a_reader_that_keeps_the_log_is_told_and_a_second_call_empties_it(
 def test_an_old_statement_is_still_known_after_its_rows_are_forgotten(journal: Journal) -> None:
     open_sheet(journal, "b1", 1)
     claim = Claim("nobody", "1", "KES", "approved")
-    content = (
-        '{"amount":"1","attempts":[[1,1]],"by":"amina","line":2,"order_id":"x","sha256":"abc","statement":"s.csv"}'
-    )
-    journal.record_evidence([Evidence(EvidenceSource.STATEMENT, claim, content)], {}, at=at(1))
+    content = '{"amount":"1","by":"amina","line":2,"order_id":"x","sha256":"abc","statement":"s.csv"}'
+    lasting = '{"attempts":[[1,1]],"sha256":"abc"}'
+    journal.record_evidence([Evidence(EvidenceSource.STATEMENT, claim, content, lasting=lasting)], {}, at=at(1))
     send(journal, 1, OutcomeKind.PAID, at(2))
     before = journal.first_reading("abc")
     forgotten(journal)

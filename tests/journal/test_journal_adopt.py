@@ -79,12 +79,12 @@ def test_an_adopted_journal_has_its_witness_its_entry_and_the_word_of_a_person(p
         found.carry_out("amina")
     seen = read_witness(witness_path(place / "witness", path))
     assert seen is not None
-    assert (seen.journal_id, seen.seq) == (journal_id, 7)
-    key = ENDPOINT.consumer_key_sha256
-    names = (EndpointIdentity("gateway.example", "1234"), EndpointIdentity("gateway.example", "1234", key))
+    assert (seen.journal_id, seen.seq) == (journal_id, 8)
+    names = (EndpointIdentity("gateway.example", "1234", ENDPOINT.consumer_key_sha256),)
     (entry,) = registry(place).entries()
     assert entry == Registered(journal_id, names, str(path), AT)
-    assert column(path, "SELECT by || ' ' || at || ' ' || seq FROM adoption") == [f"amina {at(9)} 7"]
+    adopted = "SELECT by || ' ' || at || ' ' || number FROM fact WHERE kind = 'adopted'"
+    assert column(path, adopted) == [f"amina {at(9)} 8"]
     with closing(open_at(place)) as journal:
         assert journal.notes == ()
         journal.verify()
@@ -200,7 +200,7 @@ def test_a_journal_that_was_made_meanwhile_is_seen_before_the_word_is_written(pl
         remembered(place, Registered(OTHER_ID, (RENAMED,), "/other.sqlite3", AT))
         message, _ = said_of(lambda: found.carry_out("amina"))
     assert OTHER_ID in message
-    assert column(journal_path(place), "SELECT count(*) FROM adoption") == [0]
+    assert column(journal_path(place), "SELECT count(*) FROM fact WHERE kind = 'adopted'") == [0]
     assert not (place / "witness").exists()
 
 

@@ -120,7 +120,7 @@ def test_the_opening_of_a_batch_goes_to_text_and_back(opened: BatchOpened) -> No
 
 
 def test_unreadable_characters_of_name_are_not_stored() -> None:
-    forgotten = BatchForgotten("\udcffam\0ina", "2019-12-31", 1, 0, "ab")
+    forgotten = BatchForgotten("\udcffam\0ina", "2019-12-31", 1, "ab")
     assert decode_forgotten(encode_forgotten(forgotten)).by == "?am?ina"
 
 

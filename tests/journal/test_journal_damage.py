@@ -86,8 +86,6 @@ def tampered(path: Path, change: str) -> apsw.Connection:
 def dump(connection: apsw.Connection) -> list[object]:
     """All that counts: not `home`, where the file stood, nor when it was brought up to a later version."""
     tables = [
-        "endpoint_name",
-        "adoption",
         "batch",
         "page",
         "instruction",
@@ -100,14 +98,14 @@ def dump(connection: apsw.Connection) -> list[object]:
         "move",
     ]
     queries = [f"SELECT * FROM {table} ORDER BY 1, 2" for table in tables]  # noqa: S608 - names written above
-    queries.append("SELECT journal_id, endpoint, created_at FROM identity")
+    queries.append("SELECT journal_id, endpoint, created_at, consumer_key_sha256 FROM identity")
     queries.append("SELECT version, CASE version WHEN 1 THEN applied_at END FROM migration ORDER BY 1")
     return [connection.execute(query).fetchall() for query in queries]
 
 
 CHANGES = {
-    "a name of the endpoint": "UPDATE endpoint_name SET host = 'evil.example'",
-    "a name's consumer key": "UPDATE endpoint_name SET consumer_key_sha256 = ''",
+    "the consumer key": "UPDATE identity SET consumer_key_sha256 = ''",
+    "what evidence did": "UPDATE fact SET finding = 'moved', source = 'enquiry' WHERE number = 3",
     "a fact's time": "UPDATE fact SET at = '2026-11-22T08:00:00.000Z' WHERE number = 2",
     "a fact's kind": "UPDATE fact SET kind = 'paid' WHERE number = 6",
     "a fact's attempt": "UPDATE fact SET attempt = 2 WHERE number = 3",
@@ -194,10 +192,6 @@ CHANGES = {
 }
 
 FOUND = {
-    "Line 1 of table endpoint_name was changed, or one before it is missing.": [
-        "a name of the endpoint",
-        "a name's consumer key",
-    ],
     "Fact 2 or the one before it was changed: its hash is wrong.": [
         "a fact's time",
         "a fact's order id",
@@ -210,6 +204,7 @@ FOUND = {
         "a fact's attempt",
         "a fact's instruction",
         "a fact's batch",
+        "what evidence did",
     ],
     "Fact 9 does not fit the state of instruction 3.": ["a contradiction gone", "a contradiction of another state"],
     "Fact 2 does not fit the state of instruction 1.": ["a contradiction that was none"],
@@ -278,7 +273,11 @@ FOUND = {
         "a payee's word of another row",
         "the index of payees gone",
     ],
-    "Fact 1 or the one before it was changed: its hash is wrong.": ["the journal's id", "the endpoint"],
+    "Fact 1 or the one before it was changed: its hash is wrong.": [
+        "the journal's id",
+        "the endpoint",
+        "the consumer key",
+    ],
     "The journal {path} has no valid time of its creation.": ["when it was made", "its version"],
     "The journal {path} has no valid times of its upgrades.": ["when it was brought up"],
 }

@@ -86,7 +86,7 @@ def test_a_damaged_witness_says_how_to_go_on(place: Path) -> None:
     )
 
 
-def hash_of(_: str, number: int) -> str:
+def hash_of(number: int) -> str:
     return f"another {number}"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, JournalNotAdopted
-from paygw_batch.journal.guards.witness import NOTHING_BESIDE, WitnessedHead, read_witness, witness_path
+from paygw_batch.journal.guards.witness import WitnessedHead, read_witness, witness_path
 from paygw_batch.journal.opening.registry import JournalRegistry, Registered
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Identity
@@ -208,7 +208,7 @@ def test_what_is_made_is_remembered_before_it_can_be_opened_and_its_witness_is_t
     (entry,) = entries(place)
     assert entry == Registered(made.journal_id, (ENDPOINT,), str(journal_path(place)), AT)
     seen = read_witness(witness_path(place / "witness", journal_path(place)))
-    assert seen == WitnessedHead(made.journal_id, 0, made.start.hash.hex(), NOTHING_BESIDE)
+    assert seen == WitnessedHead(made.journal_id, 0, made.start.hash.hex())
 
 
 def test_a_journal_of_an_older_version_is_remembered_when_it_is_opened(place: Path) -> None:

@@ -183,7 +183,7 @@ def test_without_its_witness_a_journal_is_refused_until_a_person_adopts_it(place
     adopt_at(place)
     with closing(open_at(place)) as journal:
         assert journal.notes == ()
-        assert fact_in(witness_of(place)) == (journal.head().journal_id, 1, journal.head().hash)
+        assert fact_in(witness_of(place)) == (journal.head().journal_id, 2, journal.head().hash)
         journal.verify()
 
 

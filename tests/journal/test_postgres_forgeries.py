@@ -38,19 +38,19 @@ MAY_CALL: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("open_gate", "set_limits", "retire_host", "lock_rows", "hold_segment"), DESK),
     **dict.fromkeys(("accept_loss", "witness_is_older"), DESK),
     **dict.fromkeys(("begin_forgetting", "forget_rows", "forget_said", "forget_texts"), DESK),
-    **dict.fromkeys(("forget_evidence", "forget_sheet", "forget_plans"), DESK),
+    **dict.fromkeys(("forget_heard", "forget_sheet", "forget_plans"), DESK),
     **dict.fromkeys(("require_own", "require_desk", "close_segment", "is_handed_over", "is_known_dead"), NOBODY),
     **dict.fromkeys(("check_chains", "check_writers", "move_row", "hand_over", "take_starts", "ask_gate_at"), NOBODY),
     **dict.fromkeys(("host_of", "may_name"), NOBODY),
     **dict.fromkeys(("refuse_change", "refuse_lease", "refuse_all_but_forgetting", "require_forgetting_fact"), NOBODY),
-    **dict.fromkeys(("is_over", "is_being_forgotten", "is_left_of_evidence", "leaf_of"), NOBODY),
+    **dict.fromkeys(("is_over", "is_being_forgotten", "leaf_of"), NOBODY),
     "batch_of_plan": NOBODY,
 }
 """Every function of the journal, and who may call it. One that is not here has no expectation, and fails."""
 MAY_WRITE: Mapping[str, Mapping[str, frozenset[str]]] = {
     **{key: {"INSERT": DESK} for key in ("batch", "page", "instruction", "known", "payee_words", "chunk")},
     "state": {f"INSERT ({one})": DESK for one in ("instruction", "batch", "country", "currency", "minor")},
-    **{key: {"INSERT": DESK} for key in ("evidence", "plan_document")},
+    "plan_document": {"INSERT": DESK},
     "notice": {
         "INSERT": DESK,
         **dict.fromkeys(
@@ -467,6 +467,9 @@ REFUSED: Mapping[str, Attempt] = {
     "a paid row of another chunk is rejected": forged(PAID, "rejected"),
     "a row that was never sent is paid": forged(MINE_READY, "paid"),
     "a row that was never sent did not leave": forged(MINE_READY, "not_sent"),
+    "an answer that lifts a hold": forged(MINE_IN_FLIGHT, "paid", source="person", finding="resolved"),
+    "evidence about its own row": forged(MINE_IN_FLIGHT, "heard", source="enquiry", finding="repeated"),
+    "a note about the journal": forged(None, "clock", details="{}"),
     "a row of another batch": forged(READY, "intended"),
     "a row of another worker's chunk": forged(8, "intended"),
     "another worker's row was not sent": forged(OTHERS, "not_sent"),

@@ -18,7 +18,7 @@ from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.opening.move import move_journal
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.sqlite.inbox import Inbox
-from paygw_batch.journal.values import Forgettable, InboxEnd, Known, OldPages
+from paygw_batch.journal.values import Forgettable, InboxEnd, Known, OldPages, Withdrawal
 from tests.journal.journal_rows import (
     OPERATION,
     all_due,
@@ -145,9 +145,7 @@ FORGERIES = [
     "UPDATE fact SET hash = sha256('') WHERE instruction = 1 AND kind = 'rejected'",
     "UPDATE fact SET hash = sha256('') WHERE kind = 'batch_forgotten'",
     "UPDATE fact SET number = DEFAULT WHERE instruction = 1",
-    "UPDATE evidence SET said = 'paid'",
-    "UPDATE evidence SET content = 'x'",
-    "UPDATE evidence SET forgotten = NULL",
+    "UPDATE fact SET means = 'paid' WHERE kind = 'heard'",
     "UPDATE state SET first_sent = NULL WHERE instruction = 1",
     "INSERT INTO page VALUES (1, 0, '')",
     "DELETE FROM page WHERE batch = 3",
@@ -215,9 +213,8 @@ REFUSED: Sequence[Sequence[str]] = [
     [BEGIN, left_in(1), said_of(3)],
     [BEGIN, left_in(1), "UPDATE said SET text = NULL"],
     [BEGIN, "DELETE FROM state"],
-    [BEGIN, "UPDATE evidence SET content = '', salt = '', forgotten = 1 WHERE instruction IS NOT NULL"],
-    [BEGIN, "UPDATE evidence SET content = 'x', salt = '', forgotten = 1 WHERE instruction IS NULL"],
-    [BEGIN, "UPDATE evidence SET content = '', salt = '', forgotten = 1, finding = '' WHERE instruction IS NULL"],
+    ["DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE kind = 'heard' AND instruction IS NULL)"],
+    [BEGIN, "DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE kind = 'withdrawn')"],
     [BEGIN, "DELETE FROM page WHERE batch = 3"],
     [BEGIN, "UPDATE page SET content = '' WHERE batch = 1"],
     [BEGIN, "DELETE FROM reply"],
@@ -252,6 +249,7 @@ def is_refused(place: DatabasePlace, statements: Sequence[str]) -> bool:
 
 def test_the_tables_refuse_all_but_forgetting(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
     told(journal, "B-1")
+    journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
     assert place_in.keep_plan("new", PLAN % "new")
     assert [statements for statements in REFUSED if not is_refused(place_in, statements)] == []
     assert not is_refused(place_in, [BEGIN, left_in(1), said_of(1), "DELETE FROM page WHERE batch = 1"])
@@ -270,18 +268,9 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
     (FORGET, "g.mark = NEW.forgotten AND g.batch = NEW.batch AND ", "g.mark = NEW.forgotten AND "),
     (FORGET, "g.mark = NEW.forgotten AND g.batch = NEW.batch AND ", "g.batch = NEW.batch AND "),
     (FORGET, "NEW.currency, NEW.minor,", "NEW.currency, OLD.minor,"),
-    (
-        FORGET,
-        "is_left := is_being_forgotten((SELECT f.instruction FROM fact f WHERE f.number = OLD.fact));",
-        "is_left := true;",
-    ),
-    (FORGET, "AND is_left_of_evidence(OLD.source, OLD.content, NEW.content)", ""),
-    (FORGET, "NEW.spool_hash, NEW.finding,", "NEW.spool_hash, OLD.finding,"),
-    (
-        FORGET,
-        "CASE WHEN OLD.instruction IS NOT NULL THEN is_being_forgotten(OLD.instruction)",
-        "CASE WHEN false THEN true",
-    ),
+    (FORGET, "THEN is_being_forgotten(f.instruction)", "THEN true"),
+    (FORGET, "(f.kind = 'order' OR f.kind = 'heard' AND f.source <> 'witness')", "true"),
+    (FORGET, "AND EXISTS (SELECT FROM forgetting g WHERE g.made_in = pg_current_xact_id()) END\n", "END\n"),
     (FORGET, "g.batch = OLD.batch AND g.made_in", "g.made_in"),
     (FORGET, "AND NEW.instruction = OLD.instruction AND is_being_forgotten(OLD.instruction)", ""),
     (FORGET, "is_left := is_being_forgotten(OLD.instruction);", "is_left := true;"),
@@ -292,6 +281,7 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
 def test_each_guard_that_is_taken_away_is_missed(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
     """Planted bugs of the database: without any one guard something goes through."""
     told(journal, "B-1")
+    journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
     assert place_in.keep_plan("new", PLAN % "new")
     missed = []
     with psycopg.connect(place_in.server.url, autocommit=True) as owner:
@@ -309,10 +299,8 @@ def test_each_guard_that_is_taken_away_is_missed(journal: LeasingPostgres, place
 
 def test_what_was_forgotten_is_not_forgotten_in_another_way(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
     forgotten(journal)
-    again = "UPDATE evidence SET content = '', salt = '', forgotten = 3 WHERE forgotten = 1"
-    for statement in (left_in(1, ("forgotten = 1", "forgotten = 3")), again):
-        with pytest.raises(psycopg.Error, match="never changed"):
-            ran(place_in, "BEGIN", BEGIN, statement)
+    with pytest.raises(psycopg.Error, match="never changed"):
+        ran(place_in, "BEGIN", BEGIN, left_in(1, ("forgotten = 1", "forgotten = 3")))
 
 
 # Who may.

@@ -434,7 +434,7 @@ def withdraw_by_a_run(place: DatabasePlace) -> None:
 
 
 def hold(place: DatabasePlace) -> None:
-    """Record that the gateway has an order that is ready here, which is no fact."""
+    """Record that the gateway has an order that is ready here."""
     claim = Claim("ORD-2", "1500.50", "KES", "approved", "ref", Proof.PROVEN)
     with closing(open_postgres(place)) as journal:
         journal.record_evidence([Evidence(EvidenceSource.NOTIFICATION, claim, "{}")], WORDS, at=AT)
@@ -474,7 +474,8 @@ def test_evidence_cut_off_before_its_witness_leaves_a_good_journal(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as cut:
-        cut.setattr(host_witness, "note_end", fail)
+        cut.setattr(host_witness, "note_newest", fail)
+        cut.setattr(host_witness.HostWitness, "note", fail)
         with pytest.raises(JournalUnwritable):
             write(at_database)
     open_postgres(at_database).close()
@@ -541,7 +542,7 @@ def test_another_journal_in_the_place_of_the_known_one_is_refused(
 
 # A hand in the tables.
 
-KEPT = ("fact", "instruction", "batch", "page", "known", "evidence", "seal", "identity", "migration", "state", "said",
+KEPT = ("fact", "instruction", "batch", "page", "known", "seal", "identity", "migration", "state", "said",
         "contradiction", "move")  # fmt: skip
 
 

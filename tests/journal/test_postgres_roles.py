@@ -66,7 +66,6 @@ FORGED = (
 )
 DECIDING = (
     "INSERT INTO batch SELECT * FROM batch",
-    "INSERT INTO evidence SELECT * FROM evidence",
     "UPDATE order_id SET instruction = 1",
     "SELECT set_limits('x', 0, 1, true)",
     "SELECT open_gate(1)",

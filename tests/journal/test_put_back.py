@@ -14,15 +14,18 @@ from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, Si
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import DocumentWithdrawn, InboxUnwritable, JournalUnwritable, JournalWentBack
-from paygw_batch.journal.facts.evidence_chain import withdrawal_of
 from paygw_batch.journal.guards import witness as guard
 from paygw_batch.journal.guards.witness import read_witness, witness_path
 from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.opening.adopt import Adoption
+from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path, inbox_witness
 from paygw_batch.journal.sqlite.reader import SqliteReader
+from paygw_batch.journal.sqlite.rows import recorder
+from paygw_batch.journal.sqlite.schema import end_of
+from paygw_batch.journal.sqlite.tables import QUERIES
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import CarriedOut, ClockSeen, Withdrawal
+from paygw_batch.journal.values import Adopted, CarriedOut, ClockSeen, MoveResult, Remark, Withdrawal
 from tests.journal.journal_rows import (
     AT,
     all_due,
@@ -175,7 +178,7 @@ def test_a_run_brings_up_a_witness_that_lacks_a_withdrawal(place: Path, monkeypa
     open_at(place).close()
     before = copied(place, "before")
     with monkeypatch.context() as cut:
-        cut.setattr("paygw_batch.journal.opening.file_place.note_evidence", lambda *_: None)
+        cut.setattr("paygw_batch.journal.opening.file_place.note_beside", lambda *_: None)
         withdraw_beside(place, "1" * 64)
     open_at(place).close()
     put_back(place, before)
@@ -183,21 +186,32 @@ def test_a_run_brings_up_a_witness_that_lacks_a_withdrawal(place: Path, monkeypa
         open_at(place)
 
 
-def test_a_withdrawal_is_looked_up_without_reading_the_others(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-
-    def reading(content: str, at: str) -> Withdrawal:
-        read.append(content)
-        return withdrawal_of(content, at)
-
-    monkeypatch.setattr("paygw_batch.journal.evidence_log.withdrawal_of", reading)
+def test_a_withdrawal_is_looked_up_without_reading_the_others(place: Path) -> None:
     with closing(open_at(place)) as journal:
         for digit in "123":
             journal.withdraw(withdrawal(digit * 64))
         journal.settle([], order=SignedOrder("b1", "{}", "", "4" * 64))
         with pytest.raises(DocumentWithdrawn):
             journal.settle([], order=SignedOrder("b1", "{}", "", "2" * 64))
-    assert len(read) == 1
+        plan = [
+            line[-1]
+            for line in journal._connection.execute(f"EXPLAIN QUERY PLAN {QUERIES['withdrawn']}", {"sha256": ""})
+        ]
+    assert plan == ["SEARCH f USING INDEX fact_of_journal (kind=?)"]
+
+
+def test_a_run_goes_on_after_a_withdrawal_and_after_no_other_fact(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+        withdraw_beside(place, "1" * 64)
+        first, second = all_due(journal, 1)[:2]
+        assert list(journal.append([intent(first)])) == [MoveResult.MOVED]
+        with closing(connect(journal_path(place), write=True)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            recorder(other, end_of(other))([Remark(Adopted("amina", "/elsewhere"), AT)])
+            other.execute("COMMIT")
+        with pytest.raises(JournalUnwritable, match="another process has written to it"):
+            journal.append([intent(second)])
 
 
 def test_a_late_note_takes_nothing_back(place: Path) -> None:
@@ -207,10 +221,10 @@ def test_a_late_note_takes_nothing_back(place: Path) -> None:
     before = read_witness(path)
     assert before is not None
     for number in (2, 1, 3, 2):
-        guard.note_evidence(path, before.journal_id, number, f"{number}" * 64)
+        guard.note_beside(path, guard.WitnessedHead(before.journal_id, number, f"{number}" * 64))
     seen = read_witness(path)
     assert seen is not None
-    assert (seen.beside[0], seen.seq) == ((3, "3" * 64), before.seq)
+    assert (seen.seq, seen.hash) == (3, "3" * 64)
 
 
 def test_a_torn_note_beside_a_run_leaves_the_one_before(place: Path) -> None:
@@ -223,7 +237,7 @@ def test_a_torn_note_beside_a_run_leaves_the_one_before(place: Path) -> None:
     path.write_bytes(torn)
     seen = read_witness(path)
     assert seen is not None
-    assert seen.beside[0][0] == 1
+    assert seen.seq == 1
     open_at(place).close()
 
 

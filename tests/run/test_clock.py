@@ -68,7 +68,7 @@ def test_the_difference_is_written_once_and_only_when_it_changes_by_more_than_a_
         seen = journal.head().clock
         assert seen is not None
         assert seen.ahead_s == kept
-    assert journal.verify()["evidence"] == 3
+    assert journal.verify()["facts"] == 3
 
 
 @pytest.mark.parametrize(("ahead_s", "is_wrong"), [(-99_999, False), (600, False), (601, True)])

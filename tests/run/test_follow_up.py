@@ -133,7 +133,7 @@ def test_the_answer_is_kept_as_an_enquiry_that_moves_the_row() -> None:
     kept = decode_notification(world.kept[0])
     assert kept.source is EvidenceSource.ENQUIRY
     assert kept.claim.proof is Proof.PROVEN
-    ruling = rule(kept.claim, [candidate()], WORDS, "note")
+    ruling = rule(kept.claim, [candidate()], WORDS)
     assert not isinstance(ruling, Waits)
     assert ruling.finding is Finding.MOVED
 
@@ -142,7 +142,7 @@ def test_an_answer_says_nothing_of_an_attempt_that_left_since() -> None:
     world = World(answer("declined"))
     world.run(lambda: bool(world.kept), claim("declined"))
     later = candidate(intended_at="2026-11-22T05:00:00.000Z")
-    ruling = rule(decode_notification(world.kept[0]).claim, [later], WORDS, "note")
+    ruling = rule(decode_notification(world.kept[0]).claim, [later], WORDS)
     assert not isinstance(ruling, Waits)
     assert ruling.finding is Finding.SUPERSEDED
     assert ruling.outcome is None

@@ -407,7 +407,7 @@ def test_a_file_that_was_read_for_another_batch_never_speaks_of_a_later_attempt(
 def test_a_claim_that_was_first_read_before_an_attempt_is_ruled_to_be_about_an_earlier_one() -> None:
     journal = sent(OutcomeKind.UNKNOWN)
     claim = Claim("ORD-2", "1500.50", "KES", "declined", proof=Proof.PROVEN, is_current=True)
-    found = [rule(replace(claim, attempts=then), journal.orders("ORD-2"), WORDS, "") for then in ({}, {1: 1}, {1: 0})]
+    found = [rule(replace(claim, attempts=then), journal.orders("ORD-2"), WORDS) for then in ({}, {1: 1}, {1: 0})]
     assert [getattr(one, "finding", None) for one in found] == [Finding.MOVED, Finding.MOVED, Finding.SUPERSEDED]
 
 
@@ -653,9 +653,10 @@ def test_a_contrary_line_is_kept_whole_and_holds_its_row() -> None:
         "ORD-2", "1500.50", "KES", "approved", proof=Proof.VOUCHED, is_current=True, times=StatedTimes((span,))
     )
     assert evidence.content == (
-        '{"amount":"1500.50","attempts":[[1,1]],"by":"amina","currency":"KES","line":2,"order_id":"ORD-2","sent_at":"",'
+        '{"amount":"1500.50","by":"amina","currency":"KES","line":2,"order_id":"ORD-2","sent_at":"",'
         f'"sha256":"{SHA}","statement":"day.csv","time":"2026-11-21T08:30:00Z","word":"approved"}}'
     )
+    assert evidence.lasting == f'{{"attempts":[[1,1]],"sha256":"{SHA}"}}'
     assert kept(journal, one) == [Finding.CONTRADICTING]
     again(journal, suffix=True)
     assert list(all_due(journal, 1)) == []

@@ -7,6 +7,7 @@ is there. The bytes of the file are made where somebody needs them, which is sel
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,21 +18,23 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import JournalHeld
 from paygw_batch.journal.forget import FingerprintKey
-from paygw_batch.journal.guards.witness import NOTHING_BESIDE, WitnessedHead
+from paygw_batch.journal.guards.witness import WitnessedHead
 from paygw_batch.journal.opening import file_place as opened
 from paygw_batch.journal.opening.examine import look_at
 from paygw_batch.journal.opening.in_memory import database_of
 from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, configure
 from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.schema import check_tables, note_adoption
+from paygw_batch.journal.sqlite.rows import recorder
+from paygw_batch.journal.sqlite.schema import check_tables, end_of
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import BatchRecord, Identity
+from paygw_batch.journal.values import Adopted, BatchRecord, Identity, Remark
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 ENDPOINT = EndpointIdentity.from_name("gateway.example/1")
 _PATH, _WITNESS, _OTHER_WITNESSES = Path("simulated.sqlite3"), Path("simulated.witness"), Path("/nonexistent")
+_TAKEN_IN = "SELECT max(json_extract(details, '$[0]')) FROM fact WHERE kind = 'taken_in'"
 _NEW = Identity("5" * 32, ENDPOINT.name, "2026-11-20T00:00:00.000Z", str(_PATH))
 
 
@@ -40,12 +43,11 @@ CHANCE_OF_A_COPY = 0.3
 
 
 class Copy(NamedTuple):
-    """The bytes of a database, the number of the last fact in it, of its last batch, and of its last evidence."""
+    """The bytes of a database, the number of the last fact in it, and of its last batch."""
 
     image: bytes
     last_fact: int = 0
     last_batch: int = 0
-    last_evidence: int = 0
 
 
 class Disk:
@@ -64,13 +66,12 @@ class Disk:
         self._is_replaced = True
         """Whether the connection knows nothing of what is on the disk."""
         self.commits = 0
-        self.last_fact = self.last_batch = self.last_evidence = 0
-        self.last_known = (0, 0)
-        """The last fact, and the last evidence, of the newest database that any process went on from."""
+        self.last_fact = self.last_batch = self.last_known = 0
+        """`last_known`: the last fact of the newest database that any process went on from."""
         self.copies = [Copy(self.image)]
         self.durable = self.copies[0]
         """What a power cut leaves where nothing is synchronous; its number of the last fact is true in any case."""
-        self.witness: WitnessedHead | None = WitnessedHead(_NEW.journal_id, 0, _NEW.start.hash.hex(), NOTHING_BESIDE)
+        self.witness: WitnessedHead | None = WitnessedHead(_NEW.journal_id, 0, _NEW.start.hash.hex())
         """The journal was made on this machine, on purpose."""
         self.key = FingerprintKey(None)
         self.key.keep(bytes(32))
@@ -91,11 +92,11 @@ class Disk:
 
     def copy(self) -> Copy:
         """Return a copy of the database as it is."""
-        return Copy(self.image, self.last_fact, self.last_batch, self.last_evidence)
+        return Copy(self.image, self.last_fact, self.last_batch)
 
     def put(self, copy: Copy) -> None:
         """Put a copy in the place of the database."""
-        self._image, self.last_fact, self.last_batch, self.last_evidence = self.durable = copy
+        self._image, self.last_fact, self.last_batch = self.durable = copy
         self._is_replaced = True
 
     def adopt(self, copy: Copy, at: str) -> None:
@@ -106,11 +107,12 @@ class Disk:
         if found is None:
             raise AssertionError("the copy holds no journal")
         connection.execute("BEGIN")
-        note_adoption(connection, found.end, at=at, by="amina", path=str(_PATH))
+        recorder(connection, found.end)([Remark(Adopted("amina", str(_PATH)), at)])
+        end = end_of(connection)
         connection.execute("COMMIT")
         self.stored(connection)
         self.sync()
-        self.witness, self.last_known = found.seen, (self.last_fact, self.last_evidence)
+        self.witness, self.last_known = replace(found, end=end).seen, self.last_fact
 
     async def take_lock(self, process: "Process") -> None:
         """Give the lock to one living process; raise `JournalHeld` when another has it. It ends with its holder."""
@@ -169,7 +171,7 @@ class Disk:
         """Take what a COMMIT wrote, on stable storage unless told otherwise."""
         self._connection, self._image, self._is_replaced = connection, None, False
         self.commits += 1
-        self.last_fact, self.last_batch, self.last_evidence = connection.last_numbers()
+        self.last_fact, self.last_batch = connection.last_numbers()
         if self._dice.random() < CHANCE_OF_A_COPY:
             self.copies.append(self.copy())
         if self.synchronous:
@@ -207,8 +209,8 @@ class Disk:
 
     def kept_notifications(self) -> int:
         """Return how many notifications are in the journal on the disk."""
-        ((count,),) = self._connected(None).execute("SELECT count(*) FROM evidence WHERE spooled IS NOT NULL")
-        return int(count)
+        ((count,),) = self._connected(None).execute(_TAKEN_IN)
+        return int(count or 0)
 
     def state_of(self, instruction: int) -> State:
         """Return the state of one instruction."""
@@ -242,12 +244,11 @@ class SimConnection(apsw.Connection):
         configure(self)
         self.is_checked = False
 
-    def last_numbers(self) -> tuple[int, int, int]:
-        """Return the numbers of the last fact, of the last batch and of the last evidence."""
-        query = """SELECT coalesce((SELECT max(number) FROM fact), 0), coalesce((SELECT max(number) FROM batch), 0),
-            coalesce((SELECT max(number) FROM evidence), 0)"""
-        ((fact, batch, evidence),) = super().execute(query)
-        return fact, batch, evidence
+    def last_numbers(self) -> tuple[int, int]:
+        """Return the numbers of the last fact and of the last batch."""
+        query = "SELECT coalesce((SELECT max(number) FROM fact), 0), coalesce((SELECT max(number) FROM batch), 0)"
+        ((fact, batch),) = super().execute(query)
+        return fact, batch
 
     def has_intent(self, nonce: str, *, until: int) -> bool:
         """Whether one of the facts up to number `until` names this nonce."""
@@ -281,7 +282,7 @@ class SimConnection(apsw.Connection):
         if process.writes == process.dies_after_write:  # durable, and no one was told, not even the witness
             process.die()
             raise asyncio.CancelledError
-        self._disk.last_known = self._disk.last_fact, self._disk.last_evidence
+        self._disk.last_known = self._disk.last_fact
         return result
 
     def _stored(self, process: "Process") -> apsw.Cursor:

@@ -30,11 +30,10 @@ from paygw_batch.gateway.message import (
     RawReply,
     TransportFault,
 )
-from paygw_batch.journal import evidence_log
 from paygw_batch.journal import journal as journal_of_all
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows, NewInstructions
+from paygw_batch.journal.evidence_log import EvidenceLog
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
-from paygw_batch.journal.guards import witness
 from paygw_batch.journal.guards.witness import WitnessedHead
 from paygw_batch.journal.opening import file_place as opened
 from paygw_batch.journal.sqlite import tables, writer
@@ -241,9 +240,9 @@ class TellsTheWitnessOnce(SqliteJournal):
 class TellsTheWitnessTooSoon(SqliteJournal):
     """Tells the witness of facts before they are committed."""
 
-    def _commit(self, seen: WitnessedHead | None = None) -> None:
-        self._tell_witness(replace(seen or self._seen, seq=self._end.seq, hash=self._end.hash.hex()))
-        super()._commit(seen)
+    def _commit(self) -> None:
+        self._tell_witness(replace(self._seen, seq=self._end.seq, hash=self._end.hash.hex()))
+        super()._commit()
 
 
 class ForgetsWhereItWas(SqliteJournal):
@@ -602,7 +601,7 @@ def code_without_findings(document: PlanDocument) -> str:
 def withdrawal_not_heeded(world: ForgingWorld) -> None:
     """Neither the program nor the journal asks whether a plan was withdrawn."""
     world.patch(approvals, "require_not_withdrawn", lambda *_: None)
-    world.patch(evidence_log, "require_in_force", lambda *_: None)
+    world.patch(EvidenceLog, "require_in_force", lambda *_: None)
 
 
 def newest_batch_compared(past: _Past, candidates: pl.DataFrame, *keys: str) -> pl.DataFrame:
@@ -686,7 +685,6 @@ BUGS: Mapping[str, Bug] = {
     ),
     "spellings are not compared": bug(journal(SpellingsAreOther), "I1", "I7"),
     "a sheet that repeats a batch is opened": bug(patched(submit, "_repeat", lambda *_, **__: None), "I1"),
-    "the witness knows of facts alone": bug(patched(witness, "CHAINS_BESIDE", ()), "I10"),
     "a journal without its witness is taken": bug(patched(opened, "_is_known", lambda *_: True), "I10"),
     "a typed file passes for the gateway's word": bug(
         patched(StatementProof, "is_proven", property(lambda _: True)), "I1"

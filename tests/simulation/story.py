@@ -283,11 +283,8 @@ def _restore_older(world: SimWorld) -> None:
     """Someone restores an older copy, at times on a machine that is new. A run must refuse it; then all is put back."""
     disk = world.disk
     newest, witness = disk.copy(), disk.witness
-    facts, evidence = disk.last_known
-    beside = [copy for copy in disk.copies if copy.last_fact == facts and copy.last_evidence < evidence]
     older = world.rng.choice(disk.copies)
-    older = beside[-1] if beside else older  # no fact tells the two apart
-    if (older.last_fact, older.last_evidence) < disk.last_known:
+    if older.last_fact < disk.last_known:
         disk.put(older)
         world.restored_older = True
         if world.rng.random() < 0.5:

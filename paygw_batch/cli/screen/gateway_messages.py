@@ -121,10 +121,6 @@ def _why(finding: Finding) -> str:
             | Finding.UNKNOWN_ORDER
             | Finding.UNREADABLE
             | Finding.RESOLVED
-            | Finding.CARRIED_OUT
-            | Finding.CLOCK
-            | Finding.ORDER
-            | Finding.WITHDRAWN
         ):
             return state_words(finding.value)
         case _:

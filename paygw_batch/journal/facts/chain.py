@@ -14,11 +14,13 @@ from paygw_batch.journal.facts.codec import (
     NewSalt,
     Told,
     columns_of,
+    columns_of_remark,
     encode_batch,
     encode_forgotten,
     said_digest,
+    with_evidence,
 )
-from paygw_batch.journal.values import Entry, Link
+from paygw_batch.journal.values import Entry, Link, Remark
 from paygw_batch.language import say
 
 _OF_BATCH = Told()
@@ -43,6 +45,9 @@ class Line(NamedTuple):
     error_code: str | None
     cause: str | None
     conflict: int | None
+    source: str | None
+    finding: str | None
+    means: str | None
     by: str | None
     basis: str | None
     agreement: str | None
@@ -112,7 +117,7 @@ def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any,
         yield line
 
 
-def chained(entries: Iterable[Entry], end: Link, new_salt: NewSalt) -> tuple[list[Line], list[SaidLine]]:
+def chained(entries: Iterable[Entry | Remark], end: Link, new_salt: NewSalt) -> tuple[list[Line], list[SaidLine]]:
     """Return the lines for `entries` after `end`, and what they say of people.
 
     Times in a chain never decrease: after a clock was set back, a fact gets the time of the fact before it.
@@ -121,13 +126,18 @@ def chained(entries: Iterable[Entry], end: Link, new_salt: NewSalt) -> tuple[lis
     seq, before, at = end
     for entry in entries:
         seq, at = seq + 1, max(entry.at, at)
-        told, said = columns_of(entry.fact)
+        if isinstance(entry, Remark):
+            kind, told, said = columns_of_remark(entry.fact)
+        else:
+            kind, (told, said) = kind_of(entry.fact), columns_of(entry.fact)
+            if entry.heard is not None:
+                told, said = with_evidence(told, said, entry.heard)
         digest = None
         if any(said):
             salt = new_salt()
             digest = said_digest(salt, said)
             texts.append(SaidLine(seq, salt, *said))
-        columns = (seq, at, kind_of(entry.fact), None, entry.instruction, entry.attempt, *told)
+        columns = (seq, at, kind, None, entry.instruction, entry.attempt, *told)
         before = link_hash(before, text_of_line(columns), digest)
         lines.append(Line(*columns, digest, before))
     return lines, texts

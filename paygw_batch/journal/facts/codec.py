@@ -10,8 +10,10 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import NamedTuple, assert_never
 
+from paygw_batch.core.evidence import Heard, SignedOrder
 from paygw_batch.core.lifecycle import (
     Concluded,
     Fact,
@@ -25,15 +27,42 @@ from paygw_batch.core.lifecycle import (
 )
 from paygw_batch.core.recorded_words import code_of, kept, kept_text
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.values import HistoryEntry, canonical
+from paygw_batch.journal.values import (
+    Adopted,
+    CarriedOut,
+    ClockSeen,
+    HistoryEntry,
+    InboxEnd,
+    Named,
+    Note,
+    Withdrawal,
+    canonical,
+)
 from paygw_batch.language import say
 
 BATCH_OPENED = "batch_opened"
 """The kind of the fact that opens a batch; it belongs to no instruction."""
 BATCH_FORGOTTEN = "batch_forgotten"
 """The kind of the fact that forgets people of a batch; it belongs to no instruction either."""
+HEARD = "heard"
+"""The kind of the fact that keeps evidence which led to no move, about an instruction or about none."""
 SALT_BYTES = 16
 """The length of a salt: random bytes without which the digest of a forgotten value reveals nothing."""
+
+
+class NoteKind(StrEnum):
+    """The kinds of facts about the whole journal."""
+
+    ADOPTED = "adopted"
+    CARRIED_OUT = "carried_out"
+    CLOCK = "clock"
+    NAMED = "named"
+    ORDER = "order"
+    TAKEN_IN = "taken_in"
+    """So much of the inbox is among the facts."""
+    WITHDRAWN = "withdrawn"
+
+
 NewSalt = Callable[[], bytes]
 """Returns a salt."""
 
@@ -78,7 +107,6 @@ class BatchForgotten:
     by: str
     before: str
     instructions: int
-    evidence: int
     remains_sha256: str
     order: str = ""
     """The digest of the signed order for it; empty if one person was enough."""
@@ -87,7 +115,7 @@ class BatchForgotten:
 
 
 class Told(NamedTuple):
-    """The columns of a fact about an instruction that say what happened."""
+    """The columns of a fact that say what happened."""
 
     order_id: str | None = None
     nonce: str | None = None
@@ -99,6 +127,9 @@ class Told(NamedTuple):
     error_code: str | None = None
     cause: str | None = None
     conflict: int | None = None
+    source: str | None = None
+    finding: str | None = None
+    means: str | None = None
     by: str | None = None
     basis: str | None = None
     agreement: str | None = None
@@ -148,6 +179,70 @@ def columns_of(fact: Fact) -> tuple[Told, Said]:
             return Told(details=kept(FactKind.REPLACED, fact.row, fact.batch)), _NOTHING
         case _:
             assert_never(fact)
+
+
+def with_evidence(told: Told, said: Said, heard: Heard) -> tuple[Told, Said]:
+    """Return the columns of a fact with those of the evidence that led to it."""
+    about = _heard(heard)
+    told = told._replace(source=about.source, finding=about.finding, means=about.means, details=about.details)
+    return told, said._replace(text=_text(heard.content)) if heard.content else said
+
+
+def columns_of_remark(fact: Heard | Note) -> tuple[str, Told, Said]:
+    """Return a fact that moves no instruction as it is stored: its kind, and its columns."""
+    match fact:
+        case Heard():
+            return HEARD, _heard(fact), Said(_text(fact.content))
+        case CarriedOut():
+            details = canonical({"attempts": fact.attempts, "batch": fact.batch, "sha256": fact.sha256})
+            return NoteKind.CARRIED_OUT.value, Told(by=_word(fact.by), details=details), Said(_text(fact.name))
+        case ClockSeen():
+            return NoteKind.CLOCK.value, Told(details=canonical(asdict(fact))), _NOTHING
+        case SignedOrder():
+            return NoteKind.ORDER.value, Told(details=canonical(fact.batch)), Said(_text(fact.document))
+        case Withdrawal():
+            told = Told(by=_word(fact.by), agreement=_word(fact.sha256))
+            return NoteKind.WITHDRAWN.value, told, Said(_text(fact.document))
+        case InboxEnd():
+            return NoteKind.TAKEN_IN.value, Told(details=canonical(fact)), _NOTHING
+        case Adopted():
+            return NoteKind.ADOPTED.value, Told(by=_word(fact.by), details=canonical(fact.path)), _NOTHING
+        case Named():
+            name = canonical([fact.host, fact.consumer_key_sha256])
+            return NoteKind.NAMED.value, Told(by=_word(fact.by), details=name), _NOTHING
+        case _:
+            assert_never(fact)
+
+
+def note_of(
+    kind: NoteKind, by: str | None, agreement: str | None, details: str | None, text: str | None, at: str
+) -> Note:
+    """Return the fact about the whole journal that these columns hold."""
+    told = json.loads(details or "null")
+    match kind:
+        case NoteKind.CARRIED_OUT:
+            attempts = tuple((number, attempts) for number, attempts in told["attempts"])
+            return CarriedOut(told["batch"], text or "", told["sha256"], by or "", at, attempts)
+        case NoteKind.CLOCK:
+            return ClockSeen(**told)
+        case NoteKind.ORDER:
+            return SignedOrder(told, text or "")
+        case NoteKind.WITHDRAWN:
+            return Withdrawal(agreement or "", by or "", text or "", at)
+        case NoteKind.TAKEN_IN:
+            return InboxEnd(*told)
+        case NoteKind.ADOPTED:
+            return Adopted(by or "", told)
+        case NoteKind.NAMED:
+            host, key = told
+            return Named(host, key, by or "")
+        case _:
+            assert_never(kind)
+
+
+def _heard(heard: Heard) -> Told:
+    means = None if heard.means is None else heard.means.value
+    return Told(source=heard.source.value, finding=heard.finding.value, means=means, details=heard.lasting or None)
 
 
 def said_digest(salt: bytes, said: Said) -> bytes:

@@ -6,17 +6,13 @@ chain records who forgot whom, and a digest of everything left. Pure.
 
 import hashlib
 import hmac
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from paygw_batch.core.evidence import EvidenceSource
 from paygw_batch.journal.values import canonical
 
 MARK = "\x1e"
 """Marks a fingerprint: a control character, which no content and no payee contains."""
-_LEFT_OF_A_STATEMENT = ("attempts", "batch", "sha256")
-"""Marks when a file was first read. Without that time, an old file could settle a newer attempt."""
 
 
 def fingerprint(key: bytes | None, kind: str, value: str) -> str:
@@ -27,17 +23,6 @@ def fingerprint(key: bytes | None, kind: str, value: str) -> str:
 def key_id(key: bytes | None) -> str:
     """Return the id of a key, which follows from the key and reveals nothing about it; empty without a key."""
     return "" if key is None else hmac.digest(key, b"which key", "sha256").hex()[:32]
-
-
-def evidence_left(source: str, content: str) -> str:
-    """Return the content of evidence without people."""
-    if source != EvidenceSource.STATEMENT:
-        return ""
-    try:
-        said = json.loads(content)
-    except ValueError:
-        return ""
-    return canonical({name: said[name] for name in _LEFT_OF_A_STATEMENT if name in said})
 
 
 class Remains:

@@ -1,18 +1,18 @@
-"""The witness: the ends of a journal's chains, kept a second time in a small file elsewhere.
+"""The witness: the end of a journal's chain, kept a second time in a small file elsewhere.
 
 A journal that was restored from a backup, copied or replaced is consistent, and would pay rows again. The witness finds
-it, because the witness has seen newer lines. Two slots in separate sectors are written in turn, each with a checksum:
-whenever a machine stops, one slot is whole. The run that holds the journal writes them. Whoever adds evidence beside a
+it, because the witness has seen newer facts. Two slots in separate sectors are written in turn, each with a checksum:
+whenever a machine stops, one slot is whole. The run that holds the journal writes them. Whoever adds a fact beside a
 run (a withdrawal) has two slots of its own, written by one process at a time: neither waits for the other.
 
-A line is noted after it is durable in the journal, and before the call that wrote it returns.
+A fact is noted after it is durable in the journal, and before the call that wrote it returns.
 """
 
 import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -31,29 +31,17 @@ _WORD = "paygw-witness-1"
 class WitnessedHead:
     """The newest fact that a witness noted: the journal's id, the fact's number, and its hash (hex).
 
-    `seq` is 0 for a new journal without facts. `beside` are the ends of the chains beside the facts, in the order of
-    `CHAINS_BESIDE`.
+    `seq` is 0 for a new journal without facts.
     """
 
     journal_id: str
     seq: int
     hash: str
-    beside: tuple[tuple[int, str], ...] = ()
 
     @property
     def has_history(self) -> bool:
-        """Whether the journal had a fact or evidence: nothing may take its place by itself."""
-        return self.seq > 0 or any(number > 0 for number, _ in self.beside[:1])
-
-    def with_evidence(self, number: int, digest: str) -> "WitnessedHead":
-        """Return it with this end of the chain of evidence."""
-        return replace(self, beside=((number, digest), *self.beside[1:]))
-
-
-CHAINS_BESIDE = ("evidence", "adoption", "endpoint_name")
-"""The tables of the chains beside the facts. Withdrawals, notes and orders are evidence."""
-NOTHING_BESIDE = ((0, "-"),) * len(CHAINS_BESIDE)
-"""The ends of these chains in a new journal."""
+        """Whether the journal had a fact: nothing may take its place by itself."""
+        return self.seq > 0
 
 
 def witness_path(witness_dir: Path, journal: Path) -> Path:
@@ -81,23 +69,21 @@ def read_witness(path: Path, mend: str | None = None) -> WitnessedHead | None:
             ),
         )
     newest = max(seen, key=_place)
-    for one in _slots_of(content, _BESIDE_OFFSETS) if newest.beside else ():
-        if one.journal_id == newest.journal_id and one.seq > newest.beside[0][0]:
-            newest = newest.with_evidence(one.seq, one.hash)
-    return newest
+    beside = [one for one in _slots_of(content, _BESIDE_OFFSETS) if one.journal_id == newest.journal_id]
+    return max([newest, *beside], key=_place)
 
 
-def note_evidence(path: Path, journal_id: str, number: int, digest: str) -> None:
-    """Note evidence that was written beside a run, in the witness at `path`. Raises `OSError`."""
+def note_beside(path: Path, seen: WitnessedHead) -> None:
+    """Note a fact that was written beside a run, in the witness at `path`. Raises `OSError`."""
     fd = open_private(path)
     try:
-        _note_later(fd, WitnessedHead(journal_id, number, digest), _BESIDE_OFFSETS)
+        _note_later(fd, seen, _BESIDE_OFFSETS)
     finally:
         os.close(fd)
 
 
-def note_end(path: Path, seen: WitnessedHead) -> None:
-    """Note the end of a chain that several processes write, in a file of its own. Raises `OSError`."""
+def note_newest(path: Path, seen: WitnessedHead) -> None:
+    """Note a fact in a file that several processes write, unless it has a newer one. Raises `OSError`."""
     held = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)  # of two processes at the same moment, one creates it
@@ -123,9 +109,9 @@ def _note_later(fd: int, seen: WitnessedHead, offsets: tuple[int, int]) -> None:
         _sync_data(fd)
 
 
-def _place(seen: WitnessedHead) -> tuple[int, ...]:
+def _place(seen: WitnessedHead) -> int:
     """Return what grows from note to note."""
-    return seen.seq, *(number for number, _ in seen.beside)
+    return seen.seq
 
 
 def _slots_of(content: bytes, offsets: tuple[int, int]) -> list[WitnessedHead]:
@@ -168,7 +154,7 @@ class Witness:
             make_witness(path, seen)
         self._fd = open_private(path)
         slots = [_read_slot(os.pread(self._fd, _SLOT_BYTES, offset)) for offset in _SLOT_OFFSETS]
-        newest = max((0, 1), key=lambda n: (-1,) if (slot := slots[n]) is None else _place(slot))
+        newest = max((0, 1), key=lambda n: -1 if (slot := slots[n]) is None else _place(slot))
         self._next_slot = 1 - newest
         if slots[newest] != seen:
             self.note(seen)
@@ -198,13 +184,11 @@ class Witness:
             os.close(fd)
 
 
-def require_not_older(
-    seen: WitnessedHead, path: Path, *, found: WitnessedHead, hash_at: Callable[[str, int], str]
-) -> None:
-    """Raise `JournalWentBack` unless the journal whose ends are `found` includes `seen`.
+def require_not_older(seen: WitnessedHead, path: Path, *, found: WitnessedHead, hash_at: Callable[[int], str]) -> None:
+    """Raise `JournalWentBack` unless the journal whose end is `found` includes `seen`.
 
-    `hash_at` returns the hash of a line, by table and number. A journal may be ahead of its witness: a run can end
-    between the two writes. A witness of another journal that never had a fact or evidence proves nothing.
+    `hash_at` returns the hash of a fact. A journal may be ahead of its witness: a run can end between the two writes. A
+    witness of another journal that never had a fact proves nothing.
     """
     if seen.journal_id != found.journal_id and not seen.has_history:
         return
@@ -219,7 +203,7 @@ def require_not_older(
             ),
             hint=_mend(path),
         )
-    if hash_at("fact", seen.seq) != seen.hash:
+    if hash_at(seen.seq) != seen.hash:
         raise JournalWentBack(
             say(
                 "Fact {seq} of the journal is not the one that was written first: this copy has diverged.",
@@ -227,17 +211,6 @@ def require_not_older(
             ),
             hint=_mend(path),
         )
-    for chain, (number, digest), (end, _) in zip(CHAINS_BESIDE, seen.beside, found.beside, strict=False):
-        if end < number or (number > 0 and hash_at(chain, number) != digest):
-            raise JournalWentBack(
-                say(
-                    "The journal does not have line {number} of what was recorded beside its facts ({table}): this "
-                    "is an older copy.",
-                    number=number,
-                    table=chain,
-                ),
-                hint=_mend(path),
-            )
 
 
 def witness_failed(error: OSError) -> str:
@@ -272,8 +245,7 @@ def _mend(path: Path) -> str:
 
 
 def _slot(seen: WitnessedHead) -> bytes:
-    beside = "".join(f" {number} {digest}" for number, digest in seen.beside)
-    text = f"{_WORD} {seen.journal_id} {seen.seq} {seen.hash}{beside}"
+    text = f"{_WORD} {seen.journal_id} {seen.seq} {seen.hash}"
     checksum = hashlib.sha256(text.encode()).hexdigest()
     return f"{text} {checksum}".encode().ljust(_SLOT_BYTES - 1) + b"\n"
 
@@ -281,9 +253,8 @@ def _slot(seen: WitnessedHead) -> bytes:
 def _read_slot(content: bytes) -> WitnessedHead | None:
     """Return the fact in a slot; None if the slot is empty, torn or damaged."""
     try:
-        _, journal_id, seq, head_hash, *beside, _ = content.decode("ascii").split()
-        ends = zip(map(int, beside[::2]), beside[1::2], strict=True)
-        seen = WitnessedHead(journal_id, int(seq), head_hash, tuple(ends))
+        _, journal_id, seq, head_hash, _ = content.decode("ascii").split()
+        seen = WitnessedHead(journal_id, int(seq), head_hash)
     except ValueError:
         return None
     return seen if _slot(seen) == content else None

@@ -16,8 +16,11 @@ from paygw_batch.journal.opening.examine import Found, check_home, check_place, 
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.registry import Registered, check_beside
 from paygw_batch.journal.sqlite.connect import connect, fetch, leave_untouched
-from paygw_batch.journal.sqlite.schema import ends_beside, migrate, names_of, note_adoption, note_name
+from paygw_batch.journal.sqlite.rows import recorder
+from paygw_batch.journal.sqlite.schema import end_of, migrate
+from paygw_batch.journal.sqlite.tables import evidence_in
 from paygw_batch.journal.sqlite.verify import verify
+from paygw_batch.journal.values import Adopted, Named, Remark
 from paygw_batch.language import say
 
 _COMMAND = "journal adopt"
@@ -88,14 +91,16 @@ class Adoption:
     def _note(self, by: str, at: str) -> tuple[EndpointIdentity, ...]:
         """Commit the statement and create the witness; return the names that the journal then has."""
         try:
-            note_adoption(self._connection, self._found.end, at=at, by=by, path=str(self.path))
-            note_name(self._connection, self._place.endpoint, at=at, by=by)
+            endpoint, notes = self._place.endpoint, [Remark(Adopted(by, str(self.path)), at)]
+            if endpoint not in self._found.names:
+                notes.append(Remark(Named(endpoint.host, endpoint.consumer_key_sha256, by), at))
+            recorder(self._connection, end_of(self._connection))(notes)
             fetch(self._connection, "UPDATE identity SET home = ?", (str(self.path),))
-            names = names_of(self._connection, self._found.identity)
+            names = evidence_in(self._connection).names(self._found.identity)
             fetch(self._connection, "COMMIT")
             make_directory(self._place.witness_dir)
             check_directory(self._place.witness_dir)
-            self._found = replace(self._found, beside=ends_beside(self._connection))
+            self._found = replace(self._found, end=end_of(self._connection))
             if self._is_witnessed():  # a withdrawal may be noted in it just now
                 Witness(self._place.witness, self._found.seen).close()
             else:

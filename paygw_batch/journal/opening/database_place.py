@@ -53,15 +53,14 @@ try:
         write_accepted,
         write_retired,
     )
-    from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
+    from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter, write_withdrawal
     from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
     from paygw_batch.journal.postgres.leasing.host_witness import (
         HostWitness,
         check_witnesses,
-        evidence_written,
         hold_witness,
         host_id_in,
-        note_evidence,
+        note_withdrawal,
         set_aside,
         witness_files,
     )
@@ -270,12 +269,9 @@ class DatabasePlace(JournalPlace):
         make_directory(self.witness_dir)
         check_directory(self.witness_dir)
         with self._known(write=True) as (session, identity):
-            with session.connection.transaction():
-                evidence_in(session.connection, identity).keep(withdrawal)
-                end = evidence_written(session.connection)
+            number, digest = write_withdrawal(session.connection, identity, withdrawal, self.lease_s)
             try:
-                if end is not None:
-                    note_evidence(self.witness_dir, identity.journal_id, end)
+                note_withdrawal(self.witness_dir, identity.journal_id, number, digest)
             except OSError as error:
                 raise JournalUnwritable(unwritable(self.server.place, witness_failed(error))) from None
 

@@ -15,13 +15,12 @@ from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import (
     check_tables,
     end_of,
-    ends_beside,
     hash_at,
     identity_of,
     migrations,
-    names_of,
     version_of,
 )
+from paygw_batch.journal.sqlite.tables import evidence_in
 from paygw_batch.journal.sqlite.verify import check_tail
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
@@ -35,14 +34,12 @@ class Found:
     identity: Identity
     end: Link
     names: tuple[EndpointIdentity, ...]
-    """Every name by which it knows its endpoint."""
-    beside: tuple[tuple[int, str], ...]
-    """The ends of the chains beside the facts."""
+    """Every name by which it knows its endpoint, oldest first."""
 
     @property
     def seen(self) -> WitnessedHead:
-        """The ends of its chains, as a witness that has seen the whole journal records them."""
-        return WitnessedHead(self.identity.journal_id, self.end.seq, self.end.hash.hex(), self.beside)
+        """The end of its chain, as a witness that has seen the whole journal records it."""
+        return WitnessedHead(self.identity.journal_id, self.end.seq, self.end.hash.hex())
 
 
 def check_place(path: Path) -> bool:
@@ -76,8 +73,8 @@ def look_at(
         if version == 0:
             return None
         identity = identity_of(connection)
-        names, beside = names_of(connection, identity), ends_beside(connection)
-        found = Found(version, identity, end_of(connection), names, beside)
+        names = evidence_in(connection).names(identity)
+        found = Found(version, identity, end_of(connection), names)
         if not is_any_name_fine or not endpoint.is_one_of(names):
             check_endpoint(names, endpoint, str(path))
         if version == len(migrations()):
@@ -120,9 +117,7 @@ def check_home(connection: apsw.Connection, path: Path, found: Found, witness_di
 
 def hold(connection: apsw.Connection, found: Found, seen: WitnessedHead, witness: Path) -> None:
     """Raise `JournalWentBack` unless the journal continues from `seen`, which the witness at `witness` noted."""
-    require_not_older(
-        seen, witness, found=found.seen, hash_at=lambda chain, number: hash_at(connection, number, chain).hex()
-    )
+    require_not_older(seen, witness, found=found.seen, hash_at=lambda number: hash_at(connection, number).hex())
 
 
 def _is_same_file(home: Path, path: Path) -> bool:

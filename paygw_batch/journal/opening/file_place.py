@@ -12,7 +12,6 @@ from pathlib import Path
 
 import apsw
 
-from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import (
     HolderKind,
     JournalError,
@@ -31,13 +30,11 @@ from paygw_batch.journal.guards.location import (
 )
 from paygw_batch.journal.guards.lock import LockHolder, RunLock, journal_holder, lock_path
 from paygw_batch.journal.guards.witness import (
-    CHAINS_BESIDE,
-    NOTHING_BESIDE,
     Witness,
     WitnessedHead,
     make_witness,
     missing_journal,
-    note_evidence,
+    note_beside,
     read_witness,
     retire,
     witness_failed,
@@ -50,10 +47,11 @@ from paygw_batch.journal.sqlite.connect import connect, leave_untouched, reason_
 from paygw_batch.journal.sqlite.inbox import check_inbox, inbox_path, inbox_witness
 from paygw_batch.journal.sqlite.outbox import FileOutbox
 from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.schema import ends_beside, identity_of, migrate, migrations, names_of, note_name
+from paygw_batch.journal.sqlite.rows import recorder
+from paygw_batch.journal.sqlite.schema import end_of, identity_of, make_tables, migrate, migrations
 from paygw_batch.journal.sqlite.tables import evidence_in
 from paygw_batch.journal.sqlite.writer import SqliteJournal
-from paygw_batch.journal.values import Identity, Withdrawal
+from paygw_batch.journal.values import Identity, Named, Remark, Withdrawal
 from paygw_batch.language import say
 
 _MAX_TIME_BYTES = 100
@@ -110,7 +108,8 @@ class FilePlace(JournalPlace):
             seen = read_witness(self.witness)
             self._check_alone(seen, beside)
             _check_no_log(self.path)
-            identity = Identity(secrets.token_hex(16), self.endpoint.name, now, str(self.path))
+            key = self.endpoint.consumer_key_sha256
+            identity = Identity(secrets.token_hex(16), self.endpoint.name, now, str(self.path), key)
             try:
                 self._make(identity, seen)
             except (apsw.Error, OSError) as error:
@@ -161,17 +160,16 @@ class FilePlace(JournalPlace):
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Record a withdrawal durably (see `JournalPlace`).
 
-        This is the only write made beside the process that holds the lock. It adds a line of evidence and touches no
-        fact and no row; SQLite orders it before or after the run's transaction that opens a batch. The witness knows it
-        before this returns. Raises `JournalHeld` if that transaction takes too long, and `JournalUnwritable`.
+        This is the only write made beside the process that holds the lock. It adds a fact that moves no row; SQLite
+        orders it before or after the run's transaction that opens a batch. The witness knows it before this returns.
+        Raises `JournalHeld` if that transaction takes too long, and `JournalUnwritable`.
         """
         self.open_to_read(must_be_known=True).close()
         with closing(connect(self.path, write=True)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                evidence_in(connection).keep(withdrawal)
-                ((number, digest),) = ends_beside(connection, CHAINS_BESIDE[:1])
-                identity = identity_of(connection)
+                evidence_in(connection).keep(recorder(connection, end_of(connection)), withdrawal)
+                identity, end = identity_of(connection), end_of(connection)
                 connection.execute("COMMIT")
             except apsw.BusyError:
                 raise JournalHeld(
@@ -184,7 +182,7 @@ class FilePlace(JournalPlace):
             # A run that moved here after that transaction notes what it finds, in a witness for this place.
             for witness in {self.witness, witness_path(self.witness_dir, Path(identity.home))}:
                 if check_file(witness):
-                    note_evidence(witness, identity.journal_id, number, digest)
+                    note_beside(witness, WitnessedHead(identity.journal_id, end.seq, end.hash.hex()))
         except OSError as error:
             raise JournalUnwritable(unwritable(self.path, witness_failed(error))) from None
 
@@ -249,11 +247,10 @@ class FilePlace(JournalPlace):
             witness = Witness(self.witness, found.seen)
             undo.callback(witness.close)
             self._migrate(connection, found, now)
-            if (beside := ends_beside(connection)) != found.beside:
-                found = replace(found, beside=beside)
+            if (end := end_of(connection)) != found.end:
+                found = replace(found, end=end, names=evidence_in(connection).names(found.identity))
                 witness.note(found.seen)
             if self.registry is not None:
-                found = replace(found, names=names_of(connection, found.identity))
                 notes += _remember(self.registry, path, found, now)
             if former is not None:
                 former.unlink(missing_ok=True)
@@ -273,7 +270,8 @@ class FilePlace(JournalPlace):
         migrate(connection, found.version, now=now)
         connection.execute("UPDATE identity SET home = ?", (str(self.path),))
         if not is_name_noted:
-            note_name(connection, self.endpoint, at=now, by="")
+            name = Named(self.endpoint.host, self.endpoint.consumer_key_sha256, "")
+            recorder(connection, end_of(connection))([Remark(name, now)])
         connection.execute("COMMIT")
 
     def _make(self, identity: Identity, seen: WitnessedHead | None) -> None:
@@ -286,8 +284,8 @@ class FilePlace(JournalPlace):
             if registry is not None and registry.entry(seen.journal_id) is None:
                 registry.write(self._lost(seen))
             retire(self.witness, seen)
-        make_witness(self.witness, WitnessedHead(identity.journal_id, 0, identity.start.hash.hex(), NOTHING_BESIDE))
-        _make_file(self.path, identity, self.endpoint)
+        make_witness(self.witness, WitnessedHead(identity.journal_id, 0, identity.start.hash.hex()))
+        _make_file(self.path, identity)
         if registry is not None:
             registry.write(replace(entry, is_intended=False))
 
@@ -368,14 +366,14 @@ def _settle_intentions(registry: JournalRegistry, witness_dir: Path) -> None:
         registry.forget(entry)
 
 
-def _make_file(path: Path, identity: Identity, endpoint: EndpointIdentity) -> None:
+def _make_file(path: Path, identity: Identity) -> None:
     """Create a journal without facts at `path`, for its owner alone.
 
     It is created under another name and then renamed, so that no crash leaves half of one.
     """
     temporary = unfinished(path)
     try:
-        _fill(temporary, identity, endpoint)
+        _fill(temporary, identity)
         temporary.rename(path)
         sync_directory(path.parent)
     finally:
@@ -383,13 +381,10 @@ def _make_file(path: Path, identity: Identity, endpoint: EndpointIdentity) -> No
             temporary.with_name(temporary.name + ending).unlink(missing_ok=True)
 
 
-def _fill(path: Path, identity: Identity, endpoint: EndpointIdentity) -> None:
+def _fill(path: Path, identity: Identity) -> None:
     with closing(connect(path, write=True)) as connection:
         connection.execute("BEGIN IMMEDIATE")
-        migrate(connection, 0, now=identity.created_at)
-        columns = (identity.journal_id, identity.endpoint, identity.created_at, identity.home)
-        connection.execute("INSERT INTO identity VALUES (1, ?, ?, ?, ?)", columns)
-        note_name(connection, endpoint, at=identity.created_at, by="")
+        make_tables(connection, identity)
         connection.execute("COMMIT")
         busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
         if busy:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import apsw
 
-from paygw_batch.journal.guards.witness import NOTHING_BESIDE, WitnessedHead
+from paygw_batch.journal.guards.witness import WitnessedHead
 from paygw_batch.journal.sqlite.connect import configure
-from paygw_batch.journal.sqlite.schema import migrate
+from paygw_batch.journal.sqlite.schema import make_tables
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Identity
 
@@ -30,7 +30,7 @@ def in_memory_journal(
     return SqliteJournal(
         connection,
         Path(_NAME),
-        seen=WitnessedHead(identity.journal_id, 0, identity.start.hash.hex(), NOTHING_BESIDE),
+        seen=WitnessedHead(identity.journal_id, 0, identity.start.hash.hex()),
         end=identity.start,
         witness=_NoWitness(),
         lock=_NoLock(),
@@ -44,9 +44,7 @@ def database_of(identity: Identity) -> bytes:
     connection = apsw.Connection(_NAME)
     try:
         connection.execute("BEGIN")
-        migrate(connection, 0, now=identity.created_at)
-        columns = (identity.journal_id, identity.endpoint, identity.created_at, identity.home)
-        connection.execute("INSERT INTO identity VALUES (1, ?, ?, ?, ?)", columns)
+        make_tables(connection, identity)
         connection.execute("COMMIT")
         return connection.serialize("main")
     finally:

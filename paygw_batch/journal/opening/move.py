@@ -53,8 +53,6 @@ _QUERIES = {
     "state": "SELECT instruction, batch, country, currency, minor FROM state ORDER BY 1",
     "fact": f"SELECT number, {', '.join(Line._fields[1:])} FROM fact ORDER BY number",  # noqa: S608 - constants of ours
     "said": "SELECT fact, salt, text, customer_url, reply_sha256 FROM said ORDER BY 1",
-    "evidence": """SELECT number, taken_at, source, spooled, spool_hash, finding, said, instruction, attempt, fact,
-        salt, content, hash, forgotten FROM evidence ORDER BY 1""",
     "reply": "SELECT fact, instruction, head, body FROM reply ORDER BY fact",
     "forgetting": f"SELECT number, batch FROM fact WHERE {_FORGETS} ORDER BY number",  # noqa: S608 - a constant of ours
 }
@@ -84,7 +82,7 @@ class _File:
         for line in self._connection.execute(_QUERIES[table]):
             storable = [text_of(one) if isinstance(one, str) else one for one in line]
             match table:
-                case "instruction" | "evidence":
+                case "instruction":
                     storable[-1] = self._marks[line[-1]]
                 case "forgetting":
                     storable[0] = self._marks[line[0]]

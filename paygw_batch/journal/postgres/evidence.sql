@@ -4,8 +4,8 @@
 -- The newest time of the facts.
 (SELECT max(head_at) FROM segment)
 
--- name: evidence_in_turn
--- One transaction at a time writes evidence: a person can withdraw a plan while another process has the desk.
+-- name: withdraw_in_turn
+-- A person can withdraw a plan while another process has the desk and opens its batch: one of them is first.
 SELECT pg_advisory_xact_lock(7022)
 
 -- name: lock_rows
@@ -24,10 +24,10 @@ WITH c AS MATERIALIZED (
 
 -- name: lost_orders
 -- What is kept about orders that left by commits which the database has lost.
-SELECT content FROM evidence WHERE source = 'witness' AND finding = 'unknown_order'
+SELECT d.text FROM fact f JOIN said d ON d.fact = f.number WHERE f.finding = 'unknown_order' AND f.source = 'witness'
 
 -- name: spelled_as_lost
 -- The instructions from `first` on that go by one of some order ids, in any spelling, and are not held for it yet.
 SELECT o.instruction, min(o.order_id) FROM order_id o WHERE o.spelling = ANY (:spellings) AND o.instruction >= :first
-    AND NOT EXISTS (SELECT FROM evidence e WHERE e.instruction = o.instruction AND e.source = 'witness')
+    AND NOT EXISTS (SELECT FROM fact e WHERE e.instruction = o.instruction AND e.finding = 'ambiguous' AND e.source = 'witness')
 GROUP BY 1 ORDER BY 1

@@ -25,9 +25,9 @@ SELECT forget_said(:numbers::bigint[])
 -- Removes the raw replies about some instructions, and their search words.
 SELECT forget_texts(:numbers::bigint[])
 
--- name: forget_evidence
--- Replaces the content of evidence by what is left of it.
-SELECT forget_evidence(:mark, :number::bigint[], :content::text[])
+-- name: forget_heard
+-- Removes what the evidence about no instruction from before a time says, and some orders.
+SELECT forget_heard(ARRAY({heard_to_forget}))
 
 -- name: forget_sheet
 -- Removes the sheet of a batch.

@@ -73,12 +73,11 @@ BEGIN
     UPDATE payee_words SET words = '' WHERE instruction = ANY (p_numbers);
 END $$;
 
--- Put what is left in the place of what evidence says.
-CREATE FUNCTION forget_evidence(p_mark bigint, p_numbers bigint[], p_content text[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Remove what evidence about no instruction says, and orders.
+CREATE FUNCTION forget_heard(p_facts bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM require_desk();
-    UPDATE evidence e SET salt = '', content = u.content, forgotten = p_mark
-        FROM unnest(p_numbers, p_content) u(number, content) WHERE e.number = u.number;
+    DELETE FROM said WHERE fact = ANY (p_facts);
 END $$;
 
 -- Remove the sheet of a batch.
@@ -118,13 +117,6 @@ CREATE FUNCTION leaf_of(p_row instruction) RETURNS bytea LANGUAGE sql IMMUTABLE 
         WITH ORDINALITY u(value, place)
 $$;
 
--- Whether evidence is what is left of other: of a statement, when its file was first read, and of which attempts it can speak.
-CREATE FUNCTION is_left_of_evidence(p_source text, p_before text, p_after text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN p_after = '' THEN true WHEN p_source = 'statement' THEN NOT EXISTS (
-        SELECT FROM jsonb_each(p_after::jsonb) u
-        WHERE u.key NOT IN ('attempts', 'batch', 'sha256') OR u.value IS DISTINCT FROM p_before::jsonb -> u.key) END
-$$;
-
 CREATE FUNCTION refuse_all_but_forgetting() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE is_left boolean := false;
 BEGIN
@@ -138,22 +130,16 @@ BEGIN
                     SELECT FROM forgetting g WHERE g.mark = NEW.forgotten AND g.batch = NEW.batch AND g.made_in = pg_current_xact_id());
         ELSIF TG_TABLE_NAME = 'payee_words' THEN
             is_left := NEW.words = '' AND NEW.instruction = OLD.instruction AND is_being_forgotten(OLD.instruction);
-        ELSIF TG_TABLE_NAME = 'evidence' THEN
-            is_left := OLD.forgotten IS NULL AND NEW.salt = ''
-                AND (NEW.number, NEW.taken_at, NEW.source, NEW.spooled, NEW.spool_hash, NEW.finding, NEW.said, NEW.instruction, NEW.attempt, NEW.fact, NEW.hash)
-                    IS NOT DISTINCT FROM (OLD.number, OLD.taken_at, OLD.source, OLD.spooled, OLD.spool_hash, OLD.finding, OLD.said, OLD.instruction,
-                        OLD.attempt, OLD.fact, OLD.hash)
-                AND is_left_of_evidence(OLD.source, OLD.content, NEW.content)
-                AND EXISTS (SELECT FROM forgetting g WHERE g.mark = NEW.forgotten AND g.made_in = pg_current_xact_id())
-                AND CASE WHEN OLD.instruction IS NOT NULL THEN is_being_forgotten(OLD.instruction)
-                    ELSE OLD.finding NOT IN ('resolved', 'carried_out', 'clock', 'withdrawn') AND OLD.source <> 'witness' END;
         END IF;
     ELSIF TG_TABLE_NAME = 'page' THEN
         is_left := EXISTS (SELECT FROM forgetting g WHERE g.batch = OLD.batch AND g.made_in = pg_current_xact_id());
     ELSIF TG_TABLE_NAME = 'reply' THEN
         is_left := is_being_forgotten(OLD.instruction);
     ELSIF TG_TABLE_NAME = 'said' THEN
-        is_left := is_being_forgotten((SELECT f.instruction FROM fact f WHERE f.number = OLD.fact));
+        is_left := (SELECT CASE WHEN f.instruction IS NOT NULL THEN is_being_forgotten(f.instruction)
+            ELSE (f.kind = 'order' OR f.kind = 'heard' AND f.source <> 'witness')
+                AND EXISTS (SELECT FROM forgetting g WHERE g.made_in = pg_current_xact_id()) END
+            FROM fact f WHERE f.number = OLD.fact);
     ELSIF TG_TABLE_NAME = 'plan_document' THEN
         is_left := EXISTS (SELECT FROM forgetting g WHERE g.made_in = pg_current_xact_id()) AND NOT EXISTS (
             SELECT FROM batch b LEFT JOIN forgetting g ON g.batch = b.number AND g.made_in = pg_current_xact_id()
@@ -168,7 +154,7 @@ END $$;
 DO $$
 DECLARE name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['instruction', 'said', 'evidence', 'page', 'reply', 'payee_words', 'plan_document'] LOOP
+    FOREACH name IN ARRAY ARRAY['instruction', 'said', 'page', 'reply', 'payee_words', 'plan_document'] LOOP
         EXECUTE format('CREATE OR REPLACE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW
             EXECUTE FUNCTION refuse_all_but_forgetting()', name);
         EXECUTE format('ALTER TABLE %I ENABLE ALWAYS TRIGGER never_changed', name);
@@ -176,7 +162,6 @@ BEGIN
     -- The server takes samples of columns, and would keep what was forgotten: of these no query needs one.
     ALTER TABLE instruction ALTER fields SET STATISTICS 0, ALTER content SET STATISTICS 0;
     ALTER TABLE said ALTER text SET STATISTICS 0, ALTER customer_url SET STATISTICS 0;
-    ALTER TABLE evidence ALTER content SET STATISTICS 0;
     ALTER TABLE page ALTER content SET STATISTICS 0;
     ALTER TABLE plan_document ALTER content SET STATISTICS 0;
     ALTER TABLE reply ALTER head SET STATISTICS 0, ALTER body SET STATISTICS 0;
@@ -185,7 +170,7 @@ BEGIN
     ALTER TABLE forgetting ENABLE ALWAYS TRIGGER never_changed;
     ALTER TABLE forgetting ENABLE ALWAYS TRIGGER never_emptied;
     -- As in the rest of the version: who may call one of these may do what it does, and nothing else.
-    FOREACH name IN ARRAY ARRAY['begin_forgetting', 'forget_rows', 'forget_said', 'forget_texts', 'forget_evidence',
+    FOREACH name IN ARRAY ARRAY['begin_forgetting', 'forget_rows', 'forget_said', 'forget_texts', 'forget_heard',
         'forget_sheet', 'forget_plans', 'refuse_all_but_forgetting', 'require_forgetting_fact'] LOOP
         EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
     END LOOP;

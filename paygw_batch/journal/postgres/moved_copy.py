@@ -10,7 +10,6 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.facts.chain import Line, SaidLine
-from paygw_batch.journal.facts.evidence_chain import EvidenceLine
 from paygw_batch.journal.postgres.batch_rows import divide, payee_words_of
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.migrations import fill_tables, version_in
@@ -55,7 +54,6 @@ _TABLES = {
     "state": "instruction, batch, country, currency, minor",
     "fact": f"segment, seq, number, {', '.join(Line._fields[1:])}",
     "said": ", ".join(("fact", *SaidLine._fields[1:])),
-    "evidence": ", ".join((*EvidenceLine._fields, "forgotten")),
     "reply": "fact, instruction, head, body",
     "forgetting": "mark, batch",
 }
@@ -107,8 +105,8 @@ def copy_journal(
                 for line in _stored(table, moved.lines(table), segment):
                     copy.write_row(line)
         _complete(connection, segment, chunk_rows)
-        line = (COPIED, at, by, moved.identity.home, end.seq, end.hash)
-        fetch(connection, "INSERT INTO moved_here VALUES (%s, %s, %s, %s, %s, %s)", line)
+        line = (COPIED, at, by, moved.identity.home, end.seq, end.hash, moved.identity.consumer_key_sha256)
+        fetch(connection, "INSERT INTO moved_here VALUES (%s, %s, %s, %s, %s, %s, %s)", line)
         connection.execute("ANALYZE")
         return dict(verify_journal(connection, moved.identity, lambda _done, _rows: None))
 
@@ -123,7 +121,8 @@ def finish_move(connection: Connection[Row], journal_id: str, end: Link, *, at: 
     if (step.facts, step.hash) != (end.seq, end.hash):
         return False
     if step.step == COPIED:
-        query = """INSERT INTO moved_here SELECT %s, %s, %s, home, facts, hash FROM moved_here WHERE step = %s
+        query = """INSERT INTO moved_here SELECT %s, %s, %s, home, facts, hash, consumer_key_sha256
+            FROM moved_here WHERE step = %s
             ON CONFLICT DO NOTHING"""
         fetch(connection, query, (DONE, at, by, COPIED))
     return True

@@ -54,6 +54,7 @@ from paygw_batch.journal.values import (
     NewBatch,
     NewNotice,
     OldPages,
+    Remark,
 )
 
 _AT_ONCE = 10_000
@@ -196,9 +197,9 @@ class PostgresJournal(PostgresReader, Journal):
 
     def _opened(self, first: int) -> None:
         """Hold the instructions of a new batch whose order left by a commit that the database has lost."""
-        hold_lost_orders(self._tables, first)
+        hold_lost_orders(self._tables, self._record, first)
 
-    def _record(self, entries: Sequence[Entry]) -> Sequence[tuple[int, str, bool]]:
+    def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
         return self.writer.record(entries)
 
 

@@ -51,7 +51,7 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
         *_WORKERS,
         "GRANT INSERT ON batch, page, instruction, known, order_id, payee_words, chunk TO {role}",
         "GRANT INSERT (instruction, batch, country, currency, minor) ON state TO {role}",
-        "GRANT INSERT ON evidence, run TO {role}",
+        "GRANT INSERT ON run TO {role}",
         "GRANT UPDATE (is_urgent) ON run TO {role}",
         "GRANT INSERT ON plan_document TO {role}",
         "GRANT INSERT, UPDATE (content, tries, tried_at, next_at, sent_at, problem) ON notice TO {role}",
@@ -59,7 +59,7 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
         "GRANT EXECUTE ON FUNCTION is_alive, may_decide, open_gate, set_limits, retire_host TO {role}",
         "GRANT EXECUTE ON FUNCTION hold_segment, lock_rows, accept_loss, witness_is_older TO {role}",
         "GRANT EXECUTE ON FUNCTION begin_forgetting, forget_rows, forget_said TO {role}",
-        "GRANT EXECUTE ON FUNCTION forget_texts, forget_evidence, forget_sheet, forget_plans TO {role}",
+        "GRANT EXECUTE ON FUNCTION forget_texts, forget_heard, forget_sheet, forget_plans TO {role}",
     ),
 }
 

@@ -213,8 +213,10 @@ CREATE TABLE state (
 CREATE INDEX state_counted ON state (batch, state, country, currency, minor);
 
 -- `segment` and `seq` are the place in the chain of a lease. `number` is for references: of two facts about a row, the one that
--- moved it later has the higher one. `said_sha256` is the digest of what the fact says of people, which is in `said`. `batch` and
--- `details` are those of a fact about a whole batch; `details` also says which row replaced another one.
+-- moved it later has the higher one. `said_sha256` is the digest of what the fact says of people, which is in `said`. `batch` is
+-- that of a fact about a whole batch; a fact with neither a batch nor an instruction is about the whole journal, or keeps evidence
+-- about nothing that is known. `source`, `finding` and `means` are those of evidence. `details` says what has no column: of a batch,
+-- of the journal, which row replaced another one, and what lasts of evidence.
 CREATE TABLE fact (
     segment           bigint NOT NULL,
     seq               bigint NOT NULL,
@@ -234,6 +236,9 @@ CREATE TABLE fact (
     error_code        text,
     cause             text,
     conflict          integer,
+    source            text,
+    finding           text COLLATE "C",
+    means             text,
     by                text,
     basis             text,
     agreement         text,
@@ -280,37 +285,20 @@ BEGIN
 END $$;
 -- Of two triggers for a fact, the one whose name comes first in the alphabet is first.
 CREATE TRIGGER fact_hands_over AFTER INSERT ON fact FOR EACH ROW WHEN (NEW.kind = 'replaced') EXECUTE FUNCTION hand_over();
-CREATE TRIGGER fact_moves AFTER INSERT ON fact FOR EACH ROW WHEN (NEW.instruction IS NOT NULL) EXECUTE FUNCTION move_row();
+CREATE TRIGGER fact_moves AFTER INSERT ON fact FOR EACH ROW WHEN (NEW.instruction IS NOT NULL AND NEW.kind <> 'heard')
+    EXECUTE FUNCTION move_row();
 ALTER TABLE fact ENABLE ALWAYS TRIGGER fact_hands_over, ENABLE ALWAYS TRIGGER fact_moves;
 
--- Evidence from outside a run: a chain of its own, written from the desk alone.
-CREATE TABLE evidence (
-    number      bigint PRIMARY KEY,
-    taken_at    text COLLATE "C" NOT NULL,
-    source      text NOT NULL,
-    spooled     bigint UNIQUE,
-    spool_hash  text,
-    finding     text COLLATE "C" NOT NULL,
-    said        text,
-    instruction bigint REFERENCES instruction,
-    attempt     bigint,
-    fact        bigint,
-    salt        text NOT NULL,
-    content     text NOT NULL,
-    hash        bytea NOT NULL CHECK (length(hash) = 32),
-    forgotten   bigint
-);
-CREATE INDEX evidence_forgotten ON evidence (forgotten) WHERE forgotten IS NOT NULL;
-CREATE INDEX evidence_by_finding ON evidence (finding, instruction);
-CREATE INDEX evidence_of_instruction ON evidence (instruction) WHERE instruction IS NOT NULL;
-CREATE INDEX evidence_of_witness ON evidence (finding) WHERE source = 'witness';
+-- Evidence that speaks about a row has a finding. Also found fast: the facts about the whole journal, by kind.
+CREATE INDEX fact_heard ON fact (finding, instruction) WHERE finding IS NOT NULL;
+CREATE INDEX fact_of_journal ON fact (kind, number) WHERE instruction IS NULL AND batch IS NULL;
 
 -- The evidence that says that the gateway has its row, and that no person has answered since.
 CREATE VIEW unanswered AS
-    SELECT e.* FROM evidence e
-    WHERE (e.finding = 'contradicting' OR (e.finding = 'ambiguous' AND e.said IN ('paid', 'accepted')))
+    SELECT e.* FROM fact e
+    WHERE e.finding IN ('contradicting', 'ambiguous') AND (e.finding = 'contradicting' OR e.means IN ('paid', 'accepted'))
         AND NOT EXISTS (
-            SELECT FROM evidence answer
+            SELECT FROM fact answer
             WHERE answer.instruction = e.instruction AND answer.finding = 'resolved' AND answer.number > e.number
         );
 
@@ -352,14 +340,16 @@ CREATE TABLE gate_place (
 ) WITH (fillfactor = 20);
 
 -- A journal that was moved here from a file: `copied` when all of it is here, `done` when the file can pay nothing any more.
--- Without the second line nothing is paid from here. `facts` and `hash` are the end of the file's chain, which is the first lease.
+-- Without the second line nothing is paid from here. `facts` and `hash` are the end of the file's chain, which is the first lease; the
+-- consumer key that the file was made with is in its start.
 CREATE TABLE moved_here (
     step  text PRIMARY KEY CHECK (step IN ('copied', 'done')),
     at    text NOT NULL,
     by    text NOT NULL,
     home  text NOT NULL,
     facts bigint NOT NULL,
-    hash  bytea NOT NULL CHECK (length(hash) = 32)
+    hash  bytea NOT NULL CHECK (length(hash) = 32),
+    consumer_key_sha256 text NOT NULL
 );
 
 -- Plans that wait for approvals, where every host sees them. Each approval is a version more: the whole document, signed. `code` is
@@ -414,14 +404,14 @@ DO $$
 DECLARE name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'said', 'contradiction', 'move', 'evidence', 'reply', 'limit_change', 'moved_here', 'plan_document'] LOOP
+        'seal', 'fact', 'said', 'contradiction', 'move', 'reply', 'limit_change', 'moved_here', 'plan_document'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE UPDATE OR DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['order_id', 'state', 'chunk', 'segment', 'worker', 'run', 'notice'] LOOP
         EXECUTE format('CREATE TRIGGER never_changed BEFORE DELETE ON %I FOR EACH ROW EXECUTE FUNCTION refuse_change()', name);
     END LOOP;
     FOREACH name IN ARRAY ARRAY['migration', 'identity', 'batch', 'page', 'instruction', 'known', 'payee_words',
-        'seal', 'fact', 'said', 'contradiction', 'move', 'evidence', 'reply', 'limit_change', 'moved_here', 'plan_document', 'order_id', 'state',
+        'seal', 'fact', 'said', 'contradiction', 'move', 'reply', 'limit_change', 'moved_here', 'plan_document', 'order_id', 'state',
         'chunk', 'segment', 'worker', 'run', 'notice'] LOOP
         EXECUTE format('CREATE TRIGGER never_emptied BEFORE TRUNCATE ON %I EXECUTE FUNCTION refuse_change()', name);
         -- ALWAYS: a session that plays the part of a replica is refused as well.
@@ -772,14 +762,16 @@ CREATE FUNCTION check_writers(me worker, ends chain_end[], lines fact[]) RETURNS
 DECLARE
     answers constant text[] := '{not_sent,accepted,paid,rejected,unknown}';
     sent_by_workers constant text[] := ARRAY['intended', 'interrupted'] || answers;
+    of_journal constant text[] := '{heard,carried_out,clock,order,withdrawn,taken_in}';
     newest text := to_char((clock_timestamp() + interval '1 min') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"');
     is_decided boolean; is_foreign boolean; is_misplaced boolean; is_sending boolean; last_at text;
 BEGIN
-    SELECT bool_or(u.instruction IS NULL OR (u.kind = ANY (sent_by_workers)) IS NOT TRUE),
+    SELECT bool_or(u.instruction IS NULL OR u.finding IS NOT NULL OR (u.kind = ANY (sent_by_workers)) IS NOT TRUE),
             bool_or(u.instruction IS NOT NULL AND CASE
                 WHEN u.kind IN ('intended', 'interrupted') OR e.chain > 0 THEN (u.instruction BETWEEN e.first AND e.last) IS NOT TRUE
                 ELSE e.chain < 0 AND u.kind <> ALL (answers) END),
-            bool_or((u.instruction IS NULL) = (u.batch IS NULL) OR (u.instruction IS NOT NULL AND i.number IS NULL)),
+            bool_or(CASE WHEN u.instruction IS NOT NULL THEN u.batch IS NOT NULL OR i.number IS NULL
+                ELSE (u.batch IS NULL) IS DISTINCT FROM (u.kind = ANY (of_journal)) END),
             bool_or(u.kind = 'intended'), max(u.at)
         INTO is_decided, is_foreign, is_misplaced, is_sending, last_at
         FROM unnest(lines) u LEFT JOIN unnest(ends) e ON e.number = u.segment LEFT JOIN instruction i ON i.number = u.instruction;

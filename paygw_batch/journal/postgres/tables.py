@@ -50,9 +50,9 @@ class PostgresTables:
         self.run("lock_rows", numbers=list(numbers))
         return True
 
-    def write_evidence_in_turn(self) -> None:
-        """Let no other transaction write evidence until the open one ends; asked before the chain is read."""
-        self.run("evidence_in_turn")
+    def withdraw_in_turn(self) -> None:
+        """Let no other transaction withdraw a document, or use one, until the open one ends."""
+        self.run("withdraw_in_turn")
 
 
 def tables_on(connection: Connection[Row], identity: Identity) -> PostgresTables:

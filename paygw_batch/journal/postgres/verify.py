@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 
@@ -9,7 +10,6 @@ from psycopg import Connection
 
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalCorrupt
-from paygw_batch.journal.evidence_log import EvidenceLog
 from paygw_batch.journal.facts.chain import followed, text_in_sql
 from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchForgotten, decode_batch, decode_forgotten
 from paygw_batch.journal.forget import check_forgotten
@@ -18,13 +18,13 @@ from paygw_batch.journal.postgres.batch_rows import payee_words_of
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
 from paygw_batch.journal.postgres.tables import PostgresTables, tables_on
-from paygw_batch.journal.replay import Opening, RowReplay, check_batches, check_moves, check_said
+from paygw_batch.journal.replay import Opening, RowReplay, check_batches, check_heard, check_moves, check_said
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 _CHANGED, _EMPTIED = "never_changed", "never_emptied"
 _GUARDED = (
-    *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "seal", "fact", "evidence"),
+    *("migration", "identity", "batch", "page", "instruction", "known", "payee_words", "seal", "fact"),
     *("limit_change", "moved_here", "plan_document", "reply", "order_id", "state", "chunk", "segment", "worker", "run"),
     *("said", "contradiction", "move", "host", "roll_call", "roll_answer", "notice", "forgetting"),
 )
@@ -69,11 +69,12 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
     check_forgotten(tables, forgotten)
     _check_chunks(connection)
     _check_limits(connection)
+    check_heard(tables, [said for _, _, said in forgotten])
     counts = RowReplay(tables, progress).run()
     _check_indexes(connection)
-    ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
-    totals = {"batches": len(batches), "pages": sum(one.opened.pages for one in batches.values()), "facts": facts}
-    return {**counts, **totals, "evidence": EvidenceLog(tables).check()}
+    ((facts,),), ((heard,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
+    totals = {"batches": len(batches), "pages": sum(one.opened.pages for one in batches.values())}
+    return {**counts, **totals, "facts": facts, "evidence": heard}
 
 
 def _forgotten(tables: PostgresTables) -> list[tuple[int, int, BatchForgotten]]:
@@ -91,7 +92,7 @@ def _start_of(identity: Identity, chain: int) -> bytes:
 
 def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int, Opening]:
     """Follow the chain of every lease from its start to its end; return the openings of batches by their numbers."""
-    moved = fetch(connection, "SELECT facts, hash FROM moved_here")
+    moved = fetch(connection, "SELECT facts, hash, consumer_key_sha256 FROM moved_here")
     segments = fetch(
         connection,
         """SELECT number, chain, epoch, before, start, head_seq, head_hash, sealed_at IS NOT NULL
@@ -105,7 +106,8 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
     current = next(groups, None)
     for number, chain, epoch, before, start, head_seq, head_hash, _ in segments:
         is_moved = bool(moved) and chain == DESK and before is None
-        first = identity.start.hash if is_moved else _start_of(identity, chain)
+        of_file = replace(identity, consumer_key_sha256=moved[0][2]) if is_moved else identity
+        first = of_file.start.hash if is_moved else _start_of(identity, chain)
         wanted = first if before is None else ends.get(before, (0, 0, b""))[2]
         goes_on = (chain, epoch - 1) == (ends[before][:2] if before in ends else (chain, 0))
         if start != wanted or not goes_on:
@@ -122,7 +124,7 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
             current = next(groups, None)
         if (end.seq, end.hash) != (head_seq, head_hash):
             raise JournalCorrupt(say("The chain of lease {lease} does not end where the lease says.", lease=number))
-        if is_moved and set(moved) != {(end.seq, end.hash)}:
+        if is_moved and set(moved) != {(end.seq, end.hash, of_file.consumer_key_sha256)}:
             raise JournalCorrupt(say("The first lease is not the chain of the file that was moved here."))
         ends[number] = (chain, epoch, end.hash)
     if current is not None:

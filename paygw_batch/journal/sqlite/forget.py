@@ -8,7 +8,7 @@ import apsw
 
 from paygw_batch.journal.sqlite.connect import fetch
 
-_GUARDED = ("said", "instruction", "page", "evidence", "reply")
+_GUARDED = ("said", "instruction", "page", "reply")
 _INDEX_AGAIN = """
     INSERT INTO payment_words (payment_words) VALUES ('delete-all');
     INSERT INTO payment_words (rowid, words) SELECT number, words FROM payment_text ORDER BY number"""

@@ -23,9 +23,9 @@ DELETE FROM reply WHERE instruction IN (SELECT value FROM carray(:numbers))
 -- Removes what facts say of the people of some instructions.
 DELETE FROM said WHERE fact IN (SELECT number FROM fact WHERE instruction IN (SELECT value FROM carray(:numbers)))
 
--- name: forget_evidence
--- Replaces the content of evidence by what is left of it.
-UPDATE evidence SET salt = '', content = :content, forgotten = :mark WHERE number = :number
+-- name: forget_heard
+-- Removes what the evidence about no instruction from before a time says, and some orders.
+DELETE FROM said WHERE fact IN ({heard_to_forget})
 
 -- name: forget_sheet
 -- Removes the sheet of a batch.

@@ -13,11 +13,12 @@ import apsw
 
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import BatchPart, one_ahead
-from paygw_batch.journal.facts.chain import Line
+from paygw_batch.journal.evidence_log import Record
+from paygw_batch.journal.facts.chain import Line, chained
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.salts import new_salts
+from paygw_batch.journal.salts import new_salt, new_salts
 from paygw_batch.journal.sqlite.connect import fetch
-from paygw_batch.journal.values import BatchRecord, Entry, Known
+from paygw_batch.journal.values import BatchRecord, Entry, Known, Link, Remark
 
 _BY_PAYEE, _COUNTED = "instruction_by_payee", "state_counted"
 _FEWEST_SORTED, _MAX_SORTED = 10_000, 1_000_000
@@ -170,15 +171,37 @@ def _add_words(connection: apsw.Connection, part: _StoredPart) -> None:
     connection.executemany(ADD_WORDS, enumerate(part.payee_words, start=part.first))
 
 
-def keep_replies(connection: apsw.Connection, entries: Sequence[Entry], lines: Sequence[Line]) -> None:
-    """Write the raw replies of `entries`, which became the facts `lines`, for the gateway's support."""
+def add_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], end: Link) -> Sequence[Line]:
+    """Write facts after `end`, in the open transaction, with what they say of people; return their lines.
+
+    The raw replies of the gateway are kept for its support.
+    """
+    lines, said = chained(entries, end, new_salt)
+    add_lines(connection, lines)
+    if said:
+        write_lines(connection, "INSERT INTO said {lines}", said)
     kept = [
         (line.seq, entry.instruction, entry.reply.head.encode(), entry.reply.body)
         for entry, line in zip(entries, lines, strict=True)
-        if entry.reply is not None
+        if isinstance(entry, Entry) and entry.reply is not None
     ]
     if kept:
         connection.executemany("INSERT INTO reply VALUES (?, ?, ?, ?)", kept)
+    return lines
+
+
+def recorder(connection: apsw.Connection, end: Link) -> Record:
+    """Return what adds facts that move no row after `end`, in the open transaction."""
+
+    def record(entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
+        return [(line.seq, line.at, True) for line in add_facts(connection, entries, end)]
+
+    return record
+
+
+def add_lines(connection: apsw.Connection, lines: Sequence[Line]) -> None:
+    """Write lines of the chain."""
+    write_lines(connection, "INSERT INTO fact {lines}", lines)
 
 
 # SQLite releases the interpreter at every step of a statement. Beside a busy event loop, getting it back takes far

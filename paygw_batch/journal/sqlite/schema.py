@@ -1,25 +1,17 @@
-"""Creates and migrates a journal's tables, and keeps its identity, names and adoptions.
+"""Creates and migrates a journal's tables, and reads its identity and the end of its chain."""
 
-The names, and people's statements that this copy is the newest, are two separate chains like the facts: the hash of a
-line is SHA-256 over the hash before it and all its columns.
-"""
-
-import hashlib
-from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import astuple
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import apsw
 
-from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError
-from paygw_batch.journal.guards.witness import CHAINS_BESIDE
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.tables import MOVE_LINES, with_triggers
-from paygw_batch.journal.values import Identity, Link, canonical
+from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
 TABLES_OF_SQLITE = frozenset({"payment_words_data", "payment_words_idx", "payment_words_config"})
@@ -71,6 +63,12 @@ def version_of(connection: apsw.Connection, path: Path) -> int:
     return int(version)
 
 
+def make_tables(connection: apsw.Connection, identity: Identity) -> None:
+    """Make the tables of a journal without facts, in the caller's transaction."""
+    migrate(connection, 0, now=identity.created_at)
+    fetch(connection, "INSERT INTO identity VALUES (1, ?, ?, ?, ?, ?)", astuple(identity))
+
+
 def migrate(connection: apsw.Connection, version: int, *, now: str) -> None:
     """Migrate the tables from `version` to the newest, in the caller's transaction."""
     if version == len(migrations()):
@@ -110,7 +108,7 @@ def check_tables(connection: apsw.Connection, path: Path) -> None:
 
 def identity_of(connection: apsw.Connection) -> Identity:
     """Return the journal's identity."""
-    found = fetch(connection, "SELECT journal_id, endpoint, created_at, home FROM identity")
+    found = fetch(connection, "SELECT journal_id, endpoint, created_at, home, consumer_key_sha256 FROM identity")
     if not found:
         raise JournalCorrupt(say("The journal does not have an id."))
     return Identity(*found[0])
@@ -122,24 +120,15 @@ def end_of(connection: apsw.Connection) -> Link:
     return Link(*found[0]) if found else identity_of(connection).start
 
 
-def hash_at(connection: apsw.Connection, seq: int, chain: str = "fact") -> bytes:
-    """Return the hash of line `seq` of a chain; for fact 0, the hash that the first fact links to."""
+def hash_at(connection: apsw.Connection, seq: int) -> bytes:
+    """Return the hash of fact `seq`; for fact 0, the hash that the first fact links to."""
     if seq == 0:
         return identity_of(connection).start.hash
-    found = fetch(connection, f"SELECT hash FROM {chain} WHERE rowid = ?", (seq,))  # noqa: S608 - a table of ours
+    found = fetch(connection, "SELECT hash FROM fact WHERE number = ?", (seq,))
     if not found:
-        raise JournalCorrupt(_altered(seq, chain))
+        raise JournalCorrupt(say("Fact {number} is missing from the journal.", number=seq))
     digest: bytes = found[0][0]
     return digest
-
-
-def ends_beside(connection: apsw.Connection, chains: Sequence[str] = CHAINS_BESIDE) -> tuple[tuple[int, str], ...]:
-    """Return the ends of the chains beside the facts: the number of the last line (0: none), and its hash in hex."""
-    lines = (
-        fetch(connection, f"SELECT number, hash FROM {chain} ORDER BY number DESC LIMIT 1")  # noqa: S608 - as above
-        for chain in chains
-    )
-    return tuple((found[0][0], found[0][1].hex()) if found else (0, "-") for found in lines)
 
 
 def _tables(connection: apsw.Connection) -> frozenset[tuple[str, str]]:
@@ -153,53 +142,3 @@ def _expected() -> frozenset[tuple[str, str]]:
         for script in migrations():
             empty.execute(script)
         return _tables(empty)
-
-
-_NAMES = "endpoint_name"
-_ADOPTIONS = "adoption"
-
-
-def names_of(connection: apsw.Connection, identity: Identity) -> tuple[EndpointIdentity, ...]:
-    """Return every name by which a journal knows its endpoint, oldest first."""
-    first = EndpointIdentity.from_name(identity.endpoint)
-    noted = fetch(connection, "SELECT host, consumer_key_sha256 FROM endpoint_name ORDER BY number")
-    return (first, *(EndpointIdentity(host, first.endpoint_id, key) for host, key in noted))
-
-
-def note_name(connection: apsw.Connection, endpoint: EndpointIdentity, *, at: str, by: str) -> None:
-    """Record a name of the endpoint in the caller's transaction, unless it is already there."""
-    name = (endpoint.host, endpoint.consumer_key_sha256)
-    kept = fetch(connection, "SELECT 1 FROM endpoint_name WHERE (host, consumer_key_sha256) = (?, ?)", name)
-    if not kept:
-        _add(connection, _NAMES, (*name, at, by))
-
-
-def note_adoption(connection: apsw.Connection, end: Link, *, at: str, by: str, path: str) -> None:
-    """Record an adoption in the caller's transaction; `end` is the end of the chain that the person calls newest."""
-    _add(connection, _ADOPTIONS, (at, by, path, end.seq, end.hash.hex()))
-
-
-def check_about(connection: apsw.Connection) -> None:
-    """Raise `JournalCorrupt` if a name or an adoption was altered."""
-    for table in (_NAMES, _ADOPTIONS):
-        before = identity_of(connection).start.hash
-        lines = fetch(connection, f"SELECT * FROM {table} ORDER BY number")  # noqa: S608 - one of two names of ours
-        for number, (found, *columns, digest) in enumerate(lines, start=1):
-            before = _linked(before, number, columns)
-            if found != number or digest != before:
-                raise JournalCorrupt(_altered(number, table))
-
-
-def _altered(number: int, table: str) -> str:
-    return say("Line {number} of table {table} was changed, or one before it is missing.", number=number, table=table)
-
-
-def _add(connection: apsw.Connection, table: str, columns: Sequence[Any]) -> None:
-    found = fetch(connection, f"SELECT number, hash FROM {table} ORDER BY number DESC LIMIT 1")  # noqa: S608 - as above
-    number, before = found[0] if found else (0, identity_of(connection).start.hash)
-    line = (number + 1, *columns, _linked(before, number + 1, columns))
-    fetch(connection, f"INSERT INTO {table} VALUES ({', '.join('?' * len(line))})", line)  # noqa: S608 - as above
-
-
-def _linked(before: bytes, number: int, columns: Sequence[Any]) -> bytes:
-    return hashlib.sha256(before + canonical([number, *columns]).encode()).digest()

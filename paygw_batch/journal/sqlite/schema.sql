@@ -6,13 +6,14 @@ CREATE TABLE migration (
     applied_at TEXT NOT NULL
 ) STRICT;
 
--- One row. `home` is the path of the file when a run last opened it: a copy shows by standing somewhere else.
+-- One row. `endpoint` is HOST/ENDPOINT_ID; the consumer key is only here as its SHA-256 (hex). `home` is the path of the file when a run last opened it: a copy shows by standing somewhere else.
 CREATE TABLE identity (
     one        INTEGER PRIMARY KEY CHECK (one = 1),
     journal_id TEXT NOT NULL,
     endpoint   TEXT NOT NULL,
     created_at TEXT NOT NULL,
-    home       TEXT NOT NULL
+    home       TEXT NOT NULL,
+    consumer_key_sha256 TEXT NOT NULL
 ) STRICT;
 
 CREATE TABLE batch (
@@ -118,8 +119,10 @@ CREATE TABLE state (
 CREATE INDEX state_counted ON state (batch, state, country, currency, minor);
 
 -- The chain. `hash` is SHA-256 over the hash before it and every other column; the hash before the first comes from
--- `identity`. `said_sha256` is the digest of what the fact says of people, which is in `said`. `batch` and `details` are those of
--- a fact about a whole batch; `details` also says which row replaced another one.
+-- `identity`. `said_sha256` is the digest of what the fact says of people, which is in `said`. `batch` is that of a fact about a
+-- whole batch; a fact with neither a batch nor an instruction is about the whole journal, or keeps evidence about nothing that is
+-- known. `source`, `finding` and `means` are those of evidence. `details` says what has no column: of a batch, of the journal, which
+-- row replaced another one, and what lasts of evidence.
 CREATE TABLE fact (
     number            INTEGER PRIMARY KEY,
     at                TEXT NOT NULL CHECK (at NOT GLOB '*[^0-9TZ:.-]*'),
@@ -137,6 +140,9 @@ CREATE TABLE fact (
     error_code        TEXT,
     cause             TEXT,
     conflict          INTEGER,
+    source            TEXT,
+    finding           TEXT,
+    means             TEXT,
     by                TEXT,
     basis             TEXT,
     agreement         TEXT,
@@ -168,7 +174,7 @@ CREATE TRIGGER fact_hands_over BEFORE INSERT ON fact WHEN NEW.kind = 'replaced'
     BEGIN
 {hand_over}
     END;
-CREATE TRIGGER fact_moves AFTER INSERT ON fact WHEN NEW.instruction IS NOT NULL
+CREATE TRIGGER fact_moves AFTER INSERT ON fact WHEN NEW.instruction IS NOT NULL AND NEW.kind <> 'heard'
     BEGIN
 {move_row}
 {note_contradiction}
@@ -213,43 +219,18 @@ CREATE TRIGGER batch_is_never_removed BEFORE DELETE ON batch
 CREATE TRIGGER order_id_is_never_removed BEFORE DELETE ON order_id
     BEGIN SELECT RAISE(ABORT, 'order ids are never removed'); END;
 
--- Evidence from outside a run: the gateway's notifications and its answers to enquiries.
--- `hash` is SHA-256 over the hash before it and every other column: a chain of its own beside the facts. What moved or
--- contradicted an instruction is a fact as well, the one that `fact` names.
-
-CREATE TABLE evidence (
-    number      INTEGER PRIMARY KEY,
-    taken_at    TEXT NOT NULL CHECK (taken_at NOT GLOB '*[^0-9TZ:.-]*'),
-    source      TEXT NOT NULL,
-    spooled     INTEGER UNIQUE,
-    spool_hash  TEXT,
-    finding     TEXT NOT NULL,
-    said        TEXT,
-    instruction INTEGER REFERENCES instruction (number),
-    attempt     INTEGER,
-    fact        INTEGER REFERENCES fact (number),
-    salt        TEXT NOT NULL,
-    content     TEXT NOT NULL,
-    hash        BLOB NOT NULL CHECK (length(hash) = 32),
-    forgotten   INTEGER
-) STRICT;
-
-CREATE INDEX evidence_forgotten ON evidence (forgotten) WHERE forgotten IS NOT NULL;
-CREATE INDEX evidence_by_finding ON evidence (finding, instruction);
+-- Evidence that speaks about a row has a finding. Also found fast: the facts about the whole journal, by kind.
+CREATE INDEX fact_heard ON fact (finding, instruction) WHERE finding IS NOT NULL;
+CREATE INDEX fact_of_journal ON fact (kind) WHERE instruction IS NULL AND batch IS NULL;
 
 -- The evidence which says that the gateway has its row, and that no person has answered since: a ready row is held.
 CREATE VIEW unanswered AS
-    SELECT * FROM evidence e
-    WHERE e.finding IN ('contradicting', 'ambiguous') AND (e.finding = 'contradicting' OR e.said IN ('paid', 'accepted'))
+    SELECT * FROM fact e
+    WHERE e.finding IN ('contradicting', 'ambiguous') AND (e.finding = 'contradicting' OR e.means IN ('paid', 'accepted'))
         AND NOT EXISTS (
-            SELECT 1 FROM evidence answer
+            SELECT 1 FROM fact answer
             WHERE answer.instruction = e.instruction AND answer.finding = 'resolved' AND answer.number > e.number
         );
-
-CREATE TRIGGER evidence_is_never_changed BEFORE UPDATE ON evidence
-    BEGIN SELECT RAISE(ABORT, 'evidence is never changed'); END;
-CREATE TRIGGER evidence_is_never_removed BEFORE DELETE ON evidence
-    BEGIN SELECT RAISE(ABORT, 'evidence is never removed'); END;
 
 -- Which batch a plan opened is found without reading all facts, and no plan opens two. The plan's digest is in the fact that
 -- opens the batch, under the chain.
@@ -260,44 +241,6 @@ CREATE UNIQUE INDEX fact_opening_by_plan ON fact (json_extract(details, '$.plan_
 -- `resolved_...` and `returned`. Two comparisons cost a payout a third of what a list of the kinds does.
 CREATE INDEX fact_of_batch ON fact (batch) WHERE batch IS NOT NULL;
 CREATE INDEX fact_of_people ON fact (instruction) WHERE kind >= 'rel' AND kind < 's';
-
--- Which people said that this copy of it is the newest one, and under which names its endpoint is known. In both tables
--- `hash` is SHA-256 over the hash before it and every other column: chains of their own, which start where that of the facts
--- does.
-
--- `seq` and `head` (hex) are the end of the chain of facts that the person took for the newest.
-CREATE TABLE adoption (
-    number INTEGER PRIMARY KEY,
-    at     TEXT NOT NULL,
-    by     TEXT NOT NULL,
-    path   TEXT NOT NULL,
-    seq    INTEGER NOT NULL,
-    head   TEXT NOT NULL,
-    hash   BLOB NOT NULL CHECK (length(hash) = 32)
-) STRICT;
-
-CREATE TRIGGER adoption_is_never_changed BEFORE UPDATE ON adoption
-    BEGIN SELECT RAISE(ABORT, 'adoptions are never changed'); END;
-CREATE TRIGGER adoption_is_never_removed BEFORE DELETE ON adoption
-    BEGIN SELECT RAISE(ABORT, 'adoptions are never removed'); END;
-
--- `identity` names the endpoint that the journal was made for, without its consumer key. Here are all names that were
--- used since: canonical hosts, each with the SHA-256 of the consumer key (hex). `by` is empty if a run noted it, and
--- names the person if one did.
-CREATE TABLE endpoint_name (
-    number              INTEGER PRIMARY KEY,
-    host                TEXT NOT NULL,
-    consumer_key_sha256 TEXT NOT NULL,
-    noted_at            TEXT NOT NULL,
-    by                  TEXT NOT NULL,
-    hash                BLOB NOT NULL CHECK (length(hash) = 32),
-    UNIQUE (host, consumer_key_sha256)
-) STRICT;
-
-CREATE TRIGGER endpoint_name_is_never_changed BEFORE UPDATE ON endpoint_name
-    BEGIN SELECT RAISE(ABORT, 'names of the endpoint are never changed'); END;
-CREATE TRIGGER endpoint_name_is_never_removed BEFORE DELETE ON endpoint_name
-    BEGIN SELECT RAISE(ABORT, 'names of the endpoint are never removed'); END;
 
 -- Order ids and references in one spelling. Derived from the rest: `verify` makes it again.
 

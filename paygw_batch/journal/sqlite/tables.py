@@ -60,7 +60,7 @@ class SqliteTables:
         """Do nothing: only one process writes a journal file."""
         return False
 
-    def write_evidence_in_turn(self) -> None:
+    def withdraw_in_turn(self) -> None:
         """Do nothing: a writing transaction has the whole file."""
 
 

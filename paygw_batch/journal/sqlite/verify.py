@@ -21,17 +21,18 @@ from paygw_batch.journal.facts.chain import followed
 from paygw_batch.journal.facts.codec import (
     BATCH_FORGOTTEN,
     BATCH_OPENED,
+    HEARD,
     BatchForgotten,
     decode_batch,
     decode_forgotten,
 )
 from paygw_batch.journal.forget import check_forgotten
 from paygw_batch.journal.port import VerifyProgress, unwatched
-from paygw_batch.journal.replay import Opening, RowReplay, check_batches, check_moves, check_said
+from paygw_batch.journal.replay import Opening, RowReplay, check_batches, check_heard, check_moves, check_said
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.lookups import check_spellings, check_words
-from paygw_batch.journal.sqlite.schema import check_about, check_tables, end_of, hash_at, identity_of, versions
-from paygw_batch.journal.sqlite.tables import SqliteTables, evidence_in
+from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, versions
+from paygw_batch.journal.sqlite.tables import SqliteTables
 from paygw_batch.journal.values import Link
 from paygw_batch.language import say
 from paygw_batch.processes import child_environment, forbid_core_dumps, python_command
@@ -80,15 +81,15 @@ def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mappi
     batches, forgotten = _replay_chain(tables)
     check_batches(tables, batches, {batch for _, batch, _ in forgotten})
     check_forgotten(tables, forgotten)
+    check_heard(tables, [said for _, _, said in forgotten])
     counts = RowReplay(tables, progress).run()
-    ((facts,),) = fetch(connection, "SELECT count(*) FROM fact")
-    totals = {"batches": len(batches), "pages": sum(one.opened.pages for one in batches.values()), "facts": facts}
-    return {**counts, **totals, "evidence": evidence_in(connection).check()}
+    ((facts,),), ((heard,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
+    totals = {"batches": len(batches), "pages": sum(one.opened.pages for one in batches.values())}
+    return {**counts, **totals, "facts": facts, "evidence": heard}
 
 
 def _check_derived(connection: apsw.Connection) -> None:
-    """Check the derived tables, and the chains beside the chain of facts."""
-    check_about(connection)
+    """Check the derived tables."""
     check_spellings(SqliteTables(connection))
     check_words(connection)
 
@@ -143,7 +144,7 @@ def check_tail(connection: apsw.Connection) -> None:
     latest = {
         instruction: [_LEADS_TO.get(kind), attempt, fact]
         for fact, *_, instruction, kind, attempt in lines
-        if instruction is not None and fact not in contradicting
+        if instruction is not None and kind != HEARD and fact not in contradicting
     }
     ends = {number: end for number, *end in tables.run("ends", numbers=list(latest))} if latest else {}
     for number, wanted in latest.items():

@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -27,25 +26,22 @@ from paygw_batch.core.lifecycle import Intended, Interrupted, Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.journal.batch_part import BatchPart
-from paygw_batch.journal.facts.chain import Line, chained, forgetting_line, opening_line
-from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
+from paygw_batch.journal.facts.chain import Line, forgetting_line, opening_line
+from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened, NoteKind
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.guards.lock import WriteLock
-from paygw_batch.journal.guards.witness import CHAINS_BESIDE, HeadWitness, WitnessedHead, witness_failed
+from paygw_batch.journal.guards.witness import HeadWitness, WitnessedHead, witness_failed
 from paygw_batch.journal.journal import Journal
 from paygw_batch.journal.port import JournalThread
-from paygw_batch.journal.salts import new_salt
 from paygw_batch.journal.sqlite import schema
 from paygw_batch.journal.sqlite.connect import conflicting, fetch, leave_untouched, reason_of, unwritable
 from paygw_batch.journal.sqlite.forget import index_again, scrub, unguarded
 from paygw_batch.journal.sqlite.lookups import add_spellings
 from paygw_batch.journal.sqlite.outbox import add_for_run
 from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.rows import keep_replies, store_batch, write_lines
-from paygw_batch.journal.values import BatchRecord, Due, Entry, Known, Link, MoveResult, NewNotice, OldPages
+from paygw_batch.journal.sqlite.rows import add_facts, add_lines, store_batch
+from paygw_batch.journal.values import BatchRecord, Due, Entry, Known, Link, MoveResult, NewNotice, OldPages, Remark
 from paygw_batch.language import say
-
-_INSERT_FACTS, _INSERT_SAID = "INSERT INTO fact {lines}", "INSERT INTO said {lines}"
 
 
 class SqliteJournal(SqliteReader, Journal):
@@ -195,7 +191,7 @@ class SqliteJournal(SqliteReader, Journal):
         return record
 
     def _record_opening(self, number: int, at: str, opened: BatchOpened) -> None:
-        self._add([opening_line(self._end, at, number, opened)])
+        self._added([opening_line(self._end, at, number, opened)])
 
     @contextmanager
     def _forgetting(self, before: str) -> Iterator[None]:  # noqa: ARG002 (plans are files of their own)
@@ -208,25 +204,21 @@ class SqliteJournal(SqliteReader, Journal):
         return self._end.seq + 1 + place
 
     def _record_forgetting(self, batch: int, at: str, forgotten: BatchForgotten) -> None:
-        self._add([forgetting_line(self._end, at, batch, forgotten)])
+        self._added([forgetting_line(self._end, at, batch, forgotten)])
 
-    def _record(self, entries: Sequence[Entry]) -> list[tuple[int, str, bool]]:
+    def _record(self, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
         """Add facts to the chain, which moves their rows, inside the open transaction."""
         before = self._end.seq
-        lines, said = chained(entries, self._end, new_salt)
         unknown = "a fact speaks of an instruction that the journal does not have"
         with conflicting(unknown, apsw.SQLITE_CONSTRAINT_FOREIGNKEY):
-            self._add(lines)
-        if said:
-            write_lines(self._connection, _INSERT_SAID, said)
-        keep_replies(self._connection, entries, lines)
+            lines = add_facts(self._connection, entries, self._end)
+        self._end = _end_of(lines, self._end)
         contradicted = {fact for (fact,) in self._tables.run("contradicted", before=before)}
         return [(line.seq, line.at, line.seq not in contradicted) for line in lines]
 
-    def _add(self, lines: Sequence[Line]) -> None:
-        if lines:
-            write_lines(self._connection, _INSERT_FACTS, lines)
-            self._end = Link(lines[-1].seq, lines[-1].hash, lines[-1].at)
+    def _added(self, lines: Sequence[Line]) -> None:
+        add_lines(self._connection, lines)
+        self._end = _end_of(lines, self._end)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -235,20 +227,23 @@ class SqliteJournal(SqliteReader, Journal):
         with self._whole(self._end):
             self._begin()
             yield
-            ((number, digest),) = schema.ends_beside(self._connection, CHAINS_BESIDE[:1])
-            self._commit(self._seen.with_evidence(number, digest))
+            self._commit()
 
     def _begin(self) -> None:
-        """Begin a transaction. Raises `JournalUnwritable` if another process has written facts."""
+        """Begin a transaction. Raises `JournalUnwritable` if another process has written facts, but for withdrawals."""
         self._connection.execute("BEGIN IMMEDIATE")
-        if fetch(self._connection, "SELECT max(number) FROM fact") != [(self._end.seq or None,)]:
+        if fetch(self._connection, "SELECT max(number) FROM fact") == [(self._end.seq or None,)]:
+            return
+        end, others = schema.end_of(self._connection), "SELECT 1 FROM fact WHERE number > ? AND kind <> ? LIMIT 1"
+        if end.seq < self._end.seq or fetch(self._connection, others, (self._end.seq, NoteKind.WITHDRAWN.value)):
             self._roll_back()
             raise self._give_up(say("another process has written to it"))
+        self._end = end
 
-    def _commit(self, seen: WitnessedHead | None = None) -> None:
-        """Commit; then the witness notes the end of the facts and, with `seen`, that of the evidence."""
+    def _commit(self) -> None:
+        """Commit; then the witness notes the end of the facts."""
         self._connection.execute("COMMIT")
-        self._tell_witness(replace(seen or self._seen, seq=self._end.seq, hash=self._end.hash.hex()))
+        self._tell_witness(WitnessedHead(self._seen.journal_id, self._end.seq, self._end.hash.hex()))
 
     @contextmanager
     def _whole(self, before: Link) -> Iterator[None]:
@@ -299,6 +294,10 @@ class SqliteJournal(SqliteReader, Journal):
             raise JournalUnwritable(self._failure)
         if os.getpid() != self._process:
             raise InternalError("a journal was written from a process that did not open it")
+
+
+def _end_of(lines: Sequence[Line], before: Link) -> Link:
+    return Link(lines[-1].seq, lines[-1].hash, lines[-1].at) if lines else before
 
 
 def _in_turn(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

@@ -22,7 +22,6 @@ from paygw_batch.core.lifecycle import Basis, Concluded, Intended, Interrupted, 
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import InternalError, JournalHeld, WitnessDamaged
-from paygw_batch.journal.facts.evidence_chain import EvidenceEnd
 from paygw_batch.journal.facts.standing import RowStanding, row_standing
 from paygw_batch.journal.guards.witness import read_witness
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
@@ -185,7 +184,8 @@ class LossWriter:
         """Keep the orders that the database does not know: a new sheet with one of them does not send it."""
         if self._rows.unknown_orders:
             with self._at_desk() as connection:
-                keep_lost_orders(tables_on(connection, self._identity), self._rows.unknown_orders, by=by, at=at)
+                tables, orders = tables_on(connection, self._identity), self._rows.unknown_orders
+                keep_lost_orders(tables, self._writer.record, orders, by=by, at=at)
 
     def _write_page(self, page: Sequence[int], by: str, at: str) -> None:
         known = self._written_before(page)
@@ -317,9 +317,6 @@ class NoWitness:
     """Replaces the witness of a command that accepts a loss: it sends nothing, and does not touch the witness."""
 
     def note(self, segment: int, end: Link, noted: Sequence[Noted] = ()) -> None:
-        """Note nothing."""
-
-    def note_evidence(self, end: EvidenceEnd) -> None:
         """Note nothing."""
 
     def close(self) -> None:

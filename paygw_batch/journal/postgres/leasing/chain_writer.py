@@ -20,7 +20,7 @@ from psycopg.pq import TransactionStatus
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.lifecycle import Concluded, Intended, Interrupted
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.errors import InternalError, JournalError, JournalWentBack, RowsMoved
+from paygw_batch.errors import HolderKind, InternalError, JournalError, JournalWentBack, RowsMoved
 from paygw_batch.journal.facts.chain import Line
 from paygw_batch.journal.postgres.leasing import leases
 from paygw_batch.journal.postgres.leasing.fact_commit import (
@@ -37,12 +37,12 @@ from paygw_batch.journal.postgres.leasing.fact_commit import (
     stage_of_batch,
 )
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.leasing.host_witness import evidence_written
 from paygw_batch.journal.postgres.leasing.intent_log import Noted
 from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases, Lease
 from paygw_batch.journal.postgres.session import Row, fetch, limited, reason_of_failure
 from paygw_batch.journal.postgres.standing_lines import chunks_of
-from paygw_batch.journal.values import Entry, Link, MoveResult
+from paygw_batch.journal.postgres.tables import evidence_in
+from paygw_batch.journal.values import Entry, Identity, Link, MoveResult, Remark, Withdrawal
 from paygw_batch.language import say
 
 T = TypeVar("T")
@@ -53,6 +53,7 @@ _MAX_TRIES = 5
 _MAX_DEADLOCKS = 10
 _AFTER_DEADLOCK_S = 0.02
 """The pause before the first try after a deadlock; it grows with each. The server took a second to find it."""
+_WITHDRAWING = "approve --withdraw"
 _MINE = "SELECT hold_segment(%s, %s, %s)"
 
 
@@ -217,7 +218,6 @@ class ChainWriter:
             if fetch(connection, _MINE, (desk.segment, before.seq, before.hash)) != [(True,)]:
                 raise _taken_over()  # noqa: TRY301 - the transaction is rolled back on the way out
             yield connection
-            evidence = evidence_written(connection)
             self._commit_desk(desk, before)
         except BaseException as error:
             self._roll_back()
@@ -227,15 +227,13 @@ class ChainWriter:
             raise
         if desk.end.seq != before.seq:
             self._guarded.tell_witness({desk.segment: desk.end})
-        if evidence is not None:
-            self._guarded.tell_evidence(evidence)
 
     def not_before(self, at: str) -> None:
         """Give no fact of the desk a time before `at`."""
         desk = self._desk()
         desk.end = desk.end._replace(at=max(desk.end.at, at))
 
-    def record(self, entries: Sequence[Entry]) -> Sequence[tuple[int, str, bool]]:
+    def record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
         """Add facts to the chain of the desk, inside `at_desk`; return number, time and whether it moved its row."""
         if not entries:
             return []
@@ -498,6 +496,29 @@ class ChainWriter:
                 connection.rollback()
             except psycopg.Error as error:
                 self._guarded.give_up(reason_of_failure(error))
+
+
+def write_withdrawal(
+    connection: Connection[Row], identity: Identity, withdrawal: Withdrawal, lease_s: float
+) -> tuple[int, bytes]:
+    """Withdraw a document in a chain of its own, whoever has the desk; return number and hash of the fact."""
+    added: list[tuple[int, bytes]] = []
+    with connection.transaction():
+        worker = leases.enrol(connection, command=_WITHDRAWING, kind=HolderKind.RUN, lease_s=lease_s)
+
+        def record(entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
+            fetch(connection, "SET LOCAL paygw.retires = 'on'")  # it moves no row: a roll-call need not be complete
+            lease = leases.take(connection, -worker, worker)
+            if lease is None:
+                raise InternalError("the chain of a worker was taken by another")
+            staged = stage_facts(entries, lambda _: lease)
+            ((*_, number, at, has_moved),) = fetch(connection, CALL, (worker, *staged.values))
+            added.append((number, staged.ends[lease.segment].hash))
+            leases.give_back(connection, [lease.segment], worker)
+            return [(number, at, has_moved)]
+
+        evidence_in(connection, identity).keep(record, withdrawal)
+    return added[0]
 
 
 def _repeated(entries: Sequence[Entry]) -> Iterator[int]:

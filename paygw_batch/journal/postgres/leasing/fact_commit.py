@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from paygw_batch.journal.facts.chain import Line, SaidLine, chained
 from paygw_batch.journal.postgres.leasing.leases import Lease
 from paygw_batch.journal.salts import new_salt
-from paygw_batch.journal.values import Entry, Link
+from paygw_batch.journal.values import Entry, Link, Remark
+
+E = TypeVar("E", bound=Entry | Remark)
 
 CALL = "SELECT * FROM commit_facts(%s, %s::json, %s::json, %s::json, %s::json)"
 """Takes a worker, ends of chains, facts, what these say of people, and raw replies: each a list of objects with the
@@ -38,7 +40,7 @@ class StagedFacts:
     """The end that each of them continues from."""
 
 
-def stage_facts(entries: Sequence[Entry], lease_of: Callable[[Entry], Lease]) -> StagedFacts:
+def stage_facts(entries: Sequence[E], lease_of: Callable[[E], Lease]) -> StagedFacts:
     """Return facts ready to be committed."""
     groups: dict[int, tuple[Lease, list[int]]] = {}
     for at, entry in enumerate(entries):
@@ -53,7 +55,7 @@ def stage_facts(entries: Sequence[Entry], lease_of: Callable[[Entry], Lease]) ->
         before[segment] = lease.end
         ends[segment] = Link(lines[-1].seq, lines[-1].hash, lines[-1].at)
     for at, entry in enumerate(entries):
-        if entry.reply is not None:
+        if isinstance(entry, Entry) and entry.reply is not None:
             segment, line = placed[at]
             head, body = entry.reply.head.encode(), entry.reply.body
             replies.append({"segment": segment, "seq": line.seq, "head": _hex(head), "body": _hex(body)})

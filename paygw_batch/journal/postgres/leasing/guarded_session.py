@@ -11,7 +11,6 @@ import psycopg
 from psycopg import Connection
 
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable, RollCallOpen
-from paygw_batch.journal.facts.evidence_chain import EvidenceEnd
 from paygw_batch.journal.guards.witness import witness_failed
 from paygw_batch.journal.postgres.leasing.host_witness import CommitWitness, LifeOver, has_commit
 from paygw_batch.journal.postgres.leasing.intent_log import Noted
@@ -147,13 +146,6 @@ class GuardedSession:
                 self._witness.note(segment, end, noted)
         except LifeOver:
             raise self.give_up(say("the database is an older copy")) from None
-        except OSError as error:
-            raise self.give_up(witness_failed(error)) from None
-
-    def tell_evidence(self, end: EvidenceEnd) -> None:
-        """Note the end of the evidence that a commit wrote."""
-        try:
-            self._witness.note_evidence(end)
         except OSError as error:
             raise self.give_up(witness_failed(error)) from None
 

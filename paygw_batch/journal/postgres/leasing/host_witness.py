@@ -4,8 +4,8 @@ Behind it are the intents of earlier commits (`intent_log`): if commits are lost
 
 A database that was restored, or a lagging standby that was promoted, is consistent, and would pay rows again. A host
 detects it, because it has seen newer commits. Each writing process has its own file; before anything is sent, they are
-all compared with the database. Evidence has a file of its own, for all processes of the host: a withdrawal is in it
-before its command answers.
+all compared with the database. Withdrawals have a file of their own, for all processes of the host: one is in it before
+its command answers.
 """
 
 import fcntl
@@ -25,10 +25,9 @@ from psycopg import Connection
 
 from paygw_batch.errors import JournalError, JournalHeld, JournalWentBack, RollCallOpen, WitnessDamaged
 from paygw_batch.files import replacing, sync_directory
-from paygw_batch.journal.facts.evidence_chain import EvidenceEnd
 from paygw_batch.journal.guards.location import check_file, open_private
 from paygw_batch.journal.guards.lock import LockWait, RunLock
-from paygw_batch.journal.guards.witness import Witness, WitnessedHead, note_end, read_witness
+from paygw_batch.journal.guards.witness import Witness, WitnessedHead, note_newest, read_witness
 from paygw_batch.journal.postgres.leasing.intent_log import IntentLog, LogEnd, Noted, end_in, log_key
 from paygw_batch.journal.postgres.session import Row, Server, fetch
 from paygw_batch.journal.values import Link
@@ -46,10 +45,6 @@ class CommitWitness(Protocol):
 
     def note(self, segment: int, end: Link, noted: Sequence[Noted] = ()) -> None:
         """Durably note the commit with this end, and its attempts. Raises `OSError` and `LifeOver`."""
-        ...
-
-    def note_evidence(self, end: EvidenceEnd) -> None:
-        """Durably note this end of the evidence. Raises `OSError`."""
         ...
 
     def close(self) -> None:
@@ -160,7 +155,7 @@ class HostWitness:
     """The witness of one process: holds the first free file of its journal in `directory` until `close`."""
 
     def __init__(self, directory: Path, journal_id: str, life: HostLife, *, now: str, command: str) -> None:
-        self._journal_id, self._directory, self._life = journal_id, directory, life
+        self._journal_id, self._life = journal_id, life
         for number in count(1):
             path = directory / f"{journal_id}-{number}.pg-witness"
             with suppress(JournalHeld):
@@ -188,30 +183,19 @@ class HostWitness:
             newest = NewestCommit(segment, end.seq, end.hash, self._log.end)
             self._file.note(WitnessedHead(self._journal_id, self._count, newest.as_text()))
 
-    def note_evidence(self, end: EvidenceEnd) -> None:
-        """Durably note this end of the evidence, for all processes of the host. Raises `OSError`."""
-        note_evidence(self._directory, self._journal_id, end)
-
     def close(self) -> None:
         """Release the file to other processes."""
         self._file.close()
         self._lock.close()
 
 
-def _evidence_file(directory: Path, journal_id: str) -> Path:
-    return directory / f"{journal_id}.pg-evidence"
+def _withdrawals_file(directory: Path, journal_id: str) -> Path:
+    return directory / f"{journal_id}.pg-withdrawn"
 
 
-def note_evidence(directory: Path, journal_id: str, end: EvidenceEnd) -> None:
-    """Note durably that this host has seen this end of the evidence. Raises `OSError`."""
-    note_end(_evidence_file(directory, journal_id), WitnessedHead(journal_id, end.number, end.hash.hex()))
-
-
-def evidence_written(connection: Connection[Row]) -> EvidenceEnd | None:
-    """Return the last evidence if the open transaction wrote it. That of others may not be on a standby yet."""
-    query = """SELECT number, hash FROM (SELECT number, hash, xmin FROM evidence ORDER BY number DESC LIMIT 1) e
-        WHERE e.xmin = pg_current_xact_id_if_assigned()::xid"""
-    return next((EvidenceEnd(*line) for line in fetch(connection, query)), None)
+def note_withdrawal(directory: Path, journal_id: str, number: int, digest: bytes) -> None:
+    """Note durably that this host has recorded a withdrawal: number and hash of its fact. Raises `OSError`."""
+    note_newest(_withdrawals_file(directory, journal_id), WitnessedHead(journal_id, number, digest.hex()))
 
 
 def hold_witness(path: Path, *, now: str, command: str) -> RunLock:
@@ -255,8 +239,8 @@ def public_id(host_id: str) -> str:
 
 def set_aside(directory: Path, journal_id: str) -> None:
     """Rename the witnesses of this host: the database has their rows now."""
-    evidence = _evidence_file(directory, journal_id)
-    for path in (*witness_files(directory, journal_id), *([evidence] if check_file(evidence) else [])):
+    withdrawals = _withdrawals_file(directory, journal_id)
+    for path in (*witness_files(directory, journal_id), *([withdrawals] if check_file(withdrawals) else [])):
         path.rename(path.with_name(f"{path.name}.accepted-{secrets.token_hex(4)}"))
     sync_directory(directory)
 
@@ -273,7 +257,7 @@ def counts_in(directory: Path, journal_id: str) -> list[int]:
 
 
 def check_witnesses(connection: Connection[Row], server: Server, directory: Path, journal_id: str) -> None:
-    """Raise `JournalWentBack` unless the database has every commit, and the evidence, that this host saw last."""
+    """Raise `JournalWentBack` unless the database has the commits, and the withdrawal, that this host saw last."""
     for path in witness_files(directory, journal_id):
         seen = read_witness(path, say(_LOST))
         newest = None if seen is None else newest_commit(seen)
@@ -289,15 +273,15 @@ def check_witnesses(connection: Connection[Row], server: Server, directory: Path
                 hint=say(_LOST),
             )
 
-    seen = read_witness(_evidence_file(directory, journal_id), say(_LOST))
+    seen = read_witness(_withdrawals_file(directory, journal_id), say(_LOST))
     if seen is None:
         return
-    found = fetch(connection, "SELECT hash FROM evidence WHERE number = %s", (seen.seq,))
+    found = fetch(connection, "SELECT hash FROM fact WHERE number = %s", (seen.seq,))
     if found != [(bytes.fromhex(seen.hash),)]:
         raise JournalWentBack(
             say(
-                "The journal in {place} does not have evidence {number}, which this machine recorded: the database is "
-                "an older copy.",
+                "The journal in {place} does not have fact {number}, a withdrawal that this machine recorded: the "
+                "database is an older copy.",
                 place=server.place,
                 number=seen.seq,
             ),
