@@ -68,12 +68,18 @@ def cut_off(settings: Settings, typed: str | None) -> str:
 
 def choose(settings: Settings, journal: JournalReader, *, before: str | None, person: str | None) -> Forgettable:
     """Return the payments whose payees may be forgotten now: from before a date, or those of one person."""
+    until, recent = _until(settings, journal)
+    if person is None:
+        return journal.forgettable(before=cut_off(settings, before), cutoff=until, recent=recent)
+    return journal.forgettable(_payments_of(settings, journal, person), cutoff=until, recent=recent)
+
+
+def _until(settings: Settings, journal: JournalReader) -> tuple[str, str]:
+    """Return the end of the quarantine, and the time from which on payments are still compared with new sheets."""
     clock = JournalClock.read(journal, utc_now())
     clock.require_sound()
-    until = clock.quarantine(settings.submission.quarantine_h).cutoff(clock.now)
-    if person is None:
-        return journal.forgettable(before=cut_off(settings, before), cutoff=until)
-    return journal.forgettable(_payments_of(settings, journal, person), cutoff=until)
+    recent = clock.days_ago(max(settings.sheet.repeat_days, settings.sheet.look_alike_days))
+    return clock.quarantine(settings.submission.quarantine_h).cutoff(clock.now), recent
 
 
 def forget_by_word(settings: Settings, journal: Journal, chosen: Forgettable, by: str) -> Forgotten:
@@ -105,15 +111,15 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
     if was_carried_out(order, journal):
         nobody = Forgettable(order.content.before, {}, ())
         return Forgotten(nobody, journal.forget(nobody, by=by, at=timestamp(utc_now())))
-    clock = JournalClock.read(journal, utc_now())
-    clock.require_sound()
+    until, recent = _until(settings, journal)
     chosen, decided, kept = forget_order_in_force(
         order,
         journal,
         required_policy(settings),
         utc_now(),
         endpoint=settings.endpoint(),
-        cutoff=clock.quarantine(settings.submission.quarantine_h).cutoff(clock.now),
+        cutoff=until,
+        recent=recent,
     )
     at = timestamp(utc_now())
     return Forgotten(chosen, journal.forget(chosen, by=f"{by}, {decided}", at=at, order=kept))

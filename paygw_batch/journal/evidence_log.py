@@ -20,7 +20,7 @@ from paygw_batch.core.evidence import (
     later_attempt_of,
     rule,
 )
-from paygw_batch.core.lifecycle import Concluded, Standing
+from paygw_batch.core.lifecycle import Concluded, FactKind, Standing
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import DocumentWithdrawn, InternalError, RowsMoved
 from paygw_batch.journal.facts.codec import NoteKind, note_of
@@ -45,6 +45,7 @@ from paygw_batch.journal.values import (
 PARTS: Mapping[str, str] = {
     "for_a_person": ", ".join(f"'{finding}'" for finding in FOR_A_PERSON),
     "proven": PROVEN_STATEMENT,
+    "resolutions": ", ".join(f"'{kind}'" for kind in FactKind if kind.startswith("resolved_")),
 }
 """The parts of statements that are constants of the program."""
 _ANSWER = Heard(EvidenceSource.PERSON, Finding.RESOLVED)

@@ -10,7 +10,7 @@ SELECT max(f.at) FROM state s CROSS JOIN fact f ON f.number = s.fact WHERE s.bat
 
 -- name: not_forgotten
 -- The instructions of a batch whose people are not forgotten yet.
-SELECT number FROM instruction WHERE batch = :batch AND forgotten IS NULL ORDER BY number
+SELECT number FROM instruction WHERE batch = :batch AND salt IS NOT NULL ORDER BY number
 
 -- name: has_sheet
 -- Whether a batch has its sheet.
@@ -31,19 +31,10 @@ SELECT f.number FROM fact f INDEXED BY fact_of_journal WHERE f.instruction IS NU
 SELECT c.row FROM batch b CROSS JOIN covered c ON c.batch = b.number
 WHERE b.batch = :batch AND c.instruction = ANY (:numbers)
 
--- name: instructions_left
--- What is left of the instructions that a fact forgot.
-SELECT number, batch, row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content, salt
-FROM instruction INDEXED BY instruction_forgotten WHERE forgotten = :mark ORDER BY number
-
--- name: count_forgotten
--- The number of forgotten instructions.
-SELECT count(*) FROM instruction INDEXED BY instruction_forgotten WHERE forgotten IS NOT NULL
-
--- name: any_forgotten
--- Whether anyone was forgotten.
-SELECT 1 FROM instruction INDEXED BY instruction_forgotten WHERE forgotten IS NOT NULL LIMIT 1
+-- name: forgotten_rows
+-- How many instructions of each batch have no people any more.
+SELECT batch, count(*) FROM instruction INDEXED BY instruction_forgotten WHERE salt IS NULL GROUP BY 1
 
 -- name: not_forgotten_of
 -- Those of some instructions whose people are not forgotten yet, with their batches.
-SELECT number, batch FROM instruction WHERE number = ANY (:numbers) AND forgotten IS NULL ORDER BY 1
+SELECT number, batch FROM instruction WHERE number = ANY (:numbers) AND salt IS NOT NULL ORDER BY 1

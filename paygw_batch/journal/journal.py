@@ -18,12 +18,11 @@ from paygw_batch.core.evidence import Candidate, Evidence, Finding, SignedOrder
 from paygw_batch.core.lifecycle import Released, Replaced, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.core.text import differ_by_damage_alone, spelled_alike
-from paygw_batch.errors import InternalError, JournalError, RowsMoved
+from paygw_batch.errors import InternalError, RowsMoved
 from paygw_batch.journal.batch_part import BatchPart, record_of
 from paygw_batch.journal.evidence_log import EvidenceLog
-from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened, PeopleFact, history_of
+from paygw_batch.journal.facts.codec import PeopleFact, history_of
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.facts.forgetting import fingerprint, key_id
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
 from paygw_batch.journal.facts.standing import (
     STATES,
@@ -33,7 +32,7 @@ from paygw_batch.journal.facts.standing import (
     row_standing,
     storable,
 )
-from paygw_batch.journal.forget import FingerprintKey, Forgetting, forgettable, remains
+from paygw_batch.journal.forget import forget_heard, forget_payees, forgettable
 from paygw_batch.journal.kept_notification import evidence_of
 from paygw_batch.journal.port import EngineJournal, Gate, RowBeingSent, RunOfWorkers, VerifyProgress, unwatched
 from paygw_batch.journal.states import due_rows, find_rows, tallies
@@ -41,6 +40,7 @@ from paygw_batch.journal.tables import Tables
 from paygw_batch.journal.values import (
     Amendment,
     AttemptReply,
+    BatchForgotten,
     BatchRecord,
     CarriedOut,
     Clash,
@@ -72,7 +72,6 @@ from paygw_batch.journal.values import (
     Withdrawal,
     is_in_quarantine,
 )
-from paygw_batch.language import say
 
 _AT_ONCE = 10_000
 """The number of instructions that one transaction releases."""
@@ -112,10 +111,10 @@ class JournalReader(ABC):
     Every method raises `JournalCorrupt` for damage, and `JournalError` for a read that fails.
     """
 
-    def __init__(self, tables: Tables, inbox: WaitingInbox, key: FingerprintKey, notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, tables: Tables, inbox: WaitingInbox, notes: tuple[str, ...] = ()) -> None:
         self.notes = notes
         """Sentences about the whole journal for a person to read; they stop nothing."""
-        self._tables, self._inbox, self._key = tables, inbox, key
+        self._tables, self._inbox = tables, inbox
         self._evidence = EvidenceLog(tables)
 
     def head(self) -> Head:
@@ -145,12 +144,10 @@ class JournalReader(ABC):
         known, clashes = [], []
         with self._snapshot():
             asked = self._tables.each("compare", ("row", "order_id", "content"), rows, operation=operation)
-            for row, order_id, number, is_its_own, is_equal, left, content, *about in asked:
-                word, mark, since, batch, sheet_row, opened_at = about
+            for row, order_id, number, is_its_own, is_equal, word, *about in asked:
+                mark, since, batch, sheet_row, opened_at = about
                 state = STATES[word]
-                # A forgotten payee's row cannot be sent any more: a rejected one needs an amendment.
-                is_known_again = not amendable(state, mark) and self._fingerprint("content", content) == left
-                if is_its_own and (is_equal if left is None else is_known_again):
+                if is_its_own and is_equal:
                     known.append(Known(row, number, state, batch, opened_at))
                     continue
                 # Only its own instruction may use an id that it was sent under after a release.
@@ -171,9 +168,8 @@ class JournalReader(ABC):
         with self._snapshot():
             if not self._tables.run("any_order_id", operation=operation):
                 return []
-            asked = self._with_fingerprints(rows, columns.index("payee"), operation, since)
             found: dict[int, LookAlike] = {}
-            for row, own_id, *line in self._tables.each("look_alikes", columns, asked, operation=operation):
+            for row, own_id, *line in self._tables.each("look_alikes", columns, rows, operation=operation):
                 order_id, batch, opened_at = line
                 is_rewritten, before = differ_by_damage_alone(own_id, order_id), found.get(row)
                 if (is_rewritten or opened_at > since) and (
@@ -205,8 +201,7 @@ class JournalReader(ABC):
         """
         columns, repeated = ("order_id", "payee", "currency", "minor"), Counter[int]()
         with self._snapshot():
-            asked = self._with_fingerprints(rows, columns.index("payee"), operation, since)
-            for batch, count in self._tables.each("repeated", columns, asked, operation=operation, since=since):
+            for batch, count in self._tables.each("repeated", columns, rows, operation=operation, since=since):
                 repeated[batch] += count
             return [
                 RepeatedBatch(batch, sheet_name, opened_at, repeated[number])
@@ -350,14 +345,22 @@ class JournalReader(ABC):
         payments = {number: _payment(line) for number, line in zip(numbers, lines, strict=True)}
         return {row: payments[number] for row, number in instructions.items()}
 
-    def forgettable(self, numbers: Sequence[int] | None = None, *, before: str = "", cutoff: str) -> Forgettable:
+    def forgettable(
+        self, numbers: Sequence[int] | None = None, *, before: str = "", cutoff: str, recent: str = ""
+    ) -> Forgettable:
         """Return the payments whose payees may be forgotten: all from before a date, or those of `numbers`.
 
         A batch is forgotten when it is over: each of its rows is paid, returned, replaced, or rejected for good (one
-        that a person called rejected left no later than `cutoff`), and no message about it waits for a person.
+        that a person called rejected left no later than `cutoff`), and no message about it waits for a person. One
+        that was opened at `recent` or later waits: a sheet could still repeat its payments, and nobody would see it.
         """
         with self._snapshot():
-            return forgettable(self._tables, numbers, before, lambda batch: self._is_over(batch, cutoff))
+            young = {one.number for one in self.batches() if recent and one.opened_at >= recent}
+
+            def is_over(batch: int) -> bool:
+                return batch not in young and self._is_over(batch, cutoff)
+
+            return forgettable(self._tables, numbers, before, is_over)
 
     def _is_over(self, batch: int, cutoff: str) -> bool:
         """Whether a batch is finished for ever, and nothing about it waits for a person."""
@@ -402,45 +405,6 @@ class JournalReader(ABC):
     @abstractmethod
     def _snapshot(self) -> AbstractContextManager[object]:
         """Let many statements see one state of the journal, with errors translated by `_translating_errors`."""
-
-    def _fingerprint(self, kind: str, value: str) -> str:
-        """Return the fingerprint of a forgotten payee's value; empty without a key."""
-        return fingerprint(self._key.read(), kind, value)
-
-    def _with_fingerprints(
-        self, rows: Iterable[tuple[Any, ...]], place: int, operation: str, since: str
-    ) -> Iterable[tuple[Any, ...]]:
-        """Return the rows, and, if people were forgotten, each row again with the payee's fingerprint.
-
-        Raises `JournalError` if people of batches opened after `since` were forgotten by a key that is not here: a
-        payee who is paid again would not be recognised.
-        """
-        if not self._tables.run("any_forgotten"):
-            return rows
-        self._require_keys_since(operation, since)
-        return (
-            one
-            for row in rows
-            for one in (row, (*row[:place], self._fingerprint("payee", row[place]), *row[place + 1 :]))
-        )
-
-    def require_fingerprint_key(self) -> None:
-        """Raise `JournalError` if people were forgotten by a key that is not here."""
-        if self._run("any_forgotten"):
-            for (operation,) in self._run("operations"):
-                self._require_keys_since(operation, "")
-
-    def _require_keys_since(self, operation: str, since: str) -> None:
-        ours = key_id(self._key.read())
-        if any(key != ours for (key,) in self._run("keys_since", operation=operation, since=since)):
-            raise JournalError(
-                say("People were forgotten, but the key that recognizes them is not on this machine."),
-                hint=say(
-                    "Nothing was sent, and nobody was forgotten. Copy the key from the machine on which they were "
-                    "forgotten to {path} (mode 0600).",
-                    path=self._key.path or "",
-                ),
-            )
 
     @abstractmethod
     def _chain_end(self) -> tuple[int, str]:
@@ -487,7 +451,7 @@ class Journal(JournalReader):
             record = record_of(batch, (highest_batch or 0) + 1, at)
             record = self._store_batch(record, batch.plan_sha256, digests, parts, known, replaced)
             self._evidence.require_in_force(batch.plan_sha256)
-            self._record_opening(record.number, at, digests.opened())
+            self._record([Remark(digests.opened(), at, batch=record.number)])
             self._amend(record, amended, at)
             self._opened(digests.first_instruction)
         return record
@@ -615,25 +579,21 @@ class Journal(JournalReader):
         """Forget the payees of payments in one transaction; ids, sums, states and times stay, and the chain.
 
         The signed `order` that asks for it is kept in the same transaction (`DocumentWithdrawn` if it was withdrawn).
-        Return where bytes of them can still be. Raises `JournalError` if people were forgotten before by a key that is
-        not here.
+        Return where bytes of them can still be.
         """
-        self.require_fingerprint_key()  # a second key would recognise nobody whom the first one forgot
-        key, digest = self._key.make(), "" if order is None else order.sha256
+        digest = "" if order is None else order.sha256
         every = [number for numbers in chosen.batches.values() for number in numbers]
-        with self._forgetting(chosen.before):
-            ids = {one.batch for one in self.batches() if one.number in chosen.batches}
-            forgetting, marks = Forgetting(self._tables, key), dict[int, int]()
-            for batch, numbers in chosen.batches.items():
-                marks[batch] = self._mark(batch, len(marks))
-                forgetting.instructions(numbers, marks[batch])
-                forgetting.sheet(batch)
-            if marks:
-                forgetting.heard(every, chosen.before, ids)
-            for batch, mark in marks.items():
-                left, instructions = remains(self._tables, mark, batch)
-                said = (by, chosen.before, instructions, left.hexdigest(), digest, key_id(key))
-                self._record_forgetting(batch, at, BatchForgotten(*said))
+        with self._forgetting(chosen):
+            forget_payees(self._tables, every)
+            for batch in chosen.batches:
+                self._tables.run("forget_sheet", batch=batch)
+            ids = {one.batch: one.number for one in self.batches() if one.number in chosen.batches}
+            orders = forget_heard(self._tables, every, chosen.before, ids) if ids else {}
+            said = {
+                batch: BatchForgotten(by, chosen.before, len(numbers), digest, tuple(orders[batch]))
+                for batch, numbers in chosen.batches.items()
+            }
+            self._record([Remark(fact, at, batch=batch) for batch, fact in said.items()])
             self._evidence.keep(self._record, order)
         return self.scrub()
 
@@ -654,16 +614,8 @@ class Journal(JournalReader):
         """Remove the bytes of forgotten people, as far as this store can; return where some remain."""
 
     @abstractmethod
-    def _forgetting(self, before: str) -> AbstractContextManager[object]:
-        """Run the block in one transaction, like `_writing`, in which people may be forgotten."""
-
-    @abstractmethod
-    def _mark(self, batch: int, place: int) -> int:
-        """Return the mark of a forgotten line of a batch: the fact that comes `place` facts after the next one."""
-
-    @abstractmethod
-    def _record_forgetting(self, batch: int, at: str, forgotten: BatchForgotten) -> None:
-        """Add the fact that forgets people of a batch to the chain."""
+    def _forgetting(self, chosen: Forgettable) -> AbstractContextManager[object]:
+        """Run the block in one transaction, like `_writing`, in which these people may be forgotten."""
 
     def _amend(self, record: BatchRecord, amended: Mapping[int, Amendment], at: str) -> None:
         """Let new instructions take over from those they replace: order ids, numbering and, if rejected, a release."""
@@ -723,10 +675,6 @@ class Journal(JournalReader):
         replaced: Mapping[int, int],
     ) -> BatchRecord:
         """Write all of a batch but the fact that opens it; return the batch, with its reference if the store has it."""
-
-    @abstractmethod
-    def _record_opening(self, number: int, at: str, opened: BatchOpened) -> None:
-        """Add the fact that opens a batch to the chain."""
 
     def _opened(self, first: int) -> None:
         """Finish opening a batch whose instructions, from `first` on, are all written."""

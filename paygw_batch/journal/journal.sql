@@ -44,7 +44,7 @@ ORDER BY b.number LIMIT 1
 -- name: payments
 -- Some payments in the columns of `FoundPayment`, newest first.
 SELECT b.batch, b.sheet_name, b.operation, b.opened_at, i.row, i.client_orderid, i.country, i.currency, i.amount, i.form,
-    i.fields, CASE WHEN i.forgotten IS NULL THEN i.payee ELSE '' END, s.state, s.attempt - s.inherited_attempts,
+    coalesce(i.fields, '{}'), coalesce(i.payee, ''), s.state, s.attempt - s.inherited_attempts,
     n.order_id, {gateway_status}, {gateway_reference}, {error_code}, {message}, s.possible_duplicate_of,
     {first_sent_at}, f.at
 FROM instruction i JOIN batch b ON b.number = i.batch {told} WHERE i.number = ANY (:numbers) ORDER BY i.number DESC

@@ -12,11 +12,18 @@ from typing import Any, NamedTuple
 
 from paygw_batch.core.lifecycle import MOVES, FactKind, IllegalMove, Standing, State, step
 from paygw_batch.errors import InternalError, JournalCorrupt
-from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened, Said, said_digest
+from paygw_batch.journal.facts.codec import (
+    BATCH_OPENED,
+    Said,
+    decode_batch,
+    decode_forgotten,
+    said_digest,
+)
 from paygw_batch.journal.facts.digest import OpeningDigests
+from paygw_batch.journal.forget import check_forgotten
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.tables import MOVE_LINES, Tables
-from paygw_batch.journal.values import Known, NewBatch, reply_sha256
+from paygw_batch.journal.values import BatchForgotten, BatchOpened, Known, NewBatch, reply_sha256
 from paygw_batch.language import mark, say
 
 _ROWS_A_STEP = 1_000
@@ -30,11 +37,25 @@ class Opening(NamedTuple):
     at: str
 
 
-def check_batches(tables: Tables, openings: Mapping[int, Opening], forgotten: Collection[int] = ()) -> None:
-    """Check every batch, with its pages, instructions and known rows, against the fact that opened it.
+def check_batches(tables: Tables) -> Mapping[str, int]:
+    """Check every batch, with its pages, instructions and known rows, against the facts about it; return counts.
 
-    The sheets of `forgotten` batches are gone.
+    Raises `JournalCorrupt` also if other people were forgotten, or other things about them, than these facts say.
     """
+    openings: dict[int, Opening] = {}
+    forgotten: list[tuple[int, BatchForgotten]] = []
+    for batch, at, kind, details in tables.run("facts_of_batches"):
+        if kind == BATCH_OPENED:
+            openings[batch] = Opening(decode_batch(details), at)
+        else:
+            forgotten.append((batch, decode_forgotten(details)))
+    _check_openings(tables, openings, {batch for batch, _ in forgotten})
+    check_forgotten(tables, forgotten)
+    check_heard(tables, [said for _, said in forgotten])
+    return {"batches": len(openings), "pages": sum(one.opened.pages for one in openings.values())}
+
+
+def _check_openings(tables: Tables, openings: Mapping[int, Opening], forgotten: Collection[int]) -> None:
     if [number for number, *_ in tables.run("batch_ids")] != sorted(openings):
         raise JournalCorrupt(say("The batches of the journal do not match the facts that opened them."))
     for number, (opened, at) in openings.items():
@@ -95,7 +116,9 @@ def check_moves(tables: Tables) -> None:
 
 def check_heard(tables: Tables, forgotten: Sequence[BatchForgotten]) -> None:
     """Raise `JournalCorrupt` unless what facts say of people is there, and evidence moved what it says."""
-    if lost := tables.run("unsaid", before=max((one.before for one in forgotten), default="")):
+    before = max((one.before for one in forgotten), default="")
+    orders = [0, *(number for one in forgotten for number in one.orders)]
+    if lost := tables.run("unsaid", before=before, orders=orders):
         raise JournalCorrupt(say("What fact {number} says of people was removed.", number=lost[0][0]))
     if wrong := tables.run("misjudged"):
         raise JournalCorrupt(say("Fact {number} does not say what it did to its row.", number=wrong[0][0]))

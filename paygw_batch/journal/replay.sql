@@ -4,6 +4,10 @@
 -- All batches, with their ids and operations.
 SELECT number, batch, operation FROM batch ORDER BY number
 
+-- name: facts_of_batches
+-- The facts about whole batches, in their order.
+SELECT batch, at, kind, details FROM fact WHERE batch IS NOT NULL ORDER BY number
+
 -- name: pages
 -- The sheet of a batch, page by page.
 SELECT number, content FROM page WHERE batch = :batch ORDER BY number
@@ -46,15 +50,17 @@ SELECT count(reply_sha256) FROM said
 -- The facts whose words about people are gone although nobody forgot these. Those about no instruction are forgotten if they were
 -- heard before a time, and orders with the rows that they name.
 SELECT f.number FROM fact f LEFT JOIN instruction i ON i.number = f.instruction
-WHERE f.said_sha256 IS NOT NULL AND i.forgotten IS NULL AND NOT EXISTS (SELECT 1 FROM said d WHERE d.fact = f.number)
-    AND (f.instruction IS NOT NULL OR NOT (f.kind = 'heard' AND f.source <> 'witness' AND f.at < :before OR f.kind = 'order' AND EXISTS (
-        SELECT 1 FROM fact g WHERE g.batch IS NOT NULL AND g.kind = 'batch_forgotten' AND g.number > f.number)))
+WHERE f.said_sha256 IS NOT NULL AND NOT EXISTS (SELECT 1 FROM said d WHERE d.fact = f.number) AND NOT CASE
+    WHEN f.instruction IS NULL THEN f.kind = 'heard' AND f.source <> 'witness' AND f.at < :before OR f.number = ANY (:orders)
+    ELSE i.salt IS NULL AND EXISTS (
+        SELECT 1 FROM fact g WHERE g.batch = i.batch AND g.kind = 'batch_forgotten' AND g.number > f.number) END
 ORDER BY 1 LIMIT 1
 
 -- name: misjudged
 -- The facts that moved their row although they say that they did not, or did not although they say so.
 SELECT f.number FROM fact f LEFT JOIN contradiction c ON c.fact = f.number
-WHERE f.finding IN ('moved', 'contradicting', 'resolved') AND (c.fact IS NULL) <> (f.finding <> 'contradicting')
+WHERE f.finding IN ('moved', 'contradicting', 'resolved') AND ((c.fact IS NULL) <> (f.finding <> 'contradicting')
+    OR CASE f.finding WHEN 'resolved' THEN f.kind NOT IN ({resolutions}) ELSE f.kind <> coalesce(f.means, '') END)
 ORDER BY 1 LIMIT 1
 
 -- name: count_heard

@@ -140,7 +140,7 @@ SELECT i.number, c.row, i.client_orderid, i.country, i.currency, i.amount, i.for
     CASE WHEN s.state = 'ready' THEN (SELECT max(a.number) FROM fact a INDEXED BY fact_of_instruction
         WHERE a.instruction = i.number AND a.kind <> 'heard'
             AND NOT EXISTS (SELECT 1 FROM contradiction x WHERE x.fact = a.number)) END,
-    s.state = 'ready' AND i.forgotten IS NULL
+    s.state = 'ready' AND i.salt IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM unanswered e WHERE e.instruction = i.number)
 FROM c CROSS JOIN instruction i ON i.number = c.instruction
     CROSS JOIN state s ON s.instruction = c.instruction LEFT JOIN fact f ON f.number = s.fact ORDER BY c.row

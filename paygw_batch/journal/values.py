@@ -501,13 +501,63 @@ Note = CarriedOut | ClockSeen | SignedOrder | Withdrawal | InboxEnd | Adopted | 
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
-    """A fact to append that moves no instruction: what was heard, perhaps about one, or a note."""
+class BatchOpened:
+    """The details of the fact that opens a batch, with digests that reveal any later change to its rows.
 
-    fact: Heard | Note
+    `totals` maps a currency to the count and the sum, in minor units, of the rows that are new. Digests are SHA-256 in
+    hex, over the canonical bytes of the rows in order (see `digest.py`).
+    """
+
+    batch: str
+    operation: str
+    sheet_name: str
+    sheet_path: str
+    sheet_sha256: str
+    rows: int
+    defects: int
+    first_instruction: int
+    instructions: int
+    instructions_sha256: str
+    known: int
+    known_sha256: str
+    pages: int
+    pages_sha256: str
+    totals: Mapping[str, tuple[int, int]]
+    by: str
+    approvals: tuple[str, ...]
+    plan_sha256: str = ""
+    """The digest of the approved plan; empty, and not written, if none was needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForgotten:
+    """The details of the fact that forgets people of a batch: who decided, and how many.
+
+    `before` is the date before which payments were forgotten; empty if it was one person.
+    """
+
+    by: str
+    before: str
+    instructions: int
+    order: str = ""
+    """The digest of the signed order for it; empty if one person was enough."""
+    orders: tuple[int, ...] = ()
+    """The facts of the signed orders that are gone because they name a row of these people."""
+
+
+OfBatch = BatchOpened | BatchForgotten
+"""A fact about a whole batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A fact to append that moves no instruction: what was heard, perhaps about one, a note, or one about a batch."""
+
+    fact: Heard | Note | OfBatch
     at: str
     instruction: int | None = None
     attempt: int | None = None
+    batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

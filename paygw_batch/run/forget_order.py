@@ -107,7 +107,14 @@ def _content_of(journal: JournalReader, chosen: Forgettable, endpoint: str) -> F
 
 
 def forget_order_in_force(
-    order: ForgetOrder, journal: JournalReader, policy: ApprovalPolicy, now: datetime, *, endpoint: str, cutoff: str
+    order: ForgetOrder,
+    journal: JournalReader,
+    policy: ApprovalPolicy,
+    now: datetime,
+    *,
+    endpoint: str,
+    cutoff: str,
+    recent: str,
 ) -> tuple[Forgettable, str, SignedOrder]:
     """Return the payments whose payees an order forgets now, who decided it, and the order to keep.
 
@@ -116,7 +123,7 @@ def forget_order_in_force(
     require_place(order, journal, endpoint)
     decided, kept = agreed(order, journal, policy, now, batch="")
     content = order.content
-    chosen = journal.forgettable(content.instructions or None, before=content.before, cutoff=cutoff)
+    chosen = journal.forgettable(content.instructions or None, before=content.before, cutoff=cutoff, recent=recent)
     if _content_of(journal, chosen, endpoint) != content:
         raise ApprovalError(
             say("The order to forget people is no longer valid: other payments would be forgotten now."),

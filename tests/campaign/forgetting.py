@@ -60,7 +60,8 @@ def _settle(machine: Machine, at: GatewayProcess) -> None:
         lines = list(csv.DictReader(stream))
     if lines:
         _answer(machine, at, lines)
-    config.write_text(config.read_text() + policy(machine.home).replace("1000", "1000000000"))
+    old_enough = "\n[sheet]\nrepeat_days = 0\nlook_alike_days = 0\n"
+    config.write_text(config.read_text() + old_enough + policy(machine.home).replace("1000", "1000000000"))
 
 
 def _answer(machine: Machine, at: GatewayProcess, lines: list[dict[str, str]]) -> None:

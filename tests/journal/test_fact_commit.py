@@ -8,12 +8,12 @@ from typing import Any
 
 from paygw_batch.core.lifecycle import Concluded, Fact, Intended, Interrupted, Resolution
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.facts.chain import Line, link_hash, opening_line, text_of_line
-from paygw_batch.journal.facts.codec import SALT_BYTES, BatchOpened, Said, encode_batch, said_digest
+from paygw_batch.journal.facts.chain import Line, chained, link_hash, text_of_line
+from paygw_batch.journal.facts.codec import SALT_BYTES, Said, encode_batch, said_digest
 from paygw_batch.journal.postgres import migrations
-from paygw_batch.journal.postgres.leasing.fact_commit import CALL, StagedFacts, stage_facts, stage_of_batch
+from paygw_batch.journal.postgres.leasing.fact_commit import CALL, StagedFacts, stage_facts
 from paygw_batch.journal.postgres.leasing.leases import Lease
-from paygw_batch.journal.values import Entry, KeptReply, Link, reply_sha256
+from paygw_batch.journal.values import BatchOpened, Entry, KeptReply, Link, Remark, reply_sha256
 from tests.journal.journal_rows import at, outcome_of, resolved
 
 START = b"s" * 32
@@ -177,8 +177,9 @@ def test_rows_of_dead_process_come_into_doubt() -> None:
 
 
 def test_opening_fact_names_no_row() -> None:
-    line = opening_line(Link(4, START, at(0)), at(6), 1, OPENED)
-    opening = stage_of_batch(lease(), line)
+    ours, opened = lease(), Remark(OPENED, at(6), batch=1)
+    (line,), _ = chained([opened], ours.end, lambda: b"")
+    opening = stage_facts([opened], lambda _: ours)
     (end,) = given(opening.values, "s_")
     (fact,) = given(opening.values, "f_")
     assert end == {"number": 7, "seq": 4, "hash": START, "new_seq": 5, "new_hash": line.hash, "new_at": at(6)}

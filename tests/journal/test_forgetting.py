@@ -162,9 +162,10 @@ FORGERIES = [
     "UPDATE instruction SET client_orderid = 'A-9' WHERE number = 1",
     "UPDATE instruction SET payee = 'x' WHERE number = 1",
     "UPDATE instruction SET content = 'x' WHERE number = 1",
-    "UPDATE instruction SET salt = zeroblob(32) WHERE number = 1",
-    "UPDATE instruction SET forgotten = NULL, salt = zeroblob(16) WHERE number = 1",
-    "UPDATE instruction SET forgotten = forgotten + 1 WHERE number = 1",
+    "UPDATE instruction SET salt = zeroblob(16) WHERE number = 1",
+    "UPDATE instruction SET people_sha256 = zeroblob(32) WHERE number = 1",
+    "UPDATE instruction SET fields = NULL, payee = NULL, content = NULL, salt = NULL WHERE number = 5",
+    "UPDATE instruction SET salt = NULL WHERE number = 5",
     "UPDATE instruction SET amount = '1' WHERE number = 5",
     "UPDATE fact SET order_id = 'X-1' WHERE instruction = 3",
     "UPDATE fact SET by = 'nobody' WHERE instruction = 3",
@@ -174,6 +175,9 @@ FORGERIES = [
     "UPDATE fact SET hash = zeroblob(32) WHERE instruction = 1 AND kind = 'rejected'",
     "UPDATE fact SET means = 'paid' WHERE kind = 'heard'",
     "UPDATE fact SET details = 'x' WHERE kind = 'heard'",
+    "DELETE FROM said WHERE fact = (SELECT number FROM fact WHERE kind = 'order' ORDER BY number DESC)",
+    "DELETE FROM said WHERE fact = (SELECT max(number) FROM fact WHERE instruction = 1)",
+    "UPDATE fact SET finding = 'moved' WHERE finding = 'unknown_order'",
     "UPDATE state SET state = 'paid' WHERE instruction = 1",
     "INSERT INTO page VALUES (1, 0, x'00')",
     "DELETE FROM page WHERE batch = 3",
@@ -184,7 +188,10 @@ FORGERIES = [
 @pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_change_after_the_forgetting_is_found(kept: SqliteJournal, place: Path, forgery: str) -> None:
+    kept.settle([], order=SignedOrder("new", '{"content": {"rows": []}}', at(6)))
     forgotten(kept)
+    said_later = Evidence(EvidenceSource.NOTIFICATION, Claim("A-1", "1", "KES", "approved"), "later")
+    kept.record_evidence([said_later], {}, at=LATER)
     kept.close()
     with closing(apsw.Connection(str(journal_path(place)))) as connection:
         guards = list(connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'"))
@@ -199,15 +206,17 @@ def test_a_change_after_the_forgetting_is_found(kept: SqliteJournal, place: Path
         reader.verify()
 
 
-def test_the_same_rows_are_known_again_and_pay_nobody_twice(journal: Journal) -> None:
+def test_rows_of_forgotten_payees_clash_and_pay_nobody_twice(journal: Journal) -> None:
     of_january(journal)
     forgotten(journal)
     paid = secret_row(2, "B-1")
     rows = [(2, paid.client_orderid, paid.content), (3, "B-2", new_instruction(3).content), (4, "B-3", "other")]
     known, clashes = journal.compare(OPERATION, rows)
-    assert (known, clashes) == ([Known(2, 3, State.PAID), Known(3, 4, State.PAID)], [])
-    _, (clash,) = journal.compare(OPERATION, [(2, "B-1", "another payment")])
-    assert (clash.instruction, clash.amendable) == (3, False)
+    assert known == []
+    assert [(one.row, one.instruction, one.state, one.amendable) for one in clashes] == [
+        (2, 3, State.PAID, False),
+        (3, 4, State.PAID, False),
+    ]
 
 
 def test_a_rejected_payee_who_was_forgotten_is_paid_only_by_an_amendment(journal: Journal) -> None:
@@ -231,27 +240,21 @@ def test_no_row_of_a_forgotten_payee_is_ever_due(journal: Journal) -> None:
     assert not all_due(journal, 1)
 
 
-def test_without_the_key_the_same_rows_are_refused_and_never_new(kept: SqliteJournal, place: Path) -> None:
-    forgotten(kept)
-    kept.close()
-    (key,) = place.rglob("*.fingerprint-key")
-    assert key.stat().st_mode & 0o777 == 0o600
-    key.unlink()
-    with closing(read_at(place)) as reader:
-        paid = secret_row(2, "B-1")
-        known, clashes = reader.compare(OPERATION, [(2, paid.client_orderid, paid.content)])
-        assert (known, [one.instruction for one in clashes]) == ([], [3])
-        assert reader.verify()["instructions"] == 5
-
-
-def test_a_payee_who_was_forgotten_is_still_a_look_alike(journal: Journal) -> None:
+def test_payee_who_was_forgotten_is_no_look_alike(journal: Journal) -> None:
     of_january(journal)
     forgotten(journal)
     row = (2, "D-1", "254799887766", "KES", 150050)
-    (found,) = journal.look_alikes(OPERATION, [row], since="2026-01-01")
-    assert (found.row, found.client_orderid) == (2, "B-1")
-    (batch, *_) = journal.repeated_batches(OPERATION, [row[1:]], since="2026-01-01")
-    assert (batch.batch, batch.rows) == ("paid", 1)
+    assert list(journal.look_alikes(OPERATION, [row], since="2026-01-01")) == []
+    assert list(journal.repeated_batches(OPERATION, [row[1:]], since="2026-01-01")) == []
+
+
+def test_batch_that_sheets_are_compared_with_waits(journal: Journal) -> None:
+    of_january(journal)
+    opened_at = journal.batches()[0].opened_at
+    for recent, numbers in ((opened_at, None), (opened_at, [1]), (LATER, None)):
+        chosen = journal.forgettable(numbers, before=BEFORE, cutoff=WHEN, recent=recent)
+        assert (1 in chosen.waiting) is (recent == opened_at)
+        assert (1 in chosen.batches) is (recent != opened_at)
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.UNKNOWN, OutcomeKind.ACCEPTED])

@@ -22,17 +22,17 @@ from paygw_batch.core.recorded_words import recorded
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.chain import Line, chained, followed, text_of_line
 from paygw_batch.journal.facts.codec import (
-    BatchForgotten,
-    BatchOpened,
+    NoteKind,
     Said,
     columns_of,
     decode_batch,
     decode_forgotten,
     encode_batch,
     encode_forgotten,
+    note_of,
     said_digest,
 )
-from paygw_batch.journal.values import Entry, Link
+from paygw_batch.journal.values import BatchForgotten, BatchOpened, Entry, Link
 from tests.journal.row_progress import RowProgress, advance, row_standing
 
 PLAIN = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=12)
@@ -187,3 +187,10 @@ def test_a_row_is_described_by_its_instruction_and_what_became_of_it() -> None:
     row = row_standing(2, 7, "PAY-1", "KE", "KES", 150_050, RowProgress("PAY-1"))
     assert (row.row, row.client_orderid, row.country, row.currency, row.minor) == (2, "PAY-1", "KE", "KES", 150_050)
     assert row.state is State.READY
+
+
+@pytest.mark.parametrize("details", ["{", "[]", '["one"]', "7", None])
+@pytest.mark.parametrize("kind", [NoteKind.CARRIED_OUT, NoteKind.CLOCK, NoteKind.NAMED, NoteKind.TAKEN_IN])
+def test_note_that_we_would_not_have_written_is_damage(kind: NoteKind, details: str | None) -> None:
+    with pytest.raises(JournalCorrupt, match="cannot be read"):
+        note_of(kind, "amina", None, details, None, "2026-11-20T10:00:00.000Z")

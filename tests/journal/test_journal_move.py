@@ -22,7 +22,7 @@ from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.move import Move, move_journal
 from paygw_batch.journal.opening.registry import JournalRegistry
 from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
-from paygw_batch.journal.values import Amendment, CarriedOut, Entry, KeptReply, Known, reply_sha256
+from paygw_batch.journal.values import Amendment, CarriedOut, Entry, KeptReply, Known, Withdrawal, reply_sha256
 from tests.journal.journal_rows import (
     AT,
     all_due,
@@ -223,6 +223,30 @@ def test_killed_at_any_step_exactly_one_journal_may_pay_in_the_end(
         assert [row.state for row in other.rows(1)] == [State.IN_DOUBT, *[State.PAID] * 3]
         assert max(row.attempts for row in other.rows(1)) == 1
         other.verify()
+
+
+def test_move_that_lacks_a_withdrawal_is_made_again(
+    place: Path, empty_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=1)
+    real: Any = vars(move)["copy_journal"]
+
+    def copied_before(*given: Any, **named: Any) -> Any:
+        made = real(*given, **named)
+        file_place(place).withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
+        return made
+
+    monkeypatch.setattr(move, "copy_journal", copied_before)
+    with pytest.raises(JournalHeld):
+        moved(place, empty_database)
+    monkeypatch.undo()
+    assert who_may_pay(place, empty_database) == ["file"]
+    moved(place, empty_database)
+    with closing(read_postgres(empty_database)) as reader:
+        assert [one.sha256 for one in reader.withdrawals()] == ["1" * 64]
+    with pytest.raises(JournalError, match="was moved to the database"):
+        file_place(place).withdraw(Withdrawal("2" * 64, "cleo", "{}", AT))
 
 
 def test_a_move_is_refused_where_either_place_speaks_against_it(

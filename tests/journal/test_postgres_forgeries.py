@@ -37,13 +37,13 @@ MAY_CALL: Mapping[str, frozenset[str]] = {
     "database_life": SENDERS,
     **dict.fromkeys(("open_gate", "set_limits", "retire_host", "lock_rows", "hold_segment"), DESK),
     **dict.fromkeys(("accept_loss", "witness_is_older"), DESK),
-    **dict.fromkeys(("begin_forgetting", "forget_rows", "forget_said", "forget_texts"), DESK),
+    **dict.fromkeys(("begin_forgetting", "forget_people", "forget_said", "forget_texts"), DESK),
     **dict.fromkeys(("forget_heard", "forget_sheet", "forget_plans"), DESK),
     **dict.fromkeys(("require_own", "require_desk", "close_segment", "is_handed_over", "is_known_dead"), NOBODY),
     **dict.fromkeys(("check_chains", "check_writers", "move_row", "hand_over", "take_starts", "ask_gate_at"), NOBODY),
     **dict.fromkeys(("host_of", "may_name"), NOBODY),
     **dict.fromkeys(("refuse_change", "refuse_lease", "refuse_all_but_forgetting", "require_forgetting_fact"), NOBODY),
-    **dict.fromkeys(("is_over", "is_being_forgotten", "leaf_of"), NOBODY),
+    **dict.fromkeys(("is_over", "is_being_forgotten"), NOBODY),
     "batch_of_plan": NOBODY,
 }
 """Every function of the journal, and who may call it. One that is not here has no expectation, and fails."""
@@ -81,7 +81,7 @@ MAY_WRITE: Mapping[str, Mapping[str, frozenset[str]]] = {
         )
     },
     **{key: {} for key in ("covered", "unanswered", "newest_call", "missing_host")},
-    **{key: {} for key in ("forgetting", "forgetting_fact")},
+    "forgetting": {},
 }
 """Every table and view of the journal, and who may write it without a function. All roles look at all of them."""
 WRITING = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
@@ -468,6 +468,9 @@ REFUSED: Mapping[str, Attempt] = {
     "a row that was never sent is paid": forged(MINE_READY, "paid"),
     "a row that was never sent did not leave": forged(MINE_READY, "not_sent"),
     "an answer that lifts a hold": forged(MINE_IN_FLIGHT, "paid", source="person", finding="resolved"),
+    "an interruption that lifts a hold": forged(MINE_READY, "interrupted", finding="resolved"),
+    "an answer with a lost order": forged(MINE_IN_FLIGHT, "paid", source="witness"),
+    "an answer with what is kept for ever": forged(MINE_IN_FLIGHT, "paid", details="{}"),
     "evidence about its own row": forged(MINE_IN_FLIGHT, "heard", source="enquiry", finding="repeated"),
     "a note about the journal": forged(None, "clock", details="{}"),
     "a row of another batch": forged(READY, "intended"),

@@ -12,13 +12,13 @@ import pytest
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, SignedOrder
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalCorrupt, JournalError, JournalWentBack, RowsMoved
+from paygw_batch.errors import JournalCorrupt, JournalWentBack, RowsMoved
 from paygw_batch.journal.guards.location import make_directory
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.opening.move import move_journal
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.sqlite.inbox import Inbox
-from paygw_batch.journal.values import Forgettable, InboxEnd, Known, OldPages, Withdrawal
+from paygw_batch.journal.values import InboxEnd, OldPages, Withdrawal
 from tests.journal.journal_rows import (
     OPERATION,
     all_due,
@@ -128,10 +128,9 @@ FORGERIES = [
     "UPDATE instruction SET client_orderid = 'A-9' WHERE number = 1",
     "UPDATE instruction SET payee = 'x' WHERE number = 1",
     "UPDATE instruction SET content = 'x' WHERE number = 1",
-    "UPDATE instruction SET salt = decode(repeat('00', 32), 'hex') WHERE number = 1",
-    "UPDATE instruction SET forgotten = NULL, salt = decode(repeat('00', 16), 'hex') WHERE number = 1",
-    "UPDATE instruction SET forgotten = 2 WHERE number = 1",
-    "UPDATE instruction SET forgotten = 9 WHERE number = 1",
+    "UPDATE instruction SET salt = decode(repeat('00', 16), 'hex') WHERE number = 1",
+    "UPDATE instruction SET people_sha256 = sha256('') WHERE number = 1",
+    "UPDATE instruction SET fields = NULL, payee = NULL, content = NULL, salt = NULL WHERE number = 5",
     "UPDATE instruction SET amount = '1' WHERE number = 5",
     "UPDATE fact SET order_id = 'X-1' WHERE instruction = 3 AND kind = 'intended'",
     "UPDATE fact SET by = 'nobody' WHERE instruction = 3 AND kind = 'resolved_paid'",
@@ -150,8 +149,6 @@ FORGERIES = [
     "INSERT INTO page VALUES (1, 0, '')",
     "DELETE FROM page WHERE batch = 3",
     "UPDATE payee_words SET words = 'zephyrine' WHERE instruction = 1",
-    "UPDATE forgetting SET batch = 3 WHERE mark = 1",
-    "DELETE FROM forgetting WHERE mark = 2",
 ]
 
 
@@ -177,8 +174,7 @@ def test_a_change_after_the_forgetting_is_found(
 
 # What the tables refuse, also to their owner.
 
-FINGERPRINT = "E'\\x1e' || repeat('0', 64)"
-LEFT = f"SET fields = '{{}}', payee = {FINGERPRINT}, content = {FINGERPRINT}, forgotten = 1, salt = leaf_of(i)"
+LEFT = "SET fields = NULL, payee = NULL, content = NULL, salt = NULL"
 BEGIN = "SELECT begin_forgetting(1)"
 
 
@@ -198,12 +194,12 @@ def said_of(instruction: int) -> str:
 REFUSED: Sequence[Sequence[str]] = [
     ["UPDATE instruction SET fields = '{}'"],
     [left_in(1)],
-    [BEGIN, left_in(1, ("forgotten = 1", "forgotten = 1, minor = 1"))],
-    [BEGIN, left_in(1, ("leaf_of(i)", "sha256('')"))],
+    [BEGIN, left_in(1, ("salt = NULL", "salt = NULL, minor = 1"))],
+    [BEGIN, left_in(1, ("salt = NULL", "salt = NULL, people_sha256 = sha256('')"))],
+    [BEGIN, left_in(1, (", salt = NULL", ""))],
     [BEGIN, left_in(3)],  # of another batch
-    [BEGIN, left_in(1, (FINGERPRINT, "'254700000000'"))],
-    [BEGIN, left_in(1, ("'{}'", "i.fields"))],
-    [BEGIN, left_in(1, ("forgotten = 1", "forgotten = 2"))],
+    [BEGIN, left_in(1, ("payee = NULL", "payee = '254700000000'"))],
+    [BEGIN, left_in(1, ("fields = NULL", "fields = i.fields"))],
     [BEGIN, "DELETE FROM instruction WHERE number = 1"],
     [BEGIN, "UPDATE fact SET details = '{}' WHERE instruction = 1"],
     [BEGIN, "UPDATE fact SET details = '{}' WHERE instruction IS NULL"],
@@ -225,7 +221,7 @@ REFUSED: Sequence[Sequence[str]] = [
     [BEGIN, "DELETE FROM plan_document"],  # the new batch is not over
     [BEGIN, "UPDATE forgetting SET batch = 2"],
     [BEGIN, "SET CONSTRAINTS ALL IMMEDIATE"],  # without a fact that says so
-    ["INSERT INTO forgetting (mark, batch) VALUES (1, 1)", "SET CONSTRAINTS ALL IMMEDIATE"],
+    ["INSERT INTO forgetting (batch, after) VALUES (1, 9)", "SET CONSTRAINTS ALL IMMEDIATE"],
     ["SELECT begin_forgetting(3)"],  # not over
     ["SELECT begin_forgetting(99)"],
     ["SELECT begin_forgetting(NULL)"],
@@ -262,11 +258,11 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
     ("is_over", "'replaced', 'rejected'", "'replaced', 'rejected', 'ready'"),
     ("require_forgetting_fact", "RAISE EXCEPTION", "RAISE NOTICE"),
     (FORGET, "RAISE EXCEPTION", "RAISE NOTICE"),
-    (FORGET, "AND NEW.fields = '{}' ", ""),
-    (FORGET, "AND NEW.payee ~ '^\\x1e[0-9a-f]{64}$' ", ""),
-    (FORGET, "AND NEW.salt = leaf_of(OLD) ", ""),
-    (FORGET, "g.mark = NEW.forgotten AND g.batch = NEW.batch AND ", "g.mark = NEW.forgotten AND "),
-    (FORGET, "g.mark = NEW.forgotten AND g.batch = NEW.batch AND ", "g.batch = NEW.batch AND "),
+    (FORGET, "num_nonnulls(NEW.fields, NEW.payee, ", "num_nonnulls(NEW.payee, "),
+    (FORGET, "num_nonnulls(NEW.fields, NEW.payee, ", "num_nonnulls(NEW.fields, "),
+    (FORGET, "NEW.content, NEW.salt) = 0", "NEW.content) = 0"),
+    (FORGET, "NEW.people_sha256)", "OLD.people_sha256)"),
+    (FORGET, "WHERE g.batch = NEW.batch AND g.made_in", "WHERE g.made_in"),
     (FORGET, "NEW.currency, NEW.minor,", "NEW.currency, OLD.minor,"),
     (FORGET, "THEN is_being_forgotten(f.instruction)", "THEN true"),
     (FORGET, "(f.kind = 'order' OR f.kind = 'heard' AND f.source <> 'witness')", "true"),
@@ -274,7 +270,7 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
     (FORGET, "g.batch = OLD.batch AND g.made_in", "g.made_in"),
     (FORGET, "AND NEW.instruction = OLD.instruction AND is_being_forgotten(OLD.instruction)", ""),
     (FORGET, "is_left := is_being_forgotten(OLD.instruction);", "is_left := true;"),
-    (FORGET, "WHERE b.batch = batch_of_plan(OLD.content) AND g.mark IS NULL", "WHERE false"),
+    (FORGET, "WHERE b.batch = batch_of_plan(OLD.content) AND g.batch IS NULL", "WHERE false"),
 ]
 
 
@@ -300,7 +296,7 @@ def test_each_guard_that_is_taken_away_is_missed(journal: LeasingPostgres, place
 def test_what_was_forgotten_is_not_forgotten_in_another_way(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
     forgotten(journal)
     with pytest.raises(psycopg.Error, match="never changed"):
-        ran(place_in, "BEGIN", BEGIN, left_in(1, ("forgotten = 1", "forgotten = 3")))
+        ran(place_in, "BEGIN", BEGIN, left_in(1, ("fields = NULL", "fields = '{}'")))
 
 
 # Who may.
@@ -337,47 +333,13 @@ def test_a_batch_that_goes_on_since_it_was_looked_at_is_not_forgotten(journal: L
     assert journal.verify()["instructions"] == 5
 
 
-# The key, on every host.
+# Other hosts.
 
 
 def of_another_host(place: DatabasePlace) -> DatabasePlace:
     home = place.inbox.parent.parent / "other"
     home.mkdir(mode=0o700, exist_ok=True)
     return replace(place, inbox=home / place.inbox.name, witness_dir=home / "witness", registry_dir=home / "journals")
-
-
-def test_a_host_without_the_key_pays_nobody_until_it_has_it(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
-    forgotten(journal)
-    journal.close()
-    there = of_another_host(place_in)
-    paid = secret_row(2, "B-1")
-    rows, alike = [(2, paid.client_orderid, paid.content)], [(2, "D-1", paid.payee, "KES", paid.minor)]
-    with closing(open_postgres(there)) as other:
-        known, clashes = other.compare(OPERATION, rows)
-        assert (known, [one.instruction for one in clashes]) == ([], [3])
-        for question in (
-            lambda: other.look_alikes(OPERATION, alike, since="2026-01-01"),
-            lambda: other.repeated_batches(OPERATION, [alike[0][1:]], since="2026-01-01"),
-            lambda: other.forget(Forgettable(BEFORE, {}, ()), by="ben", at=WHEN),
-        ):
-            with pytest.raises(JournalError, match="recognizes them") as found:
-                question()
-            assert found.value.exit_code == 7
-        assert other.look_alikes(OPERATION, alike, since=LATER) == []  # who was forgotten is not compared any more
-    (key,) = place_in.inbox.parent.glob("*.fingerprint-key")
-    copied = there.inbox.parent / key.name
-    copied.write_bytes(key.read_bytes())
-    copied.chmod(0o600)
-    with closing(open_postgres(there)) as other:
-        assert other.compare(OPERATION, rows)[0] == [Known(2, 3, State.PAID)]
-        (found_again,) = other.look_alikes(OPERATION, alike, since="2026-01-01")
-        assert found_again.client_orderid == "B-1"
-    copied.write_text("00" * 32)
-    with closing(open_postgres(there)) as other, pytest.raises(JournalError, match="recognizes them"):
-        other.look_alikes(OPERATION, alike, since="2026-01-01")
-    copied.write_text("no key")
-    with closing(open_postgres(there)) as other, pytest.raises(JournalError, match="not a fingerprint key"):
-        other.compare(OPERATION, rows)
 
 
 def test_the_inbox_of_another_host_is_cleared_there_and_what_is_not_forgotten_stays(place_in: DatabasePlace) -> None:
@@ -398,20 +360,6 @@ def test_the_inbox_of_another_host_is_cleared_there_and_what_is_not_forgotten_st
         assert other.verify()["notifications_waiting"] == 1
 
 
-def test_the_key_is_not_in_the_database(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
-    forgotten(journal)
-    (path,) = place_in.inbox.parent.glob("*.fingerprint-key")
-    assert path.stat().st_mode & 0o777 == 0o600
-    key = path.read_text().strip()
-    with psycopg.connect(place_in.server.url) as owner:
-        tables = owner.execute(
-            "SELECT relname FROM pg_class WHERE relnamespace = 'paygw'::regnamespace AND relkind = 'r'"
-        )
-        for (table,) in tables.fetchall():
-            lines = owner.execute(f"SELECT t::text FROM paygw.{table} t".encode()).fetchall()  # noqa: S608 - a name of ours
-            assert not [line for (line,) in lines if key in line]
-
-
 def test_a_journal_that_is_moved_takes_what_was_forgotten_along(place_in: DatabasePlace, place: Path) -> None:
     ran(place_in, "DROP SCHEMA paygw CASCADE")
     with closing(open_at(place)) as kept:
@@ -425,7 +373,8 @@ def test_a_journal_that_is_moved_takes_what_was_forgotten_along(place_in: Databa
     assert {**moved.counts, "notifications_waiting": 0} == counts
     paid = secret_row(2, "B-1")
     with closing(open_postgres(elsewhere)) as journal:
-        assert journal.compare(OPERATION, [(2, paid.client_orderid, paid.content)])[0] == [Known(2, 3, State.PAID)]
+        known, (clash,) = journal.compare(OPERATION, [(2, paid.client_orderid, paid.content)])
+        assert (known, clash.instruction, clash.amendable) == ([], 3, False)
         assert [journal.forgotten(batch) is not None for batch in (1, 2, 3, 4)] == [True, True, False, False]
         open_sheet(journal, "more", [secret_row(2, "F-1")], opened_at=LATER)
         send(journal, 5, OutcomeKind.PAID, LATER)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,8 @@ from paygw_batch.clock import elapsed_s
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Concluded, Replaced, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalUnwritable, JournalWentBack
+from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalUnwritable, JournalWentBack, PaygwError
+from paygw_batch.journal.batch_part import BatchPart, InstructionRows
 from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.opening import database_place
 from paygw_batch.journal.opening.database_place import DatabasePlace
@@ -32,7 +34,7 @@ from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.leasing.leases import Heartbeat, Lease
 from paygw_batch.journal.postgres.session import Row, Server
 from paygw_batch.journal.sqlite.inbox import Inbox
-from paygw_batch.journal.values import Amendment, Entry, MoveResult, Withdrawal
+from paygw_batch.journal.values import Amendment, Entry, MoveResult, NewBatch, Withdrawal
 from tests.journal.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
 from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer, own_server
@@ -66,6 +68,14 @@ def by_hand(url: str, statement: str) -> None:
 def freeze(url: str) -> None:
     """Let the database see nothing more of a process, as if it were frozen for longer than its lease."""
     by_hand(url, "UPDATE worker SET seen_at = seen_at - interval '1 hour'")
+
+
+def is_waited_for(url: str) -> bool:
+    """Whether a session of the database waits for another one."""
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with psycopg.connect(url, autocommit=True) as connection:
+        ((count,),) = connection.execute(waits.encode()).fetchall()
+    return bool(count)
 
 
 # A second process.
@@ -332,6 +342,31 @@ def test_the_server_misses_a_host_that_has_vanished(at_database: DatabasePlace) 
         assert [session.fetch(connection, f"SHOW {name}") for name in names] == [[("10",)], [("5",)], [("3",)]]
 
 
+def test_withdrawal_waits_for_nobody_who_takes_the_desk(at_database: DatabasePlace) -> None:
+    """One opens the batch of a plan, another takes the desk over from it, and a person withdraws the plan."""
+    goes_on, has_begun = threading.Event(), threading.Event()
+
+    def parts() -> Iterator[BatchPart]:
+        yield BatchPart((b"sheet",), InstructionRows((new_instruction(2),)))
+        has_begun.set()
+        assert goes_on.wait(30)
+
+    with closing(open_postgres(at_database)) as first, ThreadPoolExecutor(2) as threads:
+        batch = NewBatch("b1", "payout", "s.csv", "0" * 64, 1, 0, plan_sha256="1" * 64)
+        opening = threads.submit(first.open_batch, batch, parts=parts(), known=[], amendments=[], at=AT)
+        assert has_begun.wait(30)
+        freeze(at_database.server.url)
+        taking = threads.submit(open_postgres, at_database)
+        until(lambda: is_waited_for(at_database.server.url), "nobody waits for the desk")
+        at_database.withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
+        goes_on.set()
+        with pytest.raises(PaygwError):
+            opening.result(30)
+        taking.result(30).close()
+    with closing(read_postgres(at_database)) as reader:
+        assert (list(reader.batches()), reader.verify()["facts"]) == ([], 1)
+
+
 def test_leases_that_were_taken_over_are_counted(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
@@ -589,7 +624,7 @@ def test_facts_are_never_changed_or_removed_by_anybody(at_database: DatabasePlac
         ("DELETE FROM contradiction", "does not fit the state of instruction 1"),
         ("UPDATE contradiction SET state = 'rejected'", "does not fit the state of instruction 1"),
         ("INSERT INTO contradiction VALUES (2, 'ready')", "does not fit the state of instruction"),
-        ("UPDATE instruction SET payee = 'me'", "instructions_sha256 differs"),
+        ("UPDATE instruction SET payee = 'me'", "An instruction of batch number 1 was changed"),
         ("UPDATE batch SET sheet_name = 'x'", "sheet_name differs"),
         ("UPDATE segment SET head_seq = 1 WHERE chain > 0", "does not end where"),
         ("DELETE FROM seal WHERE number = 1", "was changed, or one before it is missing"),

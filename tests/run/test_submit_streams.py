@@ -172,7 +172,7 @@ def test_a_batch_that_fails_at_its_end_leaves_the_journal_as_it_was() -> None:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("step", ["_added", "_amend"])
+@pytest.mark.parametrize("step", ["_record", "_amend"])
 def test_a_batch_that_fails_while_its_opening_is_written_leaves_the_journal_as_it_was(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -188,7 +188,7 @@ def test_a_batch_that_fails_while_its_opening_is_written_leaves_the_journal_as_i
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("step", ["_added", "_amend", "_commit"])
+@pytest.mark.parametrize("step", ["_record", "_amend", "_commit"])
 def test_what_is_left_of_a_process_killed_while_it_opens_a_batch_is_the_journal_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

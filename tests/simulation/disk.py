@@ -17,7 +17,6 @@ import apsw
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import JournalHeld
-from paygw_batch.journal.forget import FingerprintKey
 from paygw_batch.journal.guards.witness import WitnessedHead
 from paygw_batch.journal.opening import file_place as opened
 from paygw_batch.journal.opening.examine import look_at
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
 
 ENDPOINT = EndpointIdentity.from_name("gateway.example/1")
 _PATH, _WITNESS, _OTHER_WITNESSES = Path("simulated.sqlite3"), Path("simulated.witness"), Path("/nonexistent")
-_TAKEN_IN = "SELECT max(json_extract(details, '$[0]')) FROM fact WHERE kind = 'taken_in'"
+_KEPT = "SELECT count(*) FROM fact WHERE source = 'notification' AND NOT (finding = 'ambiguous' AND attempt IS NULL)"
+"""Of a notification that may be about several instructions, one fact names an attempt."""
 _NEW = Identity("5" * 32, ENDPOINT.name, "2026-11-20T00:00:00.000Z", str(_PATH))
 
 
@@ -73,8 +73,6 @@ class Disk:
         """What a power cut leaves where nothing is synchronous; its number of the last fact is true in any case."""
         self.witness: WitnessedHead | None = WitnessedHead(_NEW.journal_id, 0, _NEW.start.hash.hex())
         """The journal was made on this machine, on purpose."""
-        self.key = FingerprintKey(None)
-        self.key.keep(bytes(32))
         self.holders: set[Process] = set()
         self.synchronous = True
         self.heeds_witness = True
@@ -131,7 +129,7 @@ class Disk:
             raise opened._not_adopted(_PATH, found)
         witness = SimWitness(self, process)
         witness.note(found.seen)
-        journal = process.world.journal_type(
+        return process.world.journal_type(
             connection,
             _PATH,
             seen=found.seen,
@@ -140,8 +138,6 @@ class Disk:
             lock=SimLock(self, process),
             notes=(),
         )
-        journal._key = self.key
-        return journal
 
     def _connected(self, process: "Process | None") -> "SimConnection":
         """Return a connection to what is on the disk: a process that looks first sees nothing of one before it.
@@ -199,9 +195,7 @@ class Disk:
 
     def reader(self) -> SqliteReader:
         """Look into the journal as it is on the disk, as `status` does between runs."""
-        reader = SqliteReader(self._connected(None), _PATH)
-        reader._key = self.key
-        return reader
+        return SqliteReader(self._connected(None), _PATH)
 
     def batches(self) -> Sequence[BatchRecord]:
         """Return the batches of the journal on the disk."""
@@ -209,8 +203,8 @@ class Disk:
 
     def kept_notifications(self) -> int:
         """Return how many notifications are in the journal on the disk."""
-        ((count,),) = self._connected(None).execute(_TAKEN_IN)
-        return int(count or 0)
+        ((count,),) = self._connected(None).execute(_KEPT)
+        return int(count)
 
     def state_of(self, instruction: int) -> State:
         """Return the state of one instruction."""

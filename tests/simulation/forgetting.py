@@ -60,7 +60,9 @@ def _by_order(world: "SimWorld", journal: SqliteJournal, chosen: Forgettable, un
     for person in people:
         order = approve(order, key_of(person), policy, now)
     try:
-        found, decided, kept = forget_order_in_force(order, journal, policy, now, endpoint=ENDPOINT.name, cutoff=until)
+        found, decided, kept = forget_order_in_force(
+            order, journal, policy, now, endpoint=ENDPOINT.name, cutoff=until, recent=""
+        )
     except ApprovalError:
         return
     if len(people) < policy.needed:

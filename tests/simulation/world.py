@@ -221,13 +221,9 @@ class SimWorld:
         changed = {
             order_id for order_id, amount in held.items() if order_id in asked and Decimal(amount) != asked[order_id]
         }
-        # Who was forgotten with a rejected row is paid by an amendment alone, whatever the row says now.
-        query = "SELECT number, client_orderid FROM instruction WHERE forgotten IS NOT NULL"
-        changed |= {
-            order_id
-            for number, order_id in journal._connection.execute(query)
-            if order_id in asked and self.disk.state_of(number) is State.REJECTED
-        }
+        # Of who was forgotten nobody can say that the row is the same.
+        forgotten = "SELECT client_orderid FROM instruction WHERE salt IS NULL"
+        changed |= {order_id for (order_id,) in journal._connection.execute(forgotten) if order_id in asked}
         defects = plan.validated.defects.select("code", "value").rows() if plan.validated.defects.height else []
         told = {value for code, value in defects if code == "client_orderid.conflict"}
         told |= {order_id_of(sheet, amendment.row) for amendment in plan.amendments}

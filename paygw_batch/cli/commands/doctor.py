@@ -28,11 +28,11 @@ from paygw_batch.core.batch import PAYIN, PAYOUT, Instruction
 from paygw_batch.core.delivery import TroubleKind
 from paygw_batch.countries.load import load_operation
 from paygw_batch.countries.rules import AmountUnit, CountryRule, FieldKind, Rules
-from paygw_batch.errors import ConfigurationError, JournalError, PaygwError
+from paygw_batch.errors import ConfigurationError, PaygwError
 from paygw_batch.gateway.address import operation_url
 from paygw_batch.gateway.message import TransportFault
 from paygw_batch.gateway.signing.key import EXPIRY_WARNING_DAYS, Custody, KeyKind, SigningKey
-from paygw_batch.journal import JournalReader, TallyKind
+from paygw_batch.journal import TallyKind
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.processes import processor, python_build
 from paygw_batch.report.notice import trouble_words
@@ -498,18 +498,13 @@ def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) ->
             batches=len(records),
             facts=journal.head().seq,
         )
-        keyless = _lacking_key(journal)
         due = sum(tally.count for record in records for tally in journal.tallies(record.number, kind=TallyKind.DUE))
     if database is not None:
         yield from _replication(database.copies(), settings.journal.replication)
         role = database.role()
-        if keyless is not None and role not in {"worker", "reader"}:
-            raise keyless
         yield HealthCheck(_JOURNAL, Health.GOOD, found)
         yield HealthCheck(mark("database role"), Health.GOOD, say(_RIGHTS[role or "none"]))
         yield _jobs(database)
-    elif keyless is not None:
-        raise keyless
     else:
         yield HealthCheck(_JOURNAL, Health.GOOD, found)
         lacking = _unwritable(settings.journal_path().parent)
@@ -517,15 +512,6 @@ def _journal(settings: Settings, now: datetime, wrong: list[str], tell: Tell) ->
             tell_of_disk(settings, free_bytes(settings), tell)
         room = say("{mib:,.0f} MiB are free on the disk of the journal", mib=free_bytes(settings) / 2**20)
         yield HealthCheck(mark("room"), Health.BAD if lacking else Health.GOOD, lacking or room, ExitCode.STOPPED_EARLY)
-
-
-def _lacking_key(journal: JournalReader) -> JournalError | None:
-    """Return the error that this machine lacks the key of forgotten people; None if it needs none."""
-    try:
-        journal.require_fingerprint_key()
-    except JournalError as error:
-        return error
-    return None
 
 
 def _unwritable(folder: Path) -> str:

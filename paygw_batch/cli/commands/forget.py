@@ -134,8 +134,8 @@ def _show(screen: Screen, journal: JournalReader, chosen: Forgettable) -> None:
     for batch in chosen.waiting:
         screen.say(
             say(
-                "Batch {batch} is not over: a row is ready, in doubt, accepted or in quarantine, or a message "
-                "waits. No one in it can be forgotten yet.",
+                "Batch {batch} is not over: a row is ready, in doubt, accepted or in quarantine, a message waits, or "
+                "it is so new that sheets are still compared with it. No one in it can be forgotten yet.",
                 batch=records[batch].batch,
             )
         )

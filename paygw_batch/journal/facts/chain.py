@@ -7,23 +7,14 @@ from typing import Any, NamedTuple
 from paygw_batch.core.lifecycle import kind_of
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.codec import (
-    BATCH_FORGOTTEN,
-    BATCH_OPENED,
-    BatchForgotten,
-    BatchOpened,
     NewSalt,
-    Told,
     columns_of,
     columns_of_remark,
-    encode_batch,
-    encode_forgotten,
     said_digest,
     with_evidence,
 )
 from paygw_batch.journal.values import Entry, Link, Remark
 from paygw_batch.language import say
-
-_OF_BATCH = Told()
 
 
 class Line(NamedTuple):
@@ -86,21 +77,6 @@ def link_hash(before: bytes, text: str, said_sha256: bytes | None) -> bytes:
     return hashlib.sha256(before + text.encode() + (said_sha256 or b"")).digest()
 
 
-def opening_line(end: Link, at: str, batch: int, opened: BatchOpened) -> Line:
-    """Return the line that opens batch number `batch`."""
-    return _line_of_batch(end, at, BATCH_OPENED, batch, encode_batch(opened))
-
-
-def forgetting_line(end: Link, at: str, batch: int, forgotten: BatchForgotten) -> Line:
-    """Return the line that forgets people of batch number `batch`."""
-    return _line_of_batch(end, at, BATCH_FORGOTTEN, batch, encode_forgotten(forgotten))
-
-
-def _line_of_batch(end: Link, at: str, kind: str, batch: int, details: str) -> Line:
-    columns = (end.seq + 1, max(at, end.at), kind, batch, None, None, *_OF_BATCH._replace(details=details))
-    return Line(*columns, None, link_hash(end.hash, text_of_line(columns), None))
-
-
 def followed(end: Link, lines: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Yield stored lines: seq, text, digest of personal data, hash, and any further columns that the caller has read.
 
@@ -126,8 +102,9 @@ def chained(entries: Iterable[Entry | Remark], end: Link, new_salt: NewSalt) -> 
     seq, before, at = end
     for entry in entries:
         seq, at = seq + 1, max(entry.at, at)
+        batch = None
         if isinstance(entry, Remark):
-            kind, told, said = columns_of_remark(entry.fact)
+            batch, (kind, told, said) = entry.batch, columns_of_remark(entry.fact)
         else:
             kind, (told, said) = kind_of(entry.fact), columns_of(entry.fact)
             if entry.heard is not None:
@@ -137,7 +114,7 @@ def chained(entries: Iterable[Entry | Remark], end: Link, new_salt: NewSalt) -> 
             salt = new_salt()
             digest = said_digest(salt, said)
             texts.append(SaidLine(seq, salt, *said))
-        columns = (seq, at, kind, None, entry.instruction, entry.attempt, *told)
+        columns = (seq, at, kind, batch, entry.instruction, entry.attempt, *told)
         before = link_hash(before, text_of_line(columns), digest)
         lines.append(Line(*columns, digest, before))
     return lines, texts

@@ -8,10 +8,10 @@ damage.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from enum import StrEnum
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from paygw_batch.core.evidence import Heard, SignedOrder
 from paygw_batch.core.lifecycle import (
@@ -29,12 +29,15 @@ from paygw_batch.core.recorded_words import code_of, kept, kept_text
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.values import (
     Adopted,
+    BatchForgotten,
+    BatchOpened,
     CarriedOut,
     ClockSeen,
     HistoryEntry,
     InboxEnd,
     Named,
     Note,
+    OfBatch,
     Withdrawal,
     canonical,
 )
@@ -65,53 +68,6 @@ class NoteKind(StrEnum):
 
 NewSalt = Callable[[], bytes]
 """Returns a salt."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchOpened:
-    """The details of the fact that opens a batch, with digests that reveal any later change to its rows.
-
-    `totals` maps a currency to the count and the sum, in minor units, of the rows that are new. Digests are SHA-256 in
-    hex, over the canonical bytes of the rows in order (see `digest.py`).
-    """
-
-    batch: str
-    operation: str
-    sheet_name: str
-    sheet_path: str
-    sheet_sha256: str
-    rows: int
-    defects: int
-    first_instruction: int
-    instructions: int
-    instructions_sha256: str
-    known: int
-    known_sha256: str
-    pages: int
-    pages_sha256: str
-    totals: Mapping[str, tuple[int, int]]
-    by: str
-    approvals: tuple[str, ...]
-    plan_sha256: str = ""
-    """The digest of the approved plan; empty, and not written, if none was needed."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchForgotten:
-    """The details of the fact that forgets people of a batch: who decided, which people, and a digest of the rest.
-
-    `before` is the date before which payments were forgotten; empty if it was one person. `remains_sha256` is the
-    digest of everything left (see `forgetting.py`); it reveals a later change.
-    """
-
-    by: str
-    before: str
-    instructions: int
-    remains_sha256: str
-    order: str = ""
-    """The digest of the signed order for it; empty if one person was enough."""
-    key: str = ""
-    """The id of the fingerprints' key (`forgetting.key_id`); it reveals nothing about the key."""
 
 
 class Told(NamedTuple):
@@ -188,11 +144,21 @@ def with_evidence(told: Told, said: Said, heard: Heard) -> tuple[Told, Said]:
     return told, said._replace(text=_text(heard.content)) if heard.content else said
 
 
-def columns_of_remark(fact: Heard | Note) -> tuple[str, Told, Said]:
+def columns_of_remark(fact: Heard | Note | OfBatch) -> tuple[str, Told, Said]:
     """Return a fact that moves no instruction as it is stored: its kind, and its columns."""
     match fact:
         case Heard():
             return HEARD, _heard(fact), Said(_text(fact.content))
+        case BatchOpened():
+            return BATCH_OPENED, Told(details=encode_batch(fact)), _NOTHING
+        case BatchForgotten():
+            return BATCH_FORGOTTEN, Told(details=encode_forgotten(fact)), _NOTHING
+        case _:
+            return _columns_of_note(fact)
+
+
+def _columns_of_note(fact: Note) -> tuple[str, Told, Said]:
+    match fact:
         case CarriedOut():
             details = canonical({"attempts": fact.attempts, "batch": fact.batch, "sha256": fact.sha256})
             return NoteKind.CARRIED_OUT.value, Told(by=_word(fact.by), details=details), Said(_text(fact.name))
@@ -217,8 +183,14 @@ def columns_of_remark(fact: Heard | Note) -> tuple[str, Told, Said]:
 def note_of(
     kind: NoteKind, by: str | None, agreement: str | None, details: str | None, text: str | None, at: str
 ) -> Note:
-    """Return the fact about the whole journal that these columns hold."""
-    told = json.loads(details or "null")
+    """Return the fact about the whole journal that these columns hold. Raises `JournalCorrupt` if they hold none."""
+    try:
+        return _note_of(kind, by, agreement, json.loads(details or "null"), text, at)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise JournalCorrupt(say("A fact about the whole journal cannot be read.")) from None
+
+
+def _note_of(kind: NoteKind, by: str | None, agreement: str | None, told: Any, text: str | None, at: str) -> Note:
     match kind:
         case NoteKind.CARRIED_OUT:
             attempts = tuple((number, attempts) for number, attempts in told["attempts"])
@@ -230,7 +202,8 @@ def note_of(
         case NoteKind.WITHDRAWN:
             return Withdrawal(agreement or "", by or "", text or "", at)
         case NoteKind.TAKEN_IN:
-            return InboxEnd(*told)
+            number, digest = told
+            return InboxEnd(number, digest)
         case NoteKind.ADOPTED:
             return Adopted(by or "", told)
         case NoteKind.NAMED:
@@ -302,9 +275,10 @@ def encode_forgotten(forgotten: BatchForgotten) -> str:
 def decode_forgotten(details: str) -> BatchForgotten:
     """Return the value that `encode_forgotten` wrote. Raises `JournalCorrupt` if it cannot have written this."""
     try:
-        forgotten = BatchForgotten(**_read(details))
+        fields = _read(details)
+        forgotten = BatchForgotten(**{**fields, "orders": tuple(fields["orders"])})
         same = encode_forgotten(forgotten) == details
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         same = False
     if not same:
         raise JournalCorrupt(say("The forgetting of a batch cannot be read."))

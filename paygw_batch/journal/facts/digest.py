@@ -8,10 +8,11 @@ from typing import Any
 from paygw_batch.core.batch import InstructionTotals
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import VALUES_OF_TEXT, InstructionRows, NewInstructions
-from paygw_batch.journal.facts.codec import SALT_BYTES, BatchOpened
-from paygw_batch.journal.values import Known, NewBatch, NewInstruction
+from paygw_batch.journal.values import BatchOpened, Known, NewBatch, NewInstruction
 
 _ROWS_AT_ONCE = 1_000
+_VALUES_OF_PEOPLE = 3
+"""The last values of a canonical text say who is paid: fields, payee, content."""
 
 
 class RowDigest:
@@ -50,38 +51,45 @@ class RowDigest:
         self._waiting.clear()
 
 
-def leaf_of(text: bytes, salt: bytes) -> bytes:
-    """Return the digest that remains of a forgotten row: SHA-256 over its salt and its canonical text."""
-    return hashlib.sha256(salt + text).digest()
+class InstructionDigest:
+    """SHA-256 over instructions in order, in hex: it stays the same when the people of one are forgotten.
 
-
-class LeafDigest:
-    """SHA-256 over the leaves of rows in order, in hex: it stays the same if a row is replaced by its leaf.
-
-    A leaf is SHA-256 over a row's salt and canonical text. Without the salt it reveals nothing about the text.
+    Of each it hashes what is kept for ever, and the digest of what says who is paid. That one is salted: without the
+    salt, which is forgotten with the people, it reveals nothing about them.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self._sha256 = hashlib.sha256()
 
-    def add(self, texts: Iterable[bytes], salts: Sequence[bytes]) -> None:
-        """Add rows by their texts, with a salt for each. Raises `InternalError` if a value contains NUL.
-
-        A forgotten row has its leaf in place of the salt, and its text is ignored.
-        """
-        rows = list(texts)
-        if [text.count(b"\0") for text in rows] != [VALUES_OF_TEXT - 1] * len(salts):
-            raise InternalError("a validated value holds a NUL character")
-        leaves = [
-            leaf_of(text, salt) if len(salt) == SALT_BYTES else salt for text, salt in zip(rows, salts, strict=True)
-        ]
-        self._sha256.update(b"".join(leaves))
-        self.count += len(leaves)
+    def add(self, texts: Iterable[bytes], people: Iterable[bytes]) -> None:
+        """Add instructions by their canonical texts, and the digests of their people (`people_of`)."""
+        for text, digest in zip(texts, people, strict=True):
+            self._sha256.update(kept_of(text) + digest)
+            self.count += 1
 
     def hexdigest(self) -> str:
-        """Return the digest of all rows so far."""
+        """Return the digest of all instructions so far."""
         return self._sha256.hexdigest()
+
+
+def kept_of(text: bytes) -> bytes:
+    """Return what is kept of the canonical text of an instruction when its people are forgotten."""
+    return text.rsplit(b"\0", _VALUES_OF_PEOPLE)[0]
+
+
+def people_of(texts: Iterable[bytes], salts: Sequence[bytes]) -> list[bytes]:
+    """Return for each canonical text SHA-256 over its salt and what it says of people.
+
+    Raises `InternalError` if a value contains NUL.
+    """
+    found = []
+    for text, salt in zip(texts, salts, strict=True):
+        parts = text.rsplit(b"\0", _VALUES_OF_PEOPLE)
+        if parts[0].count(b"\0") != VALUES_OF_TEXT - _VALUES_OF_PEOPLE - 1:
+            raise InternalError("a validated value holds a NUL character")
+        found.append(hashlib.sha256(salt + text[len(parts[0]) :]).digest())
+    return found
 
 
 class PageDigest:
@@ -109,7 +117,7 @@ class OpeningDigests:
         self._batch = batch
         self.first_instruction = first_instruction
         self._pages = PageDigest()
-        self._instructions = LeafDigest()
+        self._instructions = InstructionDigest()
         self._known = RowDigest(values=2)
         self.counted: dict[tuple[str, str], InstructionTotals] = {}
         """The totals of new instructions, by country and currency."""
@@ -128,26 +136,43 @@ class OpeningDigests:
         """Add the next page of the sheet."""
         self._pages.add(page)
 
-    def instructions(self, some: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]) -> None:
-        """Add the next new instructions, each with its salt; their numbers continue."""
+    def instructions(
+        self, some: NewInstructions, replaced: Mapping[int, int], salts: Sequence[bytes]
+    ) -> Sequence[bytes]:
+        """Add the next new instructions, each with its salt; their numbers continue.
+
+        Return the digests of what they say of people.
+        """
+        texts = list(some.canonical(self.next_instruction, replaced))
+        people = people_of(texts, salts)
+        self._add(some, texts, people)
+        return people
+
+    def _add(self, some: NewInstructions, texts: Sequence[bytes], people: Sequence[bytes]) -> None:
         first = self.next_instruction
-        self._instructions.add(some.canonical(first, replaced), salts)
+        self._instructions.add(texts, people)
         for kind, total in some.totals().items():
             later, before = total.numbered_from(first), self.counted.get(kind)
             self.counted[kind] = later if before is None else before.and_later(later)
 
     def stored(self, lines: Iterable[tuple[Any, ...]]) -> None:
-        """Add stored instructions: number, the one it replaces, the values of a `NewInstruction`, and salt.
+        """Add stored instructions: number, the one it replaces, the values of a `NewInstruction`, salt, and digest.
 
-        Raises `InternalError` if a number is missing, or a value contains NUL.
+        Those whose people were forgotten have neither values about them nor a salt. Raises `InternalError` if a number
+        is missing, a value contains NUL, or people are others than the digest is of.
         """
         remaining = iter(lines)
         while some := list(islice(remaining, _ROWS_AT_ONCE)):
             if [line[0] for line in some] != list(range(self.next_instruction, self.next_instruction + len(some))):
                 raise InternalError("the instructions of a batch are not numbered one after another")
             replaced = {line[2]: line[1] for line in some if line[1] is not None}
-            rows = InstructionRows(NewInstruction._make(line[2:-1]) for line in some)
-            self.instructions(rows, replaced, [line[-1] for line in some])
+            rows = InstructionRows(NewInstruction._make(line[2:-2]) for line in some)
+            texts, people = list(rows.canonical(self.next_instruction, replaced)), [line[-1] for line in some]
+            present = [place for place, line in enumerate(some) if any(one is not None for one in line[-5:-1])]
+            found = people_of([texts[place] for place in present], [some[place][-2] or b"" for place in present])
+            if found != [people[place] for place in present]:
+                raise InternalError("what an instruction says of people is not what its digest is of")
+            self._add(rows, texts, people)
 
     def known(self, known: Known) -> None:
         """Add the next row that another batch already has."""

@@ -24,7 +24,6 @@ from paygw_batch.errors import (
 )
 from paygw_batch.extras import install_command
 from paygw_batch.files import create_once
-from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.location import check_directory, make_directory
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.guards.witness import witness_failed
@@ -201,11 +200,7 @@ class DatabasePlace(JournalPlace):
         except BaseException:
             session.close()
             raise
-        return PostgresReader(session, identity, InboxReader(self.inbox), self.fingerprint_key())
-
-    def fingerprint_key(self) -> FingerprintKey:
-        """Return this host's key for the fingerprints of forgotten payees, kept beside the inbox."""
-        return FingerprintKey(fingerprint_key_path(self.inbox.with_suffix("")))
+        return PostgresReader(session, identity, InboxReader(self.inbox))
 
     def holder(self) -> LockHolder | None:
         """Return the process that holds the desk or, if there is none, a chunk."""
@@ -461,8 +456,7 @@ class DatabasePlace(JournalPlace):
             undo.callback(heartbeat.close)
             writer = ChainWriter(guarded, held, heartbeat)
             undo.pop_all()
-        key = self.fingerprint_key()
-        return journal(session, identity, writer, InboxReader(self.inbox), key, chunk_rows=self.chunk_rows)
+        return journal(session, identity, writer, InboxReader(self.inbox), chunk_rows=self.chunk_rows)
 
     def _writer_of_loss(self, session: Session, identity: Identity, command: str, undo: ExitStack) -> ChainWriter:
         """Return a writer for the facts of a loss; it sends nothing and notes nothing in a witness."""

@@ -48,7 +48,7 @@ from paygw_batch.journal.sqlite.inbox import check_inbox, inbox_path, inbox_witn
 from paygw_batch.journal.sqlite.outbox import FileOutbox
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import recorder
-from paygw_batch.journal.sqlite.schema import end_of, identity_of, make_tables, migrate, migrations
+from paygw_batch.journal.sqlite.schema import end_of, identity_of, make_tables, migrate, migrations, version_of
 from paygw_batch.journal.sqlite.tables import evidence_in
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Identity, Named, Remark, Withdrawal
@@ -168,6 +168,7 @@ class FilePlace(JournalPlace):
         with closing(connect(self.path, write=True)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
+                version_of(connection, self.path)  # it raises if the journal was moved away since
                 evidence_in(connection).keep(recorder(connection, end_of(connection)), withdrawal)
                 identity, end = identity_of(connection), end_of(connection)
                 connection.execute("COMMIT")

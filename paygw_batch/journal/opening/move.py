@@ -20,7 +20,6 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalError, JournalMissing
 from paygw_batch.journal.facts.chain import Line
 from paygw_batch.journal.facts.codec import BATCH_FORGOTTEN
-from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.lock import RunLock, lock_path
 from paygw_batch.journal.guards.witness import read_witness, retire
 from paygw_batch.journal.opening.database_place import DatabasePlace
@@ -46,7 +45,7 @@ _QUERIES = {
         LEFT JOIN batch_reference r ON r.batch = b.number ORDER BY 1""",
     "page": "SELECT batch, number, content FROM page ORDER BY 1, 2",
     "instruction": f"""SELECT number, batch, row, client_orderid, country, currency, minor, replaces, amount, form,
-        fields, payee, {CONTENT}, salt, forgotten FROM instruction ORDER BY 1""",  # noqa: S608 - a constant of ours
+        fields, payee, {CONTENT}, salt, people_sha256 FROM instruction ORDER BY 1""",  # noqa: S608 - a constant of ours
     "known": "SELECT batch, row, instruction FROM known ORDER BY 1, 2",
     "order_id": "SELECT operation, order_id, instruction FROM order_id ORDER BY 1, 2",
     "payee_words": "SELECT number, fields FROM instruction ORDER BY 1",
@@ -54,9 +53,9 @@ _QUERIES = {
     "fact": f"SELECT number, {', '.join(Line._fields[1:])} FROM fact ORDER BY number",  # noqa: S608 - constants of ours
     "said": "SELECT fact, salt, text, customer_url, reply_sha256 FROM said ORDER BY 1",
     "reply": "SELECT fact, instruction, head, body FROM reply ORDER BY fact",
-    "forgetting": f"SELECT number, batch FROM fact WHERE {_FORGETS} ORDER BY number",  # noqa: S608 - a constant of ours
+    "forgetting": f"SELECT batch, number - 1 FROM fact WHERE {_FORGETS} ORDER BY number",  # noqa: S608 - a constant of ours
 }
-"""The lines of each table, as a journal in PostgreSQL has them; `_File` counts the facts that forgot people."""
+"""The lines of each table, as a journal in PostgreSQL has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +73,11 @@ class _File:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self.identity, self.end = identity_of(connection), end_of(connection)
-        found = fetch(connection, f"SELECT number FROM fact WHERE {_FORGETS} ORDER BY 1")  # noqa: S608 - a constant of ours
-        self._marks = {None: None} | {seq: mark for mark, (seq,) in enumerate(found, start=1)}
 
     def lines(self, table: str) -> Iterator[Sequence[Any]]:
         """Yield the lines of one table, in the form of the other store."""
         for line in self._connection.execute(_QUERIES[table]):
-            storable = [text_of(one) if isinstance(one, str) else one for one in line]
-            match table:
-                case "instruction":
-                    storable[-1] = self._marks[line[-1]]
-                case "forgetting":
-                    storable[0] = self._marks[line[0]]
-                case _:
-                    pass
-            yield storable
+            yield [text_of(one) if isinstance(one, str) else one for one in line]
 
 
 def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str, OutcomeKind], by: str) -> Move:
@@ -130,7 +119,6 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
                         "[journal] url; if that database is lost, restore it."
                     ),
                 )
-            _take_key_along(FingerprintKey(fingerprint_key_path(path)), place.fingerprint_key())
             _remember(file_place, place, identity, now)
     return Move(identity, end.seq, counts)
 
@@ -162,14 +150,15 @@ def _copied(
             fetch(file, "BEGIN")
             _check_name(identity_of(file), place)
             worker = (socket.gethostname(), machine(), os.getpid(), _COMMAND, "run", place.lease_s)
+            whole = _File(file)
             copied = copy_journal(
-                session.connection, _File(file), place.endpoint, worker, chunk_rows=place.chunk_rows, at=now, by=by
+                session.connection, whole, place.endpoint, worker, chunk_rows=place.chunk_rows, at=now, by=by
             )
         if {name: counts[name] for name in counts.keys() & copied.keys()} != {
             name: copied[name] for name in counts.keys() & copied.keys()
         }:
             raise InternalError("the copy of a journal counts otherwise than the file")
-        journal.mark_moved(place.server.place)
+        journal.mark_moved(place.server.place, whole.end)
     return copied
 
 
@@ -186,12 +175,6 @@ def _check_name(identity: Identity, place: DatabasePlace) -> None:
             ),
             hint=say("Nothing was moved."),
         )
-
-
-def _take_key_along(old: FingerprintKey, new: FingerprintKey) -> None:
-    """Give the journal in the database the file's key, so that it still recognises forgotten payees."""
-    if (key := old.read()) is not None and new.read() is None:
-        new.keep(key)
 
 
 def _remember(file_place: FilePlace, place: DatabasePlace, identity: Identity, now: str) -> None:

@@ -16,7 +16,7 @@ from paygw_batch.journal.salts import new_salts
 from paygw_batch.journal.values import BatchRecord, Known, NewInstruction
 
 _INSTRUCTIONS = """COPY instruction (number, batch, row, client_orderid, country, currency, minor, replaces, amount,
-    form, fields, payee, content, salt) FROM STDIN"""
+    form, fields, payee, content, salt, people_sha256) FROM STDIN"""
 
 
 def copy_batch(
@@ -39,10 +39,10 @@ def copy_batch(
                 digests.page(page)
             start = digests.next_instruction
             salts = new_salts(len(part.instructions))
-            digests.instructions(part.instructions, replaced, salts)
+            people = digests.instructions(part.instructions, replaced, salts)
             with connection.cursor() as cursor, cursor.copy(_INSTRUCTIONS) as copy:
-                for place, (new, salt) in enumerate(zip(part.instructions, salts, strict=True), start=start):
-                    copy.write_row(_line_of(place, number, new, replaced.get(new[0]), salt))
+                for place, (new, *own) in enumerate(zip(part.instructions, salts, people, strict=True), start=start):
+                    copy.write_row((*_line_of(place, number, new, replaced.get(new[0])), *own))
     last = first
     reference = ""
     query = (
@@ -67,16 +67,16 @@ def copy_batch(
     return reference
 
 
-def _line_of(number: int, batch: int, new: NewInstruction, replaces: int | None, salt: bytes) -> Row:
+def _line_of(number: int, batch: int, new: NewInstruction, replaces: int | None) -> Row:
     """Return the stored form of a new instruction."""
     row, client_orderid, country, currency, amount, minor, form, fields, payee, content = new
     own = (row, client_orderid, country, currency, minor, replaces, amount, form, fields, payee, content)
-    return number, batch, *own, salt
+    return number, batch, *own
 
 
-def payee_words_of(fields: str) -> list[str]:
-    """Return the words by which the payment with these fields is found."""
-    return words_of(payee_texts(fields))
+def payee_words_of(fields: str | None) -> list[str]:
+    """Return the words by which the payment with these fields is found; none if its payee was forgotten."""
+    return words_of(payee_texts(fields or "{}"))
 
 
 def _copy_ids(connection: Connection[Row], operation: str, found: list[Row]) -> None:

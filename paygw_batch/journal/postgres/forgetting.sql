@@ -1,18 +1,13 @@
--- A part of version 1. People are forgotten (docs/retention.md): a digest stays in the place of names, accounts and texts.
--- Who decides begins it, batch by batch, and only for a batch that is over. Triggers let a value change into what is left of it and
--- into nothing else, whoever asks, and only in the transaction that adds the fact which says so. The key of the fingerprints is on the
--- hosts, and never here.
+-- A part of version 1. People are forgotten (docs/retention.md): what the tables say of them is emptied or removed.
+-- Who decides begins it, batch by batch, and only for a batch that is over. Triggers let values become empty and nothing else, whoever
+-- asks, and only in the transaction that adds the fact which says so.
 
--- The facts that forgot people, counted: `mark` is what a forgotten line names. No table has a person's name in it.
+-- The batches in which people were forgotten, and the newest fact before that.
 CREATE TABLE forgetting (
-    mark    bigint PRIMARY KEY,
     batch   bigint NOT NULL REFERENCES batch,
+    after   bigint NOT NULL,
     made_in xid8 NOT NULL DEFAULT pg_current_xact_id()
 );
-
-CREATE VIEW forgetting_fact AS
-    SELECT row_number() OVER (ORDER BY segment, seq) AS mark, number, batch, details FROM fact
-    WHERE batch IS NOT NULL AND kind = 'batch_forgotten';
 
 -- Whether nothing can happen to a batch any more: each row that it covers has come to an end, nothing speaks against one, no run is on.
 CREATE FUNCTION is_over(p_batch bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
@@ -24,22 +19,20 @@ CREATE FUNCTION is_over(p_batch bigint) RETURNS boolean LANGUAGE sql STABLE AS $
 $$;
 
 -- Begin to forget people of a batch; one transaction does so at a time. Without a fact that says so it comes to nothing. PW013: not over.
-CREATE FUNCTION begin_forgetting(p_batch bigint) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE taken bigint;
+CREATE FUNCTION begin_forgetting(p_batch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM require_desk();
     PERFORM pg_advisory_xact_lock(7023);
     IF is_over(p_batch) IS NOT TRUE THEN
         RAISE EXCEPTION 'this batch is not over: nobody in it is forgotten' USING ERRCODE = 'PW013';
     END IF;
-    INSERT INTO forgetting (mark, batch) SELECT coalesce(max(mark), 0) + 1, p_batch FROM forgetting RETURNING mark INTO taken;
-    RETURN taken;
+    INSERT INTO forgetting (batch, after) SELECT p_batch, coalesce(max(number), 0) FROM fact;
 END $$;
 
--- At its end the transaction has added the fact: the one of this place in their order, of this batch.
+-- At its end the transaction has added the fact.
 CREATE FUNCTION require_forgetting_fact() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF (SELECT f.batch FROM forgetting_fact f WHERE f.mark = NEW.mark) IS DISTINCT FROM NEW.batch THEN
+    IF NOT EXISTS (SELECT FROM fact f WHERE f.batch = NEW.batch AND f.kind = 'batch_forgotten' AND f.number > NEW.after) THEN
         RAISE EXCEPTION 'people would be forgotten, and no fact says so' USING ERRCODE = 'PW010';
     END IF;
     RETURN NULL;
@@ -48,13 +41,11 @@ CREATE CONSTRAINT TRIGGER forgetting_is_told AFTER INSERT ON forgetting DEFERRAB
     EXECUTE FUNCTION require_forgetting_fact();
 ALTER TABLE forgetting ENABLE ALWAYS TRIGGER forgetting_is_told;
 
--- Put what is left in the place of rows: fingerprints of payee and content, and their leaves.
-CREATE FUNCTION forget_rows(p_mark bigint, p_numbers bigint[], p_payee text[], p_content text[], p_leaf bytea[]) RETURNS void
-LANGUAGE plpgsql AS $$
+-- Empty what instructions say of people.
+CREATE FUNCTION forget_people(p_numbers bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM lock_rows(p_numbers);
-    UPDATE instruction i SET fields = '{}', payee = u.payee, content = u.content, salt = u.leaf, forgotten = p_mark
-        FROM unnest(p_numbers, p_payee, p_content, p_leaf) u(number, payee, content, leaf) WHERE i.number = u.number;
+    UPDATE instruction SET fields = NULL, payee = NULL, content = NULL, salt = NULL WHERE number = ANY (p_numbers);
 END $$;
 
 -- Remove what facts say of forgotten payees.
@@ -105,16 +96,8 @@ END $$;
 
 -- Whether an instruction is one that this transaction forgets.
 CREATE FUNCTION is_being_forgotten(p_instruction bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (SELECT FROM instruction i JOIN forgetting g ON g.mark = i.forgotten
-        WHERE i.number = p_instruction AND g.made_in = pg_current_xact_id())
-$$;
-
--- The leaf of a row, as `journal/facts/digest.py` has it: over its salt and its values, NUL between them.
-CREATE FUNCTION leaf_of(p_row instruction) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
-    SELECT sha256(p_row.salt || string_agg(convert_to(u.value, 'UTF8'), '\x00'::bytea ORDER BY u.place))
-    FROM unnest(ARRAY[p_row.number::text, p_row.row::text, p_row.client_orderid, p_row.country, p_row.currency, p_row.minor::text,
-        coalesce(p_row.replaces::text, 'None'), p_row.amount, p_row.form, p_row.fields, p_row.payee, p_row.content])
-        WITH ORDINALITY u(value, place)
+    SELECT EXISTS (SELECT FROM instruction i JOIN forgetting g ON g.batch = i.batch
+        WHERE i.number = p_instruction AND i.salt IS NULL AND g.made_in = pg_current_xact_id())
 $$;
 
 CREATE FUNCTION refuse_all_but_forgetting() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -122,12 +105,12 @@ DECLARE is_left boolean := false;
 BEGIN
     IF TG_OP = 'UPDATE' THEN
         IF TG_TABLE_NAME = 'instruction' THEN
-            is_left := OLD.forgotten IS NULL AND NEW.fields = '{}' AND NEW.payee ~ '^\x1e[0-9a-f]{64}$' AND NEW.content ~ '^\x1e[0-9a-f]{64}$'
-                AND (NEW.number, NEW.batch, NEW.row, NEW.client_orderid, NEW.country, NEW.currency, NEW.minor, NEW.replaces, NEW.amount, NEW.form)
+            is_left := num_nonnulls(NEW.fields, NEW.payee, NEW.content, NEW.salt) = 0
+                AND (NEW.number, NEW.batch, NEW.row, NEW.client_orderid, NEW.country, NEW.currency, NEW.minor, NEW.replaces, NEW.amount, NEW.form,
+                        NEW.people_sha256)
                     IS NOT DISTINCT FROM (OLD.number, OLD.batch, OLD.row, OLD.client_orderid, OLD.country, OLD.currency, OLD.minor, OLD.replaces,
-                        OLD.amount, OLD.form)
-                AND NEW.salt = leaf_of(OLD) AND EXISTS (
-                    SELECT FROM forgetting g WHERE g.mark = NEW.forgotten AND g.batch = NEW.batch AND g.made_in = pg_current_xact_id());
+                        OLD.amount, OLD.form, OLD.people_sha256)
+                AND EXISTS (SELECT FROM forgetting g WHERE g.batch = NEW.batch AND g.made_in = pg_current_xact_id());
         ELSIF TG_TABLE_NAME = 'payee_words' THEN
             is_left := NEW.words = '' AND NEW.instruction = OLD.instruction AND is_being_forgotten(OLD.instruction);
         END IF;
@@ -143,7 +126,7 @@ BEGIN
     ELSIF TG_TABLE_NAME = 'plan_document' THEN
         is_left := EXISTS (SELECT FROM forgetting g WHERE g.made_in = pg_current_xact_id()) AND NOT EXISTS (
             SELECT FROM batch b LEFT JOIN forgetting g ON g.batch = b.number AND g.made_in = pg_current_xact_id()
-            WHERE b.batch = batch_of_plan(OLD.content) AND g.mark IS NULL);
+            WHERE b.batch = batch_of_plan(OLD.content) AND g.batch IS NULL);
     END IF;
     IF is_left IS NOT TRUE THEN
         RAISE EXCEPTION 'lines of % are never changed and never removed', TG_TABLE_NAME;
@@ -170,7 +153,7 @@ BEGIN
     ALTER TABLE forgetting ENABLE ALWAYS TRIGGER never_changed;
     ALTER TABLE forgetting ENABLE ALWAYS TRIGGER never_emptied;
     -- As in the rest of the version: who may call one of these may do what it does, and nothing else.
-    FOREACH name IN ARRAY ARRAY['begin_forgetting', 'forget_rows', 'forget_said', 'forget_texts', 'forget_heard',
+    FOREACH name IN ARRAY ARRAY['begin_forgetting', 'forget_people', 'forget_said', 'forget_texts', 'forget_heard',
         'forget_sheet', 'forget_plans', 'refuse_all_but_forgetting', 'require_forgetting_fact'] LOOP
         EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
     END LOOP;

@@ -23,10 +23,9 @@ SELECT {newest_fact}
 {batches_as_recorded} WHERE plan_sha256 = :plan_sha256 ORDER BY number
 
 -- name: compare
--- The instruction that has the order id of a row, and whether that is the id and the content that it began with.
--- A forgotten payee has a fingerprint, which the row's own content is compared with.
-SELECT u.row, u.order_id, i.number, i.client_orderid = u.order_id, i.content = u.content,
-    CASE WHEN i.forgotten IS NOT NULL THEN i.content END, CASE WHEN i.forgotten IS NOT NULL THEN u.content END, s.state,
+-- The instruction that has the order id of a row, and whether that is the id and the content that it began with: not if its payee
+-- was forgotten.
+SELECT u.row, u.order_id, i.number, i.client_orderid = u.order_id, coalesce(i.content = u.content, false), s.state,
     s.possible_duplicate_of, {quarantined_since}, b.batch, i.row, b.opened_at
 FROM unnest(:row::bigint[], :order_id::text[], :content::text[]) WITH ORDINALITY u(row, order_id, content, place)
 JOIN order_id o ON o.operation = :operation AND o.order_id = u.order_id

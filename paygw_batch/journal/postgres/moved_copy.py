@@ -47,7 +47,7 @@ _TABLES = {
     "reference",
     "page": "batch, number, content",
     "instruction": "number, batch, row, client_orderid, country, currency, minor, replaces, amount, form, fields, "
-    "payee, content, salt, forgotten",
+    "payee, content, salt, people_sha256",
     "known": "batch, row, instruction",
     "order_id": "operation, order_id, instruction, spelling",
     "payee_words": "instruction, words",
@@ -55,7 +55,7 @@ _TABLES = {
     "fact": f"segment, seq, number, {', '.join(Line._fields[1:])}",
     "said": ", ".join(("fact", *SaidLine._fields[1:])),
     "reply": "fact, instruction, head, body",
-    "forgetting": "mark, batch",
+    "forgetting": "batch, after",
 }
 """The tables that are copied, in this order, with their columns. Facts move the rows here as they did there."""
 

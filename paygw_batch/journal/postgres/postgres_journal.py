@@ -18,10 +18,7 @@ from paygw_batch.core.lifecycle import Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import BatchPart
-from paygw_batch.journal.facts.chain import forgetting_line, opening_line
-from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened
 from paygw_batch.journal.facts.digest import OpeningDigests
-from paygw_batch.journal.forget import FingerprintKey
 from paygw_batch.journal.journal import Journal, WaitingInbox
 from paygw_batch.journal.port import SharedRun
 from paygw_batch.journal.postgres.batch_rows import copy_batch
@@ -48,6 +45,7 @@ from paygw_batch.journal.values import (
     BatchRecord,
     Due,
     Entry,
+    Forgettable,
     Identity,
     Known,
     MoveResult,
@@ -70,12 +68,11 @@ class PostgresJournal(PostgresReader, Journal):
         identity: Identity,
         writer: ChainWriter,
         inbox: WaitingInbox,
-        key: FingerprintKey,
         *,
         chunk_rows: int,
         notes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(session, identity, inbox, key, notes)
+        super().__init__(session, identity, inbox, notes)
         self.writer = writer
         self._chunk_rows = chunk_rows
 
@@ -179,21 +176,13 @@ class PostgresJournal(PostgresReader, Journal):
             reference = copy_batch(connection, record, plan_sha256, digests, parts, known, replaced, self._chunk_rows)
         return replace(record, reference=reference)
 
-    def _record_opening(self, number: int, at: str, opened: BatchOpened) -> None:
-        self.writer.record_of_batch(lambda end: opening_line(end, at, number, opened))
-
     @contextmanager
-    def _forgetting(self, before: str) -> Iterator[None]:
+    def _forgetting(self, chosen: Forgettable) -> Iterator[None]:
         with self._writing():
+            for batch in chosen.batches:
+                self._tables.run("begin_forgetting", batch=batch)
             yield
-            self._tables.run("forget_plans", before=before)
-
-    def _mark(self, batch: int, place: int) -> int:  # noqa: ARG002 (the database counts them)
-        ((mark,),) = self._tables.run("begin_forgetting", batch=batch)
-        return int(mark)
-
-    def _record_forgetting(self, batch: int, at: str, forgotten: BatchForgotten) -> None:
-        self.writer.record_of_batch(lambda end: forgetting_line(end, at, batch, forgotten))
+            self._tables.run("forget_plans", before=chosen.before)
 
     def _opened(self, first: int) -> None:
         """Hold the instructions of a new batch whose order left by a commit that the database has lost."""

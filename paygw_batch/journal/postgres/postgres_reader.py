@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 from psycopg import Connection, IsolationLevel
 from psycopg.pq import TransactionStatus
 
-from paygw_batch.journal.forget import FingerprintKey
 from paygw_batch.journal.journal import JournalReader, WaitingInbox
 from paygw_batch.journal.port import RowBeingSent, RunNow, SharedRun, VerifyProgress, WorkerLife
 from paygw_batch.journal.postgres.leasing.leases import rows_being_sent
@@ -30,10 +29,9 @@ class PostgresReader(JournalReader):
         session: Session,
         identity: Identity,
         inbox: WaitingInbox,
-        key: FingerprintKey,
         notes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(PostgresTables(lambda: session.connection, identity), inbox, key, notes)
+        super().__init__(PostgresTables(lambda: session.connection, identity), inbox, notes)
         self._session = session
         self._identity = identity
 

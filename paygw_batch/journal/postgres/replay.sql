@@ -7,5 +7,5 @@ FROM batch WHERE number = :batch
 
 -- name: instructions
 -- The rows that a batch brought.
-SELECT number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, content, salt
+SELECT number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, content, salt, people_sha256
 FROM instruction WHERE batch = :batch ORDER BY number

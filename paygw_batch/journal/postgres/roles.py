@@ -58,7 +58,7 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
         "GRANT UPDATE (instruction) ON order_id TO {role}",
         "GRANT EXECUTE ON FUNCTION is_alive, may_decide, open_gate, set_limits, retire_host TO {role}",
         "GRANT EXECUTE ON FUNCTION hold_segment, lock_rows, accept_loss, witness_is_older TO {role}",
-        "GRANT EXECUTE ON FUNCTION begin_forgetting, forget_rows, forget_said TO {role}",
+        "GRANT EXECUTE ON FUNCTION begin_forgetting, forget_people, forget_said TO {role}",
         "GRANT EXECUTE ON FUNCTION forget_texts, forget_heard, forget_sheet, forget_plans TO {role}",
     ),
 }

@@ -50,16 +50,16 @@ CREATE TABLE instruction (
     replaces       bigint,
     amount         text NOT NULL,
     form           text NOT NULL,
-    fields         text NOT NULL,
-    payee          text COLLATE "C" NOT NULL,
-    content        text COLLATE "C" NOT NULL,
-    salt           bytea NOT NULL CHECK (length(salt) = CASE WHEN forgotten IS NULL THEN 16 ELSE 32 END),
-    forgotten      bigint,
+    fields         text,
+    payee          text COLLATE "C",
+    content        text COLLATE "C",
+    salt           bytea CHECK (length(salt) = 16),
+    people_sha256  bytea NOT NULL CHECK (length(people_sha256) = 32),
     UNIQUE (batch, row)
 );
--- Of an instruction whose payee was forgotten, `forgotten` says by which fact (`forgetting.sql`), `salt` is SHA-256 over what it was
--- and the text that the batch is digested over, and payee and content are fingerprints.
-CREATE INDEX instruction_forgotten ON instruction (forgotten, number) WHERE forgotten IS NOT NULL;
+-- `people_sha256` is SHA-256 over the salt and what the instruction says of people: fields, payee and content. The digest of its
+-- batch is over it and all that is kept. To forget a payee is to empty these columns and the salt (`forgetting.sql`).
+CREATE INDEX instruction_forgotten ON instruction (batch) WHERE salt IS NULL;
 CREATE UNIQUE INDEX instruction_replacing ON instruction (replaces) WHERE replaces IS NOT NULL;
 CREATE INDEX instruction_by_payee ON instruction (payee, minor);
 
@@ -565,7 +565,7 @@ BEGIN
         ELSIF p_chain <> -p_worker THEN
             RAISE EXCEPTION 'this chain is another worker''s' USING ERRCODE = 'insufficient_privilege';
         END IF;
-        PERFORM FROM identity FOR UPDATE;
+        PERFORM FROM identity WHERE p_chain = 0 FOR UPDATE;
     ELSE
         SELECT * INTO range FROM chunk c WHERE c.number = p_chain FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN RETURN; END IF;
@@ -766,7 +766,8 @@ DECLARE
     newest text := to_char((clock_timestamp() + interval '1 min') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"');
     is_decided boolean; is_foreign boolean; is_misplaced boolean; is_sending boolean; last_at text;
 BEGIN
-    SELECT bool_or(u.instruction IS NULL OR u.finding IS NOT NULL OR (u.kind = ANY (sent_by_workers)) IS NOT TRUE),
+    SELECT bool_or(u.instruction IS NULL OR num_nonnulls(u.source, u.finding, u.means, u.details) > 0
+                OR (u.kind = ANY (sent_by_workers)) IS NOT TRUE),
             bool_or(u.instruction IS NOT NULL AND CASE
                 WHEN u.kind IN ('intended', 'interrupted') OR e.chain > 0 THEN (u.instruction BETWEEN e.first AND e.last) IS NOT TRUE
                 ELSE e.chain < 0 AND u.kind <> ALL (answers) END),

@@ -11,14 +11,12 @@ from psycopg import Connection
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.facts.chain import followed, text_in_sql
-from paygw_batch.journal.facts.codec import BATCH_OPENED, BatchForgotten, decode_batch, decode_forgotten
-from paygw_batch.journal.forget import check_forgotten
 from paygw_batch.journal.port import VerifyProgress
 from paygw_batch.journal.postgres.batch_rows import payee_words_of
 from paygw_batch.journal.postgres.leasing.leases import DESK
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
-from paygw_batch.journal.postgres.tables import PostgresTables, tables_on
-from paygw_batch.journal.replay import Opening, RowReplay, check_batches, check_heard, check_moves, check_said
+from paygw_batch.journal.postgres.tables import tables_on
+from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_said
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
@@ -42,7 +40,7 @@ _GUARDS = {
 _SWITCHED_ON = """SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND NOT t.tgisinternal AND t.tgenabled = 'A'"""
 _FACTS = f"""SELECT f.segment, f.seq, {text_in_sql("f", "f.seq", "chr(10)", "::text")}, f.said_sha256, f.hash, f.number,
-        d.salt, d.text, d.customer_url, d.reply_sha256, f.batch, f.at, f.kind, f.details
+        d.salt, d.text, d.customer_url, d.reply_sha256, f.batch
     FROM fact f LEFT JOIN said d ON d.fact = f.number ORDER BY 1, 2"""  # noqa: S608 - constants of ours
 _UNIQUE = """SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
     WHERE c.relnamespace = 'paygw'::regnamespace AND i.indisunique AND i.indisvalid
@@ -60,29 +58,17 @@ def verify_journal(connection: Connection[Row], identity: Identity, progress: Ve
         fetch(connection, f"SET LOCAL enable_{way} = on")
     if set(fetch(connection, _SWITCHED_ON)) != _GUARDS or fetch(connection, _UNIQUE) != _UNIQUE_WANTED:
         raise JournalCorrupt(say("The schema of the journal was altered: the triggers of its tables differ."))
-    batches = _follow_chains(connection, identity)
+    _follow_chains(connection, identity)
     _check_seals(connection)
     tables = tables_on(connection, identity)
     check_moves(tables)
-    forgotten = _forgotten(tables)
-    check_batches(tables, batches, {batch for _, batch, _ in forgotten})
-    check_forgotten(tables, forgotten)
+    totals = check_batches(tables)
     _check_chunks(connection)
     _check_limits(connection)
-    check_heard(tables, [said for _, _, said in forgotten])
     counts = RowReplay(tables, progress).run()
     _check_indexes(connection)
     ((facts,),), ((heard,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
-    totals = {"batches": len(batches), "pages": sum(one.opened.pages for one in batches.values())}
     return {**counts, **totals, "facts": facts, "evidence": heard}
-
-
-def _forgotten(tables: PostgresTables) -> list[tuple[int, int, BatchForgotten]]:
-    """Return the facts that forgot people, with their marks and batches."""
-    found = [(mark, batch, decode_forgotten(details)) for mark, batch, details in tables.run("forgetting_facts")]
-    if tables.run("marks_given") != [(mark, batch) for mark, batch, _ in found]:
-        raise JournalCorrupt(say("The marks of forgotten people do not match the facts that forgot them."))
-    return found
 
 
 def _start_of(identity: Identity, chain: int) -> bytes:
@@ -90,8 +76,8 @@ def _start_of(identity: Identity, chain: int) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int, Opening]:
-    """Follow the chain of every lease from its start to its end; return the openings of batches by their numbers."""
+def _follow_chains(connection: Connection[Row], identity: Identity) -> None:
+    """Follow the chain of every lease from its start to its end."""
     moved = fetch(connection, "SELECT facts, hash, consumer_key_sha256 FROM moved_here")
     segments = fetch(
         connection,
@@ -99,7 +85,6 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
         FROM segment ORDER BY number""",
     )
     ends: dict[int, tuple[int, int, bytes]] = {}
-    batches: dict[int, Opening] = {}
     newest: dict[int, int] = {}
     """The number of the newest fact of each chain."""
     groups = groupby(streamed(connection, _FACTS), key=itemgetter(0))
@@ -114,13 +99,11 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
             raise JournalCorrupt(say("Lease {lease} does not continue from the one before it.", lease=number))
         end = Link(0, start)
         if current is not None and current[0] == number:
-            for seq, _, _, digest, place, *_, batch, at, kind, details in _followed(end, current[1], number):
+            for seq, _, _, digest, place, *_, batch in _followed(end, current[1], number):
                 _check_order(newest, chain, seq, place)
                 end = Link(seq, digest)
-                if kind == BATCH_OPENED:
-                    if chain != DESK or batch is None:
-                        raise JournalCorrupt(say("Lease {lease} of a chunk opens a batch.", lease=number))
-                    batches[batch] = Opening(decode_batch(details), at)
+                if batch is not None and chain != DESK:
+                    raise JournalCorrupt(say("Lease {lease} of a chunk opens a batch.", lease=number))
             current = next(groups, None)
         if (end.seq, end.hash) != (head_seq, head_hash):
             raise JournalCorrupt(say("The chain of lease {lease} does not end where the lease says.", lease=number))
@@ -131,7 +114,6 @@ def _follow_chains(connection: Connection[Row], identity: Identity) -> dict[int,
         raise JournalCorrupt(
             say("There are facts of lease {lease}, which the journal does not have.", lease=current[0])
         )
-    return batches
 
 
 def _followed(end: Link, lines: Iterator[Row], segment: int) -> Iterator[Row]:

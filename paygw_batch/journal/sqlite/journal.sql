@@ -22,10 +22,9 @@ WHERE s.operation = :operation AND s.spelling = :spelling
 ) ORDER BY 1
 
 -- name: compare
--- The instruction that has the order id of a row, and whether that is the id and the content that it began with.
--- A forgotten payee has a fingerprint, which the row's own content is compared with.
-SELECT :row, :order_id, i.number, i.client_orderid = :order_id, {content} = :content,
-    iif(i.forgotten IS NULL, NULL, i.content), iif(i.forgotten IS NULL, NULL, :content), s.state,
+-- The instruction that has the order id of a row, and whether that is the id and the content that it began with: not if its payee
+-- was forgotten.
+SELECT :row, :order_id, i.number, i.client_orderid = :order_id, coalesce({content} = :content, FALSE), s.state,
     s.possible_duplicate_of, {quarantined_since}, b.batch, i.row, b.opened_at
 FROM order_id o JOIN instruction i ON i.number = o.instruction JOIN batch b ON b.number = i.batch {told}
 WHERE o.operation = :operation AND o.order_id = :order_id

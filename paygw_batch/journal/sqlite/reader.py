@@ -11,7 +11,6 @@ import apsw
 from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import HolderKind, JournalCorrupt, JournalError, OutputError
 from paygw_batch.files import sync_directory, unfinished
-from paygw_batch.journal.forget import FingerprintKey, fingerprint_key_path
 from paygw_batch.journal.guards.location import audit_path, check_file, outbox_path
 from paygw_batch.journal.guards.lock import LockHolder, journal_holder
 from paygw_batch.journal.journal import JournalReader
@@ -30,8 +29,7 @@ class SqliteReader(JournalReader):
     """A journal on disk, opened for reading."""
 
     def __init__(self, connection: apsw.Connection, path: Path, notes: tuple[str, ...] = ()) -> None:
-        key = FingerprintKey(None if str(path) == ":memory:" else fingerprint_key_path(path))
-        super().__init__(SqliteTables(connection), InboxReader(inbox_path(path)), key, notes)
+        super().__init__(SqliteTables(connection), InboxReader(inbox_path(path)), notes)
         self.path = path
         self._connection = connection
 

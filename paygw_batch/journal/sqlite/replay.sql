@@ -1,9 +1,8 @@
 -- The statements of `replay.py` for SQLite.
 
 -- name: all_facts
--- The chain from its start, as `followed` reads it, with what its facts say of people and of batches.
-SELECT f.number, {chained}, f.said_sha256, f.hash, d.salt, d.text, d.customer_url, d.reply_sha256, f.batch, f.at, f.kind,
-    f.details
+-- The chain from its start, as `followed` reads it, with what its facts say of people.
+SELECT f.number, {chained}, f.said_sha256, f.hash, d.salt, d.text, d.customer_url, d.reply_sha256
 FROM fact f LEFT JOIN said d ON d.fact = f.number ORDER BY f.number
 
 -- name: last_facts
@@ -22,6 +21,6 @@ FROM batch WHERE number = :batch
 
 -- name: instructions
 -- The rows that a batch brought; only their numbers are sorted. (The limit keeps the inner order.)
-SELECT i.number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, {content}, salt
+SELECT i.number, replaces, row, client_orderid, country, currency, amount, minor, form, fields, payee, {content}, salt, people_sha256
 FROM (SELECT number FROM instruction WHERE batch = :batch ORDER BY number LIMIT -1) s
 CROSS JOIN instruction i ON i.number = s.number

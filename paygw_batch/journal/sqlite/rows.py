@@ -27,7 +27,7 @@ _IDS_LOOKED_AT = 16
 _WITH_FIELDS = "\x1f"
 """Marks content that is stored without its trailing fields; no content has this control character."""
 _ADD_INSTRUCTION = """INSERT INTO instruction
-    VALUES (NULL, {batch}, ?1, ?2, ?3, ?4, ?6, {replaces}, ?5, ?7, ?8, ?9, ?10, ?11, NULL)"""
+    VALUES (NULL, {batch}, ?1, ?2, ?3, ?4, ?6, {replaces}, ?5, ?7, ?8, ?9, ?10, ?11, ?12)"""
 """The stored values of a `NewInstruction`, numbered on from the highest. Most contents end with the fields, which have
 their own column, and are stored without them; content that begins with the mark is refused."""
 _ADD_STATES = """INSERT INTO state (instruction, batch, country, currency, minor)
@@ -112,8 +112,8 @@ def _stored_parts(
         for page in part.pages:
             digests.page(page)
         salts = new_salts(len(new))
-        digests.instructions(new, replaced, salts)
-        lines = ((*line, salt) for line, salt in zip(new.shortened(_WITH_FIELDS), salts, strict=True))
+        people = digests.instructions(new, replaced, salts)
+        lines = ((*line, *own) for line, *own in zip(new.shortened(_WITH_FIELDS), salts, people, strict=True))
         columns = (new.have_ascii_ids(), lines, new.payee_words())
         yield _StoredPart(first_page, part.pages, first, digests.next_instruction, *columns)
 
@@ -125,7 +125,7 @@ def _add_instructions(
         connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces="NULL"), instructions)
         return
     lines = ((*new, replaced.get(new[0])) for new in instructions)
-    connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces="?12"), lines)
+    connection.executemany(_ADD_INSTRUCTION.format(batch=batch, replaces="?13"), lines)
 
 
 @contextmanager
@@ -177,7 +177,7 @@ def add_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], en
     The raw replies of the gateway are kept for its support.
     """
     lines, said = chained(entries, end, new_salt)
-    add_lines(connection, lines)
+    write_lines(connection, "INSERT INTO fact {lines}", lines)
     if said:
         write_lines(connection, "INSERT INTO said {lines}", said)
     kept = [
@@ -197,11 +197,6 @@ def recorder(connection: apsw.Connection, end: Link) -> Record:
         return [(line.seq, line.at, True) for line in add_facts(connection, entries, end)]
 
     return record
-
-
-def add_lines(connection: apsw.Connection, lines: Sequence[Line]) -> None:
-    """Write lines of the chain."""
-    write_lines(connection, "INSERT INTO fact {lines}", lines)
 
 
 # SQLite releases the interpreter at every step of a statement. Beside a busy event loop, getting it back takes far

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 
-from paygw_batch.errors import JournalCorrupt, JournalError
+from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld
 from paygw_batch.journal.sqlite.connect import fetch
 from paygw_batch.journal.tables import MOVE_LINES, with_triggers
 from paygw_batch.journal.values import Identity, Link
@@ -87,9 +87,15 @@ def moved_to(connection: apsw.Connection) -> str:
     return identity_of(connection).home if connection.pragma("user_version") == MOVED else ""
 
 
-def mark_moved(connection: apsw.Connection, place: str) -> None:
-    """Record durably that the journal was moved to `place`: no run can use it from now on."""
+def mark_moved(connection: apsw.Connection, place: str, end: Link) -> None:
+    """Record durably that the journal, which ends at `end`, was moved to `place`: no run can use it from now on.
+
+    Raises `JournalHeld` if something was withdrawn since.
+    """
     connection.execute("BEGIN IMMEDIATE")
+    if end_of(connection) != end:
+        connection.execute("ROLLBACK")
+        raise JournalHeld(say("Something was withdrawn meanwhile."), hint=say("Run the same command again."))
     connection.execute("UPDATE identity SET home = ?", (place,))
     connection.pragma("user_version", MOVED)
     connection.execute("COMMIT")

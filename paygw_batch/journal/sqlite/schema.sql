@@ -47,18 +47,17 @@ CREATE TABLE instruction (
     replaces       INTEGER REFERENCES instruction (number),
     amount         TEXT NOT NULL,
     form           TEXT NOT NULL,
-    fields         TEXT NOT NULL,
-    payee          TEXT NOT NULL,
-    content        TEXT NOT NULL,
-    salt           BLOB NOT NULL CHECK (length(salt) = iif(forgotten IS NULL, 16, 32)),
-    forgotten      INTEGER,
+    fields         TEXT,
+    payee          TEXT,
+    content        TEXT,
+    salt           BLOB CHECK (length(salt) = 16),
+    people_sha256  BLOB NOT NULL CHECK (length(people_sha256) = 32),
     UNIQUE (batch, row)
 ) STRICT;
 
--- `salt` goes before the text that the batch is digested over. Of an instruction whose payee was forgotten it is SHA-256 of
--- both, `forgotten` is the number of the fact that forgot it, and payee and content are fingerprints under a key that is
--- kept beside the journal.
-CREATE INDEX instruction_forgotten ON instruction (forgotten) WHERE forgotten IS NOT NULL;
+-- `people_sha256` is SHA-256 over the salt and what the instruction says of people: fields, payee and content. The digest of its
+-- batch is over it and all that is kept. To forget a payee is to empty these columns and the salt.
+CREATE INDEX instruction_forgotten ON instruction (batch) WHERE salt IS NULL;
 CREATE UNIQUE INDEX instruction_replacing ON instruction (replaces) WHERE replaces IS NOT NULL;
 CREATE INDEX instruction_by_payee ON instruction (payee, minor);
 

@@ -19,16 +19,10 @@ from paygw_batch.core.lifecycle import LEADS_TO
 from paygw_batch.errors import InternalError, JournalCorrupt
 from paygw_batch.journal.facts.chain import followed
 from paygw_batch.journal.facts.codec import (
-    BATCH_FORGOTTEN,
-    BATCH_OPENED,
     HEARD,
-    BatchForgotten,
-    decode_batch,
-    decode_forgotten,
 )
-from paygw_batch.journal.forget import check_forgotten
 from paygw_batch.journal.port import VerifyProgress, unwatched
-from paygw_batch.journal.replay import Opening, RowReplay, check_batches, check_heard, check_moves, check_said
+from paygw_batch.journal.replay import RowReplay, check_batches, check_moves, check_said
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.lookups import check_spellings, check_words
 from paygw_batch.journal.sqlite.schema import check_tables, end_of, hash_at, identity_of, versions
@@ -78,13 +72,12 @@ def _check_facts(connection: apsw.Connection, progress: VerifyProgress) -> Mappi
     """Follow the chain from its start, check batches and rows against it, and return the counts."""
     tables = SqliteTables(connection)
     check_moves(tables)
-    batches, forgotten = _replay_chain(tables)
-    check_batches(tables, batches, {batch for _, batch, _ in forgotten})
-    check_forgotten(tables, forgotten)
-    check_heard(tables, [said for _, _, said in forgotten])
+    for number, _, digest, _, salt, *said in followed(tables.identity.start, tables.stream("all_facts")):
+        if salt is not None:
+            check_said(number, digest, salt, *said)
+    totals = check_batches(tables)
     counts = RowReplay(tables, progress).run()
     ((facts,),), ((heard,),) = fetch(connection, "SELECT count(*) FROM fact"), tables.run("count_heard")
-    totals = {"batches": len(batches), "pages": sum(one.opened.pages for one in batches.values())}
     return {**counts, **totals, "facts": facts, "evidence": heard}
 
 
@@ -173,17 +166,3 @@ def _check_database(connection: apsw.Connection, path: Path) -> None:
         raise JournalCorrupt(
             say("A line of table {table} refers to something that the journal does not have.", table=broken[0][0])
         )
-
-
-def _replay_chain(tables: SqliteTables) -> tuple[dict[int, Opening], list[tuple[int, int, BatchForgotten]]]:
-    """Follow the chain from its start; return the batches' openings, and the facts that forgot people."""
-    openings, forgotten = {}, []
-    for line in followed(tables.identity.start, tables.stream("all_facts")):
-        number, _, digest, _, salt, *said, batch, at, kind, details = line
-        if salt is not None:
-            check_said(number, digest, salt, *said)
-        if kind == BATCH_OPENED:
-            openings[batch] = Opening(decode_batch(details), at)
-        elif kind == BATCH_FORGOTTEN:
-            forgotten.append((number, batch, decode_forgotten(details)))
-    return openings, forgotten

@@ -26,8 +26,7 @@ from paygw_batch.core.lifecycle import Intended, Interrupted, Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.journal.batch_part import BatchPart
-from paygw_batch.journal.facts.chain import Line, forgetting_line, opening_line
-from paygw_batch.journal.facts.codec import BatchForgotten, BatchOpened, NoteKind
+from paygw_batch.journal.facts.codec import NoteKind
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.guards.lock import WriteLock
 from paygw_batch.journal.guards.witness import HeadWitness, WitnessedHead, witness_failed
@@ -39,8 +38,19 @@ from paygw_batch.journal.sqlite.forget import index_again, scrub, unguarded
 from paygw_batch.journal.sqlite.lookups import add_spellings
 from paygw_batch.journal.sqlite.outbox import add_for_run
 from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.rows import add_facts, add_lines, store_batch
-from paygw_batch.journal.values import BatchRecord, Due, Entry, Known, Link, MoveResult, NewNotice, OldPages, Remark
+from paygw_batch.journal.sqlite.rows import add_facts, store_batch
+from paygw_batch.journal.values import (
+    BatchRecord,
+    Due,
+    Entry,
+    Forgettable,
+    Known,
+    Link,
+    MoveResult,
+    NewNotice,
+    OldPages,
+    Remark,
+)
 from paygw_batch.language import say
 
 
@@ -126,9 +136,9 @@ class SqliteJournal(SqliteReader, Journal):
             is_clean = self._inbox.forget_taken(self._evidence.inbox_end()) and is_clean
         return OldPages.NOWHERE if is_clean else OldPages.IN_LOG
 
-    def mark_moved(self, place: str) -> None:
-        """Retire this journal for good: it was moved to `place`."""
-        schema.mark_moved(self._connection, place)
+    def mark_moved(self, place: str, end: Link) -> None:
+        """Retire this journal for good: it was moved to `place`, up to `end`. Raises `JournalHeld` if it went on."""
+        schema.mark_moved(self._connection, place, end)
 
     def record_evidence(
         self, evidence: Sequence[Evidence], words: Mapping[str, OutcomeKind], *, at: str
@@ -190,21 +200,12 @@ class SqliteJournal(SqliteReader, Journal):
             add_spellings(self._tables, record.operation, record.number, first, are_ascii)
         return record
 
-    def _record_opening(self, number: int, at: str, opened: BatchOpened) -> None:
-        self._added([opening_line(self._end, at, number, opened)])
-
     @contextmanager
-    def _forgetting(self, before: str) -> Iterator[None]:  # noqa: ARG002 (plans are files of their own)
+    def _forgetting(self, chosen: Forgettable) -> Iterator[None]:  # noqa: ARG002 (one run alone writes the file)
         self._connection.pragma("secure_delete", 1)
         with self._writing(), unguarded(self._connection):
             yield
             index_again(self._connection)
-
-    def _mark(self, batch: int, place: int) -> int:  # noqa: ARG002 (its fact knows it)
-        return self._end.seq + 1 + place
-
-    def _record_forgetting(self, batch: int, at: str, forgotten: BatchForgotten) -> None:
-        self._added([forgetting_line(self._end, at, batch, forgotten)])
 
     def _record(self, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
         """Add facts to the chain, which moves their rows, inside the open transaction."""
@@ -212,13 +213,10 @@ class SqliteJournal(SqliteReader, Journal):
         unknown = "a fact speaks of an instruction that the journal does not have"
         with conflicting(unknown, apsw.SQLITE_CONSTRAINT_FOREIGNKEY):
             lines = add_facts(self._connection, entries, self._end)
-        self._end = _end_of(lines, self._end)
+        if lines:
+            self._end = Link(lines[-1].seq, lines[-1].hash, lines[-1].at)
         contradicted = {fact for (fact,) in self._tables.run("contradicted", before=before)}
         return [(line.seq, line.at, line.seq not in contradicted) for line in lines]
-
-    def _added(self, lines: Sequence[Line]) -> None:
-        add_lines(self._connection, lines)
-        self._end = _end_of(lines, self._end)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -294,10 +292,6 @@ class SqliteJournal(SqliteReader, Journal):
             raise JournalUnwritable(self._failure)
         if os.getpid() != self._process:
             raise InternalError("a journal was written from a process that did not open it")
-
-
-def _end_of(lines: Sequence[Line], before: Link) -> Link:
-    return Link(lines[-1].seq, lines[-1].hash, lines[-1].at) if lines else before
 
 
 def _in_turn(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

@@ -21,7 +21,6 @@ from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.lifecycle import Concluded, Intended, Interrupted
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import HolderKind, InternalError, JournalError, JournalWentBack, RowsMoved
-from paygw_batch.journal.facts.chain import Line
 from paygw_batch.journal.postgres.leasing import leases
 from paygw_batch.journal.postgres.leasing.fact_commit import (
     CALL,
@@ -34,7 +33,6 @@ from paygw_batch.journal.postgres.leasing.fact_commit import (
     STOPPED,
     StagedFacts,
     stage_facts,
-    stage_of_batch,
 )
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.leasing.intent_log import Noted
@@ -242,13 +240,6 @@ class ChainWriter:
         added = self._call(staged)
         desk.end = staged.ends[desk.segment]
         return [(number, at, has_moved) for _, _, number, at, has_moved in added]
-
-    def record_of_batch(self, make: Callable[[Link], Line]) -> None:
-        """Add a fact about a whole batch, inside `at_desk`; `make` links it to the end of the chain."""
-        desk = self._desk()
-        staged = stage_of_batch(desk, make(desk.end))
-        self._call(staged)
-        desk.end = staged.ends[desk.segment]
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one call, and move their instructions; return the effect of each.
@@ -503,6 +494,7 @@ def write_withdrawal(
 ) -> tuple[int, bytes]:
     """Withdraw a document in a chain of its own, whoever has the desk; return number and hash of the fact."""
     added: list[tuple[int, bytes]] = []
+    segments: list[int] = []
     with connection.transaction():
         worker = leases.enrol(connection, command=_WITHDRAWING, kind=HolderKind.RUN, lease_s=lease_s)
 
@@ -514,10 +506,15 @@ def write_withdrawal(
             staged = stage_facts(entries, lambda _: lease)
             ((*_, number, at, has_moved),) = fetch(connection, CALL, (worker, *staged.values))
             added.append((number, staged.ends[lease.segment].hash))
-            leases.give_back(connection, [lease.segment], worker)
+            segments.append(lease.segment)
             return [(number, at, has_moved)]
 
         evidence_in(connection, identity).keep(record, withdrawal)
+    # After the commit and not for long: a seal waits for who takes the desk, who may wait for who opens a batch. Not
+    # sealed, the chain of a process that has ended is as good.
+    with suppress(psycopg.errors.LockNotAvailable), connection.transaction():
+        fetch(connection, "SET LOCAL lock_timeout = '1s'")
+        leases.give_back(connection, segments, worker)
     return added[0]
 
 

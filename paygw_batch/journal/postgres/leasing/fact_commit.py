@@ -66,13 +66,6 @@ def stage_facts(entries: Sequence[E], lease_of: Callable[[E], Lease]) -> StagedF
     return StagedFacts(values, [(placed[at][0], placed[at][1].seq) for at in range(len(entries))], ends, before)
 
 
-def stage_of_batch(lease: Lease, line: Line) -> StagedFacts:
-    """Return one fact about a whole batch, ready to be committed."""
-    end = Link(line.seq, line.hash, line.at)
-    values = _values([_end(lease.segment, lease.end, end)], [_fact(lease.segment, line)], [], [])
-    return StagedFacts(values, [(lease.segment, line.seq)], {lease.segment: end}, {lease.segment: lease.end})
-
-
 def _end(segment: int, before: Link, after: Link) -> Mapping[str, Any]:
     return {
         "number": segment,
