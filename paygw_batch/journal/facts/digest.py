@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from paygw_batch.core.batch import InstructionTotals
@@ -62,34 +62,32 @@ class InstructionDigest:
         self.count = 0
         self._sha256 = hashlib.sha256()
 
-    def add(self, texts: Iterable[bytes], people: Iterable[bytes]) -> None:
-        """Add instructions by their canonical texts, and the digests of their people (`people_of`)."""
-        for text, digest in zip(texts, people, strict=True):
-            self._sha256.update(kept_of(text) + digest)
-            self.count += 1
+    def add(self, kept: Sequence[bytes], people: Sequence[bytes]) -> None:
+        """Add instructions by what is kept of them (`kept_of`), and the digests of their people (`people_of`)."""
+        self._sha256.update(b"".join(chain.from_iterable(zip(kept, people, strict=True))))
+        self.count += len(kept)
 
     def hexdigest(self) -> str:
         """Return the digest of all instructions so far."""
         return self._sha256.hexdigest()
 
 
-def kept_of(text: bytes) -> bytes:
-    """Return what is kept of the canonical text of an instruction when its people are forgotten."""
-    return text.rsplit(b"\0", _VALUES_OF_PEOPLE)[0]
-
-
-def people_of(texts: Iterable[bytes], salts: Sequence[bytes]) -> list[bytes]:
-    """Return for each canonical text SHA-256 over its salt and what it says of people.
+def kept_of(texts: Iterable[bytes]) -> list[bytes]:
+    """Return what is kept of the canonical texts of instructions when their people are forgotten.
 
     Raises `InternalError` if a value contains NUL.
     """
-    found = []
-    for text, salt in zip(texts, salts, strict=True):
-        parts = text.rsplit(b"\0", _VALUES_OF_PEOPLE)
-        if parts[0].count(b"\0") != VALUES_OF_TEXT - _VALUES_OF_PEOPLE - 1:
-            raise InternalError("a validated value holds a NUL character")
-        found.append(hashlib.sha256(salt + text[len(parts[0]) :]).digest())
+    found = [text.rsplit(b"\0", _VALUES_OF_PEOPLE)[0] for text in texts]
+    if {text.count(b"\0") for text in found} - {VALUES_OF_TEXT - _VALUES_OF_PEOPLE - 1}:
+        raise InternalError("a validated value holds a NUL character")
     return found
+
+
+def people_of(texts: Iterable[bytes], kept: Iterable[bytes], salts: Iterable[bytes]) -> list[bytes]:
+    """Return for each canonical text SHA-256 over its salt and what it says of people."""
+    return [
+        hashlib.sha256(salt + text[len(own) :]).digest() for text, own, salt in zip(texts, kept, salts, strict=True)
+    ]
 
 
 class PageDigest:
@@ -144,13 +142,14 @@ class OpeningDigests:
         Return the digests of what they say of people.
         """
         texts = list(some.canonical(self.next_instruction, replaced))
-        people = people_of(texts, salts)
-        self._add(some, texts, people)
+        kept = kept_of(texts)
+        people = people_of(texts, kept, salts)
+        self._add(some, kept, people)
         return people
 
-    def _add(self, some: NewInstructions, texts: Sequence[bytes], people: Sequence[bytes]) -> None:
+    def _add(self, some: NewInstructions, kept: Sequence[bytes], people: Sequence[bytes]) -> None:
         first = self.next_instruction
-        self._instructions.add(texts, people)
+        self._instructions.add(kept, people)
         for kind, total in some.totals().items():
             later, before = total.numbered_from(first), self.counted.get(kind)
             self.counted[kind] = later if before is None else before.and_later(later)
@@ -168,11 +167,12 @@ class OpeningDigests:
             replaced = {line[2]: line[1] for line in some if line[1] is not None}
             rows = InstructionRows(NewInstruction._make(line[2:-2]) for line in some)
             texts, people = list(rows.canonical(self.next_instruction, replaced)), [line[-1] for line in some]
+            kept = kept_of(texts)
             present = [place for place, line in enumerate(some) if any(one is not None for one in line[-5:-1])]
-            found = people_of([texts[place] for place in present], [some[place][-2] or b"" for place in present])
-            if found != [people[place] for place in present]:
+            own = ([texts[place] for place in present], [kept[place] for place in present])
+            if people_of(*own, [some[place][-2] or b"" for place in present]) != [people[place] for place in present]:
                 raise InternalError("what an instruction says of people is not what its digest is of")
-            self._add(rows, texts, people)
+            self._add(rows, kept, people)
 
     def known(self, known: Known) -> None:
         """Add the next row that another batch already has."""
