@@ -27,9 +27,9 @@ from paygw_batch.journal.opening.examine import check_place
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.registry import Registered
 from paygw_batch.journal.postgres.leasing.leases import machine
+from paygw_batch.journal.postgres.lines import text_of
 from paygw_batch.journal.postgres.moved_copy import copy_journal, finish_move
 from paygw_batch.journal.postgres.session import Session, translating_errors
-from paygw_batch.journal.postgres.standing_lines import text_of
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.rows import CONTENT
 from paygw_batch.journal.sqlite.schema import end_of, identity_of, moved_to

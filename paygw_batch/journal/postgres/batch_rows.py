@@ -10,8 +10,8 @@ from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import BatchPart, one_ahead, payee_texts
 from paygw_batch.journal.facts.digest import OpeningDigests
+from paygw_batch.journal.postgres.lines import words_of
 from paygw_batch.journal.postgres.session import Row, fetch
-from paygw_batch.journal.postgres.standing_lines import words_of
 from paygw_batch.journal.salts import new_salts
 from paygw_batch.journal.values import BatchRecord, Known, NewInstruction
 

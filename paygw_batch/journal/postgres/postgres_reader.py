@@ -11,8 +11,8 @@ from paygw_batch.journal.journal import JournalReader, WaitingInbox
 from paygw_batch.journal.port import RowBeingSent, RunNow, SharedRun, VerifyProgress, WorkerLife
 from paygw_batch.journal.postgres.leasing.leases import rows_being_sent
 from paygw_batch.journal.postgres.leasing.offered_chunks import unfinished_runs, workers_in
+from paygw_batch.journal.postgres.lines import words_of
 from paygw_batch.journal.postgres.session import Row, Session, fetch, translating_errors
-from paygw_batch.journal.postgres.standing_lines import words_of
 from paygw_batch.journal.postgres.tables import PostgresTables
 from paygw_batch.journal.postgres.verify import verify_journal
 from paygw_batch.journal.values import BatchRecord, Identity, PaymentSearch, TallyKind

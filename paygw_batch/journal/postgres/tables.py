@@ -9,8 +9,8 @@ from psycopg.pq import TransactionStatus
 
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.journal.evidence_log import PARTS, EvidenceLog
+from paygw_batch.journal.postgres.lines import arrays, pieces
 from paygw_batch.journal.postgres.session import Row, fetch, streamed
-from paygw_batch.journal.postgres.standing_lines import arrays, pieces
 from paygw_batch.journal.tables import FILES, ON_POSTGRES, named_sql
 from paygw_batch.journal.values import Identity
 

@@ -27,9 +27,9 @@ from paygw_batch.journal.guards.witness import read_witness
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.host_witness import has_commit, newest_commit, witness_files
 from paygw_batch.journal.postgres.leasing.intent_log import LogBroken, Noted, NotedCommit, commits_noted
+from paygw_batch.journal.postgres.lines import chunks_of
 from paygw_batch.journal.postgres.lost_orders import keep_lost_orders
 from paygw_batch.journal.postgres.session import Row, fetch
-from paygw_batch.journal.postgres.standing_lines import chunks_of
 from paygw_batch.journal.postgres.tables import evidence_in, tables_on
 from paygw_batch.journal.values import Entry, Identity, Link, MoveResult
 from paygw_batch.language import say

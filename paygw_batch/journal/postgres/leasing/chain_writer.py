@@ -37,8 +37,8 @@ from paygw_batch.journal.postgres.leasing.fact_commit import (
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
 from paygw_batch.journal.postgres.leasing.intent_log import Noted
 from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases, Lease
+from paygw_batch.journal.postgres.lines import chunks_of
 from paygw_batch.journal.postgres.session import Row, fetch, limited, reason_of_failure
-from paygw_batch.journal.postgres.standing_lines import chunks_of
 from paygw_batch.journal.postgres.tables import evidence_in
 from paygw_batch.journal.values import Entry, Identity, Link, MoveResult, Remark, Withdrawal
 from paygw_batch.language import say
