@@ -6,7 +6,7 @@ SELECT number, batch, operation FROM batch ORDER BY number
 
 -- name: facts_of_batches
 -- The facts about whole batches, in their order.
-SELECT batch, at, kind, details FROM fact WHERE batch IS NOT NULL ORDER BY number
+SELECT batch, at, kind, details FROM fact INDEXED BY fact_of_batch WHERE batch IS NOT NULL ORDER BY number
 
 -- name: pages
 -- The sheet of a batch, page by page.
