@@ -13,11 +13,12 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import DocumentWithdrawn, InboxUnwritable, JournalUnwritable, JournalWentBack
+from paygw_batch.errors import DocumentWithdrawn, InboxUnwritable, JournalHeld, JournalUnwritable, JournalWentBack
 from paygw_batch.journal.guards import witness as guard
 from paygw_batch.journal.guards.witness import read_witness, witness_path
 from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.opening.adopt import Adoption
+from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path, inbox_witness
 from paygw_batch.journal.sqlite.reader import SqliteReader
@@ -212,6 +213,25 @@ def test_a_run_goes_on_after_a_withdrawal_and_after_no_other_fact(place: Path) -
             other.execute("COMMIT")
         with pytest.raises(JournalUnwritable, match="another process has written to it"):
             journal.append([intent(second)])
+
+
+def test_withdrawal_that_no_witness_knows_is_asked_for_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_at(place).close()
+    path, real = witness_path(place / "witness", journal_path(place)), FilePlace.open_to_read
+
+    def adopted_meanwhile(self: FilePlace, *, must_be_known: bool = False) -> SqliteReader:
+        reader = real(self, must_be_known=must_be_known)
+        path.rename(path.with_name("elsewhere.witness"))
+        return reader
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(FilePlace, "open_to_read", adopted_meanwhile)
+        with pytest.raises(JournalHeld):
+            withdraw_beside(place, "1" * 64)
+    path.with_name("elsewhere.witness").rename(path)
+    withdraw_beside(place, "1" * 64)
+    with closing(read_at(place)) as journal:
+        assert len(journal.withdrawals()) == 2
 
 
 def test_a_late_note_takes_nothing_back(place: Path) -> None:

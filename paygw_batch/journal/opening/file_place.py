@@ -173,19 +173,24 @@ class FilePlace(JournalPlace):
                 identity, end = identity_of(connection), end_of(connection)
                 connection.execute("COMMIT")
             except apsw.BusyError:
-                raise JournalHeld(
-                    say("A run is writing to the journal {path}.", path=self.path),
-                    hint=say("Run the same command again."),
-                ) from None
+                raise self._busy() from None
             except apsw.Error as error:
                 raise JournalUnwritable(unwritable(self.path, reason_of(error))) from None
         try:
             # A run that moved here after that transaction notes what it finds, in a witness for this place.
-            for witness in {self.witness, witness_path(self.witness_dir, Path(identity.home))}:
-                if check_file(witness):
-                    note_beside(witness, WitnessedHead(identity.journal_id, end.seq, end.hash.hex()))
+            places = {self.witness, witness_path(self.witness_dir, Path(identity.home))}
+            witnesses = [witness for witness in places if check_file(witness)]
+            for witness in witnesses:
+                note_beside(witness, WitnessedHead(identity.journal_id, end.seq, end.hash.hex()))
         except OSError as error:
             raise JournalUnwritable(unwritable(self.path, witness_failed(error))) from None
+        if not witnesses:  # a person adopts the journal at another place just now
+            raise self._busy()
+
+    def _busy(self) -> JournalHeld:
+        return JournalHeld(
+            say("A run is writing to the journal {path}.", path=self.path), hint=say("Run the same command again.")
+        )
 
     def _is_there(self) -> bool:
         return self.path.parent.exists() and check_place(self.path)
