@@ -110,7 +110,6 @@ FLOORS = {
             "evidence_log forget states",
             "journal replay",
             "sqlite postgres",
-            "audit",
             "opening",
         ),
     ),
@@ -142,7 +141,7 @@ ROOMS_OF_LIBRARIES = {
     "pandera": {"sheet/check"},
     "openpyxl": {"sheet/write"},
     "xlsxwriter": {"sheet/write", "report/workbook.py"},
-    "apsw": {"journal/sqlite", "journal/opening", "journal/audit"},
+    "apsw": {"journal/sqlite", "journal/opening"},
     "psycopg": {"journal/postgres", "journal/opening/database_place.py", "jobs"},
     "procrastinate": {"journal/postgres/jobs_schema.py", "jobs"},
     "croniter": {"settings/sections.py", "jobs"},
@@ -263,7 +262,7 @@ def test_each_heavy_library_stays_in_its_room(path: Path) -> None:
             assert any(within(place, folder) for folder in rooms), f"{name} has no business in {place}"
 
 
-DOORS_OF_THE_JOURNAL = {"opening", "audit", "sqlite.inbox", "sqlite.connect"}
+DOORS_OF_THE_JOURNAL = {"opening", "sqlite.audit_trail", "sqlite.inbox", "sqlite.connect"}
 """What others import of the journal beside its values, which load no library: its places, and the files beside it."""
 
 

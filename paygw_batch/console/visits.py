@@ -42,7 +42,7 @@ from paygw_batch.journal import (
     JournalReader,
     make_directory,
 )
-from paygw_batch.journal.audit.audit_trail import AuditTrail
+from paygw_batch.journal.sqlite.audit_trail import AuditTrail
 from paygw_batch.language import language, mark, mark_all, say
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.columns import columns_of_operation

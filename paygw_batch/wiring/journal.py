@@ -12,10 +12,10 @@ from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.shown_states import counted_finding
 from paygw_batch.errors import HolderKind, InboxDamaged, JournalHeld, JournalMissing, UsageError
 from paygw_batch.journal import AuditEnd, AuditEntry, BatchRecord, Journal, JournalReader
-from paygw_batch.journal.audit.audit_trail import AuditTrail, audit_entries, verify_audit_trail
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.in_memory import in_memory_journal
 from paygw_batch.journal.opening.place import JournalPlace
+from paygw_batch.journal.sqlite.audit_trail import AuditTrail, audit_entries, verify_audit_trail
 from paygw_batch.journal.sqlite.inbox import inbox_path
 from paygw_batch.language import say, say_count
 from paygw_batch.run.quarantine_clock import JournalClock

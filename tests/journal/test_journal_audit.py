@@ -9,7 +9,7 @@ import pytest
 
 from paygw_batch.errors import AuditDamaged, AuditUnwritable, JournalError
 from paygw_batch.journal import AuditNote, AuditResult
-from paygw_batch.journal.audit.audit_trail import AuditTrail, audit_entries, verify_audit_trail
+from paygw_batch.journal.sqlite.audit_trail import AuditTrail, audit_entries, verify_audit_trail
 from tests.journal.journal_disk import failing_disk
 
 JOURNAL_ID = "a" * 32

@@ -1,1 +1,0 @@
-"""The audit trail of the console: a separate file beside the journal."""
