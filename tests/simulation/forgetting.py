@@ -43,6 +43,7 @@ async def forget(process: Process) -> int:
     chosen = journal.forgettable(before=world.at(), cutoff=until)
     if not chosen.batches:
         return 0
+    world.has_forgotten = True
     if world.orders is None:
         journal.forget(chosen, by="amina", at=world.at())
     else:

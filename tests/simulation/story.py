@@ -115,7 +115,8 @@ def _sheets_to_submit(world: SimWorld) -> tuple[str, Sequence[str]]:
     After some days the program no longer takes a list under other ids for a repeat: then nobody sends the other one.
     """
     others = ("payroll", "payroll", "longer", "edited", "respelled")
-    is_late = world.clock.now_s > REPEATS_UNTIL_S
+    # Nobody recognizes a payment of forgotten people under another id: the program forgets none that could come again.
+    is_late = world.clock.now_s > REPEATS_UNTIL_S or world.has_forgotten
     if is_late and {world.sheet_of_batch[record.batch] for record in world.disk.batches()} == {"again"}:
         return "again", ("again",)
     return "payroll", others if is_late or world.row_count < FEWEST_ROWS_OF_A_REPEAT else (*others, "again")

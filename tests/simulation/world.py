@@ -98,6 +98,7 @@ class SimWorld:
         self.orders = None if self.approvals is None else Orders(self, self.approvals.policy)
         self._amends = rng.random() < CHANCE_OF_AMENDING
         self.statements: list[StatementFile] = []
+        self.has_forgotten = False
         self.sheet_of_batch: dict[str, str] = {}
         self.unhandled: list[str] = []
         self.refused: JournalError | None = None
