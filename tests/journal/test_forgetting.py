@@ -206,7 +206,7 @@ def test_a_change_after_the_forgetting_is_found(kept: SqliteJournal, place: Path
         reader.verify()
 
 
-def test_rows_of_forgotten_payees_clash_and_pay_nobody_twice(journal: Journal) -> None:
+def test_row_of_forgotten_payee_is_a_conflict(journal: Journal) -> None:
     of_january(journal)
     forgotten(journal)
     paid = secret_row(2, "B-1")

@@ -191,6 +191,6 @@ def test_a_row_is_described_by_its_instruction_and_what_became_of_it() -> None:
 
 @pytest.mark.parametrize("details", ["{", "[]", '["one"]', "7", None])
 @pytest.mark.parametrize("kind", [NoteKind.CARRIED_OUT, NoteKind.CLOCK, NoteKind.NAMED, NoteKind.TAKEN_IN])
-def test_note_that_we_would_not_have_written_is_damage(kind: NoteKind, details: str | None) -> None:
+def test_unreadable_note_is_damage(kind: NoteKind, details: str | None) -> None:
     with pytest.raises(JournalCorrupt, match="cannot be read"):
         note_of(kind, "amina", None, details, None, "2026-11-20T10:00:00.000Z")

@@ -22,8 +22,7 @@ from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path, inbox_witness
 from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.rows import recorder
-from paygw_batch.journal.sqlite.schema import end_of
+from paygw_batch.journal.sqlite.rows import record_last
 from paygw_batch.journal.sqlite.tables import QUERIES
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Adopted, CarriedOut, ClockSeen, MoveResult, Remark, Withdrawal
@@ -187,7 +186,7 @@ def test_a_run_brings_up_a_witness_that_lacks_a_withdrawal(place: Path, monkeypa
         open_at(place)
 
 
-def test_a_withdrawal_is_looked_up_without_reading_the_others(place: Path) -> None:
+def test_withdrawal_is_found_by_an_index(place: Path) -> None:
     with closing(open_at(place)) as journal:
         for digit in "123":
             journal.withdraw(withdrawal(digit * 64))
@@ -201,7 +200,7 @@ def test_a_withdrawal_is_looked_up_without_reading_the_others(place: Path) -> No
     assert plan == ["SEARCH f USING INDEX fact_of_journal (kind=?)"]
 
 
-def test_a_run_goes_on_after_a_withdrawal_and_after_no_other_fact(place: Path) -> None:
+def test_run_goes_on_after_withdrawal_alone(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal)
         withdraw_beside(place, "1" * 64)
@@ -209,13 +208,13 @@ def test_a_run_goes_on_after_a_withdrawal_and_after_no_other_fact(place: Path) -
         assert list(journal.append([intent(first)])) == [MoveResult.MOVED]
         with closing(connect(journal_path(place), write=True)) as other:
             other.execute("BEGIN IMMEDIATE")
-            recorder(other, end_of(other))([Remark(Adopted("amina", "/elsewhere"), AT)])
+            record_last(other, [Remark(Adopted("amina", "/elsewhere"), AT)])
             other.execute("COMMIT")
         with pytest.raises(JournalUnwritable, match="another process has written to it"):
             journal.append([intent(second)])
 
 
-def test_withdrawal_that_no_witness_knows_is_asked_for_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_withdrawal_without_a_witness_must_be_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_at(place).close()
     path, real = witness_path(place / "witness", journal_path(place)), FilePlace.open_to_read
 

@@ -23,7 +23,7 @@ from paygw_batch.journal.opening.examine import look_at
 from paygw_batch.journal.opening.in_memory import database_of
 from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, configure
 from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.rows import recorder
+from paygw_batch.journal.sqlite.rows import record_last
 from paygw_batch.journal.sqlite.schema import check_tables, end_of
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Adopted, BatchRecord, Identity, Remark
@@ -105,7 +105,7 @@ class Disk:
         if found is None:
             raise AssertionError("the copy holds no journal")
         connection.execute("BEGIN")
-        recorder(connection, found.end)([Remark(Adopted("amina", str(_PATH)), at)])
+        record_last(connection, [Remark(Adopted("amina", str(_PATH)), at)])
         end = end_of(connection)
         connection.execute("COMMIT")
         self.stored(connection)

@@ -52,10 +52,10 @@ class RowDigest:
 
 
 class InstructionDigest:
-    """SHA-256 over instructions in order, in hex: it stays the same when the people of one are forgotten.
+    """SHA-256 over instructions in order, in hex: it stays the same when payees are forgotten.
 
-    Of each it hashes what is kept for ever, and the digest of what says who is paid. That one is salted: without the
-    salt, which is forgotten with the people, it reveals nothing about them.
+    The values that say who is paid enter it as a salted digest. Forgetting also removes the salt, and without the salt
+    nobody can guess a payee from the digest.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class InstructionDigest:
         self._sha256 = hashlib.sha256()
 
     def add(self, kept: Sequence[bytes], people: Sequence[bytes]) -> None:
-        """Add instructions by what is kept of them (`kept_of`), and the digests of their people (`people_of`)."""
+        """Add instructions: the parts that stay (`kept_of`), and the digests of the others (`people_of`)."""
         self._sha256.update(b"".join(chain.from_iterable(zip(kept, people, strict=True))))
         self.count += len(kept)
 
@@ -73,7 +73,7 @@ class InstructionDigest:
 
 
 def kept_of(texts: Iterable[bytes]) -> list[bytes]:
-    """Return what is kept of the canonical texts of instructions when their people are forgotten.
+    """Return the parts of canonical texts that stay when the payees are forgotten: all but the last values.
 
     Raises `InternalError` if a value contains NUL.
     """
@@ -84,7 +84,7 @@ def kept_of(texts: Iterable[bytes]) -> list[bytes]:
 
 
 def people_of(texts: Iterable[bytes], kept: Iterable[bytes], salts: Iterable[bytes]) -> list[bytes]:
-    """Return for each canonical text SHA-256 over its salt and what it says of people."""
+    """Return SHA-256 over the salt and the last values of each canonical text: those that say who is paid."""
     return [
         hashlib.sha256(salt + text[len(own) :]).digest() for text, own, salt in zip(texts, kept, salts, strict=True)
     ]

@@ -16,7 +16,7 @@ from paygw_batch.journal.opening.examine import Found, check_home, check_place, 
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.registry import Registered, check_beside
 from paygw_batch.journal.sqlite.connect import connect, fetch, leave_untouched
-from paygw_batch.journal.sqlite.rows import recorder
+from paygw_batch.journal.sqlite.rows import record_last
 from paygw_batch.journal.sqlite.schema import end_of, migrate
 from paygw_batch.journal.sqlite.tables import evidence_in
 from paygw_batch.journal.sqlite.verify import verify
@@ -94,7 +94,7 @@ class Adoption:
             endpoint, notes = self._place.endpoint, [Remark(Adopted(by, str(self.path)), at)]
             if endpoint not in self._found.names:
                 notes.append(Remark(Named(endpoint.host, endpoint.consumer_key_sha256, by), at))
-            recorder(self._connection, end_of(self._connection))(notes)
+            record_last(self._connection, notes)
             fetch(self._connection, "UPDATE identity SET home = ?", (str(self.path),))
             names = evidence_in(self._connection).names(self._found.identity)
             fetch(self._connection, "COMMIT")

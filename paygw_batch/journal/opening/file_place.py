@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -47,7 +48,7 @@ from paygw_batch.journal.sqlite.connect import connect, leave_untouched, reason_
 from paygw_batch.journal.sqlite.inbox import check_inbox, inbox_path, inbox_witness
 from paygw_batch.journal.sqlite.outbox import FileOutbox
 from paygw_batch.journal.sqlite.reader import SqliteReader
-from paygw_batch.journal.sqlite.rows import recorder
+from paygw_batch.journal.sqlite.rows import record_last
 from paygw_batch.journal.sqlite.schema import end_of, identity_of, make_tables, migrate, migrations, version_of
 from paygw_batch.journal.sqlite.tables import evidence_in
 from paygw_batch.journal.sqlite.writer import SqliteJournal
@@ -169,11 +170,14 @@ class FilePlace(JournalPlace):
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 version_of(connection, self.path)  # it raises if the journal was moved away since
-                evidence_in(connection).keep(recorder(connection, end_of(connection)), withdrawal)
+                evidence_in(connection).keep(partial(record_last, connection), withdrawal)
                 identity, end = identity_of(connection), end_of(connection)
                 connection.execute("COMMIT")
             except apsw.BusyError:
-                raise self._busy() from None
+                raise JournalHeld(
+                    say("A run is writing to the journal {path}.", path=self.path),
+                    hint=say("Run the same command again."),
+                ) from None
             except apsw.Error as error:
                 raise JournalUnwritable(unwritable(self.path, reason_of(error))) from None
         try:
@@ -184,13 +188,11 @@ class FilePlace(JournalPlace):
                 note_beside(witness, WitnessedHead(identity.journal_id, end.seq, end.hash.hex()))
         except OSError as error:
             raise JournalUnwritable(unwritable(self.path, witness_failed(error))) from None
-        if not witnesses:  # a person adopts the journal at another place just now
-            raise self._busy()
-
-    def _busy(self) -> JournalHeld:
-        return JournalHeld(
-            say("A run is writing to the journal {path}.", path=self.path), hint=say("Run the same command again.")
-        )
+        if not witnesses:
+            raise JournalHeld(
+                say("Somebody adopted the journal {path} at the same moment.", path=self.path),
+                hint=say("Run the same command again."),
+            )
 
     def _is_there(self) -> bool:
         return self.path.parent.exists() and check_place(self.path)
@@ -277,7 +279,7 @@ class FilePlace(JournalPlace):
         connection.execute("UPDATE identity SET home = ?", (str(self.path),))
         if not is_name_noted:
             name = Named(self.endpoint.host, self.endpoint.consumer_key_sha256, "")
-            recorder(connection, end_of(connection))([Remark(name, now)])
+            record_last(connection, [Remark(name, now)])
         connection.execute("COMMIT")
 
     def _make(self, identity: Identity, seen: WitnessedHead | None) -> None:

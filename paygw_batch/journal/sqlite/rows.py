@@ -13,11 +13,11 @@ import apsw
 
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.batch_part import BatchPart, one_ahead
-from paygw_batch.journal.evidence_log import Record
 from paygw_batch.journal.facts.chain import Line, chained
 from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.salts import new_salt, new_salts
 from paygw_batch.journal.sqlite.connect import fetch
+from paygw_batch.journal.sqlite.schema import end_of
 from paygw_batch.journal.values import BatchRecord, Entry, Known, Link, Remark
 
 _BY_PAYEE, _COUNTED = "instruction_by_payee", "state_counted"
@@ -190,13 +190,9 @@ def add_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], en
     return lines
 
 
-def recorder(connection: apsw.Connection, end: Link) -> Record:
-    """Return what adds facts that move no row after `end`, in the open transaction."""
-
-    def record(entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
-        return [(line.seq, line.at, True) for line in add_facts(connection, entries, end)]
-
-    return record
+def record_last(connection: apsw.Connection, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
+    """Add facts that move no row at the end of the chain, in the open transaction (see `evidence_log.Record`)."""
+    return [(line.seq, line.at, True) for line in add_facts(connection, entries, end_of(connection))]
 
 
 # SQLite releases the interpreter at every step of a statement. Beside a busy event loop, getting it back takes far

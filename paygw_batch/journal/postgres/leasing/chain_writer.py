@@ -492,7 +492,10 @@ class ChainWriter:
 def write_withdrawal(
     connection: Connection[Row], identity: Identity, withdrawal: Withdrawal, lease_s: float
 ) -> tuple[int, bytes]:
-    """Withdraw a document in a chain of its own, whoever has the desk; return number and hash of the fact."""
+    """Record a withdrawal in a chain of its own, without the desk, which a run may hold for hours.
+
+    Return the number and the hash of the fact.
+    """
     added: list[tuple[int, bytes]] = []
     segments: list[int] = []
     with connection.transaction():
