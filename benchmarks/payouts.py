@@ -86,7 +86,7 @@ def journal_on_disk(directory: Path) -> Iterator[SqliteJournal]:
         at = FilePlace(
             place / "journal.sqlite3",
             endpoint=EndpointIdentity("benchmark", "1000"),
-            witness_dir=place / "witness",
+            known_dir=place / "journals",
             now=lambda: timestamp(datetime.now(UTC)),
         )
         at.make("benchmark")

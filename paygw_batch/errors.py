@@ -247,8 +247,14 @@ class JournalWentBack(JournalError):
     default_hint = "Put the newest journal file back. Sending from this one could pay rows twice."
 
 
-class WitnessDamaged(JournalError):
-    """The witness of a journal is damaged: the rows that this machine sent last are not known."""
+class LeftDamaged(JournalError):
+    """The record of what left from this machine is damaged: the rows that it sent last are not known."""
+
+    default_hint = (
+        "Nothing was sent. Put the newest files back. Only if they are lost, and you know that the journal is the "
+        "newest one: remove them (left-* and withdrawn.*), and confirm it with `paygw-batch journal adopt`. For a "
+        "journal in PostgreSQL remove nothing, and run `paygw-batch journal roll-call --accept-loss`."
+    )
 
 
 class RollCallOpen(JournalError):

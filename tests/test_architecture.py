@@ -108,6 +108,7 @@ FLOORS = {
             "guards",
             "kept_notification tables salts",
             "evidence_log forget states",
+            "lost",
             "journal replay",
             "sqlite postgres",
             "opening",

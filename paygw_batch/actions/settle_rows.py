@@ -130,12 +130,12 @@ def settle_choices(
     settings: Settings, journal: JournalReader, record: BatchRecord, row: RowState
 ) -> Sequence[SettleChoice]:
     """Return the outcomes that a person may settle a row with, now or later; none if it needs no settling."""
-    now, is_held = utc_now(), row.row in journal.holds(record.number)
-    opens = open_from(row, JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h))
+    now, hold = utc_now(), journal.holds(record.number).get(row.row)
+    opens = open_from(row, JournalClock.read(journal, now).quarantine(settings.submission.quarantine_h), hold)
     later = timestamp(opens) if opens is not None and now < opens else ""
     found = []
     for one in Resolution:
-        if may_settle(row.state, one, is_held=is_held):
+        if may_settle(row.state, one, is_held=hold is not None):
             needs_two = policy_of(settings) is not None and needs_second_person(row.state, one)
             shut_until = later if one is Resolution.NOT_RECEIVED else ""
             found.append(SettleChoice(one, shut_until, needs_two, "" if one is Resolution.PAID else later))

@@ -405,7 +405,7 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         Example(mark("Retire a host that burnt down:"), "journal retire pay-3 --by 'Ada Obi' --yes"),
     ),
     "journal roll-call": (
-        Example(mark("Show this host's witness, and see which hosts are missing:"), "journal roll-call"),
+        Example(mark("Answer for this host, and see which hosts are missing:"), "journal roll-call"),
         Example(mark("The database lost the last rows of this host:"),
                 "journal roll-call --accept-loss --by 'Ada Obi' --yes"),
     ),

@@ -29,6 +29,7 @@ from paygw_batch.journal.port import (
 )
 from paygw_batch.journal.values import (
     LINE_COLUMNS,
+    AcceptedRows,
     Amendment,
     AttemptReply,
     BatchRecord,

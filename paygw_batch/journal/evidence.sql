@@ -48,7 +48,7 @@ GROUP BY 1 ORDER BY 1
 -- name: known_as
 -- The instructions of every operation that use, or used, an order id, in the columns of `Candidate`.
 SELECT i.number, i.client_orderid, i.amount, i.currency, s.state, s.attempt, s.generation, s.possible_duplicate_of,
-    n.order_id, s.first_sent IS NULL OR s.first_sent = s.intent, n.at
+    n.order_id, (s.first_sent IS NULL OR s.first_sent = s.intent) AND s.inherited_attempts = 0, n.at
 FROM instruction i {told} WHERE i.number IN (
     SELECT instruction FROM order_id
     WHERE operation IN (SELECT DISTINCT operation FROM batch) AND order_id = :order_id
@@ -96,3 +96,14 @@ ORDER BY e.number
 SELECT e.finding, count(*) FROM fact e {about_batch}
 WHERE e.finding IS NOT NULL AND e.finding <> 'resolved' AND (k.row IS NOT NULL OR i.batch = b.number)
 GROUP BY 1 ORDER BY 1
+
+-- name: lost_orders
+-- What is kept about orders that left by commits which the database has lost.
+SELECT d.text FROM fact f JOIN said d ON d.fact = f.number WHERE f.finding = 'unknown_order' AND f.source = 'witness'
+
+-- name: lost_before
+-- The lost attempts of some instructions that were written again, or held, before: by the names of their commits.
+SELECT instruction, nonce FROM fact WHERE kind = 'intended' AND instruction = ANY (:numbers)
+UNION ALL
+SELECT instruction, details FROM fact INDEXED BY fact_heard
+WHERE finding IS NOT NULL AND finding = 'ambiguous' AND source = 'witness' AND instruction = ANY (:numbers)

@@ -150,8 +150,13 @@ class EvidenceLog:
 
     def holds(self, batch: int) -> Mapping[int, Hold]:
         """Return the holds on ready rows of a batch, by row: the latest evidence against each."""
-        found = self._run("holds", batch=batch)
-        return {row: Hold(number, EvidenceSource(source), means, at) for row, number, source, means, at in found}
+        found: dict[int, Hold] = {}
+        for row, number, source, means, at in self._run("holds", batch=batch):
+            left_at = at if source == EvidenceSource.WITNESS.value else ""
+            if row in found:
+                left_at = left_at or found[row].left_at
+            found[row] = Hold(number, EvidenceSource(source), means, at, left_at)
+        return found
 
     def first_reading(self, sha256: str) -> FirstReading:
         """Return when a statement's file was first read, for any batch, and the attempts that it can speak of."""

@@ -34,6 +34,7 @@ from paygw_batch.journal.facts.standing import (
 )
 from paygw_batch.journal.forget import forget_heard, forget_payees, forgettable
 from paygw_batch.journal.kept_notification import evidence_of
+from paygw_batch.journal.lost import hold_lost_orders
 from paygw_batch.journal.port import EngineJournal, Gate, RowBeingSent, RunOfWorkers, VerifyProgress, unwatched
 from paygw_batch.journal.states import due_rows, find_rows, tallies
 from paygw_batch.journal.tables import Tables
@@ -453,7 +454,7 @@ class Journal(JournalReader):
             self._evidence.require_in_force(batch.plan_sha256)
             self._record([Remark(digests.opened(), at, batch=record.number)])
             self._amend(record, amended, at)
-            self._opened(digests.first_instruction)
+            hold_lost_orders(self._tables, self._record, digests.first_instruction)
         return record
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
@@ -662,7 +663,7 @@ class Journal(JournalReader):
 
     @abstractmethod
     def _writing(self) -> AbstractContextManager[object]:
-        """One transaction: durable, and known to the witness, when the block is left; or nothing of it."""
+        """One transaction: durable, and noted as left, when the block ends; or nothing of it."""
 
     @abstractmethod
     def _store_batch(
@@ -675,9 +676,6 @@ class Journal(JournalReader):
         replaced: Mapping[int, int],
     ) -> BatchRecord:
         """Write all of a batch but the fact that opens it; return the batch, with its reference if the store has it."""
-
-    def _opened(self, first: int) -> None:
-        """Finish opening a batch whose instructions, from `first` on, are all written."""
 
     @abstractmethod
     def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:

@@ -60,8 +60,12 @@ CASE WHEN s.first_sent IS NULL THEN CASE s.state WHEN 'in_flight' THEN n.at END 
     ELSE (SELECT a.at FROM fact a WHERE a.number = s.first_sent) END
 
 -- part: quarantined_since
--- When the attempt of a row left that was rejected by a word which came neither from the gateway nor with proof.
-CASE WHEN s.state = 'rejected' AND s.possible_duplicate_of = s.attempt AND coalesce(f.basis, '') <> 'gateway' THEN n.at END
+-- When the attempt of a row left that was rejected by a word which came neither from the gateway nor with proof; of a row with an
+-- attempt that only a host knows, when that came to be known.
+CASE WHEN s.state = 'rejected' AND s.possible_duplicate_of = s.attempt AND coalesce(f.basis, '') <> 'gateway' THEN (
+    SELECT max(a.at) FROM fact a WHERE a.instruction = s.instruction
+        AND (a.number = s.intent OR (a.source = 'witness' AND a.finding = 'ambiguous'))
+) END
 
 -- part: next_order_id
 -- The order id of the next attempt.

@@ -444,6 +444,8 @@ class Hold:
     source: EvidenceSource
     said: str | None
     taken_at: str
+    left_at: str = ""
+    """When an attempt came to be known that the journal had lost; empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -685,6 +687,19 @@ class Link(NamedTuple):
     seq: int
     hash: bytes
     at: str = ""
+
+
+@dataclass(slots=True)
+class AcceptedRows:
+    """The rows of an accepted loss. The last two are order ids that a person must look for at the gateway."""
+
+    in_doubt: int = 0
+    held: int = 0
+    not_sent: int = 0
+    unknown_orders: list[str] = field(default_factory=list)
+    """Sent, but not in the journal: their batch is lost too. The journal keeps them, and holds rows that use them."""
+    contradictions: list[str] = field(default_factory=list)
+    """Sent from here, but completed in the journal by another attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def next_step(
     step = RowStep.RESOLVE_HELD if hold is not None else _step_of(row, now)
     if step is None:
         return None
-    opens = open_from(row, quarantine)
+    opens = open_from(row, quarantine, hold)
     return NextStep(step, batch, row, verb, "" if opens is None or now >= opens else timestamp(opens), hold)
 
 
@@ -126,7 +126,7 @@ def held_sentence(hold: Hold) -> str:
     """Return why a row is held, in plain words."""
     if hold.source is EvidenceSource.WITNESS:
         return say(
-            "Held: the order left before the database lost its batch (evidence {number}), and no run sends it.",
+            "Held: its order left by a commit that the journal lost (evidence {number}), and no run sends it.",
             number=hold.number,
         )
     about = {"source": say(hold.source.value), "time": hold.taken_at, "number": hold.number}

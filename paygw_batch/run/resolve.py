@@ -9,7 +9,7 @@ from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import TRANSITIONS, Basis, Resolution, Resolved, State, kind_of
 from paygw_batch.core.shown_states import shown_state, state_words
 from paygw_batch.errors import InternalError, JournalError, RowsMoved, UsageError
-from paygw_batch.journal import BatchRecord, CarriedOut, Entry, Journal, JournalReader, RowState
+from paygw_batch.journal import BatchRecord, CarriedOut, Entry, Hold, Journal, JournalReader, RowState
 from paygw_batch.language import say
 from paygw_batch.run.quarantine_clock import JournalClock, Quarantine
 
@@ -55,24 +55,31 @@ def needs_second_person(state: State, resolution: Resolution) -> bool:
     return is_open and resolution is not Resolution.PAID
 
 
-def open_from(standing: RowState, quarantine: Quarantine) -> datetime | None:
+def open_from(standing: RowState, quarantine: Quarantine, hold: Hold | None = None) -> datetime | None:
     """Return when the quarantine after a row's latest attempt ends, and a person may let it be sent again.
 
-    None: nothing left.
+    None: nothing left. An attempt that the journal had lost counts from when it came to be known.
     """
-    return None if standing.intended_at is None else quarantine.opens(standing.intended_at)
+    since = _sent_at(standing, hold)
+    return quarantine.opens(since) if since else None
 
 
-def quarantine_sentence(standing: RowState, quarantine: Quarantine, now: datetime) -> str | None:
+def _sent_at(standing: RowState, hold: Hold | None) -> str:
+    return max(standing.quarantined_since or standing.intended_at or "", "" if hold is None else hold.left_at)
+
+
+def quarantine_sentence(
+    standing: RowState, quarantine: Quarantine, now: datetime, hold: Hold | None = None
+) -> str | None:
     """Return why a row may not be called not received yet, and when it may be; None if it may be now."""
-    opens = open_from(standing, quarantine)
+    opens = open_from(standing, quarantine, hold)
     if opens is None or now >= opens:
         return None
     return say(
         "Row {row} was sent at {intended_at} and could still be paid: settle it as not received from {opens} "
         "on ({quarantine}).",
         row=standing.row,
-        intended_at=standing.intended_at,
+        intended_at=_sent_at(standing, hold),
         opens=timestamp(opens),
         quarantine=quarantine,
     )
@@ -108,7 +115,7 @@ def check_settlements(
                 )
             )
         elif settlement.resolution is Resolution.NOT_RECEIVED and (
-            sentence := quarantine_sentence(standing, quarantine, now())
+            sentence := quarantine_sentence(standing, quarantine, now(), held.get(settlement.row))
         ):
             wrong.append(sentence)
     if wrong:

@@ -157,10 +157,6 @@ class Settings(Section):
     def _host(self) -> str:
         return SANDBOX if self.uses_sandbox else urlsplit(self.gateway.base_url or "").hostname or "unset"
 
-    def registry_directory(self) -> Path | None:
-        """Return where journals are remembered; None for the sandbox, whose journals are thrown away."""
-        return None if self.uses_sandbox else state_directory() / "journals"
-
     def journal_place(self) -> str:
         """Return the place of the journal for people: its path, or the address of its database without a user."""
         if self.journal.url is None:
@@ -181,14 +177,15 @@ class Settings(Section):
         folder = f"{readable}-{hashlib.sha256(endpoint.encode()).hexdigest()[:8]}"
         return state_directory() / folder / "journal.sqlite3"
 
-    def witness_directory(self) -> Path:
-        """Return where the journal's witness is kept: never beside the journal.
+    def known_journals_directory(self, journal: Path | None = None) -> Path:
+        """Return where journals are known, with what left from each: never beside a journal.
 
-        A sandbox moves no money, and all that belongs to it lives in one throw-away directory.
+        A sandbox moves no money, and all that belongs to its journal (None: the configured one) is thrown away with it.
         """
         if self.uses_sandbox:
-            return self.journal_path().parent / "witness"
-        return state_directory() / "witness"
+            path = journal or self.journal_path()
+            return path.with_name(f"known.{path.name}")
+        return state_directory() / "journals"
 
     def console_directory(self) -> Path:
         """Return where the console keeps sheets in preparation: the configured place, or beside the journal."""

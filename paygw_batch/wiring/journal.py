@@ -40,8 +40,7 @@ def file_of(settings: Settings, path: Path | None = None) -> FilePlace:
     return FilePlace(
         path,
         endpoint=settings.endpoint_identity(),
-        witness_dir=path.parent / "witness" if settings.uses_sandbox else settings.witness_directory(),
-        registry_dir=settings.registry_directory(),
+        known_dir=settings.known_journals_directory(path),
         now=_now,
     )
 
@@ -60,8 +59,7 @@ def database_of(settings: Settings) -> "DatabasePlace | None":
         section.lease_s,
         section.chunk_rows,
         endpoint=settings.endpoint_identity(),
-        witness_dir=settings.witness_directory(),
-        registry_dir=settings.registry_directory(),
+        known_dir=settings.known_journals_directory(),
         now=_now,
     )
 

@@ -160,7 +160,8 @@ class OutputGuard:
         settings = self.settings
         journal = settings.journal_path()
         yield ProtectedFile(say("the journal or one of its files"), journal, has_neighbours=True)
-        yield ProtectedFile(say("a witness of the journal"), settings.witness_directory(), is_directory=True)
+        known = settings.known_journals_directory()
+        yield ProtectedFile(say("the record of what left"), known, is_directory=True)
         own = say("a file of the program's own directory")
         yield ProtectedFile(own, state_directory(), is_directory=True, but_for=results)
         yield ProtectedFile(say("the sandbox's key"), journal.with_name("sandbox-merchant.pem"))

@@ -328,8 +328,8 @@ class Machine:
             return list(csv.DictReader(stream))
 
     def state_files(self) -> list[Path]:
-        """Return the journal and what belongs to it, the witness included."""
-        return [*self.home.glob("journal.sqlite3*"), *(self.home / "witness").glob("*")]
+        """Return the journal and what belongs to it, what left included."""
+        return [*self.home.glob("journal.sqlite3*"), *(self.home / "known.journal.sqlite3").glob("*/*")]
 
     def with_spawner(self, spawner: Spawner) -> "Machine":
         """Return this very machine, its programs started by another spawner."""

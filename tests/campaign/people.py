@@ -26,7 +26,7 @@ def fridays_backup(machine: Machine) -> None:
     machine.run("submit", machine.sheet(ROWS, name="second.csv", first=ROWS))
     for path in machine.home.glob("journal.sqlite3*"):
         path.unlink()
-    shutil.rmtree(machine.home / "witness", ignore_errors=True)
+    shutil.rmtree(machine.home / "known.journal.sqlite3", ignore_errors=True)
     friday.rename(machine.journal)
     machine.run("submit", "second.csv", environ=_fresh(machine))
 

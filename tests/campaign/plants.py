@@ -31,7 +31,7 @@ from paygw_batch.gateway.message import Attempt, MayLeave, PreparedRequest, RawR
 from paygw_batch.gateway.sign import Draft, Signer
 from paygw_batch.gateway.signing import key, signers
 from paygw_batch.journal import Forgettable, OldPages, outbox
-from paygw_batch.journal.guards import witness
+from paygw_batch.journal.guards import left
 from paygw_batch.journal.opening import file_place
 from paygw_batch.journal.sqlite import connect, inbox, reader
 from paygw_batch.notices import webhook
@@ -76,9 +76,9 @@ def inbox_not_synced() -> None:
     _put(inbox.Inbox, "append", careless)
 
 
-def witness_not_synced() -> None:
-    """Write the witness, and leave it to the system when it gets to the disk."""
-    _put(witness, "_sync_data", lambda _fd: None)
+def left_not_synced() -> None:
+    """Note what left, and leave it to the system when that gets to the disk."""
+    _put(left, "_sync_data", lambda _fd: None)
 
 
 def plan_in_place() -> None:

@@ -19,8 +19,6 @@ from threading import Event
 from typing import Self
 
 from paygw_batch.errors import JournalError, JournalMissing
-from paygw_batch.journal.guards.location import canonical_path
-from paygw_batch.journal.guards.witness import read_witness, witness_path
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.settings.configuration import Settings, load_settings
 from paygw_batch.wiring.journal import file_of
@@ -363,8 +361,8 @@ Look = Callable[[Machine, Disk, str, bool], None]
 
 
 def look_at_journal(machine: Machine, sent: set[str], when: str) -> None:
-    """Hold that the journal opens, is sound, is known to its witness, and owes nothing that had begun to leave."""
-    known = witnessed(machine)
+    """Hold that the journal opens, is sound, is noted, and owes nothing that had begun to leave."""
+    known = noted(machine)
     try:
         journal = open_as_configured(machine)
     except JournalError as error:
@@ -373,9 +371,7 @@ def look_at_journal(machine: Machine, sent: set[str], when: str) -> None:
         journal.mark_interrupted("2026-11-21T12:00:00.000Z")
         for order_id, number in journal._fetch("SELECT order_id, number FROM fact WHERE kind = 'intended'"):
             if order_id in sent and known < number:
-                raise Broken(
-                    f"{when}: {order_id} had begun to leave, and its witness knows of {known} facts, not {number}"
-                )
+                raise Broken(f"{when}: {order_id} had begun to leave, and it is noted up to fact {known}, not {number}")
         batches = journal.batches()
         if sent and not batches:
             raise Broken(f"{when}: {sorted(sent)} had begun to leave, and the batch is gone")
@@ -390,13 +386,11 @@ def look_at_journal(machine: Machine, sent: set[str], when: str) -> None:
         journal.close()
 
 
-def witnessed(machine: Machine) -> int:
-    """Return the number of the last fact that the witness of a machine knows of."""
+def noted(machine: Machine) -> int:
+    """Return the number of the last fact that a machine has noted."""
     with as_configured(machine) as settings:
-        seen = read_witness(
-            witness_path(canonical_path(settings.witness_directory()), canonical_path(settings.journal_path()))
-        )
-    return 0 if seen is None else seen.seq
+        known = file_of(settings).known
+    return max((line.number for entry in known.entries() for line in known.left(entry.journal_id)), default=0)
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def test_a_power_cut_at_any_moment_leaves_a_journal_that_owes_nothing_that_had_l
         long("plants:synchronous_normal", 9),
         long("plants:synchronous_normal", 3),
         long("plants:synchronous_off", 3),
-        long("plants:witness_not_synced", 3),
+        long("plants:left_not_synced", 3),
     ],
 )
 def test_a_power_cut_finds_the_planted_bug(in_memory: Machine, planted: str, every: int) -> None:
@@ -88,7 +88,7 @@ def test_a_power_cut_takes_nothing_back_that_a_command_said_or_answered(in_memor
     [
         ("listen", "plants:inbox_not_synced", "were answered with 200"),
         long("resolve", "plants:synchronous_off", "was called paid|does not open|fact"),
-        long("retry", "plants:witness_not_synced", "its witness knows"),
+        long("retry", "plants:left_not_synced", "it is noted"),
         long("approve", "plants:plan_in_place", "no plan any more|approvals"),
         long("backup", "plants:backup_not_synced", "is gone|is no copy|is damaged"),
     ],

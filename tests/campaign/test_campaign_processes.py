@@ -175,7 +175,7 @@ def half_done(machine: Machine, slow_gateway: GatewayProcess) -> Machine:
 
 
 def put_back(machine: Machine, source: Path) -> None:
-    """Replace the journal, and not its witness, with an older copy."""
+    """Replace the journal, and not what left, with an older copy."""
     for path in machine.home.glob("journal.sqlite3*"):
         path.unlink()
     for path in source.glob("journal.sqlite3*"):

@@ -36,7 +36,7 @@ Kept = Callable[[Callable[[Program], object]], Program]
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     """Return a function that gives a machine as `begin` leaves it: played once a module, then put back for each test.
 
-    It is put back at the same place: journals, registry and witness name their paths.
+    It is put back at the same place: journals and what is known of them name their paths.
     """
     copies: dict[Callable[[Program], object], tuple[Path, Path]] = {}
 

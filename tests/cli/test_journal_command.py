@@ -36,8 +36,8 @@ def paid(program: Program, gateway: LoopbackGateway) -> Path:
 
 
 def journal_id(program: Program) -> str:
-    (entry,) = (program.home / "state" / "paygw-batch" / "journals").glob("*.json")
-    return entry.stem
+    (entry,) = (program.home / "state" / "paygw-batch" / "journals").glob("*/journal.json")
+    return entry.parent.name
 
 
 def refused(program: Program, *arguments: str | Path, **environ: str) -> str:
@@ -350,17 +350,18 @@ def test_an_older_copy_in_a_fresh_state_directory_sends_nothing(
     assert sorted(gateway.orders()) == PAID
 
 
-def test_adopting_refuses_what_this_state_directory_knows_to_be_older(
+def test_an_older_copy_is_adopted_with_what_left_in_doubt(
     program: Program, gateway: LoopbackGateway, older_copy: Path
 ) -> None:
     assert "still exists" in refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
     program.journal.rename(program.home / "renamed.sqlite3")
-    told = refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
-    assert "this is an older copy" in told
-    for witness in (program.home / "state" / "paygw-batch" / "witness").iterdir():
-        witness.rename(witness.with_name("kept-for-another-place.witness"))
-    assert "this is an older copy" in refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
-    assert "has never seen" in refused(program, "--journal", older_copy, "submit", program.home / "payroll.csv")
+    sheet = program.home / "payroll.csv"
+    assert "this is an older copy" in refused(program, "--journal", older_copy, "submit", sheet)
+    adopted = program.json("--journal", older_copy, "journal", "adopt", "--yes")
+    assert adopted["lost_commits"] > 0
+    assert (adopted["rows_in_doubt"], adopted["unknown_orders"]) == (0, PAID)  # it knows nothing of their batch
+    submitted = program.json("--journal", older_copy, "submit", sheet)
+    assert (submitted["sent_this_run"], submitted["states"]) == (0, {"ready": 5})
     assert sorted(gateway.orders()) == PAID
 
 
@@ -436,9 +437,9 @@ def test_a_second_journal_of_an_endpoint_is_adopted_only_beside_the_first(progra
     assert program.json("submit", paid, XDG_STATE_HOME=fresh)["sent_this_run"] == 0
 
 
-def test_a_witness_removed_by_hand_means_no_run(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
-    for witness in (program.home / "state" / "paygw-batch" / "witness").iterdir():
-        witness.unlink()
+def test_a_record_removed_by_hand_means_no_run(program: Program, gateway: LoopbackGateway, paid: Path) -> None:
+    for left in (program.home / "state" / "paygw-batch" / "journals").glob("*/left-*"):
+        left.unlink()
     assert "has never seen" in refused(program, "submit", paid)
     assert program.run("journal", "adopt", "--yes").exit_code == 0
     assert program.json("submit", paid)["sent_this_run"] == 0

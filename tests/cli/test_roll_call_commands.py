@@ -30,7 +30,7 @@ def test_the_host_that_sent_more_is_named_and_retired_by_a_person(restored: Clus
         refused = restored.run(*command)
         assert (refused.exit_code, "older copy" in refused.stderr) == (7, True), refused.output
         assert "--accept-loss" in refused.stderr
-    (path,) = restored.home.rglob("*.pg-host")
+    (path,) = restored.home.rglob("known.*/*/host")
     host = path.read_text()
     lives = restored.json("journal", "retire", host, "--yes", "--by", "amina")
     assert lives["exit_code"] == 2
@@ -44,7 +44,7 @@ def test_the_host_that_sent_more_is_named_and_retired_by_a_person(restored: Clus
     again = restored.run("submit", sheet)
     assert again.exit_code == 5, again.output
     (written,) = restored.home.glob("payroll.reconciliation.csv")
-    assert written.read_text().count("left before the database lost its batch") == 3
+    assert written.read_text().count("left by a commit that the journal lost") == 3
     assert len(restored.record()) == sent, "no order that left is paid again"
     assert restored.json("verify")["exit_code"] in {0, 5}
 

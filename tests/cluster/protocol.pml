@@ -1,7 +1,7 @@
 /* The protocol by which several hosts send two rows of one chunk, for spin: every order of events is tried. Each step names the
    function that it stands for. Two workers, each on a host of its own; one that has no turn is frozen. A taker concludes what the
    dead left. The server crashes; a standby that lags is promoted. A person releases, amends, and accepts a loss.
-   What a guard is for shows where it is left out: -DNO_FENCE, -DNO_CLAIM, -DNO_WITNESS, -DNO_MAY_LEAVE. */
+   What a guard is for shows where it is left out: -DNO_FENCE, -DNO_CLAIM, -DNO_LEFT, -DNO_MAY_LEAVE. */
 #ifndef TROUBLES
 #define TROUBLES 2                     /* so many things go wrong, of any kind, at any moment; and one row in doubt is released */
 #endif
@@ -13,8 +13,8 @@ typedef Database { mtype row[2]; byte attempt[2]; byte segment; byte holder }
 Database base, disk, standby;          /* what is seen; what is durable; what the standby has got so far */
 byte life;                             /* `database_life()` */
 byte seen_life[2];                     /* the life in which a worker made its connection */
-bool answered[2];                      /* `roll_answer`: this host has shown its witness in this life */
-byte noted[4];                         /* `tell_witness`: the newest attempt that may have left, by host and row */
+bool answered[2];                      /* `roll_answer`: this host has shown what left in this life */
+byte noted[4];                         /* `note`: the newest attempt that may have left, by host and row */
 bool good[2], alive[2];                /* `Heartbeat.is_good` by the worker's clock, for half of a lease; `is_alive` by the server's */
 bool has_ended[2];                     /* no process of this host lives */
 byte troubles = TROUBLES, promotions = 1, releases = 1;
@@ -44,10 +44,10 @@ byte intended[2];                      /* and the newest attempt whose intent wa
 #else
 #define is_claimed (base.row[r] == READY && base.attempt[r] == attempt - 1)      /* `move_row` */
 #endif
-#ifdef NO_WITNESS
+#ifdef NO_LEFT
 #define lacks(host, r) false
 #else
-#define lacks(host, r) (noted[2 * (host) + r] > base.attempt[r])         /* `check_witnesses`: a commit is missing */
+#define lacks(host, r) (noted[2 * (host) + r] > base.attempt[r])         /* `check_left`: a commit is missing */
 #endif
 #ifdef NO_MAY_LEAVE
 #define may_leave true
@@ -127,7 +127,7 @@ unknown:                               /* `GuardedSession.reconnect`, then `_fat
     fi;
 leave:
     if
-    :: atomic { may_leave -> noted[2 * me + r] = attempt; assert(!left[r]); left[r] = true }    /* `tell_witness`, the first byte */
+    :: atomic { may_leave -> noted[2 * me + r] = attempt; assert(!left[r]); left[r] = true }    /* `note`, the first byte */
     :: atomic { !may_leave ->          /* `OutcomeKind.NOT_SENT` */
             if
             :: is_connected && !is_fenced && is_in_flight -> base.row[r] = READY; copy(base, disk)
@@ -191,7 +191,8 @@ inline accept_lost(host, r) {
     fi
 }
 
-inline accept_loss(host) {             /* `LossWriter.write`: the lost attempts of this host come in doubt, and no others */
+inline accept_loss(host) {             /* `LossWriter.write`: the lost attempts of this host come in doubt, or hold
+                                          their row, which is the same here; and no others */
     has_ended[host] && (lacks(host, 0) || lacks(host, 1)) && is_free ->
         take_over(NOBODY); accept_lost(host, 0); accept_lost(host, 1); copy(base, disk); answered[host] = true
 }

@@ -30,7 +30,7 @@ from paygw_batch.journal.postgres.leasing import chain_writer, leases
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.leasing.host_witness import HostWitness
+from paygw_batch.journal.postgres.leasing.host_files import LeftOfProcess
 from paygw_batch.journal.postgres.leasing.leases import Heartbeat, HeldLeases
 from paygw_batch.journal.postgres.leasing.roll_call import RollCall
 from paygw_batch.journal.postgres.migrations import identity_in
@@ -130,14 +130,15 @@ class World:
             undo.callback(opened.close)
             undo.enter_context(session.translating_errors(place.server))
             identity = identity_in(opened.connection, place.server)
-            make_directory(place.witness_dir)
-            roll = RollCall(place.server, place.witness_dir, identity.journal_id)
+            folder = place.known.folder(identity.journal_id)
+            make_directory(folder)
+            roll = RollCall(place.server, folder)
             roll.answer(opened.connection)
             number = leases.enrol(opened.connection, command="worker", kind=HolderKind.RUN, lease_s=place.lease_s)
             self._workers[actor] = number
             heartbeat = PlayedHeartbeat(place.server, number, place.lease_s)
-            witness = HostWitness(place.witness_dir, identity.journal_id, roll.life, now=AT, command="worker")
-            guarded = GuardedSession(opened, identity, witness, roll)
+            left = LeftOfProcess(folder, roll.life, now=AT, command="worker")
+            guarded = GuardedSession(opened, identity, left, roll)
             writer = ChainWriter(guarded, HeldLeases(number, None), heartbeat)
             try:
                 self._pay(actor, writer)

@@ -11,7 +11,7 @@
    Not here: clocks that differ by more than half of the age; a host that goes back to a life that its file has left; a copy that keeps
    the life of its original; a file that is put back; hosts that are retired or new; holds.
 
-   What a guard is for shows where it is left out: -DNO_KEY, -DNO_OWNER, -DNO_FLUSH, -DNO_MAY_LEAVE, -DNO_WITNESS,
+   What a guard is for shows where it is left out: -DNO_KEY, -DNO_OWNER, -DNO_FLUSH, -DNO_MAY_LEAVE, -DNO_LEFT,
    -DNO_ROLL, -DNO_LIFE. */
 #ifndef TROUBLES
 #define TROUBLES 2                     /* so many things go wrong, of any kind, at any moment; and one row in doubt is released */
@@ -71,7 +71,7 @@ byte intended[2];                      /* and the newest attempt whose intent wa
 #else
 #define may_leave good[2 * me + r]
 #endif
-#ifdef NO_WITNESS
+#ifdef NO_LEFT
 #define lacks(host, r) false
 #else
 #define lacks(host, r) (noted[2 * (host) + r] > newest.attempt[r])       /* what may have left from this host is missing */

@@ -2,9 +2,11 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable
+from contextlib import closing, nullcontext
 from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -14,16 +16,19 @@ from paygw_batch.core.evidence import EvidenceSource
 from paygw_batch.core.lifecycle import Intended, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable, JournalWentBack, RollCallOpen, UsageError
+from paygw_batch.journal.guards import left
+from paygw_batch.journal.guards.left import LeftLine, NothingLeft
+from paygw_batch.journal.lost import LostRows, _lost_of
 from paygw_batch.journal.opening.database_place import AcceptedLoss
-from paygw_batch.journal.postgres.leasing import intent_log
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.leasing.host_witness import HostWitness
+from paygw_batch.journal.postgres.leasing.host_files import LeftOfProcess
 from paygw_batch.journal.postgres.leasing.leases import Heartbeat
 from paygw_batch.journal.values import Due, Entry, MoveResult
+from paygw_batch.run.resolve import Settlement, check_settlements
 from tests.cluster.standby import both, caught_up, standby_of
 from tests.cluster.test_failover import host
 from tests.cluster.test_roll_call import NORTH, SOUTH, Company
-from tests.journal.journal_rows import all_due, at, intent, new_instruction, open_sheet, outcome_of, resolved
+from tests.journal.journal_rows import all_due, at, intent, new_instruction, open_sheet, outcome_of, resolved, row_of
 from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, read_postgres
 from tests.journal.postgres_server import PostgresServer, own_server
 
@@ -128,7 +133,7 @@ def test_exactly_the_rows_that_left_and_are_lost_come_in_doubt(lossy: Lossy) -> 
     assert found == [("amina",)]
 
 
-def test_a_lost_attempt_keeps_its_number_its_order_id_and_its_time(lossy: Lossy) -> None:
+def test_a_lost_attempt_keeps_its_order_id_and_its_time(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
         send_rows(journal, all_due(journal, 1)[:1])
@@ -164,7 +169,7 @@ def test_what_is_known_not_to_have_left_is_ready(lossy: Lossy) -> None:
     assert lossy.in_doubt() == {third.number}
     with closing(lossy.south()) as journal:
         (row,) = journal.rows(1, numbers=[4])
-        assert row.attempt == 2
+        assert (row.attempt, row.sent_orderid) == (1, "ORD-4")  # the next one that the copy knows
     assert lossy.goes_on() == [1, 2, 4, 5, 6, 7, 8, 9]
 
 
@@ -172,12 +177,7 @@ def _release(journal: LeasingPostgres, suffix: bool) -> None:
     journal.release(1, [2], suffix=suffix, by="amina", at=at(7))
 
 
-@pytest.mark.share(3)
-@pytest.mark.parametrize("suffix", [True, False])
-@pytest.mark.parametrize("known", [OutcomeKind.REJECTED, OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN, None])
-def test_an_attempt_after_deeds_that_are_lost_too_holds_its_row(
-    lossy: Lossy, suffix: bool, known: OutcomeKind | None
-) -> None:
+def _sent_again_by_lost_decisions(lossy: Lossy, known: OutcomeKind | None, *, suffix: bool) -> AcceptedLoss:
     """The row was rejected, released and sent again; the copy knows the first attempt alone, or a part of it."""
     with closing(lossy.north()) as journal:
         (first, *_) = all_due(journal, 1)
@@ -191,15 +191,52 @@ def test_an_attempt_after_deeds_that_are_lost_too_holds_its_row(
         again = next(due for due in all_due(journal, 1) if due.number == 1)
         send_rows(journal, [again])
     lossy.restore(backup)
-    accepted = lossy.accepts()
-    assert (accepted.rows.in_doubt, accepted.is_guess) == (1, False)
+    return lossy.accepts()
+
+
+def _due_while_people_decide(journal: LeasingPostgres, *, suffix: bool) -> set[int]:
+    """Settle the attempt that the copy knows, and release its row; return what is due after any of these steps."""
+    due = {one.number for one in all_due(journal, 1)}
+    journal.mark_interrupted(LATER)
+    due |= {one.number for one in all_due(journal, 1)}
+    if row_of(journal, 1, 2).state is not State.REJECTED:
+        journal.settle([resolved(1, 1, Resolution.REJECTED, LATER)])
+        due |= {one.number for one in all_due(journal, 1)}
+    _release(journal, suffix)
+    assert row_of(journal, 1, 2).state is State.READY
+    return due | {one.number for one in all_due(journal, 1)}
+
+
+@pytest.mark.share(3)
+@pytest.mark.parametrize("suffix", [True, False])
+@pytest.mark.parametrize("known", [OutcomeKind.REJECTED, OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN, None])
+def test_an_attempt_after_deeds_that_are_lost_too_holds_its_row(
+    lossy: Lossy, suffix: bool, known: OutcomeKind | None
+) -> None:
+    accepted = _sent_again_by_lost_decisions(lossy, known, suffix=suffix)
+    assert (accepted.rows.in_doubt, accepted.rows.held, accepted.is_guess) == (0, 1, False)
+    assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
+    repeated = lossy.accepts()
+    assert (repeated.commits, repeated.rows.held) == (0, 0)
     with closing(lossy.south()) as journal:
-        (row,) = journal.rows(1, numbers=[2])
-        order_id = "ORD-2-r2" if suffix else "ORD-2"
-        assert (row.state, row.attempt, row.sent_orderid) == (State.IN_DOUBT, 2, order_id)
-        assert lossy.in_doubt() == {1}
+        assert _due_while_people_decide(journal, suffix=suffix) == {2, 3, 4, 5, 6, 7, 8, 9}
+        journal.writer.lease_chunks([1])
+        journal.writer.learn([1])
+        again = Intended("ORD-2-r2" if suffix else "ORD-2", "n", 1, None)
+        assert journal.writer.append([Entry(1, 2, again, LATER)]) == [MoveResult.HELD], "whoever read it as due"
+        (hold,) = journal.holds(1).values()
+        assert hold.source is EvidenceSource.WITNESS
+        assert hold.left_at >= LATER
+        not_received = [Settlement(2, Resolution.NOT_RECEIVED, "a statement")]
+        left_at = datetime.fromisoformat(hold.left_at)
+        for hours, refused in ((23, pytest.raises(UsageError, match="could still be paid")), (24, nullcontext())):
+            now = partial(left_at.__add__, timedelta(hours=hours))
+            with refused:
+                check_settlements(journal, journal.batches()[0], not_received, quarantine_h=24, now=now)
+        journal.settle([resolved(1, 1, Resolution.NOT_RECEIVED, LATER)])
+        assert [one.number for one in all_due(journal, 1)] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+        assert not journal.holds(1)
         journal.verify()
-        assert 1 not in [due.number for due in all_due(journal, 1)]
 
 
 def test_orders_of_a_batch_that_is_lost_are_named(lossy: Lossy) -> None:
@@ -245,8 +282,8 @@ def test_a_sheet_whose_batch_is_lost_pays_no_order_again_that_left(lossy: Lossy)
 def test_an_order_that_left_is_held_also_where_the_witness_knows_a_part(
     lossy: Lossy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intent_log, "MAX_BYTES", 600)
-    monkeypatch.setattr(intent_log, "_STEP", 100)
+    monkeypatch.setattr(left, "MAX_BYTES", 600)
+    monkeypatch.setattr(left, "_STEP", 100)
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
         open_sheet(journal, "b2", new=[new_instruction(row, f"LATE-{row}") for row in range(2, 14)])
@@ -273,9 +310,9 @@ def test_a_crash_at_any_point_is_made_good_by_the_same_command(lossy: Lossy, mon
 
     for place in (
         "paygw_batch.journal.postgres.leasing.accepted_loss.LossWriter._append",
-        "paygw_batch.journal.postgres.leasing.accepted_loss.LossWriter._keep_unknown",
+        "paygw_batch.journal.postgres.leasing.accepted_loss.LossWriter._at_desk",
         "paygw_batch.journal.opening.database_place.write_accepted",
-        "paygw_batch.journal.opening.database_place.set_aside",
+        "paygw_batch.journal.opening.database_place.note_accepted",
     ):
         with monkeypatch.context() as broken:
             broken.setattr(place, crash)
@@ -292,30 +329,41 @@ def test_a_crash_at_any_point_is_made_good_by_the_same_command(lossy: Lossy, mon
     lossy.north().close()
 
 
+def test_after_a_crash_a_held_row_is_counted_held(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr("paygw_batch.journal.opening.database_place.write_accepted", crash)
+        with pytest.raises(KeyboardInterrupt):
+            _sent_again_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=True)
+    again = lossy.accepts().rows
+    assert (again.in_doubt, again.held) == (0, 1)
+    assert lossy.query("SELECT count(*) FROM fact WHERE source = 'witness'") == [(1,)]
+
+
 def _damaged(path: Path) -> None:
     path.write_bytes(b"x" * path.stat().st_size)
 
 
-def _with_a_damaged_log(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[:8192] + bytes(len(content) - 8192))
+def _with_a_line_missing(path: Path) -> None:
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([*lines[:-3], *lines[-2:]]))
 
 
 def _missing(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize("spoil", [_damaged, _with_a_damaged_log, _missing])
-def test_with_a_witness_that_cannot_be_trusted_all_that_may_have_left_is_in_doubt(
-    lossy: Lossy, spoil: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("spoil", [_damaged, _with_a_line_missing, _missing])
+def test_without_all_lines_all_that_may_have_left_is_in_doubt(lossy: Lossy, spoil: Callable[[Path], None]) -> None:
     with closing(lossy.north()) as journal:
         send_rows(journal, all_due(journal, 1)[:2])
     with closing(lossy.north()) as journal:  # the database has seen how much the witness knew
         backup = lossy.backup_of(journal)
         send_rows(journal, all_due(journal, 1)[:3])
     lossy.restore(backup)
-    (path,) = (lossy.home / NORTH / "witness").glob("*.pg-witness")
+    (path,) = (lossy.home / NORTH / "journals").glob("*/left-1.1")
     spoil(path)
     with pytest.raises(JournalError):
         lossy.north()
@@ -325,9 +373,8 @@ def test_with_a_witness_that_cannot_be_trusted_all_that_may_have_left_is_in_doub
     lossy.north().close()
 
 
-def test_an_older_copy_of_the_witness_is_not_believed(lossy: Lossy) -> None:
-    (directory,) = [lossy.home / NORTH / "witness"]
-    (path,) = directory.glob("*.pg-witness")
+def test_an_older_copy_of_what_left_is_not_believed(lossy: Lossy) -> None:
+    (path,) = (lossy.home / NORTH / "journals").glob("*/left-1.1")
     older = path.read_bytes()
     with closing(lossy.north()) as journal:
         send_rows(journal, all_due(journal, 1)[:2])
@@ -343,14 +390,33 @@ def test_an_older_copy_of_the_witness_is_not_believed(lossy: Lossy) -> None:
 
 
 def test_intents_that_were_overwritten_since_make_it_a_guess(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intent_log, "MAX_BYTES", 300)
-    monkeypatch.setattr(intent_log, "_STEP", 100)
+    monkeypatch.setattr(left, "MAX_BYTES", 300)
+    monkeypatch.setattr(left, "_STEP", 100)
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
         send_rows(journal, all_due(journal, 1)[:6])
     lossy.restore(backup)
     accepted = lossy.accepts()
     assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 9)
+
+
+def test_a_guess_holds_what_is_known_to_have_left(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rejected row was released and sent again; older lines of the host are overwritten, and this one is there."""
+    monkeypatch.setattr(left, "MAX_BYTES", 600)
+    monkeypatch.setattr(left, "_STEP", 100)
+    with closing(lossy.north()) as journal:
+        first, *others = all_due(journal, 1)
+        send_rows(journal, [first], OutcomeKind.REJECTED)
+        backup = lossy.backup_of(journal)
+        send_rows(journal, others)
+        _release(journal, suffix=True)
+        send_rows(journal, all_due(journal, 1))
+    lossy.restore(backup)
+    accepted = lossy.accepts()
+    assert (accepted.is_guess, accepted.rows.in_doubt, accepted.rows.held) == (True, 8, 1)
+    assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
+    with closing(lossy.south()) as journal:
+        assert _due_while_people_decide(journal, suffix=True) == set()
 
 
 def test_two_processes_of_a_host_and_a_new_name_of_it(lossy: Lossy) -> None:
@@ -411,7 +477,7 @@ def test_each_verb_is_refused_for_the_wrong_kind_of_host(lossy: Lossy, monkeypat
         lossy.accepts()
 
 
-def test_nothing_is_accepted_while_a_process_of_the_host_has_its_witness(lossy: Lossy) -> None:
+def test_nothing_is_accepted_while_a_process_may_send(lossy: Lossy) -> None:
     frozen = lossy.north()
     backup = lossy.backup_of(frozen)
     send_rows(frozen, all_due(frozen, 1)[:1])
@@ -442,41 +508,42 @@ def test_an_intent_that_may_not_leave_any_more_is_no_doubt(lossy: Lossy, monkeyp
     assert len(lossy.goes_on()) == 9
 
 
-def test_a_witness_without_room_lets_nothing_leave(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_to_note_it_nothing_leaves(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with closing(lossy.north()) as journal:
-        monkeypatch.setattr("paygw_batch.journal.guards.witness.Witness.put", full)
-        with pytest.raises(JournalUnwritable, match="its witness"):
+        monkeypatch.setattr("paygw_batch.journal.guards.left._put", full)
+        with pytest.raises(JournalUnwritable, match="record of what left"):
             journal.append([intent(all_due(journal, 1)[0])])
 
 
 # Planted bugs.
 
 
-def _not_noted(witness: HostWitness, segment: int, end: object, noted: object = ()) -> None:
+def _not_noted(process: LeftOfProcess, number: int, digest: str, at: str, noted: object = ()) -> None:
     del noted
-    _note(witness, segment, end, ())  # type: ignore[arg-type]
+    _note_line(process, number, digest, at, ())
 
 
-_note = HostWitness.note
+_note_line = LeftOfProcess.note
 
 
-def _after_the_next(self: GuardedSession, ends: object, noted: Sequence[object] = ()) -> None:
+def _after_the_next(self: GuardedSession, *line: object) -> None:
     """Note a commit when the next one is made: after its bytes left."""
     late = getattr(self, "late", None)
     if late is not None:
-        _tell(self, *late)
-    self.late = (ends, noted)  # type: ignore[attr-defined]
+        _note(self, *late)
+    self.late = line  # type: ignore[attr-defined]
 
 
-_tell = GuardedSession.tell_witness
+_note = GuardedSession.note
 
 
-def _first_two(found: Callable[..., Iterator[object]]) -> Callable[..., Iterator[object]]:
-    def only(*args: object) -> Iterator[object]:
-        yield from list(found(*args))[:2]
+def _last_two(found: Callable[..., tuple[list[LeftLine], bool]]) -> Callable[..., tuple[list[LeftLine], bool]]:
+    def only(*args: object) -> tuple[list[LeftLine], bool]:
+        lost, is_known = found(*args)
+        return lost[-2:], is_known
 
     return only
 
@@ -485,9 +552,9 @@ def _first_two(found: Callable[..., Iterator[object]]) -> Callable[..., Iterator
 @pytest.mark.parametrize(
     ("name", "bug"),
     [
-        ("paygw_batch.journal.postgres.leasing.host_witness.HostWitness.note", _not_noted),
-        ("paygw_batch.journal.postgres.leasing.guarded_session.GuardedSession.tell_witness", _after_the_next),
-        ("paygw_batch.journal.postgres.leasing.accepted_loss.commits_noted", _first_two(intent_log.commits_noted)),
+        ("paygw_batch.journal.postgres.leasing.host_files.LeftOfProcess.note", _not_noted),
+        ("paygw_batch.journal.postgres.leasing.guarded_session.GuardedSession.note", _after_the_next),
+        ("paygw_batch.journal.lost._lost_of", _last_two(_lost_of)),
     ],
     ids=["the intents are not noted", "noted after the bytes left", "intents older than the last 2 are forgotten"],
 )
@@ -501,19 +568,19 @@ def test_a_planted_bug_leaves_a_row_ready_that_left(
             left = all_due(journal, 1)[:4]
             send_rows(journal, left[:3])
             send_rows(journal, left[3:], None)
-            journal.writer._guarded._witness.close()
-            monkeypatch.setattr(journal.writer._guarded, "_witness", _Nothing())
+            journal.writer._guarded._left.close()
+            monkeypatch.setattr(journal.writer._guarded, "_left", NothingLeft())
         lossy.restore(backup)
         lossy.accepts()
     assert {one.number for one in left} - lossy.in_doubt(), "the judge sees it"
 
 
-class _Nothing:
-    def note(self, *_: object) -> None:
-        """Note nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+def test_a_planted_bug_holds_no_row_after_lost_deeds(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = LostRows.judge
+    monkeypatch.setattr(LostRows, "judge", lambda self, numbers: (judge(self, numbers)[0], []))
+    _sent_again_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=False)
+    with closing(lossy.south()) as journal:
+        assert 1 in _due_while_people_decide(journal, suffix=False), "the judge sees it"
 
 
 def test_a_real_lagging_standby_leaves_only_what_left_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -553,9 +620,7 @@ def test_a_real_lagging_standby_leaves_only_what_left_in_doubt(tmp_path: Path, m
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the process is killed in a fork")
-def test_a_kill_between_commit_and_witness_leaves_no_doubt_that_never_left(
-    lossy: Lossy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_before_a_commit_is_noted_leaves_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     backup = lossy.backup()
     child = os.fork()
     if child == 0:  # pragma: no cover - another process
@@ -565,7 +630,7 @@ def test_a_kill_between_commit_and_witness_leaves_no_doubt_that_never_left(
 
         journal = lossy.north()
         send_rows(journal, all_due(journal, 1)[:1], None)
-        monkeypatch.setattr(GuardedSession, "tell_witness", killed)
+        monkeypatch.setattr(GuardedSession, "note", killed)
         journal.append([intent(all_due(journal, 1)[0])])
         os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL

@@ -100,13 +100,13 @@ def test_after_a_failover_to_a_lagging_standby_no_host_sends(
     assert found == [(5,)], "these were sent: whoever sends them again pays twice"
 
 
-def test_the_bug_that_does_not_read_the_witness_would_be_seen(
+def test_the_bug_that_compares_nothing_would_be_seen(
     pair: tuple[PostgresServer, PostgresServer, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planted bug: then the rows that north has sent are given out again."""
     primary, standby, home = pair
     url = both(primary, standby)
-    monkeypatch.setattr("paygw_batch.journal.postgres.leasing.roll_call.check_witnesses", lambda *_: None)
+    monkeypatch.setattr("paygw_batch.journal.postgres.leasing.roll_call.check_left", lambda *_: None)
     list(host(home, "south", url).roll_call())
     standby.execute("UPDATE paygw.worker SET ended_at = clock_timestamp()")
     with closing(open_postgres(host(home, "north", url))) as journal:
@@ -119,7 +119,7 @@ def test_a_synchronous_standby_takes_over_and_the_run_goes_on(tmp_path: Path) ->
         synchronous(primary, "*")
         at = host(tmp_path, "north", both(primary, standby), replication="synchronous")
         make_postgres(at)
-        open_postgres(replace(at, witness_dir=tmp_path / "south")).close()
+        open_postgres(replace(at, known_dir=tmp_path / "south")).close()
         with closing(open_postgres(at)) as journal:
             open_sheet(journal, new=3)
             first, second, third = all_due(journal, 1)

@@ -14,8 +14,8 @@ from tests.long_part import long
 
 TODAY, ROWS = "protocol.pml", "protocol_rows.pml"
 GUARDS = (
-    *((TODAY, guard, 1) for guard in ("NO_FENCE", "NO_CLAIM", "NO_WITNESS", "NO_MAY_LEAVE")),
-    *((ROWS, guard, 1) for guard in ("NO_KEY", "NO_OWNER", "NO_MAY_LEAVE", "NO_WITNESS", "NO_ROLL", "NO_LIFE")),
+    *((TODAY, guard, 1) for guard in ("NO_FENCE", "NO_CLAIM", "NO_LEFT", "NO_MAY_LEAVE")),
+    *((ROWS, guard, 1) for guard in ("NO_KEY", "NO_OWNER", "NO_MAY_LEAVE", "NO_LEFT", "NO_ROLL", "NO_LIFE")),
     (ROWS, "NO_FLUSH", 2),
 )
 """Each guard of each model, and how many troubles it takes until a row is paid twice without it."""

@@ -1,5 +1,6 @@
 """After a restore or a failover no lease is given before every host has shown what it sent on."""
 
+import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable, JournalWentBack, RollCallOpen, UsageError
 from paygw_batch.journal.opening.database_place import DatabasePlace
-from paygw_batch.journal.postgres.leasing.host_witness import HostWitness
+from paygw_batch.journal.postgres.leasing.host_files import LeftOfProcess
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import MoveResult
 from tests.journal.journal_rows import all_due, intent, open_sheet, outcome_of, send
@@ -189,15 +190,14 @@ def test_no_host_is_retired_while_a_process_still_sends(restored: Company, monke
 
 
 def test_a_retired_host_that_comes_back_is_told_so(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its witness may fit: it was only away for too long."""
+    """What left may be there: it was only away for too long."""
     company.opens(monkeypatch, NORTH).close()
     company.opens(monkeypatch, SOUTH).close()
     company.restore(company.backup())
     company.host(SOUTH).retire(NORTH, by="amina")
     with pytest.raises(JournalError, match="This host was retired"):
         company.opens(monkeypatch, NORTH)
-    for path in (company.home / NORTH / "witness").iterdir():
-        path.unlink()
+    shutil.rmtree(company.home / NORTH / "journals")
     company.opens(monkeypatch, NORTH).close()
 
 
@@ -230,20 +230,20 @@ def test_an_intent_that_was_not_noted_leaves_only_if_the_database_of_another_pro
     company: Company, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
 ) -> None:
     """A process freezes between commit and note; another one of its host answers the roll of a restored database."""
-    note = HostWitness.note
+    note = LeftOfProcess.note
     with closing(company.opens(monkeypatch, NORTH)) as journal:
         open_sheet(journal, new=5)
     backup = company.backup()
 
-    def frozen(self: HostWitness, *words: Any) -> None:
-        monkeypatch.setattr(HostWitness, "note", note)
+    def frozen(self: LeftOfProcess, *words: Any) -> None:
+        monkeypatch.setattr(LeftOfProcess, "note", note)
         company.replace() if is_there else company.restore(backup)
         assert company.host(NORTH).roll_call() == []
         note(self, *words)
 
     with closing(company.opens(monkeypatch, NORTH)) as journal:
         first, *_ = all_due(journal, 1)
-        monkeypatch.setattr(HostWitness, "note", frozen)
+        monkeypatch.setattr(LeftOfProcess, "note", frozen)
         if is_there:
             assert [*journal.append([intent(first)])] == [MoveResult.MOVED]
             return
@@ -349,7 +349,7 @@ def test_whoever_decides_waives_the_roll_that_a_worker_called_after_a_synchronou
 @pytest.mark.usefixtures("taken_over")
 def test_nobody_waives_a_roll_once_a_host_lacks_something(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
     with psycopg.connect(company.server.url(company.name), autocommit=True) as connection:
-        (host_id,) = (company.home / NORTH / "witness").glob("*.pg-host")
+        (host_id,) = (company.home / NORTH / "journals").glob("*/host")
         connection.execute("SELECT paygw.call_roll(%s, 'north')", (host_id.read_text().strip(),))
     monkeypatch.setattr("socket.gethostname", lambda: SOUTH)
     assert [one.name for one in synchronously(company.host(SOUTH), monkeypatch).roll_call()] == [NORTH]

@@ -10,7 +10,7 @@ from threading import Event
 
 import psycopg
 
-from paygw_batch.journal.postgres.leasing.host_witness import public_id
+from paygw_batch.journal.postgres.leasing.host_files import public_id
 from tests.campaign.judge import Broken
 from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner
 from tests.cluster.company import HOSTS, WINDOW, Company
@@ -379,5 +379,5 @@ def _rows_in(server: PostgresServer, state: str) -> set[str]:
 
 
 def _host_id(machine: Machine) -> str:
-    (path,) = machine.home.rglob("*.pg-host")
+    (path,) = machine.home.rglob("journals/*/host")
     return public_id(path.read_text())

@@ -121,8 +121,7 @@ def file_place(place: Path, path: Path | None = None, *, endpoint: EndpointIdent
     return FilePlace(
         path or journal_path(place),
         endpoint=endpoint,
-        witness_dir=place / "witness",
-        registry_dir=place / "journals",
+        known_dir=place / "journals",
         now=lambda: AT,
     )
 

@@ -26,8 +26,7 @@ def postgres_place(url: str, place: Path, **more: float) -> DatabasePlace:
         Server(url),
         place / "state" / "journal.inbox",
         endpoint=ENDPOINT,
-        witness_dir=place / "witness",
-        registry_dir=place / "journals",
+        known_dir=place / "journals",
         now=lambda: AT,
         **{"chunk_rows": 3, **more},  # type: ignore[arg-type]  # figures of a test
     )

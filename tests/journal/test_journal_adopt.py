@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,31 @@ import apsw
 import pytest
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
+from paygw_batch.core.lifecycle import Basis, Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalCorrupt, JournalError, JournalMissing, JournalWentBack
-from paygw_batch.journal.guards.witness import WitnessedHead, make_witness, read_witness, witness_path
+from paygw_batch.errors import JournalCorrupt, JournalError, JournalMissing, JournalWentBack, LeftDamaged
+from paygw_batch.journal import AcceptedRows
+from paygw_batch.journal.guards.left import RUN, newest
 from paygw_batch.journal.opening.adopt import Adoption
 from paygw_batch.journal.opening.examine import journal_exists
-from paygw_batch.journal.opening.registry import JournalRegistry, Registered, journal_list_sentence
-from tests.journal.journal_rows import AT, ENDPOINT, at, file_place, journal_path, make_at, open_at, open_sheet, send
+from paygw_batch.journal.opening.known_journals import KnownJournal, KnownJournals, journal_list_sentence
+from paygw_batch.journal.values import Amendment, Withdrawal
+from tests.journal.journal_rows import (
+    AT,
+    ENDPOINT,
+    all_due,
+    at,
+    file_place,
+    intent,
+    journal_path,
+    make_at,
+    new_instruction,
+    open_at,
+    open_sheet,
+    outcome_of,
+    resolved,
+    send,
+)
 
 RENAMED = EndpointIdentity.of("pay.example", "1234", "merchant")
 """The same endpoint and consumer key under another host."""
@@ -35,26 +54,25 @@ def adopted(place: Path, path: Path | None = None, **changes: Any) -> None:
 
 
 def unknown(place: Path, *, sent: bool = True) -> str:
-    """Make a journal whose witness and registry are gone; return its id."""
+    """Make a journal that nobody knows any more; return its id."""
     with closing(open_at(place)) as journal:
         if sent:
             open_sheet(journal)
             send(journal, 1, OutcomeKind.PAID)
         journal_id = journal.head().journal_id
-    for directory in ("witness", "journals"):
-        shutil.rmtree(place / directory)
+    shutil.rmtree(place / "journals")
     return journal_id
 
 
-def registry(place: Path) -> JournalRegistry:
-    return JournalRegistry(place / "journals")
+def known(place: Path) -> KnownJournals:
+    return KnownJournals(place / "journals")
 
 
-def remembered(place: Path, *entries: Registered) -> None:
-    """Write entries into the registry of a place."""
-    with registry(place).held(AT):
+def remembered(place: Path, *entries: KnownJournal) -> None:
+    """Write entries about journals that are known at a place."""
+    with known(place).held(AT):
         for entry in entries:
-            registry(place).write(entry)
+            known(place).write(entry)
 
 
 def column(path: Path, query: str) -> list[Any]:
@@ -69,7 +87,7 @@ def said_of(attempt: Callable[[], object], kind: type[JournalError] = JournalErr
     return found.value.message, found.value.hint
 
 
-def test_an_adopted_journal_has_its_witness_its_entry_and_the_word_of_a_person(place: Path) -> None:
+def test_an_adopted_journal_is_known_by_a_persons_word(place: Path) -> None:
     journal_id, path = unknown(place), journal_path(place)
     with closing(adoption(place)) as found:
         assert found.is_needed
@@ -77,12 +95,12 @@ def test_an_adopted_journal_has_its_witness_its_entry_and_the_word_of_a_person(p
         assert found.last_fact() == (7, AT)
         assert found.counts["facts"] == 7
         found.carry_out("amina")
-    seen = read_witness(witness_path(place / "witness", path))
+    seen = newest(known(place).folder(journal_id), RUN)
     assert seen is not None
-    assert (seen.journal_id, seen.seq) == (journal_id, 8)
+    assert seen.number == 8
     names = (EndpointIdentity("gateway.example", "1234", ENDPOINT.consumer_key_sha256),)
-    (entry,) = registry(place).entries()
-    assert entry == Registered(journal_id, names, str(path), AT)
+    (entry,) = known(place).entries()
+    assert entry == KnownJournal(journal_id, names, str(path), AT)
     adopted = "SELECT by || ' ' || at || ' ' || number FROM fact WHERE kind = 'adopted'"
     assert column(path, adopted) == [f"amina {at(9)} 8"]
     with closing(open_at(place)) as journal:
@@ -98,7 +116,6 @@ def test_nothing_is_written_until_a_person_says_so(place: Path) -> None:
     before = path.read_bytes()
     adoption(place).close()
     assert path.read_bytes() == before
-    assert not (place / "witness").exists()
     assert not (place / "journals").exists()
 
 
@@ -106,13 +123,6 @@ def test_a_journal_without_a_fact_is_told_by_the_time_it_was_made(place: Path) -
     unknown(place, sent=False)
     with closing(adoption(place)) as found:
         assert found.last_fact() == (0, AT)
-
-
-def test_where_no_registry_is_kept_the_witness_alone_is_made(place: Path) -> None:
-    unknown(place)
-    adopted(place, registry_dir=None)
-    assert read_witness(witness_path(place / "witness", journal_path(place))) is not None
-    assert not (place / "journals").exists()
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: shutil.rmtree(path.parent)])
@@ -156,15 +166,15 @@ def test_a_journal_under_another_name_of_the_endpoint_is_adopted_and_knows_it_th
         assert found.names == ["gateway.example", "pay.example"]
     for endpoint in (ENDPOINT, RENAMED):
         open_at(place, endpoint=endpoint).close()
-    (entry,) = registry(place).entries()
+    (entry,) = known(place).entries()
     assert (entry.journal_id, set(entry.names) >= {ENDPOINT, RENAMED}) == (journal_id, True)
 
 
 def test_names_that_the_registry_remembered_are_kept(place: Path) -> None:
     journal_id = unknown(place)
-    remembered(place, Registered(journal_id, (RENAMED,), "/elsewhere", AT))
+    remembered(place, KnownJournal(journal_id, (RENAMED,), "/elsewhere", AT))
     adopted(place)
-    (entry,) = registry(place).entries()
+    (entry,) = known(place).entries()
     assert RENAMED in entry.names
     assert ENDPOINT in entry.names
     assert entry.path == str(journal_path(place))
@@ -179,7 +189,7 @@ def test_a_journal_of_another_endpoint_is_not_adopted(place: Path) -> None:
 
 def test_another_journal_of_the_endpoint_has_to_be_named(place: Path) -> None:
     unknown(place)
-    entries = [Registered(letter * 32, (ENDPOINT,), f"/{letter}.sqlite3", at(n)) for n, letter in enumerate("ab")]
+    entries = [KnownJournal(letter * 32, (ENDPOINT,), f"/{letter}.sqlite3", at(n)) for n, letter in enumerate("ab")]
     remembered(place, *entries)
     for beside in (None, "a" * 32):
         message, hint = said_of(lambda beside=beside: adoption(place, beside=beside))  # type: ignore[misc]  # mypy: lambda
@@ -197,16 +207,15 @@ def test_another_journal_of_the_endpoint_has_to_be_named(place: Path) -> None:
 def test_a_journal_that_was_made_meanwhile_is_seen_before_the_word_is_written(place: Path) -> None:
     unknown(place)
     with closing(adoption(place)) as found:
-        remembered(place, Registered(OTHER_ID, (RENAMED,), "/other.sqlite3", AT))
+        remembered(place, KnownJournal(OTHER_ID, (RENAMED,), "/other.sqlite3", AT))
         message, _ = said_of(lambda: found.carry_out("amina"))
     assert OTHER_ID in message
     assert column(journal_path(place), "SELECT count(*) FROM fact WHERE kind = 'adopted'") == [0]
-    assert not (place / "witness").exists()
 
 
 def test_one_that_is_known_needs_no_word_beside_another(place: Path) -> None:
     make_at(place)
-    remembered(place, Registered(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT))
+    remembered(place, KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT))
     with closing(adoption(place)) as found:
         assert not found.is_needed
         assert [one.journal_id for one in found.others] == [OTHER_ID]
@@ -226,28 +235,334 @@ def test_a_copy_is_not_adopted_while_its_original_is_there(place: Path) -> None:
     assert column(copy, "SELECT home FROM identity") == [str(copy)]
 
 
-def test_the_witness_of_the_place_it_was_moved_from_ends_with_the_word(place: Path) -> None:
+# An older copy: what left since it was made
+
+
+def copied(place: Path) -> Path:
+    name = f"copy-{len(list(place.glob('copy-*')))}"
+    return Path(shutil.copytree(journal_path(place).parent, place / name))
+
+
+def put_back(place: Path, copy: Path) -> None:
+    shutil.rmtree(journal_path(place).parent)
+    shutil.copytree(copy, journal_path(place).parent)
+
+
+def relapsed(place: Path) -> AcceptedRows:
+    """Adopt an older copy in the place of the journal, which is lost for good."""
+    with pytest.raises(JournalWentBack):
+        open_at(place)
+    with closing(adoption(place)) as found:
+        assert found.is_needed
+        rows = found.carry_out("amina")
+    with closing(open_at(place)) as journal:
+        journal.verify()
+    with closing(adoption(place)) as found:
+        assert not found.is_needed
+    return rows
+
+
+def test_exactly_the_rows_that_left_since_come_in_doubt(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=6)
+        first, second, third, fourth, *_ = all_due(journal, 1)
+        journal.append([intent(first, at(1))])
+    copy = copied(place)
+    with closing(open_at(place)) as journal:
+        journal.append([outcome_of(first.number, 1, OutcomeKind.PAID, at(2))])
+        for due in (second, third, fourth):
+            journal.append([intent(due, at(3))])
+        journal.append([outcome_of(second.number, 1, OutcomeKind.PAID, at(4))])
+        journal.append([outcome_of(third.number, 1, OutcomeKind.NOT_SENT, at(4))])
+    put_back(place, copy)
+    rows = relapsed(place)
+    assert (rows.in_doubt, rows.held, rows.unknown_orders, rows.contradictions) == (2, 0, [], [])
+    with closing(open_at(place)) as journal:
+        assert journal.mark_interrupted(at(10)) == 1  # in flight when the copy was made
+        found = [(row.state, row.sent_orderid, row.intended_at) for row in journal.rows(1)]
+        assert found[1] == (State.IN_DOUBT, "ORD-3", at(3))
+        assert [state for state, *_ in found] == [
+            *(State.IN_DOUBT, State.IN_DOUBT, State.READY, State.IN_DOUBT, State.READY, State.READY)
+        ]
+        assert [due.row for due in all_due(journal, 1)] == [4, 6, 7]
+
+
+def test_a_row_whose_decisions_are_lost_is_held(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=2)
+        (first, second) = all_due(journal, 1)
+        journal.append([intent(first, at(1)), intent(second, at(1))])
+        journal.append([outcome_of(first.number, 1, OutcomeKind.REJECTED, at(2))])
+        journal.append([outcome_of(second.number, 1, OutcomeKind.UNKNOWN, at(2))])
+    copy = copied(place)
+    with closing(open_at(place)) as journal:
+        journal.settle([resolved(second.number, 1, Resolution.NOT_RECEIVED, at(3))])
+        journal.release(1, None, suffix=True, by="amina", at=at(3))
+        for due in all_due(journal, 1):
+            journal.append([intent(due, at(4))])
+    put_back(place, copy)
+    rows = relapsed(place)
+    assert (rows.in_doubt, rows.held) == (0, 2)
+    with closing(open_at(place)) as journal:
+        journal.settle([resolved(second.number, 1, Resolution.NOT_RECEIVED, at(10))])
+        journal.release(1, None, suffix=True, by="amina", at=at(10))
+        assert [row.state for row in journal.rows(1)] == [State.READY] * 2
+        assert not all_due(journal, 1), "held, whatever is decided about the attempts that the journal knows"
+        assert {hold.left_at for hold in journal.holds(1).values()} == {at(9)}
+        word = resolved(first.number, 1, Resolution.REJECTED, at(11), Basis.PERSON)
+        journal.settle([word, resolved(second.number, 1, Resolution.PAID, at(11))])
+        (rejected, paid) = journal.rows(1)
+        assert (rejected.state, rejected.quarantined_since) == (State.REJECTED, at(9))
+        assert paid.state is State.PAID
+
+
+def test_a_row_of_which_two_lost_attempts_left_is_held(place: Path) -> None:
+    """The gateway's no to the first, without a time, must not be taken for its answer to the second."""
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=1)
+        copy = copied(place)
+        (due,) = all_due(journal, 1)
+        journal.append([intent(due, at(1))])
+        journal.append([outcome_of(1, 1, OutcomeKind.REJECTED, at(2))])
+        journal.release(1, None, suffix=False, by="amina", at=at(3))
+        journal.append([intent(all_due(journal, 1)[0], at(4))])
+    put_back(place, copy)
+    rows = relapsed(place)
+    assert (rows.in_doubt, rows.held) == (0, 1)
+    with closing(open_at(place)) as journal:
+        assert not all_due(journal, 1)
+
+
+def test_what_did_not_leave_once_cancels_no_later_attempt(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=1)
+    copy = copied(place)
+    for kind in (OutcomeKind.NOT_SENT, OutcomeKind.PAID):
+        with closing(open_at(place)) as journal:
+            journal.append([intent(all_due(journal, 1)[0], at(1))])
+            journal.append([outcome_of(1, 1, kind, at(2))])
+        put_back(place, copy)
+        rows = relapsed(place)
+    assert rows.in_doubt == 1
+    with closing(open_at(place)) as journal:
+        assert not all_due(journal, 1)
+
+
+def test_rows_of_two_lost_batches_keep_their_own_orders(place: Path) -> None:
+    """Both had the same number in the journal, one after the other."""
+    open_at(place).close()
+    copy = copied(place)
+    for order in ("ORD-A", "ORD-D"):
+        with closing(open_at(place)) as journal:
+            open_sheet(journal, new=[new_instruction(2, order)])
+            journal.append([intent(all_due(journal, 1)[0], at(1))])
+        put_back(place, copy)
+        rows = relapsed(place)
+    assert rows.unknown_orders == ["ORD-A", "ORD-D"]
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=[new_instruction(2, "ORD-A"), new_instruction(3, "ORD-D")])
+        assert not all_due(journal, 1)
+
+
+def test_what_left_before_it_was_known_here_is_missed(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=1)
+    copy = copied(place)
+    with closing(open_at(place)) as journal:
+        send(journal, 1, OutcomeKind.PAID)
+    shutil.rmtree(place / "journals")  # another account
+    adopted(place)
+    put_back(place, copy)
+    said_of(lambda: adoption(place), LeftDamaged)
+
+
+def test_a_row_whose_hold_was_answered_is_held_again(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=1)
+        send(journal, 1, OutcomeKind.REJECTED, at(1))
+    first = copied(place)
+    with closing(open_at(place)) as journal:
+        journal.release(1, None, suffix=True, by="amina", at=at(2))
+        send(journal, 1, OutcomeKind.PAID, at(2))
+    put_back(place, first)
+    assert relapsed(place).held == 1
+    with closing(open_at(place)) as journal:
+        journal.release(1, None, suffix=False, by="amina", at=at(10))
+        journal.settle([resolved(1, 1, Resolution.REJECTED, at(10))])
+    second = copied(place)
+    with closing(open_at(place)) as journal:
+        open_sheet(
+            journal,
+            "b2",
+            new=[new_instruction(2, amount="9.00")],
+            amendments=[Amendment(2, 1)],
+        )
+        send(journal, 2, OutcomeKind.PAID, at(11))
+    put_back(place, second)
+    relapsed(place)
+    with closing(open_at(place)) as journal:
+        journal.release(1, None, suffix=True, by="amina", at=at(12))
+        assert not all_due(journal, 1)
+
+
+def test_a_replaced_row_that_left_holds_who_replaced_it(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=1)
+        (due,) = all_due(journal, 1)
+    first = copied(place)
+    with closing(open_at(place)) as journal:
+        new = [new_instruction(2, amount="9.00")]
+        open_sheet(journal, "b2", new=new, amendments=[Amendment(2, 1)])
+    second = copied(place)
+    put_back(place, first)
+    relapsed(place)
+    with closing(open_at(place)) as journal:
+        journal.append([intent(due, at(3))])
+    put_back(place, second)  # it turns up again
+    assert relapsed(place).unknown_orders == ["ORD-2"]
+    with closing(open_at(place)) as journal:
+        assert not all_due(journal, 2)
+
+
+def test_a_row_in_doubt_is_held_for_another_attempt(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=1)
+        (due,) = all_due(journal, 1)
+    first = copied(place)
+    with closing(open_at(place)) as journal:
+        journal.append([intent(due, at(1)), outcome_of(1, 1, OutcomeKind.UNKNOWN, at(1))])
+    second = copied(place)
+    put_back(place, first)
+    assert relapsed(place).in_doubt == 1
+    with closing(open_at(place)) as journal:
+        journal.settle([resolved(1, 1, Resolution.NOT_RECEIVED, at(10))])
+        journal.append([intent(all_due(journal, 1)[0], at(10))])
+    put_back(place, second)
+    assert relapsed(place).held == 1
+
+
+def test_the_file_of_another_journal_in_its_place_is_refused(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal)
-    former = witness_path(place / "witness", journal_path(place))
-    moved = journal_path(place).with_name("moved.sqlite3")
-    journal_path(place).rename(moved)
-    adopted(place, moved)
-    assert not former.exists()
-    assert read_witness(witness_path(place / "witness", moved)) is not None
+        journal_id = journal.head().journal_id
+    other = journal_path(place).with_name("other.sqlite3")
+    made = file_place(place, other).make("a test", beside=journal_id)
+    assert made is not None
+    with closing(file_place(place, other).open_to_write("a test")) as journal:
+        open_sheet(journal)
+    journal_path(place).unlink()
+    other.rename(journal_path(place))
+    for open_it in (partial(open_at, place), lambda: file_place(place).open_to_read()):
+        said_of(open_it, JournalWentBack)
+    with closing(adoption(place, beside=journal_id)) as found:
+        found.carry_out("amina")
+    assert {entry.journal_id for entry in known(place).entries() if entry.is_lost} == {journal_id}
+    open_at(place).close()
 
 
-def test_a_copy_that_any_witness_of_this_machine_is_ahead_of_is_not_adopted(place: Path) -> None:
-    journal_id, path = unknown(place), journal_path(place)
-    (place / "witness").mkdir(mode=0o700)
-    for name in ("here", "elsewhere", journal_id):
-        witness = witness_path(place / "witness", path) if name == "here" else place / "witness" / f"{name}.witness"
-        make_witness(witness, WitnessedHead(journal_id, 8, "0" * 64))
-        message, _ = said_of(lambda: adoption(place), JournalWentBack)
-        assert message == "The journal ends at fact 7, but fact 8 was already written: this is an older copy."
-        witness.unlink()
-    make_witness(place / "witness" / "elsewhere.witness", WitnessedHead(OTHER_ID, 8, "0" * 64))
+def test_an_order_whose_batch_is_lost_is_not_paid_again(place: Path) -> None:
+    open_at(place).close()
+    copy = copied(place)
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=[new_instruction(2, "Órd-2"), new_instruction(3), new_instruction(4)])
+        for due in all_due(journal, 1)[:2]:
+            journal.append([intent(due, at(1))])
+    put_back(place, copy)
+    rows = relapsed(place)
+    assert rows.unknown_orders == ["ORD-3", "Órd-2"]
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=[new_instruction(2, "órd-2"), new_instruction(3, "ord-3"), new_instruction(4)])
+        assert [due.row for due in all_due(journal, 1)] == [4]
+        assert set(journal.holds(1)) == {2, 3}
+
+
+def test_a_row_paid_by_another_attempt_is_named(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=1)
+        (due,) = all_due(journal, 1)
+        copy = copied(place)
+        journal.append([intent(due, at(1))])
+    put_back(place, copy)
+    with closing(adoption(place)) as found:
+        assert found.loss.commits == 1
+    left = (place / "journals").glob(f"*/{RUN}.1")
+    kept = {path: path.read_bytes() for path in left}
+    for path in kept:
+        path.unlink()
+    adopted(place)  # with no knowledge of what left
+    with closing(open_at(place)) as journal:
+        send(journal, 1, OutcomeKind.PAID)
+    for path, content in kept.items():
+        path.write_bytes(content)
+    with closing(adoption(place)) as found:
+        assert found.carry_out("amina").contradictions == ["ORD-2"]
+
+
+def test_adopting_that_was_cut_off_is_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=3)
+    copy = copied(place)
+    with closing(open_at(place)) as journal:
+        for due in all_due(journal, 1)[:2]:
+            journal.append([intent(due, at(1))])
+    put_back(place, copy)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as cut:
+        cut.setattr(KnownJournals, "write", killed)
+        with closing(adoption(place)) as found, pytest.raises(Killed):
+            found.carry_out("amina")
+    assert relapsed(place).in_doubt == 2
+    assert column(journal_path(place), "SELECT count(*) FROM fact WHERE kind = 'intended'") == [2]
+
+
+def test_a_lost_withdrawal_does_not_stop_the_adopted_copy(place: Path) -> None:
+    open_at(place).close()
+    copy = copied(place)
+    file_place(place).withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
+    put_back(place, copy)
+    relapsed(place)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_bytes(b"x" * 4096),
+        lambda path: path.write_bytes(
+            b"\n".join(line for number, line in enumerate(path.read_bytes().split(b"\n")) if number != 2)
+        ),
+    ],
+)
+def test_without_all_that_left_no_older_copy_is_adopted(place: Path, spoil: Callable[[Path], object]) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal, new=3)
+    copy = copied(place)
+    with closing(open_at(place)) as journal:
+        for due in all_due(journal, 1):
+            journal.append([intent(due, at(1))])
+    put_back(place, copy)
+    (path,) = (place / "journals").glob(f"*/{RUN}.1")
+    spoil(path)
+    said_of(lambda: adoption(place), LeftDamaged)
+    path.unlink()  # a person, who has asked the gateway
     adopted(place)
+    open_at(place).close()
+
+
+def test_a_copy_of_a_journal_that_was_moved_is_not_adopted(place: Path) -> None:
+    with closing(open_at(place)) as journal:
+        open_sheet(journal)
+        journal_id = journal.head().journal_id
+    remembered(place, KnownJournal(journal_id, (ENDPOINT,), "paygw on db.example", AT))
+    for attempt in (partial(open_at, place), partial(adoption, place)):
+        message, hint = said_of(attempt, JournalWentBack)
+        assert message == "This is a copy of a journal that was moved to the database paygw on db.example."
+        assert "[journal] url" in hint
 
 
 def test_a_damaged_journal_is_not_adopted(place: Path) -> None:
@@ -306,46 +621,46 @@ def test_a_journal_whose_tables_were_changed_is_named(place: Path) -> None:
     assert message == f"The journal {path} cannot be read: no such table: identity."
 
 
-# The registry
+# What is known
 
 
 def test_an_entry_that_is_not_there_is_forgotten_without_a_word(place: Path) -> None:
-    entry = Registered(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT)
+    entry = KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT)
     remembered(place, entry)
     for _ in range(2):
-        registry(place).forget(entry)
-    assert list(registry(place).entries()) == []
+        known(place).forget(entry)
+    assert list(known(place).entries()) == []
 
 
 def test_journals_are_told_oldest_first_and_each_endpoint_has_its_own(place: Path) -> None:
-    entries = [Registered(letter * 32, (ENDPOINT,), f"/{letter}", at(9 - n)) for n, letter in enumerate("abc")]
-    same_time = Registered("0" * 32, (ENDPOINT,), "/0", at(9))
-    other = Registered("d" * 32, (EndpointIdentity.from_name("gateway.example/9"),), "/d", at(0))
+    entries = [KnownJournal(letter * 32, (ENDPOINT,), f"/{letter}", at(9 - n)) for n, letter in enumerate("abc")]
+    same_time = KnownJournal("0" * 32, (ENDPOINT,), "/0", at(9))
+    other = KnownJournal("d" * 32, (EndpointIdentity.from_name("gateway.example/9"),), "/d", at(0))
     remembered(place, *entries, same_time, other)
-    found = [one.journal_id[0] for one in registry(place).paying((ENDPOINT,))]
+    found = [one.journal_id[0] for one in known(place).paying((ENDPOINT,))]
     assert found == ["c", "b", "0", "a"]
-    assert [one.journal_id[0] for one in registry(place).paying((RENAMED,), but="b" * 32)] == ["c", "0", "a"]
-    assert [one.journal_id[0] for one in registry(place).entries()] == ["d", "c", "b", "0", "a"]
-    assert registry(place).entry("d" * 32) == other
-    assert registry(place).entry("e" * 32) is None
+    assert [one.journal_id[0] for one in known(place).paying((RENAMED,), but="b" * 32)] == ["c", "0", "a"]
+    assert [one.journal_id[0] for one in known(place).entries()] == ["d", "c", "b", "0", "a"]
+    assert known(place).entry("d" * 32) == other
+    assert known(place).entry("e" * 32) is None
 
 
 def test_no_journal_one_and_several_are_told_in_a_sentence() -> None:
-    one = Registered("a" * 32, (ENDPOINT,), "/a", AT)
+    one = KnownJournal("a" * 32, (ENDPOINT,), "/a", AT)
     assert journal_list_sentence([]) == ""
     assert journal_list_sentence([one]) == (
         f" This user's state directory remembers another journal of the same endpoint: {'a' * 32} at /a."
     )
 
 
-def test_a_registry_that_cannot_be_read_or_written_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = place / "journals"
     kept.write_text("a file")
-    message, _ = said_of(lambda: registry(place).entries())
+    message, _ = said_of(lambda: known(place).entries())
     assert message == f"{kept} cannot be read: Not a directory."
     kept.unlink()
     kept.mkdir(mode=0o700)
-    entry = Registered(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT)
+    entry = KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -353,17 +668,17 @@ def test_a_registry_that_cannot_be_read_or_written_is_named(place: Path, monkeyp
     for step in ("fsync", "open"):
         with monkeypatch.context() as failing:
             failing.setattr(os, step, full)
-            message, hint = said_of(lambda: registry(place).write(entry))
-        assert message == f"{kept / entry.journal_id}.json cannot be written: No space left on device."
-        assert hint == "Free some disk space, then run again."
-        assert list(kept.iterdir()) == []
+            message, _ = said_of(lambda: known(place).write(entry))
+        assert message.endswith(": No space left on device.")
+        assert str(kept / entry.journal_id) in message
+        assert list(known(place).entries()) == []
 
 
 def test_an_entry_that_is_damaged_says_how_it_comes_back(place: Path) -> None:
-    remembered(place, Registered(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT))
-    path = place / "journals" / f"{OTHER_ID}.json"
+    remembered(place, KnownJournal(OTHER_ID, (ENDPOINT,), "/other.sqlite3", AT))
+    path = place / "journals" / OTHER_ID / "journal.json"
     path.write_text("[]")
-    message, hint = said_of(lambda: registry(place).entries())
+    message, hint = said_of(lambda: known(place).entries())
     assert message == f"{path} is damaged. It records which endpoint each journal pays."
     assert hint == (
         "Put the file back from a backup. If there is none, move it away and run the next command with that journal: "
@@ -374,18 +689,17 @@ def test_an_entry_that_is_damaged_says_how_it_comes_back(place: Path) -> None:
 def test_a_file_at_a_default_place_that_is_no_journal_hinders_nothing(place: Path) -> None:
     make_at(place)
     path = journal_path(place)
-    (known,) = registry(place).entries()
-    for file in (place / "journals").iterdir():
-        file.unlink()
-    (found,) = registry(place).paying((ENDPOINT,))
-    assert (found.journal_id, found.path, found.is_intended) == (known.journal_id, str(path), False)
+    (entry,) = known(place).entries()
+    shutil.rmtree(place / "journals")
+    (found,) = known(place).paying((ENDPOINT,))
+    assert (found.journal_id, found.path, found.is_intended) == (entry.journal_id, str(path), False)
     with closing(apsw.Connection(str(path))) as connection:
         for (trigger,) in list(connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")):
             connection.execute(f"DROP TRIGGER {trigger}")
         connection.execute("DELETE FROM identity")
-    assert list(registry(place).paying((ENDPOINT,))) == []
+    assert list(known(place).paying((ENDPOINT,))) == []
     path.write_text("no journal")
-    assert list(registry(place).paying((ENDPOINT,))) == []
+    assert list(known(place).paying((ENDPOINT,))) == []
 
 
 def test_a_file_that_cannot_be_read_counts_as_the_journal_it_may_be(place: Path) -> None:

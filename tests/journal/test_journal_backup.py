@@ -39,7 +39,7 @@ def test_a_copy_made_while_a_run_is_on_is_whole_private_and_verifies(place: Path
         head = journal.head()
         journal.append([])
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    assert sorted(path.name for path in place.iterdir()) == ["copy.sqlite3", "journals", "state", "witness"]
+    assert sorted(path.name for path in place.iterdir()) == ["copy.sqlite3", "journals", "state"]
     with closing(file_place(place, copy).open_to_read()) as reader:
         assert reader.head() == head
         assert reader.verify()["paid"] == 50
@@ -94,7 +94,7 @@ def test_a_copy_without_its_inbox_is_not_made(place: Path, failing: str, monkeyp
         inbox.append(["a"])
         with pytest.raises(OutputError, match="cannot be written"):
             journal.backup(place / "copy.sqlite3")
-    assert sorted(path.name for path in place.iterdir()) == ["journals", "state", "witness"]
+    assert sorted(path.name for path in place.iterdir()) == ["journals", "state"]
 
 
 def inbox_at(place: Path) -> Inbox:
@@ -120,7 +120,7 @@ def test_a_copy_that_cannot_be_written_leaves_nothing_behind(place: Path) -> Non
             journal.backup(place / "copy.sqlite3")
         disk.fail_at = 0
         send(journal, 1, OutcomeKind.PAID)
-    assert sorted(path.name for path in place.iterdir()) == ["journals", "state", "witness"]
+    assert sorted(path.name for path in place.iterdir()) == ["journals", "state"]
     with closing(read_at(place)) as reader, pytest.raises(OutputError, match="cannot be written"):
         reader.backup(place / "nowhere" / "copy.sqlite3")
 

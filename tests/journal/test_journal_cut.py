@@ -27,7 +27,7 @@ class Run:
 
     def put_back(self, log_bytes: int) -> None:
         """Put the files where the run had them, its log cut to `log_bytes`."""
-        for part in ("state", "witness"):
+        for part in ("state", "journals"):
             shutil.rmtree(self.place / part, ignore_errors=True)
             shutil.copytree(self.place / "stopped" / part, self.place / part)
         os.truncate(self.log, log_bytes)
@@ -49,7 +49,7 @@ def run(place: Path) -> Run:
             for entry in (intent(due), outcome_of(due.number, due.standing.attempt + 1, kind)):
                 journal.append([entry])
                 states[journal.head().seq] = [row.state for row in journal.rows(1)]
-        for part in ("state", "witness"):
+        for part in ("state", "journals"):
             shutil.copytree(place / part, place / "stopped" / part)
     return Run(place, states)
 
@@ -68,7 +68,7 @@ def test_a_log_cut_at_any_byte_leaves_a_state_the_journal_went_through(
     seen = set()
     for size in cuts((place / "stopped" / "state" / run.log.name).stat().st_size, places):
         run.put_back(size)
-        shutil.rmtree(place / "witness")
+        shutil.rmtree(place / "journals")
         adopt_at(place)
         with closing(open_at(place)) as journal:
             journal.verify()
@@ -81,7 +81,7 @@ def test_a_log_cut_at_any_byte_leaves_a_state_the_journal_went_through(
     assert seen == set(run.states)
 
 
-def test_a_log_cut_shorter_than_what_was_promised_is_found_by_the_witness(run: Run, place: Path) -> None:
+def test_a_log_cut_shorter_than_promised_is_found(run: Run, place: Path) -> None:
     whole = (place / "stopped" / "state" / run.log.name).stat().st_size
     run.put_back(whole)
     open_at(place).close()

@@ -52,6 +52,18 @@ def states(journal: Journal) -> list[State]:
     return [standing.state for standing in journal.rows(1)]
 
 
+def test_a_word_about_an_amended_row_may_mean_either_attempt(journal: Journal) -> None:
+    """The amended row goes on under the order id of the attempt that was rejected and released."""
+    open_sheet(journal, new=1)
+    send(journal, 1, OutcomeKind.REJECTED, at(1))
+    journal.release(1, None, suffix=False, by="amina", at=at(2))
+    amended = [new_instruction(2, amount="9.00")]
+    open_sheet(journal, "b2", new=amended, amendments=[Amendment(2, 1)], opened_at=at(3))
+    send(journal, 2, OutcomeKind.ACCEPTED, at(4))
+    assert list(journal.record_evidence([says(1, "declined", amount="9.00")], WORDS, at=at(5))) == [Finding.AMBIGUOUS]
+    assert row_of(journal, 2, 2).state is State.ACCEPTED
+
+
 def test_a_proven_word_moves_its_row_and_a_repeated_one_changes_nothing(journal: Journal) -> None:
     accepted(journal)
     assert list(journal.record_evidence([says(1), says(2), says(3, "processing")], WORDS, at=at(5))) == [

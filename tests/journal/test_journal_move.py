@@ -19,8 +19,8 @@ from paygw_batch.journal.kept_notification import Notification, encode_notificat
 from paygw_batch.journal.opening import move
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.opening.file_place import FilePlace
+from paygw_batch.journal.opening.known_journals import KnownJournals
 from paygw_batch.journal.opening.move import Move, move_journal
-from paygw_batch.journal.opening.registry import JournalRegistry
 from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
 from paygw_batch.journal.values import Amendment, CarriedOut, Entry, KeptReply, Known, Withdrawal, reply_sha256
 from tests.journal.journal_rows import (
@@ -152,8 +152,8 @@ def test_the_file_says_where_its_journal_went_and_pays_nothing(place: Path, empt
         open_at(place)
     with pytest.raises(JournalError, match="was moved to the database"):
         read_at(place)
-    registry = JournalRegistry(place / "journals")
-    assert [entry.path for entry in registry.entries()] == [empty_database.server.place]
+    known = KnownJournals(place / "journals")
+    assert [entry.path for entry in known.entries()] == [empty_database.server.place]
     journal_path(place).write_bytes(older)
     with pytest.raises(JournalError):  # an older copy of it in its place is not known here
         open_at(place)
@@ -180,10 +180,10 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-STEPS = ("Session", "FilePlace.open_to_write", "copy_journal", "_File", "finish_move", "_remember", "retire")
+STEPS = ("Session", "FilePlace.open_to_write", "copy_journal", "_File", "finish_move", "_remember", "KnownJournal")
 
 
-@pytest.mark.parametrize("step", [*STEPS, "SqliteJournal.mark_moved", "Registered"])
+@pytest.mark.parametrize("step", [*STEPS, "SqliteJournal.mark_moved"])
 @pytest.mark.parametrize(
     "is_after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.long)]
 )

@@ -14,8 +14,8 @@ import pytest
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, JournalHeld, JournalMissing, JournalNotAdopted
-from paygw_batch.journal.guards.witness import WitnessedHead, read_witness, witness_path
-from paygw_batch.journal.opening.registry import JournalRegistry, Registered
+from paygw_batch.journal.guards.left import RUN, LeftLine, lines, newest
+from paygw_batch.journal.opening.known_journals import KnownJournal, KnownJournals
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Identity
 from tests.journal.journal_disk import failing_disk
@@ -36,8 +36,8 @@ def opened(place: Path, name: str = "journal.sqlite3") -> SqliteJournal:
     return file_place(place, journal_path(place).with_name(name)).open_to_write("a test")
 
 
-def entries(place: Path) -> list[Registered]:
-    return list(JournalRegistry(place / "journals").entries())
+def entries(place: Path) -> list[KnownJournal]:
+    return list(KnownJournals(place / "journals").entries())
 
 
 def killed_at(number: int, work: Callable[[], object]) -> bool:
@@ -68,7 +68,7 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
 def kills(place: Path, work: Callable[[], object]) -> Iterator[int]:
     """Yield after each moment that `work` was killed at, always from an empty place."""
     for number in itertools.count(1):
-        for part in ("state", "witness", "journals"):
+        for part in ("state", "journals"):
             shutil.rmtree(place / part, ignore_errors=True)
         if not killed_at(number, work):
             assert number > 15
@@ -147,7 +147,7 @@ def test_killed_while_it_takes_the_place_of_a_lost_one_it_can_be_made_again(plac
         make(place, beside=lost[-1])
 
     for number in itertools.count(1):
-        for part in ("state", "witness", "journals"):
+        for part in ("state", "journals"):
             shutil.rmtree(place / part, ignore_errors=True)
         make(place)
         with closing(opened(place)) as journal:
@@ -162,28 +162,16 @@ def test_killed_while_it_takes_the_place_of_a_lost_one_it_can_be_made_again(plac
         if not journal_path(place).exists():
             assert make(place, beside=lost[-1]) is not None
         opened(place).close()
-        known = {seen.journal_id for path in (place / "witness").glob("*.witness") if (seen := read_witness(path))}
-        assert lost[-1] in known, f"what was seen of the lost journal is forgotten after step {number}"
+        seen = newest(place / "journals" / lost[-1], RUN)
+        assert seen is not None, f"what left of the lost journal is forgotten after step {number}"
+        assert seen.number
     assert number > 15
-
-
-def test_a_journal_of_an_older_version_that_is_lost_is_remembered_from_its_witness(place: Path) -> None:
-    made = make(place)
-    assert made is not None
-    with closing(opened(place)) as journal:
-        open_sheet(journal)
-    for file in (*journal_path(place).parent.iterdir(), *(place / "journals").iterdir()):
-        file.unlink()
-    with pytest.raises(JournalError, match=made.journal_id):
-        make(place)
-    assert make(place, beside=made.journal_id) is not None
-    assert made.journal_id in {entry.journal_id for entry in entries(place)}
 
 
 @pytest.mark.parametrize("stays", share([True, False], every=2))
 def test_a_disk_that_fails_makes_no_journal_and_hinders_none(place: Path, *, stays: bool) -> None:
     for ordinal in itertools.count(1):
-        for part in ("state", "witness", "journals"):
+        for part in ("state", "journals"):
             shutil.rmtree(place / part, ignore_errors=True)
         with failing_disk() as disk:
             disk.fail_at, disk.stays = ordinal, stays
@@ -202,41 +190,21 @@ def test_a_disk_that_fails_makes_no_journal_and_hinders_none(place: Path, *, sta
 # What is remembered
 
 
-def test_what_is_made_is_remembered_before_it_can_be_opened_and_its_witness_is_there(place: Path) -> None:
+def test_a_journal_is_known_before_it_can_be_opened(place: Path) -> None:
     made = make(place)
     assert made is not None
     (entry,) = entries(place)
-    assert entry == Registered(made.journal_id, (ENDPOINT,), str(journal_path(place)), AT)
-    seen = read_witness(witness_path(place / "witness", journal_path(place)))
-    assert seen == WitnessedHead(made.journal_id, 0, made.start.hash.hex())
+    assert entry == KnownJournal(made.journal_id, (ENDPOINT,), str(journal_path(place)), AT)
+    start = LeftLine(1, 0, made.start.hash.hex(), "")
+    assert list(lines(place / "journals" / made.journal_id, RUN)) == [start]
 
 
-def test_a_journal_of_an_older_version_is_remembered_when_it_is_opened(place: Path) -> None:
-    make(place)
-    for file in (place / "journals").iterdir():
-        file.unlink()
-    with closing(opened(place)) as journal:
-        assert journal.notes == ()
-        assert [entry.journal_id for entry in entries(place)] == [journal.head().journal_id]
-    with pytest.raises(JournalError, match="already has a journal"):
-        make(place, "second.sqlite3")
-
-
-def test_a_journal_at_its_default_place_is_known_though_it_is_not_registered(place: Path) -> None:
-    made = make(place, registry_dir=None)
+def test_a_journal_at_its_default_place_counts_if_unknown(place: Path) -> None:
+    made = make(place)
     assert made is not None
+    shutil.rmtree(place / "journals")
     with pytest.raises(JournalError, match=made.journal_id):
         make(place, "second.sqlite3")
-
-
-def test_two_journals_that_were_not_registered_together_are_told_of_each_other(place: Path) -> None:
-    make(place)
-    make(place, "second.sqlite3", registry_dir=None)
-    opened(place).close()
-    with closing(opened(place, "second.sqlite3")) as journal:
-        (note,) = journal.notes
-    assert "has more than one journal" in note
-    assert str(journal_path(place)) in note
 
 
 def test_other_endpoints_have_journals_of_their_own(place: Path) -> None:
@@ -247,26 +215,28 @@ def test_other_endpoints_have_journals_of_their_own(place: Path) -> None:
 
 def test_an_entry_that_is_damaged_lets_nothing_be_made(place: Path) -> None:
     make(place)
-    (path,) = (place / "journals").glob("*.json")
+    (path,) = (place / "journals").glob("*/journal.json")
     path.write_text(path.read_text()[:-20])
     for attempt in (partial(make, place, "second.sqlite3"), partial(opened, place)):
         with pytest.raises(JournalError, match=r"is damaged\. It records which endpoint each journal pays") as found:
             attempt()
         assert "move it away" in found.value.hint
     path.unlink()
-    opened(place).close()
+    with pytest.raises(JournalNotAdopted):
+        opened(place)
     with pytest.raises(JournalError, match="already has a journal"):
         make(place, "second.sqlite3")
 
 
-def test_the_registry_is_private(place: Path) -> None:
+def test_known_journals_are_private(place: Path) -> None:
     before = os.umask(0)
     try:
         make(place)
     finally:
         os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in (place / "journals").iterdir()} == {0o600}
-    assert (place / "journals").stat().st_mode & 0o777 == 0o700
+    found = list((place / "journals").rglob("*"))
+    assert {path.stat().st_mode & 0o777 for path in found if path.is_file()} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (place / "journals", *found) if path.is_dir()} == {0o700}
 
 
 def test_a_journal_that_a_run_holds_is_not_made_again(place: Path) -> None:

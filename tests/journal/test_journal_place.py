@@ -1,6 +1,7 @@
 """Where a journal may live, and what is refused with a plain sentence."""
 
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from contextlib import closing
@@ -33,7 +34,7 @@ def test_everything_is_made_for_its_owner_alone_whatever_the_umask(place: Path) 
             open_sheet(journal)
             files = [path for path in place.rglob("*") if path.is_file()]
             assert {path.suffix for path in files} == {
-                *(".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".lock", ".witness", ".json")
+                *(".sqlite3", ".sqlite3-wal", ".sqlite3-shm", ".lock", ".1", ".json")
             }
             assert {mode(path) for path in files} == {0o600}
     finally:
@@ -156,8 +157,7 @@ def test_no_journal_is_made_beside_the_log_of_a_lost_one(place: Path) -> None:
     path = made(place)
     path.unlink()
     path.with_name(f"{path.name}-wal").write_bytes(b"what was written last")
-    for file in (*(place / "witness").iterdir(), *(place / "journals").iterdir()):
-        file.unlink()
+    shutil.rmtree(place / "journals")
     with pytest.raises(JournalError, match=r"its log .* still exists"):
         open_at(place)
     assert not path.exists()
@@ -195,7 +195,7 @@ def test_a_file_system_of_this_machine_is_fine(place: Path, monkeypatch: pytest.
 
 
 def test_the_innermost_and_latest_mount_decides(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = f"32 30 8:4 / {place}/state rw - ext4 /dev/sdc1 rw\n33 30 8:4 / {place}/witness rw - ext4 /dev/sdc1 rw\n"
+    inner = f"32 30 8:4 / {place}/state rw - ext4 /dev/sdc1 rw\n"
     inner += f"34 30 8:4 / {place}/journals rw - ext4 /dev/sdc1 rw\n"
     monkeypatch.setattr(places, "_mount_table", lambda: MOUNTS.format(point=place, kind="nfs4") + inner)
     made(place)

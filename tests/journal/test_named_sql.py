@@ -14,7 +14,7 @@ from tests.journal.journal_rows import memory
 
 JOURNAL = ROOT / "paygw_batch" / "journal"
 OF_ONE_STORE = {
-    "evidence.sql": {"due_of_chunk", "lock_rows", "lost_orders", "spelled_as_lost", "withdraw_in_turn"},
+    "evidence.sql": {"due_of_chunk", "lock_rows", "withdraw_in_turn"},
     "replay.sql": {"all_facts", "ends", "last_facts"},
     "outbox.sql": {"newest_open", "close_open", "may_decide"},
     "journal.sql": {

@@ -33,10 +33,10 @@ ALL, SENDERS, DESK, NOBODY = frozenset(ROLES), frozenset({"desk", "worker"}), fr
 MAY_CALL: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("is_alive", "may_decide"), ALL),
     **dict.fromkeys(("enrol", "show_life", "note_place", "end_life", "ask_gate", "leave_gate"), SENDERS),
-    **dict.fromkeys(("take_lease", "seal_segment", "commit_facts", "show_witness", "call_roll", "lives"), SENDERS),
+    **dict.fromkeys(("take_lease", "seal_segment", "commit_facts", "answer_roll", "call_roll", "lives"), SENDERS),
     "database_life": SENDERS,
     **dict.fromkeys(("open_gate", "set_limits", "retire_host", "lock_rows", "hold_segment"), DESK),
-    **dict.fromkeys(("accept_loss", "witness_is_older"), DESK),
+    **dict.fromkeys(("accept_loss", "left_is_older"), DESK),
     **dict.fromkeys(("begin_forgetting", "forget_people", "forget_said", "forget_texts"), DESK),
     **dict.fromkeys(("forget_heard", "forget_sheet", "forget_plans"), DESK),
     **dict.fromkeys(("require_own", "require_desk", "close_segment", "is_handed_over", "is_known_dead"), NOBODY),
@@ -302,7 +302,7 @@ def test_a_function_with_the_rights_of_the_owner_has_a_path_of_its_own_and_takes
     query = """SELECT p.proname, p.proconfig, p.proargtypes::oid[]::regtype[]::text[] FROM pg_proc p
         WHERE p.pronamespace = 'paygw'::regnamespace AND p.prosecdef"""
     found = world.forger.look(query)
-    own_rights = {"is_alive", "may_decide", "lives", "witness_is_older"}  # they look, with the rights of who asks
+    own_rights = {"is_alive", "may_decide", "lives", "left_is_older"}  # they look, with the rights of who asks
     assert {name for name, may in MAY_CALL.items() if may and name not in own_rights} <= {name for name, *_ in found}
     for name, settings, types in found:
         assert "search_path=paygw, pg_temp" in settings, name
@@ -347,7 +347,7 @@ def test_no_argument_moves_a_row(world: World, postgres_server: PostgresServer, 
     with psycopg.connect(postgres_server.url(name, user=world.logins[role]), autocommit=True) as connection:
         connection.execute(b"SET search_path = paygw")
         for function, _, types in world.forger.look(_FUNCTIONS):
-            if role == "desk" and function in {"call_roll", "retire_host", "show_witness"}:
+            if role == "desk" and function in {"call_roll", "retire_host", "answer_roll"}:
                 continue  # what people decide about hosts has tests of its own
             for values in VALUES.values():
                 arguments = [
@@ -559,9 +559,9 @@ REFUSED: Mapping[str, Attempt] = {
     "outcomes of other lists": call(GATE, lambda forger: forger.worker, 1, 0, 0, ["unknown"], [], [1]),
     "more places than there are": call(GATE, lambda forger: forger.worker, 1, 2**31 - 1, 0, [], [], []),
     "the gate of another": call(GATE, of_the_other("worker"), 1, 0, 0, [], [], []),
-    "a host without a secret": call("SELECT show_witness('', 'ghost', false, '{}')"),
+    "a host without a secret": call("SELECT answer_roll('', 'ghost', false, '{}')"),
     "a host by the name that all can read": call(
-        "SELECT show_witness((SELECT host_id || 'x' FROM host LIMIT 1), 'ghost', false, '{}')"
+        "SELECT answer_roll((SELECT host_id || 'x' FROM host LIMIT 1), 'ghost', false, '{}')"
     ),
 }  # fmt: skip
 """What a login with the role of a worker alone can try by its own connection."""
@@ -663,7 +663,7 @@ def test_the_roll_is_called_for_a_host_that_nobody_saw_and_for_so_many_of_a_logi
     assert forger.look(missing) == [(64,)]
     assert forger.look("SELECT stop_kind FROM paygw.gate") == [("told",)], "further ones stop all workers"
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="64 other hosts"):
-        forger.fetch("SELECT show_witness(%s, 'ghost', false, '{}')", f"{70:032x}")
+        forger.fetch("SELECT answer_roll(%s, 'ghost', false, '{}')", f"{70:032x}")
     with pytest.raises(psycopg.Error, match="hosts are missing"):
         forger.fetch("SELECT take_lease(%s, %s, '{}')", -forger.worker, forger.worker)
     # A person has the last word: what is no host is retired.
@@ -679,7 +679,7 @@ def test_nobody_answers_for_a_host_whose_secret_he_does_not_have(world: World) -
     forger.owner.execute(b"INSERT INTO paygw.roll_call SELECT number + 1, life, 'a test', false FROM paygw.newest_call")
     missing = forger.look("SELECT host_id FROM paygw.missing_host")
     assert (host,) in missing
-    forger.fetch("SELECT show_witness(%s, 'ghost', true, '{}')", host)
+    forger.fetch("SELECT answer_roll(%s, 'ghost', true, '{}')", host)
     assert forger.look("SELECT host_id FROM paygw.missing_host") == missing
     for session in ("on", "off"):
         forger.fetch(f"SET paygw.retires = '{session}'")
@@ -692,7 +692,7 @@ def test_a_worker_does_not_say_that_a_standby_has_everything(world: World) -> No
         UPDATE paygw.roll_call SET life = split_part(life, ' ', 1) || ' 0000000F ' || split_part(life, ' ', 3);
         ALTER TABLE paygw.roll_call ENABLE ALWAYS TRIGGER never_changed"""
     world.forger.owner.execute(life.encode())
-    world.forger.fetch("SELECT show_witness(%s, 'here', true, '{}')", "1" * 32)
+    world.forger.fetch("SELECT answer_roll(%s, 'here', true, '{}')", "1" * 32)
     assert world.forger.look("SELECT is_waived FROM paygw.newest_call") == [(False,)]
 
 
@@ -721,7 +721,7 @@ def test_a_row_that_is_not_where_its_facts_lead_is_never_sent(world: World, edit
     for table in ("state", "fact"):
         owner.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER".encode())
     owner.execute(EDITED[edit].encode())
-    away = replace(world.place, witness_dir=world.place.witness_dir / "of another host")
+    away = replace(world.place, known_dir=world.place.known_dir / "of another host")
     with closing(open_postgres(away)) as desk, pytest.raises(JournalCorrupt):
         desk.due(1, after_row=0, limit=100)
 
@@ -735,7 +735,7 @@ def test_row_without_state_is_not_sent_and_found(world: World, edit: str) -> Non
     owner.execute(edit.encode())
     for guard in ("never_changed", "never_emptied"):
         owner.execute(f"ALTER TABLE state ENABLE ALWAYS TRIGGER {guard}".encode())
-    away = replace(world.place, witness_dir=world.place.witness_dir / "of another host")
+    away = replace(world.place, known_dir=world.place.known_dir / "of another host")
     with closing(open_postgres(away)) as desk:
         assert [due.number for due in desk.due(1, after_row=0, limit=100)] == [5, 6]
         with pytest.raises(JournalCorrupt, match=r"Instruction 4 .* does not match its facts"):

@@ -339,7 +339,7 @@ def test_a_batch_that_goes_on_since_it_was_looked_at_is_not_forgotten(journal: L
 def of_another_host(place: DatabasePlace) -> DatabasePlace:
     home = place.inbox.parent.parent / "other"
     home.mkdir(mode=0o700, exist_ok=True)
-    return replace(place, inbox=home / place.inbox.name, witness_dir=home / "witness", registry_dir=home / "journals")
+    return replace(place, inbox=home / place.inbox.name, known_dir=home / "journals")
 
 
 def test_the_inbox_of_another_host_is_cleared_there_and_what_is_not_forgotten_stays(place_in: DatabasePlace) -> None:

@@ -27,7 +27,7 @@ from paygw_batch.journal.kept_notification import Notification, encode_notificat
 from paygw_batch.journal.opening import database_place
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.postgres import session
-from paygw_batch.journal.postgres.leasing import chain_writer, host_witness
+from paygw_batch.journal.postgres.leasing import chain_writer, host_files
 from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
 from paygw_batch.journal.postgres.leasing.fact_commit import StagedFacts, stage_facts
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
@@ -499,7 +499,7 @@ def test_a_database_from_before_evidence_is_refused_until_its_loss_is_accepted(
 
 
 @pytest.mark.parametrize("write", [hold, withdraw_beside, withdraw_by_a_run])
-def test_evidence_cut_off_before_its_witness_leaves_a_good_journal(
+def test_evidence_that_was_not_noted_leaves_a_good_journal(
     at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, write: Callable[[DatabasePlace], None]
 ) -> None:
     with closing(open_postgres(at_database)) as journal:
@@ -509,8 +509,8 @@ def test_evidence_cut_off_before_its_witness_leaves_a_good_journal(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as cut:
-        cut.setattr(host_witness, "note_newest", fail)
-        cut.setattr(host_witness.HostWitness, "note", fail)
+        cut.setattr("paygw_batch.journal.opening.database_place.note_beside", fail)
+        cut.setattr(host_files.LeftOfProcess, "note", fail)
         with pytest.raises(JournalUnwritable):
             write(at_database)
     open_postgres(at_database).close()
@@ -570,7 +570,7 @@ def test_another_journal_in_the_place_of_the_known_one_is_refused(
     postgres_server.execute(f"CREATE DATABASE {name}")
     with pytest.raises(JournalError, match="already has a journal"):
         make_postgres(at_database)
-    make_postgres(replace(at_database, registry_dir=None))
+    make_postgres(replace(at_database, known_dir=at_database.known_dir / "of another user"))
     with pytest.raises(JournalWentBack, match="This is not the journal"):
         open_postgres(at_database)
 
@@ -651,7 +651,7 @@ def test_what_an_owner_changed_with_the_guards_off_is_found(
     guards = ["never_changed", "never_emptied", *more.get(table, [])]
     by_hand(at_database.server.url, f"ALTER TABLE {table} {off}")
     by_hand(at_database.server.url, statement)
-    elsewhere = replace(at_database, witness_dir=at_database.witness_dir / "of another host")
+    elsewhere = replace(at_database, known_dir=at_database.known_dir / "of another host")
     with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="triggers of its tables"):
         journal.verify()
     for guard in guards:
@@ -660,16 +660,14 @@ def test_what_an_owner_changed_with_the_guards_off_is_found(
         journal.verify()
 
 
-def test_a_witness_that_cannot_be_written_ends_the_run(
-    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_noted_ends_the_run(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=2)
         first, second = all_due(journal, 1)
-        monkeypatch.setattr("paygw_batch.journal.guards.witness.os.pwrite", full)
+        monkeypatch.setattr("paygw_batch.journal.guards.left.os.pwrite", full)
         with pytest.raises(JournalUnwritable, match="No space left"):
             journal.append([intent(first)])
         monkeypatch.undo()
@@ -718,7 +716,8 @@ def test_facts_of_a_chain_do_not_change_places(at_database: DatabasePlace) -> No
     for table, guards in tables.items():
         for guard in ("never_changed", "never_emptied", *guards):
             by_hand(url, f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {guard}")
-    with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match="Fact 3 is missing"):
+    elsewhere = replace(at_database, known_dir=at_database.known_dir / "of another host")
+    with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="Fact 3 is missing"):
         journal.verify()
 
 

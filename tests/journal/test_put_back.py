@@ -13,14 +13,13 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Proof, SignedOrder
 from paygw_batch.core.lifecycle import Resolution
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import DocumentWithdrawn, InboxUnwritable, JournalHeld, JournalUnwritable, JournalWentBack
-from paygw_batch.journal.guards import witness as guard
-from paygw_batch.journal.guards.witness import read_witness, witness_path
+from paygw_batch.errors import DocumentWithdrawn, InboxUnwritable, JournalUnwritable, JournalWentBack
+from paygw_batch.journal.guards.left import WITHDRAWN, Left, newest
 from paygw_batch.journal.kept_notification import Notification, encode_notification
 from paygw_batch.journal.opening.adopt import Adoption
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.sqlite.connect import connect
-from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path, inbox_witness
+from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import record_last
 from paygw_batch.journal.sqlite.tables import QUERIES
@@ -153,7 +152,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("failure", [Killed(), OSError(5, "Input/output error")])
-def test_a_withdrawal_cut_off_before_its_witness_leaves_a_good_journal(
+def test_a_withdrawal_that_is_not_noted_is_repeated(
     place: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
     open_at(place).close()
@@ -162,7 +161,8 @@ def test_a_withdrawal_cut_off_before_its_witness_leaves_a_good_journal(
         raise failure
 
     with monkeypatch.context() as cut:
-        cut.setattr(guard, "_note_later", fail)
+        cut.setattr(Left, "note", fail)
+        cut.setattr("paygw_batch.journal.guards.left.replacing", fail)
         with pytest.raises(Killed if isinstance(failure, Killed) else JournalUnwritable):
             withdraw_beside(place, "1" * 64)
     with closing(read_at(place)) as journal:
@@ -174,7 +174,7 @@ def test_a_withdrawal_cut_off_before_its_witness_leaves_a_good_journal(
         open_at(place)
 
 
-def test_a_run_brings_up_a_witness_that_lacks_a_withdrawal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_notes_a_withdrawal_that_was_not(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_at(place).close()
     before = copied(place, "before")
     with monkeypatch.context() as cut:
@@ -214,57 +214,43 @@ def test_run_goes_on_after_withdrawal_alone(place: Path) -> None:
             journal.append([intent(second)])
 
 
-def test_withdrawal_without_a_witness_must_be_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_withdrawal_beside_an_adoption_is_noted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_at(place).close()
-    path, real = witness_path(place / "witness", journal_path(place)), FilePlace.open_to_read
+    real = FilePlace.open_to_read
 
     def adopted_meanwhile(self: FilePlace, *, must_be_known: bool = False) -> SqliteReader:
         reader = real(self, must_be_known=must_be_known)
-        path.rename(path.with_name("elsewhere.witness"))
+        with closing(Adoption(file_place(place, endpoint=OTHER_NAME), beside=None)) as adoption:
+            adoption.carry_out("ada")
         return reader
 
+    before = copied(place, "before")
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(FilePlace, "open_to_read", adopted_meanwhile)
-        with pytest.raises(JournalHeld):
-            withdraw_beside(place, "1" * 64)
-    path.with_name("elsewhere.witness").rename(path)
-    withdraw_beside(place, "1" * 64)
-    with closing(read_at(place)) as journal:
-        assert len(journal.withdrawals()) == 2
-
-
-def test_a_late_note_takes_nothing_back(place: Path) -> None:
-    """Two withdrawals are recorded one after the other; the process of the first is the last to reach the witness."""
-    open_at(place).close()
-    path = witness_path(place / "witness", journal_path(place))
-    before = read_witness(path)
-    assert before is not None
-    for number in (2, 1, 3, 2):
-        guard.note_beside(path, guard.WitnessedHead(before.journal_id, number, f"{number}" * 64))
-    seen = read_witness(path)
-    assert seen is not None
-    assert (seen.seq, seen.hash) == (3, "3" * 64)
+        withdraw_beside(place, "1" * 64)
+    put_back(place, before)
+    with pytest.raises(JournalWentBack):
+        open_at(place)
 
 
 def test_a_torn_note_beside_a_run_leaves_the_one_before(place: Path) -> None:
     open_at(place).close()
-    path = witness_path(place / "witness", journal_path(place))
     for digit in "12":
         withdraw_beside(place, digit * 64)
-    content = path.read_bytes()
-    torn = content[:12288] + os.urandom(100) + content[12388:]
-    path.write_bytes(torn)
-    seen = read_witness(path)
+    (path,) = (place / "journals").glob(f"*/{WITHDRAWN}.1")
+    content = path.read_bytes().rstrip(bytes(1))
+    path.write_bytes(content[:-20] + os.urandom(10) + content[-10:])
+    seen = newest(path.parent, WITHDRAWN)
     assert seen is not None
-    assert seen.seq == 1
+    assert seen.number == 1
     open_at(place).close()
 
 
 def listening(place: Path) -> Inbox:
     with closing(read_at(place)) as journal:
         head = journal.head()
-    witness = inbox_witness(place / "witness", head.journal_id)
-    return Inbox(inbox_path(journal_path(place)), taken=head.inbox, now=AT, witness=witness)
+    folder = file_place(place).known.folder(head.journal_id)
+    return Inbox(inbox_path(journal_path(place)), taken=head.inbox, now=AT, folder=folder)
 
 
 def copied_inbox(place: Path, name: str) -> Path:
@@ -311,14 +297,14 @@ def test_an_inbox_that_lacks_what_was_acknowledged_is_refused(place: Path) -> No
     open_at(place).close()
 
 
-def test_a_notification_is_not_acknowledged_before_its_witness(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notification_is_noted_before_it_is_acknowledged(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_at(place).close()
 
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
     with closing(listening(place)) as inbox, monkeypatch.context() as cut:
-        cut.setattr(guard.Witness, "note", fail)
+        cut.setattr(Left, "note", fail)
         with pytest.raises(InboxUnwritable):
             inbox.append([notification()])
     with closing(listening(place)) as inbox:

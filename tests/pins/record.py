@@ -192,13 +192,13 @@ def notify(port: int, form: str) -> None:
 
 
 def pack(home: Path, target: Path) -> None:
-    """Keep the journal, its witness, the notifications that wait, and the sheets."""
+    """Keep the journal, what is known of it, the notifications that wait, and the sheets."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         (home / "home.txt").write_text(f"{home}\n")
         for path in sorted(home.rglob("*")):
             name = str(path.relative_to(home))
-            if path.is_file() and name.startswith(("journal", "witness", "home", "payroll", "customers", "killed")):
+            if path.is_file() and name.startswith(("journal", "known", "home", "payroll", "customers", "killed")):
                 if name.endswith((".lock", "-shm", "-wal", ".reconciliation.csv")):
                     continue
                 info = tarfile.TarInfo(name)

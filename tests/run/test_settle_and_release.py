@@ -267,7 +267,7 @@ def test_a_settlement_reads_the_clock_the_rows_and_their_holds_once() -> None:
     journal._connection.exec_trace = note
     standings = check_settlements(journal, batch, [word(2)], quarantine_h=24, now=lambda: LATER)
     settle(journal, batch, [word(2)], by="amina", now=lambda: LATER, standings=standings)
-    assert len(statements) <= 12, "\n".join(statements)  # the last read is of the end of the evidence, for the witness
+    assert len(statements) <= 12, "\n".join(statements)  # the last read is of the end of the evidence
 
 
 def test_a_word_settles_the_attempt_that_was_checked_and_no_later_one() -> None:

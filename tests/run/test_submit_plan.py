@@ -222,7 +222,8 @@ def test_the_reconciliation_is_a_pure_function_of_sheet_and_journal(journal: Sql
 def test_a_journal_on_disk_keeps_nothing_of_a_batch_that_breaks_its_contract(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     endpoint = EndpointIdentity("gateway.example", "1")
-    place = FilePlace(tmp_path / "journal.sqlite3", endpoint=endpoint, witness_dir=tmp_path, now=lambda: timestamp(NOW))
+    known_dir = tmp_path / "journals"
+    place = FilePlace(tmp_path / "journal.sqlite3", endpoint=endpoint, known_dir=known_dir, now=lambda: timestamp(NOW))
     place.make("a test")
     held = place.open_to_write("a test")
     planned = plan(sheet(tmp_path, *(f"ID-{n} {n} {n:03}" for n in range(100, 900))), held)

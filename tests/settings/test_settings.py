@@ -227,9 +227,9 @@ def test_another_port_names_the_endpoint_otherwise_and_finds_the_same_journal() 
     assert len({settings.journal_path() for settings in found}) == 1
 
 
-def test_the_witness_is_never_beside_the_journal(file: Path) -> None:
+def test_known_journals_are_never_beside_one(file: Path) -> None:
     settings = load_settings(file, environ={})
-    assert settings.witness_directory() != settings.journal_path().parent
+    assert settings.known_journals_directory() != settings.journal_path().parent
 
 
 @pytest.mark.parametrize("text", [b"from file\n", b"\xef\xbb\xbffrom file\r\n", b"\xef\xbb\xbffrom file", b"from file"])

@@ -1,4 +1,4 @@
-"""The disk of the simulated machine: the journal's database, its witness and its lock, and what outlives a crash.
+"""The disk of the simulated machine: the journal's database, what left, its lock, and what outlives a crash.
 
 The journal is the one that ships: its tables, statements and transactions. Only the file is simulated: it is what the
 last connection has committed. So what a process had not committed when it was killed is gone, and what it had committed
@@ -7,32 +7,37 @@ is there. The bytes of the file are made where somebody needs them, which is sel
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.lifecycle import State
-from paygw_batch.errors import JournalHeld
-from paygw_batch.journal.guards.witness import WitnessedHead
-from paygw_batch.journal.opening import file_place as opened
+from paygw_batch.errors import JournalHeld, JournalNotAdopted
+from paygw_batch.journal.guards.left import RUN, Left, LeftLine, Noted
+from paygw_batch.journal.lost import Loss, LostRows, find_loss
+from paygw_batch.journal.opening.adopt import present_in
 from paygw_batch.journal.opening.examine import look_at
 from paygw_batch.journal.opening.in_memory import database_of
 from paygw_batch.journal.sqlite.connect import STATEMENTS_KEPT, configure
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import record_last
 from paygw_batch.journal.sqlite.schema import check_tables, end_of
+from paygw_batch.journal.sqlite.tables import SqliteTables
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Adopted, BatchRecord, Identity, Remark
+from tests.simulation.judge import row_of
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 ENDPOINT = EndpointIdentity.from_name("gateway.example/1")
-_PATH, _WITNESS, _OTHER_WITNESSES = Path("simulated.sqlite3"), Path("simulated.witness"), Path("/nonexistent")
+_PATH = Path("simulated.sqlite3")
 _KEPT = "SELECT count(*) FROM fact WHERE source = 'notification' AND NOT (finding = 'ambiguous' AND attempt IS NULL)"
 """Of a notification that may be about several instructions, one fact names an attempt."""
 _NEW = Identity("5" * 32, ENDPOINT.name, "2026-11-20T00:00:00.000Z", str(_PATH))
@@ -40,6 +45,8 @@ _NEW = Identity("5" * 32, ENDPOINT.name, "2026-11-20T00:00:00.000Z", str(_PATH))
 
 CHANCE_OF_A_COPY = 0.3
 """How often somebody copies the journal after a commit."""
+CHANCE_OF_A_NEW_MACHINE = 0.3
+"""How often a copy of a lost journal is adopted where nobody knows what left."""
 
 
 class Copy(NamedTuple):
@@ -71,11 +78,11 @@ class Disk:
         self.copies = [Copy(self.image)]
         self.durable = self.copies[0]
         """What a power cut leaves where nothing is synchronous; its number of the last fact is true in any case."""
-        self.witness: WitnessedHead | None = WitnessedHead(_NEW.journal_id, 0, _NEW.start.hash.hex())
-        """The journal was made on this machine, on purpose."""
+        self.left: list[LeftLine] | None = [LeftLine(1, 0, _NEW.start.hash.hex(), "")]
+        """What left; the journal was made on this machine, on purpose. None: the machine is new."""
         self.holders: set[Process] = set()
         self.synchronous = True
-        self.heeds_witness = True
+        self.heeds_what_left = self.asks_whether_known = True
 
     @property
     def image(self) -> bytes:
@@ -97,20 +104,47 @@ class Disk:
         self._image, self.last_fact, self.last_batch = self.durable = copy
         self._is_replaced = True
 
-    def adopt(self, copy: Copy, at: str) -> None:
-        """Put a copy in the place of a database that is lost, note that a person adopts it, and make its witness."""
+    def adopt(self, copy: Copy, at: str) -> bool:
+        """Put a copy in the place of a database that is lost, and let a person adopt it.
+
+        Return whether it is known what left since: at times it is adopted on a new machine.
+        """
+        if self._dice.random() < CHANCE_OF_A_NEW_MACHINE:
+            self.left = None
+        is_known = self.left is not None
         self.put(copy)
         connection = self._connected(None)
-        found = look_at(connection, _PATH, endpoint=ENDPOINT, seen=None, witness=_WITNESS)
-        if found is None:
-            raise AssertionError("the copy holds no journal")
+        record = partial(record_last, connection)
+        lost = LostRows(SqliteTables(connection), self._loss(connection), by="amina", at=at)
         connection.execute("BEGIN")
-        record_last(connection, [Remark(Adopted("amina", str(_PATH)), at)])
+        for facts in lost.judge(lost.numbers) if lost.numbers else ():
+            record(facts)
+        lost.keep_unknown(record)
+        record([Remark(Adopted("amina", str(_PATH)), at)])
         end = end_of(connection)
         connection.execute("COMMIT")
         self.stored(connection)
         self.sync()
-        self.witness, self.last_known = replace(found, end=end).seen, self.last_fact
+        self.left = [*(self.left or ()), LeftLine(len(self.left or ()) + 1, end.seq, end.hash.hex(), at)]
+        self.last_known = self.last_fact
+        return is_known
+
+    def states_by_row(self) -> dict[int, State]:
+        """Return the states of rows, by the numbers by which the judge knows them."""
+        return {
+            row_of(one.client_orderid): one.state
+            for batch in self.batches()
+            for one in self.reader().rows(batch.number)
+        }
+
+    def _loss(self, connection: "SimConnection") -> Loss:
+        """Return what left since the copy was made, as the shipped files say it."""
+        first, *later = self.left or [LeftLine(1, 0, "", "")]
+        with TemporaryDirectory() as folder:
+            with closing(Left(Path(folder), RUN, (first.number, first.hash, first.at))) as left:
+                for line in later:
+                    left.note(line.number, line.hash, line.at, line.noted)
+            return find_loss(Path(folder), partial(present_in, connection))
 
     async def take_lock(self, process: "Process") -> None:
         """Give the lock to one living process; raise `JournalHeld` when another has it. It ends with its holder."""
@@ -121,20 +155,19 @@ class Disk:
     def open(self, process: "Process") -> SqliteJournal:
         """Open the journal for a process that has the lock. Raises as opening one does, `JournalWentBack` above all."""
         connection = self._connected(process)
-        seen = self.witness if self.heeds_witness else None
-        found = look_at(connection, _PATH, endpoint=ENDPOINT, seen=seen, witness=_WITNESS)
+        seen = (self.left or [])[-1:] if self.heeds_what_left else []
+        found = look_at(connection, _PATH, endpoint=ENDPOINT, left=lambda _: seen)
         if found is None:
             raise AssertionError("the disk holds no journal")
-        if not opened._is_known(found, self.witness, _OTHER_WITNESSES):
-            raise opened._not_adopted(_PATH, found)
-        witness = SimWitness(self, process)
-        witness.note(found.seen)
+        if self.left is None and self.asks_whether_known:
+            raise JournalNotAdopted
+        left = SimLeft(self, process)
+        left.note(*found.noted)
         return process.world.journal_type(
             connection,
             _PATH,
-            seen=found.seen,
             end=found.end,
-            witness=witness,
+            left=left,
             lock=SimLock(self, process),
             notes=(),
         )
@@ -273,7 +306,7 @@ class SimConnection(apsw.Connection):
                 self._stored(process)
             raise apsw.IOError("disk I/O error")
         result = self._stored(process)
-        if process.writes == process.dies_after_write:  # durable, and no one was told, not even the witness
+        if process.writes == process.dies_after_write:  # durable, and no one was told, and nothing is noted
             process.die()
             raise asyncio.CancelledError
         self._disk.last_known = self._disk.last_fact
@@ -288,18 +321,19 @@ class SimConnection(apsw.Connection):
         return result
 
 
-class SimWitness:
-    """The witness, as one process has it."""
+class SimLeft:
+    """What left, as one process notes it."""
 
     def __init__(self, disk: Disk, process: "Process") -> None:
         self._disk = disk
         self._process = process
 
-    def note(self, seen: WitnessedHead) -> None:
-        """Remember how far the journal has come."""
+    def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
+        """Remember how far the journal has come, and what may leave."""
         if self._process.dead:
             raise asyncio.CancelledError
-        self._disk.witness = seen
+        lines = self._disk.left = self._disk.left or []
+        lines.append(LeftLine(len(lines) + 1, number, digest, at, tuple(noted)))
 
     def close(self) -> None:
         """Nothing is held."""

@@ -26,8 +26,8 @@ from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Intended
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import ApprovalError, InternalError, PaygwError
-from paygw_batch.journal.guards.witness import WitnessedHead
-from paygw_batch.journal.opening.in_memory import _NoLock, _NoWitness, database_of
+from paygw_batch.journal.guards.left import NothingLeft
+from paygw_batch.journal.opening.in_memory import _NoLock, database_of
 from paygw_batch.journal.sqlite.connect import configure
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, Entry, Identity, Link
@@ -181,13 +181,11 @@ def _opened(image: bytes, end: Link) -> SqliteJournal:
     connection = apsw.Connection(":memory:")
     connection.deserialize("main", image)
     configure(connection)
-    seen = WitnessedHead("6" * 32, end.seq, end.hash.hex())
     return SqliteJournal(
         connection,
         Path(":memory:"),
-        seen=seen,
         end=end,
-        witness=_NoWitness(),
+        left=NothingLeft(),
         lock=_NoLock(),
         notes=(),
     )

@@ -34,8 +34,6 @@ from paygw_batch.journal import journal as journal_of_all
 from paygw_batch.journal.batch_part import BatchPart, InstructionRows, NewInstructions
 from paygw_batch.journal.evidence_log import EvidenceLog
 from paygw_batch.journal.facts.inbox_chain import InboxEntry
-from paygw_batch.journal.guards.witness import WitnessedHead
-from paygw_batch.journal.opening import file_place as opened
 from paygw_batch.journal.sqlite import tables, writer
 from paygw_batch.journal.sqlite.inbox import InboxReader
 from paygw_batch.journal.sqlite.writer import SqliteJournal
@@ -44,6 +42,7 @@ from paygw_batch.journal.values import (
     Entry,
     InboxEnd,
     Known,
+    Link,
     MoveResult,
     NewInstruction,
     RowState,
@@ -228,20 +227,20 @@ class ChangesAreKnown(SqliteJournal):
         return [*known, *(Known(clash.row, clash.instruction, clash.state) for clash in clashes)], []
 
 
-class TellsTheWitnessOnce(SqliteJournal):
-    """Tells the witness of its first commit alone."""
+class NotesOnce(SqliteJournal):
+    """Notes what left by its first commit alone."""
 
-    def _tell_witness(self, seen: WitnessedHead) -> None:
+    def _note(self, end: Link) -> None:
         if self.__dict__.setdefault("_told", 0) < 1:
-            super()._tell_witness(seen)
+            super()._note(end)
         self.__dict__["_told"] += 1
 
 
-class TellsTheWitnessTooSoon(SqliteJournal):
-    """Tells the witness of facts before they are committed."""
+class NotesTooSoon(SqliteJournal):
+    """Notes facts before they are committed."""
 
     def _commit(self) -> None:
-        self._tell_witness(replace(self._seen, seq=self._end.seq, hash=self._end.hash.hex()))
+        self._note(self._end)
         super()._commit()
 
 
@@ -308,7 +307,7 @@ def last_alone(found: Sequence[InboxEntry]) -> Sequence[InboxEntry]:
 # People's words: statements, settlements, approvals.
 
 
-def from_the_first_attempt(standing: RowState, quarantine: Quarantine) -> datetime | None:
+def from_the_first_attempt(standing: RowState, quarantine: Quarantine, _: object = None) -> datetime | None:
     """The quarantine counted from the first attempt instead of the latest."""
     return None if standing.first_sent_at is None else quarantine.opens(standing.first_sent_at)
 
@@ -430,8 +429,12 @@ def synchronous_normal(world: SimWorld) -> None:
     disk.stored = now_and_then  # type: ignore[method-assign]
 
 
-def witness_not_read(world: SimWorld) -> None:
-    world.disk.heeds_witness = False
+def what_left_not_read(world: SimWorld) -> None:
+    world.disk.heeds_what_left = False
+
+
+def unknown_journal_taken(world: SimWorld) -> None:
+    world.disk.asks_whether_known = False
 
 
 def select_then_update(world: SimWorld) -> None:
@@ -664,8 +667,8 @@ BUGS: Mapping[str, Bug] = {
     "a failed write is tried once more": bug(journal(ForgetsWhereItWas), "I2", "error"),
     "a failed commit of a single fact is not final": bug(journal(GoesOnAfterASingleFact), "I2", "error"),
     "a request leaves whenever it is ready": bug(patched(Engine, "_may_leave", lambda *_: True), "I2"),
-    "the witness is told once": bug(journal(TellsTheWitnessOnce), "I10", from_seed=750),
-    "the witness is told before the commit": bug(journal(TellsTheWitnessTooSoon), "I3", "I10", "I11", "error"),
+    "what left is noted once": bug(journal(NotesOnce), "I10", from_seed=750),
+    "what left is noted before the commit": bug(journal(NotesTooSoon), "I3", "I10", "I11", "error"),
     "the first notification of several is skipped": bug(_reading(first_is_skipped), "I11", "I1", "error"),
     "the last notification alone is taken in": bug(_reading(last_alone), "I11", "I1", "error"),
     "the quarantine is counted from the first attempt": bug(
@@ -685,7 +688,7 @@ BUGS: Mapping[str, Bug] = {
     ),
     "spellings are not compared": bug(journal(SpellingsAreOther), "I1", "I7"),
     "a sheet that repeats a batch is opened": bug(patched(submit, "_repeat", lambda *_, **__: None), "I1"),
-    "a journal without its witness is taken": bug(patched(opened, "_is_known", lambda *_: True), "I10"),
+    "a journal that nobody knows is taken": bug(unknown_journal_taken, "I10"),
     "a typed file passes for the gateway's word": bug(
         patched(StatementProof, "is_proven", property(lambda _: True)), "I1"
     ),
@@ -731,7 +734,7 @@ BUGS: Mapping[str, Bug] = {
     "a journal that goes on after a failed write": bug(journal(WritesOn), "I2"),
     "a breaker that never trips": bug(engine(DeafBreaker), "I9"),
     "a window without a limit": bug(engine(WideOpen), "I9"),
-    "the witness is not read": bug(witness_not_read, "I10"),
+    "what left is not read": bug(what_left_not_read, "I10"),
     "an amount rounded on the wire": bug(rounded_on_the_wire, "I12"),
     "no read time-out": bug(no_timeout, "I14"),
     "exit code always 0": bug(patched(batch_status, "of_states", lambda *_, **__: 0), "I16"),

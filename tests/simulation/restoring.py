@@ -17,6 +17,8 @@ from tests.simulation.process import Process, hold
 if TYPE_CHECKING:
     from tests.simulation.world import SimWorld
 
+OPEN_STATES = {State.IN_FLIGHT, State.IN_DOUBT, State.ACCEPTED}
+"""The states of rows whose fate is open: what the gateway says of them settles them."""
 OLDER_STATES = {"ready", "in_doubt", "accepted", "rejected"}
 """A copy shows what was so when it was made. That a row is paid is no older state: it stays."""
 
@@ -30,18 +32,19 @@ def copies_with_every_batch(world: "SimWorld") -> Sequence[Copy]:
 def adopt(world: "SimWorld", copy: Copy) -> None:
     """Put a copy in the place of the journal that is lost, and say that it is the newest one.
 
-    Whatever the copy has ready may leave once more, because nobody remembers that it left: only what the gateway has
-    may not. The people have asked it, after the quarantine.
+    Where it is known what left since, no row leaves once more without a person's word. On a new machine, whatever the
+    copy has ready may: only what the gateway has may not. The people have asked it, after the quarantine.
     """
-    world.disk.adopt(copy, world.at())
+    is_known = world.disk.adopt(copy, world.at())
     judge = world.judge
     judge.lied |= world.inbox.untrue  # what was untrue of a row that was decided may be believed of an older copy
     judge.held.clear()  # what was heard since is lost, but for what the gateway says again
+    states = world.disk.states_by_row()
     for number, row in judge.rows.items():
-        row.releases = max(row.releases, row.left)
+        row.releases = max(row.releases, row.left - is_known)
         row.final = None
         row.told |= OLDER_STATES
-        if world.gateway_has(row.requests):
+        if world.gateway_has(row.requests) and states.get(number) not in OPEN_STATES:
             judge.held.add(number)
 
 

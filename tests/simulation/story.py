@@ -283,19 +283,19 @@ def _forget_all(world: SimWorld) -> None:
 def _restore_older(world: SimWorld) -> None:
     """Someone restores an older copy, at times on a machine that is new. A run must refuse it; then all is put back."""
     disk = world.disk
-    newest, witness = disk.copy(), disk.witness
+    newest, left = disk.copy(), disk.left
     older = world.rng.choice(disk.copies)
     if older.last_fact < disk.last_known:
         disk.put(older)
         world.restored_older = True
         if world.rng.random() < 0.5:
-            disk.witness = None
+            disk.left = None
         run_all(world, [_run(world, "payroll")], {})
         if not world.was_refused_as_older():
             raise world.judge.found("I10", "an older copy of the journal was not refused")
         world.restored_older = False
         disk.put(newest)
-        disk.witness = witness
+        disk.left = left
 
 
 def _lose_the_journal(world: SimWorld) -> None:

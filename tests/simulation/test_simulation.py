@@ -100,7 +100,7 @@ def test_the_worlds_have_all_that_may_befall_a_run_in_them() -> None:
     assert two_batches
     assert adoptions
     assert operations == {"payout", "payin"}
-    assert sources == {"notification", "statement", "person", "enquiry"}
+    assert sources == {"notification", "statement", "person", "enquiry", "witness"}
     assert {"moved", "repeated", "contradicting", "resolved"} <= findings
     assert {"clock", "order", "taken_in"} <= kinds
     assert {"interrupted", "released", "replaced", "not_sent", "unknown", "paid", "accepted", "rejected"} <= kinds

@@ -14,6 +14,7 @@ from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import by_option, settings_of
 from paygw_batch.cli.screen.screen import Screen, confirmed
 from paygw_batch.errors import JournalError, JournalNotAdopted, RollCallOpen, UsageError
+from paygw_batch.journal import AcceptedRows
 from paygw_batch.journal.opening.adopt import Adoption
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _GONE = mark("Is this host gone for good, and has it stopped sending?")
 _LOST = mark("Is the newest data of the database lost for good, and has everyone stopped sending from it?")
-_QUESTION = mark("Is this the newest copy of the journal, and is no one sending from another copy?")
+_QUESTION = mark("Is this the newest copy of the journal that is left, and is no one sending from another copy?")
 _beside_option = click.option(
     "--beside", metavar="JOURNAL_ID", help="The endpoint's newest other journal, to confirm that you know of it."
 )
@@ -189,8 +190,8 @@ def upgrade(invocation: Invocation) -> None:
 def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bool) -> None:
     """Adopt the configured journal as the newest copy, if your state directory has never seen it.
 
-    Also for a journal whose gateway has a new host name. The journal is replayed and shown first. It is refused if a
-    newer copy is known here.
+    Also for a journal whose gateway has a new host name, and for an older copy if the newest is lost for good: exactly
+    the rows that left from here since it was made come in doubt. The journal is replayed and shown first.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
@@ -208,30 +209,50 @@ def adopt(invocation: Invocation, *, by: str | None, beside: str | None, yes: bo
                 Summary(ExitCode.DONE, say("Nothing to adopt: runs here use {path}.", path=found.path), further=told)
             )
         _confirm(_QUESTION, yes=yes)
-        found.carry_out(who)
+        rows = found.carry_out(who)
     message = say(
         "{who} adopted the journal {journal}: runs here send from {path} now.",
         who=who,
         journal=found.journal_id,
         path=found.path,
     )
+    if found.loss.commits:
+        message += " " + _lost(screen, rows)
+        told |= {"lost_commits": found.loss.commits, **_lost_rows(rows)}
     screen.finish(Summary(ExitCode.DONE, message, further=told))
 
 
-@command.command("roll-call", short_help="Show the witness of this host, or accept its loss.")
+def _lost(screen: Screen, rows: AcceptedRows) -> str:
+    """Show the orders of an accepted loss that a person must look for; return what became of its rows, in words."""
+    told = say("Of what left by the lost commits, {rows} in doubt. ", rows=_rows(rows.in_doubt))
+    if rows.held:
+        told += say("{rows} held, because decisions about them were lost too. ", rows=_rows(rows.held))
+    for orders, what in (
+        (rows.unknown_orders, mark("The journal does not know the batch of an order that was sent")),
+        (rows.contradictions, mark("An order was sent from here, and finished by another attempt")),
+    ):
+        if orders:
+            screen.table("", (what,), [(order,) for order in orders])
+    if rows.unknown_orders:
+        told += say("If a sheet names such an order again, its row is held until `resolve` settles it. ")
+    if rows.unknown_orders or rows.contradictions:
+        told += say("Check the orders above with the gateway before you submit their sheets again. ")
+    return told + say("Withdraw again what was withdrawn since then. ")
+
+
+@command.command("roll-call", short_help="Answer for this host, or accept its loss.")
 @click.option("--accept-loss", is_flag=True, help="Accept that the database lacks the last rows of this host.")
 @by_option
 @click.option("--yes", is_flag=True, help="Don't ask: the newest data of the database is lost for good.")
 @click.pass_obj
 def call_roll(invocation: Invocation, *, accept_loss: bool, by: str | None, yes: bool) -> None:
-    """Show this host's witness to the database, and list the hosts that have not shown theirs.
+    """Compare what left from this host with the database, and list the hosts that have not done so.
 
-    For a journal in PostgreSQL that was restored, or whose standby took over. A witness lists what a host has sent.
-    Nothing is sent until every host of the last 30 days has shown its witness, by this command or any other that
-    writes.
+    For a journal in PostgreSQL that was restored, or whose standby took over. Each host keeps what left from it.
+    Nothing is sent until every host of the last 30 days has compared, by this command or any other that writes.
 
     --accept-loss is for a host whose last commits are missing in the database: exactly the rows that it sent in them
-    are put in doubt; the others do not change. A host that is gone is retired: `journal retire HOST`.
+    are put in doubt, or held; the others do not change. A host that is gone is retired: `journal retire HOST`.
     """
     screen = Screen(invocation)
     settings = settings_of(invocation)
@@ -262,39 +283,14 @@ def _finish_roll_call(
     further: dict[str, object] = {}
     message = ""
     if accepted is not None:
-        rows = accepted.rows
-        message = (
-            say(
-                "{who} accepted the loss of {commits} commits of this host: {rows} in doubt. ",
-                who=who,
-                commits=accepted.commits,
-                rows=_rows(rows.in_doubt),
-            )
-            if accepted.commits or accepted.is_guess
-            else say("Nothing that this host sent is missing: no loss was accepted. ")
-        )
+        message = say("Nothing that this host sent is missing: no loss was accepted. ")
+        if accepted.commits or accepted.is_guess:
+            message = say(
+                "{who} accepted the loss of {commits} commits of this host. ", who=who, commits=accepted.commits
+            ) + _lost(screen, accepted.rows)
         if accepted.is_guess:
-            message += say(
-                "This host's witness does not list all of them, so every row that it could have sent is in doubt. "
-            )
-        for orders, what in (
-            (rows.unknown_orders, mark("The database does not know the batch of an order that was sent")),
-            (rows.contradictions, mark("An order was sent from here, and finished by another attempt")),
-        ):
-            if orders:
-                screen.table("", (what,), [(order,) for order in orders])
-        if rows.unknown_orders:
-            message += say("If a sheet names such an order again, its row is held until `resolve` settles it. ")
-        if rows.unknown_orders or rows.contradictions:
-            message += say("Check the orders above with the gateway before you submit their sheets again. ")
-        further = {
-            "lost_commits": accepted.commits,
-            "rows_in_doubt": rows.in_doubt,
-            "rows_not_sent": rows.not_sent,
-            "is_guess": accepted.is_guess,
-            "unknown_orders": rows.unknown_orders,
-            "contradictions": rows.contradictions,
-        }
+            message += say("This host does not know all of them, so every row that it could have sent is in doubt. ")
+        further = {"lost_commits": accepted.commits, **_lost_rows(accepted.rows), "is_guess": accepted.is_guess}
     told = [{"host": one.name, "id": one.host_id, "last_seen": one.seen_at} for one in missing]
     further["missing"] = told
     if missing:
@@ -311,8 +307,18 @@ def _finish_roll_call(
             raise open_roll
         screen.finish(Summary(ExitCode.JOURNAL, f"{open_roll.message} {open_roll.hint}", further=further))
         return
-    message += say("Every host has shown its witness: nothing else that was sent is missing in the database.")
+    message += say("Every host has answered: nothing else that was sent is missing in the database.")
     screen.finish(Summary(ExitCode.DONE, message, further=further))
+
+
+def _lost_rows(rows: AcceptedRows) -> dict[str, object]:
+    return {
+        "rows_in_doubt": rows.in_doubt,
+        "rows_held": rows.held,
+        "rows_not_sent": rows.not_sent,
+        "unknown_orders": rows.unknown_orders,
+        "contradictions": rows.contradictions,
+    }
 
 
 def _rows(count: int) -> str:

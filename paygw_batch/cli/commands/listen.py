@@ -23,7 +23,7 @@ from paygw_batch.countries.load import load_operation
 from paygw_batch.errors import HolderKind, JournalError, JournalHeld
 from paygw_batch.gateway.notification import read_notification
 from paygw_batch.journal import InboxEnd, make_directory
-from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path, inbox_witness
+from paygw_batch.journal.sqlite.inbox import Inbox, inbox_path
 from paygw_batch.language import say
 from paygw_batch.listener import InboxWriter, Limits, ListenerApp, serve
 from paygw_batch.report.metrics import EndedRun
@@ -135,17 +135,16 @@ def _notes(settings: Settings, *, is_checked: bool) -> Iterator[str]:
 
 
 def _open_inbox(settings: Settings) -> Inbox:
-    taken, witness = InboxEnd(), None
+    taken, folder = InboxEnd(), None
     if settings.uses_sandbox and not place_of(settings).may_exist():  # the first run creates it, and records what waits
         make_directory(settings.journal_path().parent)
     else:
         with journal_to_read(settings, must_be_known=True) as journal:
             head = journal.head()
-        witness_dir = place_of(settings).witness_dir
-        make_directory(witness_dir)
-        taken, witness = head.inbox, inbox_witness(witness_dir, head.journal_id)
+        taken, folder = head.inbox, place_of(settings).known.folder(head.journal_id)
+        make_directory(folder)
         make_directory(settings.journal_path().parent)  # beside a database it may not exist
-    return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()), witness=witness)
+    return Inbox(inbox_path(settings.journal_path()), taken=taken, now=timestamp(utc_now()), folder=folder)
 
 
 class _Taking:

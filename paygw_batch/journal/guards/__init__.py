@@ -1,1 +1,1 @@
-"""Guards a journal file: its lock, its witness, its location."""
+"""Guards a journal: its lock, its location, and what left from this host."""

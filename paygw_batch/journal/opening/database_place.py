@@ -6,7 +6,8 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,24 +16,33 @@ from paygw_batch.errors import (
     HolderKind,
     JournalError,
     JournalHeld,
+    JournalMissing,
     JournalOutdated,
     JournalUnwritable,
     JournalWentBack,
+    LeftDamaged,
     OutputError,
     UsageError,
-    WitnessDamaged,
 )
 from paygw_batch.extras import install_command
 from paygw_batch.files import create_once
+from paygw_batch.journal.guards.left import (
+    WITHDRAWN,
+    NothingLeft,
+    note_accepted,
+    note_beside,
+    noting_failed,
+    writers,
+)
 from paygw_batch.journal.guards.location import check_directory, make_directory
 from paygw_batch.journal.guards.lock import LockHolder
-from paygw_batch.journal.guards.witness import witness_failed
+from paygw_batch.journal.lost import find_loss
+from paygw_batch.journal.opening.known_journals import KnownJournal, check_beside
 from paygw_batch.journal.opening.place import JournalPlace
-from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside
 from paygw_batch.journal.port import GateState, LimitChange, SharedRun, SharedWork, TimetableJob, WorkerLife
 from paygw_batch.journal.sqlite.connect import unwritable
-from paygw_batch.journal.sqlite.inbox import InboxReader, check_inbox, inbox_witness
-from paygw_batch.journal.values import Identity, KeptPlan, NewNotice, Withdrawal
+from paygw_batch.journal.sqlite.inbox import InboxReader, check_inbox
+from paygw_batch.journal.values import AcceptedRows, Identity, KeptPlan, NewNotice, Withdrawal
 from paygw_batch.language import say
 
 __all__ = ["DatabaseCopies", "MissingHost", "Server", "WorkerJournal"]
@@ -44,26 +54,20 @@ try:
     from paygw_batch.journal.postgres.kept_plans import keep_plan, newest_plan, plans_of_payments
     from paygw_batch.journal.postgres.leasing import leases
     from paygw_batch.journal.postgres.leasing.accepted_loss import (
-        AcceptedRows,
         LossWriter,
-        NoWitness,
-        find_loss,
         put_undone_in_doubt,
         write_accepted,
         write_retired,
     )
     from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter, write_withdrawal
     from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
-    from paygw_batch.journal.postgres.leasing.host_witness import (
-        HostWitness,
-        check_witnesses,
-        hold_witness,
-        host_id_in,
-        note_withdrawal,
-        set_aside,
-        witness_files,
+    from paygw_batch.journal.postgres.leasing.host_files import (
+        LeftOfProcess,
+        check_left,
+        end_in,
+        hold_lines,
+        present_in,
     )
-    from paygw_batch.journal.postgres.leasing.intent_log import log_key
     from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases
     from paygw_batch.journal.postgres.leasing.offered_chunks import died_since, waiting_runs
     from paygw_batch.journal.postgres.leasing.postgres_gate import read_gate, set_limits
@@ -112,7 +116,7 @@ J = TypeVar("J", bound=PostgresJournal)
 class AcceptedLoss:
     """The loss that this host accepted: its commits that the database lacks, and the rows they were about.
 
-    `is_guess`: the witness does not know all of them, so every unfinished row was put in doubt.
+    `is_guess`: the host does not know all of them, so every unfinished row was put in doubt.
     """
 
     commits: int
@@ -136,22 +140,17 @@ class DatabasePlace(JournalPlace):
 
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:  # noqa: ARG002 - nobody waits for it
         """Create the journal in its database (see `JournalPlace`)."""
-        registry, now = self.registry, self.now()
+        known, now = self.known, self.now()
         with ExitStack() as held:
-            if registry is not None:
-                held.enter_context(registry.held(now))
-                check_beside(self._others(registry), beside, command="journal new")
+            held.enter_context(known.held(now))
+            check_beside(self._others(), beside, command="journal new")
             session = held.enter_context(self._session(write=True))
             identity = Identity(secrets.token_hex(16), self.endpoint.name, now, self.server.place)
             if not make_tables(session.connection, identity, self.endpoint):
                 check_version(session.connection, self.server)
                 check_identity(session.connection, self.server, self.endpoint)
                 return None
-            if registry is not None:
-                for entry in registry.entries():
-                    if entry.path == identity.home:  # a person declared it lost: keep it distinct from the new one
-                        registry.write(replace(entry, path=f"{entry.path} (before {now})"))
-                registry.write(Registered(identity.journal_id, (self.endpoint,), identity.home, now))
+            known.take(KnownJournal(identity.journal_id, (self.endpoint,), identity.home, now))
         return identity
 
     def upgrade(self) -> tuple[int, int, bool]:
@@ -260,15 +259,14 @@ class DatabasePlace(JournalPlace):
             return check_jobs(session.connection, self.server)
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Record a withdrawal durably (see `JournalPlace`). The witness of this host knows it before this returns."""
-        make_directory(self.witness_dir)
-        check_directory(self.witness_dir)
+        """Record a withdrawal durably (see `JournalPlace`). It is noted on this host before this returns."""
         with self._known(write=True) as (session, identity):
-            number, digest = write_withdrawal(session.connection, identity, withdrawal, self.lease_s)
+            folder = self._folder(identity)
+            number, end = write_withdrawal(session.connection, identity, withdrawal, self.lease_s)
             try:
-                note_withdrawal(self.witness_dir, identity.journal_id, number, digest)
+                note_beside(folder, number, end.hash.hex(), end.at)
             except OSError as error:
-                raise JournalUnwritable(unwritable(self.server.place, witness_failed(error))) from None
+                raise JournalUnwritable(unwritable(self.server.place, noting_failed(error))) from None
 
     def limits(self) -> GateState:
         """Return the limits over all workers, and each worker's share of them."""
@@ -373,7 +371,7 @@ class DatabasePlace(JournalPlace):
             ) from None
 
     def roll_call(self) -> Sequence[MissingHost]:
-        """Show this host's witness, and return the hosts that have not shown theirs. Raises `JournalWentBack`."""
+        """Answer for this host, and return the hosts that have not answered. Raises `JournalWentBack`."""
         with self._session(write=True) as session:
             return self._roll(self._identified(session)).missing(session.connection)
 
@@ -405,7 +403,7 @@ class DatabasePlace(JournalPlace):
     def accept_loss(self, *, by: str) -> AcceptedLoss:
         """Put in doubt the rows sent under this host's lost commits, and answer the roll-call. Repeatable.
 
-        Raises `JournalHeld` while a process of this host has its witness, or another process has rows leased.
+        Raises `JournalHeld` while a process of this host may send, or another process has rows leased.
         """
         now = self.now()
         with self._session(write=True) as session, ExitStack() as undo:
@@ -413,18 +411,19 @@ class DatabasePlace(JournalPlace):
             roll = self._roll(identity)
             if roll.is_retired(session.connection):
                 raise roll.retired()
-            with suppress(JournalWentBack, WitnessDamaged):
+            with suppress(JournalWentBack, LeftDamaged):
                 return AcceptedLoss(0, AcceptedRows(), is_guess=False, missing=roll.missing(session.connection))
-            for path in witness_files(self.witness_dir, identity.journal_id):
-                undo.callback(hold_witness(path, now=now, command="journal roll-call").close)
-            key = log_key(identity.journal_id, host_id_in(self.witness_dir, identity.journal_id))
-            loss = find_loss(session.connection, self.witness_dir, identity.journal_id, key)
+            folder = self._folder(identity)
+            for name in writers(folder):
+                if name != WITHDRAWN:
+                    undo.callback(hold_lines(folder, name, now=now, command="journal roll-call").close)
+            loss = find_loss(folder, partial(present_in, session.connection))
             is_guess = not loss.is_whole or roll.is_older(session.connection)
             writer = self._writer_of_loss(session, identity, "journal roll-call", undo)
-            accepting = LossWriter(session.connection, identity, writer, loss)
-            rows = accepting.write_guess(by, now) if is_guess else accepting.write(by, now)
+            accepting = LossWriter(session.connection, identity, writer, loss, by=by, at=now)
+            rows = accepting.write_guess() if is_guess else accepting.write()
             write_accepted(session.connection, roll.host_id, by)
-            set_aside(self.witness_dir, identity.journal_id)
+            note_accepted(folder, writers(folder), partial(end_in, session.connection))
             return AcceptedLoss(loss.commits, rows, is_guess, roll.missing(session.connection))
 
     def _opened(self, journal: type[J], command: str, kind: HolderKind) -> J:
@@ -439,12 +438,12 @@ class DatabasePlace(JournalPlace):
                 roll.answer(session.connection)
                 if not is_worker:
                     taken = evidence_in(session.connection, identity).inbox_end()
-                    check_inbox(self.inbox, inbox_witness(self.witness_dir, identity.journal_id), taken)
-                witness = HostWitness(self.witness_dir, identity.journal_id, roll.life, now=now, command=command)
-                undo.callback(witness.close)
+                    check_inbox(self.inbox, self._folder(identity), taken)
+                left = LeftOfProcess(self._folder(identity), roll.life, now=now, command=command)
+                undo.callback(left.close)
                 worker = leases.enrol(session.connection, command=command, kind=kind, lease_s=self.lease_s)
                 held = HeldLeases(worker, None)
-                guarded = GuardedSession(session, identity, witness, roll)
+                guarded = GuardedSession(session, identity, left, roll)
                 if not is_worker:
                     with session.connection.transaction():
                         held.desk = leases.take(session.connection, DESK, worker)
@@ -459,9 +458,9 @@ class DatabasePlace(JournalPlace):
         return journal(session, identity, writer, InboxReader(self.inbox), chunk_rows=self.chunk_rows)
 
     def _writer_of_loss(self, session: Session, identity: Identity, command: str, undo: ExitStack) -> ChainWriter:
-        """Return a writer for the facts of a loss; it sends nothing and notes nothing in a witness."""
+        """Return a writer for the facts of a loss; it sends nothing and notes nothing."""
         worker = leases.enrol(session.connection, command=command, kind=HolderKind.RUN, lease_s=self.lease_s)
-        guarded = GuardedSession(session, identity, NoWitness())
+        guarded = GuardedSession(session, identity, NothingLeft())
         writer = ChainWriter(guarded, HeldLeases(worker, None), Heartbeat(self.server, worker, self.lease_s))
         undo.callback(writer.close)
         return writer
@@ -480,7 +479,7 @@ class DatabasePlace(JournalPlace):
     def _checked(self, session: Session) -> Identity:
         """Return the journal's identity, once nothing forbids reading it."""
         identity = self._identified(session)
-        check_witnesses(session.connection, self.server, self.witness_dir, identity.journal_id)
+        check_left(session.connection, self.server, self.known.folder(identity.journal_id))
         return identity
 
     def _identified(self, session: Session) -> Identity:
@@ -489,8 +488,9 @@ class DatabasePlace(JournalPlace):
         identity = identity_in(session.connection, self.server)
         check_identity(session.connection, self.server, self.endpoint)
         check_moved(session.connection)
-        for entry in [] if self.registry is None else self.registry.entries():
-            if entry.path == identity.home and entry.journal_id != identity.journal_id and entry.pays((self.endpoint,)):
+        for entry in self.known.entries():
+            is_here = entry.path == identity.home and not entry.is_lost
+            if is_here and entry.journal_id != identity.journal_id and entry.pays((self.endpoint,)):
                 raise JournalWentBack(
                     say("This is not the journal that this machine last sent rows from."),
                     hint=say("Nothing was sent. Bring the database back, or name the right one in [journal] url."),
@@ -498,28 +498,31 @@ class DatabasePlace(JournalPlace):
         return identity
 
     def _roll(self, identity: Identity) -> RollCall:
-        make_directory(self.witness_dir)
-        check_directory(self.witness_dir)
-        return RollCall(self.server, self.witness_dir, identity.journal_id)
+        return RollCall(self.server, self._folder(identity))
 
-    def _others(self, registry: JournalRegistry) -> list[Registered]:
-        """Return the endpoint's registered journals, except the one in this database."""
+    def _folder(self, identity: Identity) -> Path:
+        """Return the folder of this journal on this host, made if it is missing."""
+        folder = self.known.folder(identity.journal_id)
+        make_directory(folder)
+        check_directory(folder)
+        return folder
+
+    def _others(self) -> list[KnownJournal]:
+        """Return the endpoint's known journals, except the one in this database."""
         try:
             with closing(Session(self.server, write=False)) as session:
                 check_version(session.connection, self.server)
                 ours = identity_in(session.connection, self.server).journal_id
-        except (JournalError, psycopg.Error):
+        except (JournalMissing, psycopg.Error):
             ours = ""
-        return list(registry.paying((self.endpoint,), but=ours))
+        return list(self.known.paying((self.endpoint,), but=ours))
 
     def _remember(self, identity: Identity, now: str) -> None:
-        """Register the journal with this user, so that no one creates a second one for its endpoint by mistake."""
-        registry = self.registry
-        wanted = Registered(identity.journal_id, (self.endpoint,), identity.home, identity.created_at)
-        if registry is None or registry.entry(identity.journal_id) == wanted:
-            return
-        with registry.held(now):
-            registry.write(wanted)
+        """Make the journal known to this user, so that no one creates a second one for its endpoint by mistake."""
+        wanted = KnownJournal(identity.journal_id, (self.endpoint,), identity.home, identity.created_at)
+        if self.known.entry(identity.journal_id) != wanted:
+            with self.known.held(now):
+                self.known.write(wanted)
 
 
 class WaitingRuns:

@@ -1,16 +1,19 @@
 """Examines a journal before anything is done with it: its identity, and whether it is the newest copy."""
 
 import os
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import apsw
 
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalCorrupt, JournalError, JournalWentBack
+from paygw_batch.journal.guards.left import LeftLine, require_not_older
 from paygw_batch.journal.guards.location import check_directory, check_endpoint, check_file
-from paygw_batch.journal.guards.witness import WitnessedHead, read_witness, require_not_older, witness_path
+from paygw_batch.journal.opening.known_journals import KnownJournal
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import (
     check_tables,
@@ -23,7 +26,12 @@ from paygw_batch.journal.sqlite.schema import (
 from paygw_batch.journal.sqlite.tables import evidence_in
 from paygw_batch.journal.sqlite.verify import check_tail
 from paygw_batch.journal.values import Identity, Link
-from paygw_batch.language import say
+from paygw_batch.language import mark, say
+
+_MEND = mark(
+    "Put the newest journal file back: sending without it could pay rows twice. Only if it is lost for good, "
+    "`paygw-batch journal adopt` goes on with this one: the rows that left since then come in doubt."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +45,9 @@ class Found:
     """Every name by which it knows its endpoint, oldest first."""
 
     @property
-    def seen(self) -> WitnessedHead:
-        """The end of its chain, as a witness that has seen the whole journal records it."""
-        return WitnessedHead(self.identity.journal_id, self.end.seq, self.end.hash.hex())
+    def noted(self) -> tuple[int, str, str]:
+        """The end of its chain, as a line about what left has it."""
+        return self.end.seq, self.end.hash.hex(), self.end.at
 
 
 def check_place(path: Path) -> bool:
@@ -58,29 +66,29 @@ def look_at(
     path: Path,
     *,
     endpoint: EndpointIdentity,
-    seen: WitnessedHead | None,
-    witness: Path,
+    left: Callable[[Identity], Sequence[LeftLine]],
     is_any_name_fine: bool = False,
 ) -> Found | None:
     """Examine the database at `path` without changing it, and return its journal; None for an empty file.
 
     A journal of the same endpoint under another host name is refused unless `is_any_name_fine`: a person confirms that
-    first. Raises `JournalError` if it is not a journal, pays another endpoint or is from a newer version,
-    `JournalCorrupt` if it is damaged, and `JournalWentBack` if the witness has `seen` more than it holds.
+    first. `left` returns the newest lines about what left of a journal; it is called before the end is read, so that a
+    run's next commit cannot look like a relapse. Raises `JournalError` if it is not a journal, pays another endpoint or
+    is from a newer version, `JournalCorrupt` if it is damaged, and `JournalWentBack` if more left than it holds.
     """
     try:
         version = version_of(connection, path)
         if version == 0:
             return None
         identity = identity_of(connection)
+        seen = left(identity)
         names = evidence_in(connection).names(identity)
         found = Found(version, identity, end_of(connection), names)
         if not is_any_name_fine or not endpoint.is_one_of(names):
             check_endpoint(names, endpoint, str(path))
         if version == len(migrations()):
             check_tables(connection, path)
-        if seen is not None:
-            hold(connection, found, seen, witness)
+        require_not_older(seen, found.end, partial(hash_at, connection), say(_MEND))
         check_tail(connection)
     except apsw.NotADBError:
         raise JournalError(say("{path} is not a journal, or its first page is damaged.", path=path)) from None
@@ -91,33 +99,24 @@ def look_at(
     return found
 
 
-def check_home(connection: apsw.Connection, path: Path, found: Found, witness_dir: Path) -> Path | None:
-    """Return the witness of the place this journal was moved from; None if it was not moved.
-
-    Raises `JournalWentBack` if the original is still there, or went on after the copy was made.
-    """
-    home = Path(found.identity.home)
-    if home == path or _is_same_file(home, path):
-        return None
-    if journal_exists(home, found.identity.journal_id):
-        raise JournalWentBack(
-            say(
-                "This is a copy of the journal {home}, which still exists: sending from both could pay rows twice.",
-                home=home,
-            ),
-            hint=say("Use {home}. To move a journal, move the file and leave none behind.", home=home),
-        )
-    former = witness_path(witness_dir, home)
-    seen = read_witness(former)
-    if seen is None or seen.journal_id != found.identity.journal_id:
-        return None
-    hold(connection, found, seen, former)
-    return former
-
-
-def hold(connection: apsw.Connection, found: Found, seen: WitnessedHead, witness: Path) -> None:
-    """Raise `JournalWentBack` unless the journal continues from `seen`, which the witness at `witness` noted."""
-    require_not_older(seen, witness, found=found.seen, hash_at=lambda number: hash_at(connection, number).hex())
+def check_home(path: Path, identity: Identity, known: KnownJournal | None) -> None:
+    """Raise `JournalWentBack` if the journal still is where it was last opened, or was moved to a database."""
+    places = {identity.home} if known is None else {identity.home, known.path}
+    for place in places:
+        home = Path(place)
+        if not home.is_absolute():
+            raise JournalWentBack(
+                say("This is a copy of a journal that was moved to the database {place}.", place=place),
+                hint=say("Name that database in [journal] url, and keep this file as an archive."),
+            )
+        if home != path and not _is_same_file(home, path) and journal_exists(home, identity.journal_id):
+            raise JournalWentBack(
+                say(
+                    "This is a copy of the journal {home}, which still exists: sending from both could pay rows twice.",
+                    home=home,
+                ),
+                hint=say("Use {home}. To move a journal, move the file and leave none behind.", home=home),
+            )
 
 
 def _is_same_file(home: Path, path: Path) -> bool:

@@ -1,11 +1,11 @@
 """The place of a journal in a file: creates, opens and inspects it, one run at a time.
 
-Creation may be killed at any moment because of its order (docs/decisions/0091): an intention in the registry, the
-witness, the journal under a temporary name, its final name, and the registry's entry that it exists.
+Creation may be killed at any moment because of its order (docs/decisions/0091): its folder, as an intention, with the
+first line of what left; the journal under a temporary name; its final name; the entry that it exists.
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,32 +20,27 @@ from paygw_batch.errors import (
     JournalMissing,
     JournalNotAdopted,
     JournalUnwritable,
+    JournalWentBack,
 )
 from paygw_batch.files import read_regular, sync_directory, unfinished, write_whole
+from paygw_batch.journal.guards.left import RUN, Left, LeftLine, newest, note_beside, noting_failed
 from paygw_batch.journal.guards.location import (
     canonical_path,
     check_directory,
-    check_file,
     copied_path,
     make_directory,
 )
 from paygw_batch.journal.guards.lock import LockHolder, RunLock, journal_holder, lock_path
-from paygw_batch.journal.guards.witness import (
-    Witness,
-    WitnessedHead,
-    make_witness,
-    missing_journal,
-    note_beside,
-    read_witness,
-    retire,
-    witness_failed,
-    witness_path,
-)
 from paygw_batch.journal.opening.examine import Found, check_home, check_place, journal_exists, look_at
+from paygw_batch.journal.opening.known_journals import (
+    KnownJournal,
+    KnownJournals,
+    check_beside,
+    journal_list_sentence,
+)
 from paygw_batch.journal.opening.place import JournalPlace
-from paygw_batch.journal.opening.registry import JournalRegistry, Registered, check_beside, journal_list_sentence
 from paygw_batch.journal.sqlite.connect import connect, leave_untouched, reason_of, unwritable
-from paygw_batch.journal.sqlite.inbox import check_inbox, inbox_path, inbox_witness
+from paygw_batch.journal.sqlite.inbox import check_inbox, inbox_path
 from paygw_batch.journal.sqlite.outbox import FileOutbox
 from paygw_batch.journal.sqlite.reader import SqliteReader
 from paygw_batch.journal.sqlite.rows import record_last
@@ -69,11 +64,6 @@ class FilePlace(JournalPlace):
         JournalPlace.__post_init__(self)
         object.__setattr__(self, "path", canonical_path(self.path))
 
-    @property
-    def witness(self) -> Path:
-        """The path of this journal's witness."""
-        return witness_path(self.witness_dir, self.path)
-
     def may_exist(self) -> bool:
         """Whether a file is there."""
         return self.path.exists()
@@ -95,24 +85,21 @@ class FilePlace(JournalPlace):
 
     def make(self, command: str, *, beside: str | None = None) -> Identity | None:
         """Create the journal (see `JournalPlace`). Also raises `JournalHeld` for the new journal."""
-        for directory in (self.path.parent, self.witness_dir):
-            make_directory(directory)
-            check_directory(directory)
+        make_directory(self.path.parent)
+        check_directory(self.path.parent)
         now = self.now()
         with ExitStack() as held:
             held.callback(RunLock(lock_path(self.path), now=now, command=command).close)
-            if self.registry is not None:
-                held.enter_context(self.registry.held(now))
-                _settle_intentions(self.registry, self.witness_dir)
+            held.enter_context(self.known.held(now))
+            _settle_intentions(self.known)
             if check_place(self.path) and self.path.stat().st_size > 0:
                 return None
-            seen = read_witness(self.witness)
-            self._check_alone(seen, beside)
+            check_beside(self.known.paying((self.endpoint,)), beside, command="journal new")
             _check_no_log(self.path)
             key = self.endpoint.consumer_key_sha256
             identity = Identity(secrets.token_hex(16), self.endpoint.name, now, str(self.path), key)
             try:
-                self._make(identity, seen)
+                self._make(identity)
             except (apsw.Error, OSError) as error:
                 raise JournalError(
                     say("The journal {path} cannot be created: {error}.", path=self.path, error=error)
@@ -120,13 +107,13 @@ class FilePlace(JournalPlace):
         return identity
 
     def open_to_write(self, command: str, kind: HolderKind = HolderKind.RUN) -> SqliteJournal:
-        """Open the journal and hold its lock (see `JournalPlace`). Its witness must know it.
+        """Open the journal and hold its lock (see `JournalPlace`). This user must know it.
 
         Raises `JournalNotAdopted` if this machine does not know it, and `JournalCorrupt` if it is damaged. Until all
         that is checked, only the lock file is written.
         """
         if not self._is_there():
-            raise self._missing(read_witness(self.witness))
+            raise self._missing()
         now = self.now()
         with ExitStack() as undo:
             lock = RunLock(lock_path(self.path), now=now, command=command, kind=kind)
@@ -137,14 +124,18 @@ class FilePlace(JournalPlace):
 
     def open_to_read(self, *, must_be_known: bool = False) -> SqliteReader:
         """Open the journal to read it (see `JournalPlace`), without a lock and without writing anything."""
-        seen = read_witness(self.witness)  # before the snapshot, so that a run's next commit cannot look like a relapse
         if not self._is_there():
-            raise self._missing(seen)
+            raise self._missing()
         connection = connect(self.path, write=False)
-        try:
+
+        def left(identity: Identity) -> Sequence[LeftLine]:
+            seen = self._left(identity.journal_id)
             connection.execute("BEGIN")
-            found = self._look_at(connection, seen)
-            notes = self._notes_of_reader(found, seen, must_be_known=must_be_known)
+            return seen
+
+        try:
+            found = self._look_at(connection, left)
+            notes = self._notes_of_reader(found, must_be_known=must_be_known)
         except BaseException:
             connection.close()
             raise
@@ -162,7 +153,7 @@ class FilePlace(JournalPlace):
         """Record a withdrawal durably (see `JournalPlace`).
 
         This is the only write made beside the process that holds the lock. It adds a fact that moves no row; SQLite
-        orders it before or after the run's transaction that opens a batch. The witness knows it before this returns.
+        orders it before or after the run's transaction that opens a batch. It is noted as left before this returns.
         Raises `JournalHeld` if that transaction takes too long, and `JournalUnwritable`.
         """
         self.open_to_read(must_be_known=True).close()
@@ -181,28 +172,33 @@ class FilePlace(JournalPlace):
             except apsw.Error as error:
                 raise JournalUnwritable(unwritable(self.path, reason_of(error))) from None
         try:
-            # A run that moved here after that transaction notes what it finds, in a witness for this place.
-            places = {self.witness, witness_path(self.witness_dir, Path(identity.home))}
-            witnesses = [witness for witness in places if check_file(witness)]
-            for witness in witnesses:
-                note_beside(witness, WitnessedHead(identity.journal_id, end.seq, end.hash.hex()))
+            note_beside(self.known.folder(identity.journal_id), end.seq, end.hash.hex(), end.at)
         except OSError as error:
-            raise JournalUnwritable(unwritable(self.path, witness_failed(error))) from None
-        if not witnesses:
-            raise JournalHeld(
-                say("Somebody adopted the journal {path} at the same moment.", path=self.path),
-                hint=say("Run the same command again."),
-            )
+            raise JournalUnwritable(unwritable(self.path, noting_failed(error))) from None
 
     def _is_there(self) -> bool:
         return self.path.parent.exists() and check_place(self.path)
 
-    def _missing(self, seen: WitnessedHead | None) -> JournalError:
+    def _missing(self) -> JournalError:
         """Return the error for a missing journal, naming the other journals of its endpoint."""
-        if seen is not None and seen.has_history:
-            return missing_journal(self.path, seen)
-        remembered = [] if self.registry is None else self.registry.paying((self.endpoint,))
-        others = [entry for entry in remembered if not entry.is_intended or Path(entry.path).exists()]
+        if used := self._used_here():
+            lost = used[-1].journal_id
+            return JournalWentBack(
+                say(
+                    "The journal {journal} ({journal_id}) is gone, and rows were already sent from it.",
+                    journal=self.path,
+                    journal_id=lost,
+                ),
+                hint=say(
+                    "Put the newest journal file back: sending without it could pay rows twice. Only if it is lost "
+                    "for good and you have checked with the gateway what was paid, make another one with "
+                    "`paygw-batch journal new --beside {journal_id}`.",
+                    journal_id=lost,
+                ),
+            )
+        others = [
+            entry for entry in self.known.paying((self.endpoint,)) if not entry.is_intended or Path(entry.path).exists()
+        ]
         message = say("There is no journal at {path}.{others}", path=self.path, others=journal_list_sentence(others))
         if not others:
             return JournalMissing(message)
@@ -214,14 +210,31 @@ class FilePlace(JournalPlace):
             ),
         )
 
-    def _look_at(self, connection: apsw.Connection, seen: WitnessedHead | None) -> Found:
+    def _left(self, journal_id: str) -> Sequence[LeftLine]:
+        """Return what left of a journal; nothing if it stands elsewhere: an older copy of it can be looked into."""
+        entry = self.known.entry(journal_id)
+        if entry is not None and entry.path != str(self.path) and journal_exists(Path(entry.path), journal_id):
+            return ()
+        return self.known.left(journal_id)
+
+    def _left_if_home(self, identity: Identity) -> Sequence[LeftLine]:
+        """Return what left of a journal. Raises `JournalWentBack` for a copy of one that stands elsewhere."""
+        check_home(self.path, identity, self.known.entry(identity.journal_id))
+        return self.known.left(identity.journal_id)
+
+    def _used_here(self) -> Sequence[KnownJournal]:
+        """Return the journals that were here, and from which something left, oldest first."""
+        here = (entry for entry in self.known.entries() if entry.path == str(self.path))
+        return [entry for entry in here if any(line.number for line in self.known.left(entry.journal_id))]
+
+    def _look_at(self, connection: apsw.Connection, left: Callable[[Identity], Sequence[LeftLine]]) -> Found:
         """Examine the journal without changing it. Raises `JournalMissing` for an empty file."""
-        found = look_at(connection, self.path, endpoint=self.endpoint, seen=seen, witness=self.witness)
+        found = look_at(connection, self.path, endpoint=self.endpoint, left=left)
         if found is None:
-            raise self._missing(seen)
+            raise self._missing()
         return found
 
-    def _notes_of_reader(self, found: Found, seen: WitnessedHead | None, *, must_be_known: bool) -> tuple[str, ...]:
+    def _notes_of_reader(self, found: Found, *, must_be_known: bool) -> tuple[str, ...]:
         if found.version < len(migrations()):
             raise JournalError(
                 say(
@@ -229,45 +242,54 @@ class FilePlace(JournalPlace):
                     path=self.path,
                 )
             )
-        if _is_known(found, seen, self.witness_dir):
-            return ()
-        unknown = _not_adopted(self.path, found)
-        if must_be_known:
-            raise unknown
-        return (f"{unknown.message} {unknown.hint}",)
+        try:
+            self._require_known(found)
+        except JournalNotAdopted as unknown:
+            if must_be_known:
+                raise
+            return (f"{unknown.message} {unknown.hint}",)
+        return ()
+
+    def _require_known(self, found: Found) -> None:
+        """Raise `JournalNotAdopted` unless this user knows the journal, `JournalWentBack` if another was here."""
+        if [one for one in self._used_here() if not one.is_lost and one.journal_id != found.identity.journal_id]:
+            raise JournalWentBack(say("This is not the journal that this machine last sent rows from."))
+        if is_known(self.known, found.identity.journal_id):
+            return
+        raise JournalNotAdopted(
+            say(
+                "This user's state directory has never seen the journal {path} ({journal_id}). It could be an older "
+                "copy, and rows paid since then could be paid again.",
+                path=self.path,
+                journal_id=found.identity.journal_id,
+            )
+        )
 
     def _open_locked(self, lock: RunLock, undo: ExitStack, now: str) -> SqliteJournal:
-        path, seen = self.path, read_witness(self.witness)
+        path = self.path
         with closing(connect(path, write=False)) as connection:
-            found = self._look_at(connection, seen)
-            former = check_home(connection, path, found, self.witness_dir)
-            if not _is_known(found, seen, self.witness_dir):
-                raise _not_adopted(path, found)
-            taken = evidence_in(connection).inbox_end()
-            check_inbox(inbox_path(path), inbox_witness(self.witness_dir, found.identity.journal_id), taken)
-        check_directory(self.witness_dir)
+            found = self._look_at(connection, self._left_if_home)
+            self._require_known(found)
+            folder, taken = self.known.folder(found.identity.journal_id), evidence_in(connection).inbox_end()
+            check_inbox(inbox_path(path), folder, taken)
+        check_directory(folder)
         connection = connect(path, write=True)
         undo.callback(connection.close)
         home, notes = found.identity.home, list[str]()
         if home != str(path):
             notes.append(say("The journal was moved here from {home}.", home=home))
         try:
-            witness = Witness(self.witness, found.seen)
-            undo.callback(witness.close)
+            left = Left(folder, RUN, found.noted)
+            undo.callback(left.close)
             self._migrate(connection, found, now)
             if (end := end_of(connection)) != found.end:
                 found = replace(found, end=end, names=evidence_in(connection).names(found.identity))
-                witness.note(found.seen)
-            if self.registry is not None:
-                notes += _remember(self.registry, path, found, now)
-            if former is not None:
-                former.unlink(missing_ok=True)
+                left.note(*found.noted)
+            _remember(self.known, path, found, now)
         except (apsw.Error, OSError) as error:
             leave_untouched(connection)
             raise JournalError(say("The journal {path} cannot be written: {error}.", path=path, error=error)) from None
-        return SqliteJournal(
-            connection, path, seen=found.seen, end=found.end, witness=witness, lock=lock, notes=tuple(notes)
-        )
+        return SqliteJournal(connection, path, end=found.end, left=left, lock=lock, notes=tuple(notes))
 
     def _migrate(self, connection: apsw.Connection, found: Found, now: str) -> None:
         """Upgrade the tables and record the journal's present place and name, in one transaction."""
@@ -282,96 +304,45 @@ class FilePlace(JournalPlace):
             record_last(connection, [Remark(name, now)])
         connection.execute("COMMIT")
 
-    def _make(self, identity: Identity, seen: WitnessedHead | None) -> None:
-        """Create the file, its witness and its entry; `seen` is the witness of the journal that was here before."""
-        registry = self.registry
-        entry = Registered(identity.journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
-        if registry is not None:
-            registry.write(entry)
-        if seen is not None and seen.has_history:
-            if registry is not None and registry.entry(seen.journal_id) is None:
-                registry.write(self._lost(seen))
-            retire(self.witness, seen)
-        make_witness(self.witness, WitnessedHead(identity.journal_id, 0, identity.start.hash.hex()))
+    def _make(self, identity: Identity) -> None:
+        """Create the file, and everything by which it is known."""
+        journal_id, start = identity.journal_id, identity.start
+        entry = KnownJournal(journal_id, (self.endpoint,), str(self.path), identity.created_at, is_intended=True)
+        self.known.take(entry)
+        Left(self.known.folder(journal_id), RUN, (0, start.hash.hex(), start.at)).close()
         _make_file(self.path, identity)
-        if registry is not None:
-            registry.write(replace(entry, is_intended=False))
-
-    def _check_alone(self, seen: WitnessedHead | None, beside: str | None) -> None:
-        """Raise `JournalError` unless no other journal is known, or `beside` is the newest of them."""
-        others = list(self.registry.paying((self.endpoint,))) if self.registry is not None else []
-        if seen is not None and seen.has_history and seen.journal_id not in {entry.journal_id for entry in others}:
-            if not others and beside is None:
-                raise missing_journal(self.path, seen)
-            others.insert(0, self._lost(seen))
-        check_beside(others, beside, command="journal new")
-
-    def _lost(self, seen: WitnessedHead) -> Registered:
-        """Return an entry for a journal that is not registered, but whose witness still exists."""
-        return Registered(seen.journal_id, (self.endpoint,), str(self.path), "")
+        self.known.write(replace(entry, is_intended=False))
 
 
-def _not_adopted(path: Path, found: Found) -> JournalNotAdopted:
-    return JournalNotAdopted(
-        say(
-            "This user's state directory has never seen the journal {path} ({journal_id}). It could be an older "
-            "copy, and rows paid since then could be paid again.",
-            path=path,
-            journal_id=found.identity.journal_id,
-        )
-    )
+def is_known(known: KnownJournals, journal_id: str) -> bool:
+    """Whether this user knows what left of a journal in a file, and has not called it lost."""
+    entry = known.entry(journal_id)
+    return entry is not None and not entry.is_lost and newest(known.folder(journal_id), RUN) is not None
 
 
-def _is_known(found: Found, seen: WitnessedHead | None, witness_dir: Path) -> bool:
-    """Whether this machine has a witness of the journal, for its place or the one it was moved from."""
-    if seen is not None and seen.journal_id == found.identity.journal_id:
-        return True
-    former = read_witness(witness_path(witness_dir, Path(found.identity.home)))
-    return former is not None and former.journal_id == found.identity.journal_id
-
-
-def _remember(registry: JournalRegistry, path: Path, found: Found, now: str) -> list[str]:
-    """Register this journal as it is now; return sentences about it for a person to read."""
+def _remember(known: KnownJournals, path: Path, found: Found, now: str) -> None:
+    """Note where this journal is now, and under which names it knows its endpoint."""
     identity = found.identity
-    before = registry.entry(identity.journal_id)
+    before = known.entry(identity.journal_id)
     # Keep what the entry knew: the journal may be an older copy that a person adopted.
     names = tuple(dict.fromkeys((*found.names, *(() if before is None else before.names))))
-    wanted = Registered(identity.journal_id, names, str(path), identity.created_at)
-    if before == wanted:
-        return []
-    with registry.held(now):
-        registry.write(wanted)
-    others = registry.paying(found.names, but=identity.journal_id) if before is None else []
-    if not others:
-        return []
-    return [
-        say(
-            "This endpoint has more than one journal, and each knows only what it sent itself.{others}",
-            others=journal_list_sentence(others),
-        )
-    ]
+    wanted = KnownJournal(identity.journal_id, names, str(path), identity.created_at)
+    if before != wanted:
+        with known.held(now):
+            known.write(wanted)
 
 
-def _settle_intentions(registry: JournalRegistry, witness_dir: Path) -> None:
+def _settle_intentions(known: KnownJournals) -> None:
     """Complete or remove the entries of journals whose creation was interrupted.
 
-    The caller holds the registry, so no creation is under way.
+    The caller holds the folders, so no creation is under way. A journal that never got its name was never open. Should
+    a file with its id turn up after all, a person has to adopt it first.
     """
-    for entry in registry.entries():
-        if not entry.is_intended:
-            continue
-        path = Path(entry.path)
-        if journal_exists(path, entry.journal_id):
-            registry.write(replace(entry, is_intended=False))
-            continue
-        # It never got its name, so no run had it open. Its witness goes too: should a file with that id turn up after
-        # all, a person has to adopt it first.
-        witness = witness_path(witness_dir, path)
-        seen = read_witness(witness)
-        if seen is not None and seen.journal_id == entry.journal_id and not seen.has_history:
-            witness.unlink()
-            sync_directory(witness_dir)
-        registry.forget(entry)
+    for entry in known.entries():
+        if entry.is_intended and journal_exists(Path(entry.path), entry.journal_id):
+            known.write(replace(entry, is_intended=False))
+        elif entry.is_intended:
+            known.forget(entry)
 
 
 def _make_file(path: Path, identity: Identity) -> None:

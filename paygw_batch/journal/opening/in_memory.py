@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from paygw_batch.journal.guards.witness import WitnessedHead
+from paygw_batch.journal.guards.left import NothingLeft
 from paygw_batch.journal.sqlite.connect import configure
 from paygw_batch.journal.sqlite.schema import make_tables
 from paygw_batch.journal.sqlite.writer import SqliteJournal
@@ -30,9 +30,8 @@ def in_memory_journal(
     return SqliteJournal(
         connection,
         Path(_NAME),
-        seen=WitnessedHead(identity.journal_id, 0, identity.start.hash.hex()),
         end=identity.start,
-        witness=_NoWitness(),
+        left=NothingLeft(),
         lock=_NoLock(),
         notes=notes,
     )
@@ -49,16 +48,6 @@ def database_of(identity: Identity) -> bytes:
         return connection.serialize("main")
     finally:
         connection.close()
-
-
-class _NoWitness:
-    """Keeps nothing: a journal that ends with its process cannot go back in time."""
-
-    def note(self, seen: WitnessedHead) -> None:
-        """Record nothing."""
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to close."""
 
 
 class _NoLock:

@@ -1,8 +1,9 @@
 """Moves a journal with its chain from a file to a database, once, so that two journals can never both pay.
 
 A move may be killed at any moment because of its order (docs/decisions/0091): the whole copy in one transaction, which
-does not pay yet; the file's mark that it was moved; the database's record that the copy is in use; the registry. The
-same command continues an interrupted move.
+does not pay yet; the file's mark that it was moved; the database's record that the copy is in use; its entry among the
+known journals. What is noted as left stays true: facts keep their numbers and hashes. The same command continues an
+interrupted move.
 """
 
 import os
@@ -21,11 +22,10 @@ from paygw_batch.errors import InternalError, JournalError, JournalMissing
 from paygw_batch.journal.facts.chain import Line
 from paygw_batch.journal.facts.codec import BATCH_FORGOTTEN
 from paygw_batch.journal.guards.lock import RunLock, lock_path
-from paygw_batch.journal.guards.witness import read_witness, retire
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.opening.examine import check_place
 from paygw_batch.journal.opening.file_place import FilePlace
-from paygw_batch.journal.opening.registry import Registered
+from paygw_batch.journal.opening.known_journals import KnownJournal
 from paygw_batch.journal.postgres.leasing.leases import machine
 from paygw_batch.journal.postgres.lines import text_of
 from paygw_batch.journal.postgres.moved_copy import copy_journal, finish_move
@@ -119,7 +119,7 @@ def move_journal(file_place: FilePlace, place: DatabasePlace, words: Mapping[str
                         "[journal] url; if that database is lost, restore it."
                     ),
                 )
-            _remember(file_place, place, identity, now)
+            _remember(place, identity, now)
     return Move(identity, end.seq, counts)
 
 
@@ -177,12 +177,9 @@ def _check_name(identity: Identity, place: DatabasePlace) -> None:
         )
 
 
-def _remember(file_place: FilePlace, place: DatabasePlace, identity: Identity, now: str) -> None:
-    """Register the journal at its new place, and remove the file's witness, so that an older copy is not known."""
-    if (seen := read_witness(file_place.witness)) is not None and seen.journal_id == identity.journal_id:
-        retire(file_place.witness, seen)
-    if (registry := place.registry) is not None:
-        with registry.held(now):
-            before = registry.entry(identity.journal_id)
-            names = (place.endpoint,) if before is None else before.names
-            registry.write(Registered(identity.journal_id, names, place.server.place, identity.created_at))
+def _remember(place: DatabasePlace, identity: Identity, now: str) -> None:
+    """Note where the journal is now, so that no copy of the file is taken for it."""
+    with place.known.held(now):
+        before = place.known.entry(identity.journal_id)
+        names = (place.endpoint,) if before is None else before.names
+        place.known.write(KnownJournal(identity.journal_id, names, place.server.place, identity.created_at))

@@ -11,7 +11,7 @@ from paygw_batch.errors import HolderKind
 from paygw_batch.journal.guards.location import canonical_path
 from paygw_batch.journal.guards.lock import LockHolder
 from paygw_batch.journal.journal import Journal, JournalReader
-from paygw_batch.journal.opening.registry import JournalRegistry
+from paygw_batch.journal.opening.known_journals import KnownJournals
 from paygw_batch.journal.outbox import Outbox
 from paygw_batch.journal.values import Identity, Withdrawal
 
@@ -20,25 +20,22 @@ from paygw_batch.journal.values import Identity, Withdrawal
 class JournalPlace(ABC):
     """The place of an endpoint's journal. Each method opens it again: nothing is held between calls.
 
-    `witness_dir` holds this host's witnesses, and `registry_dir` the registered journals (None: nothing is registered).
-    `now` is the clock, in UTC, ISO 8601 with `Z`. Other processes see the holder's `command`.
+    `known_dir` has a folder for each journal that this user knows. `now` is the clock, in UTC, ISO 8601 with `Z`. Other
+    processes see the holder's `command`.
     """
 
     endpoint: EndpointIdentity
-    witness_dir: Path
-    registry_dir: Path | None = None
+    known_dir: Path
     now: Callable[[], str]
 
     def __post_init__(self) -> None:
-        """Make each directory absolute and canonical. Raises `JournalError` for a name that is not text."""
-        object.__setattr__(self, "witness_dir", canonical_path(self.witness_dir))
-        if self.registry_dir is not None:
-            object.__setattr__(self, "registry_dir", canonical_path(self.registry_dir))
+        """Make the directory absolute and canonical. Raises `JournalError` for a name that is not text."""
+        object.__setattr__(self, "known_dir", canonical_path(self.known_dir))
 
     @property
-    def registry(self) -> JournalRegistry | None:
-        """The registry of journals, if there is one."""
-        return None if self.registry_dir is None else JournalRegistry(self.registry_dir)
+    def known(self) -> KnownJournals:
+        """The journals that this user knows."""
+        return KnownJournals(self.known_dir)
 
     @abstractmethod
     def may_exist(self) -> bool:
@@ -49,7 +46,7 @@ class JournalPlace(ABC):
         """Create the endpoint's journal and return its identity; None if there is one already.
 
         `beside` is the id of the endpoint's newest other journal, if there is one. Raises `JournalError` if another
-        journal of the endpoint is registered and not named.
+        journal of the endpoint is known and not named.
         """
 
     @abstractmethod

@@ -22,12 +22,8 @@ WITH c AS MATERIALIZED (
     WHERE r.number = :chunk AND k.batch = :batch
 ) {due_columns}
 
--- name: lost_orders
--- What is kept about orders that left by commits which the database has lost.
-SELECT d.text FROM fact f JOIN said d ON d.fact = f.number WHERE f.finding = 'unknown_order' AND f.source = 'witness'
-
 -- name: spelled_as_lost
 -- The instructions from `first` on that go by one of some order ids, in any spelling, and are not held for it yet.
 SELECT o.instruction, min(o.order_id) FROM order_id o WHERE o.spelling = ANY (:spellings) AND o.instruction >= :first
-    AND NOT EXISTS (SELECT FROM fact e WHERE e.instruction = o.instruction AND e.finding = 'ambiguous' AND e.source = 'witness')
+    AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = o.instruction AND e.source = 'witness')
 GROUP BY 1 ORDER BY 1

@@ -1,6 +1,6 @@
 """Writes the journal in PostgreSQL.
 
-Every write is one transaction, made durable before its call returns, and noted in the witness of this host before
+Every write is one transaction, made durable before its call returns, and noted on this host as left before
 anything may be sent on it. Facts go to the chain of a lease: those of a run to the lease of its chunk, everything else
 to the desk. A commit that names a chain which another process has closed since does nothing.
 """
@@ -35,7 +35,6 @@ from paygw_batch.journal.postgres.leasing.offered_chunks import (
     withdraw_run,
 )
 from paygw_batch.journal.postgres.leasing.postgres_gate import PostgresGate
-from paygw_batch.journal.postgres.lost_orders import hold_lost_orders
 from paygw_batch.journal.postgres.outbox import PostgresOutbox
 from paygw_batch.journal.postgres.postgres_reader import PostgresReader
 from paygw_batch.journal.postgres.session import Session, conflicting_lines, fetch
@@ -183,10 +182,6 @@ class PostgresJournal(PostgresReader, Journal):
                 self._tables.run("begin_forgetting", batch=batch)
             yield
             self._tables.run("forget_plans", before=chosen.before)
-
-    def _opened(self, first: int) -> None:
-        """Hold the instructions of a new batch whose order left by a commit that the database has lost."""
-        hold_lost_orders(self._tables, self._record, first)
 
     def _record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
         return self.writer.record(entries)

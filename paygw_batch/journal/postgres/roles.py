@@ -42,7 +42,7 @@ _WORKERS = (
     "GRANT UPDATE (stop_reason, ended_at) ON run TO {role}",
     "GRANT EXECUTE ON FUNCTION enrol, show_life, note_place, end_life, ask_gate, leave_gate TO {role}",
     "GRANT EXECUTE ON FUNCTION take_lease, seal_segment, commit_facts TO {role}",
-    "GRANT EXECUTE ON FUNCTION database_life, show_witness, call_roll, lives TO {role}",
+    "GRANT EXECUTE ON FUNCTION database_life, answer_roll, call_roll, lives TO {role}",
 )
 _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
     JournalRole.READER: (*_EVERYBODY, "GRANT EXECUTE ON FUNCTION is_alive, may_decide TO {role}"),
@@ -57,7 +57,7 @@ _RIGHTS: Mapping[JournalRole, tuple[str, ...]] = {
         "GRANT INSERT, UPDATE (content, tries, tried_at, next_at, sent_at, problem) ON notice TO {role}",
         "GRANT UPDATE (instruction) ON order_id TO {role}",
         "GRANT EXECUTE ON FUNCTION is_alive, may_decide, open_gate, set_limits, retire_host TO {role}",
-        "GRANT EXECUTE ON FUNCTION hold_segment, lock_rows, accept_loss, witness_is_older TO {role}",
+        "GRANT EXECUTE ON FUNCTION hold_segment, lock_rows, accept_loss, left_is_older TO {role}",
         "GRANT EXECUTE ON FUNCTION begin_forgetting, forget_people, forget_said TO {role}",
         "GRANT EXECUTE ON FUNCTION forget_texts, forget_heard, forget_sheet, forget_plans TO {role}",
     ),

@@ -8,9 +8,9 @@ CREATE FUNCTION database_life() RETURNS text LANGUAGE sql VOLATILE AS $$
     FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()
 $$;
 
--- A host, by the digest of the secret that it keeps beside its witness: a host that has lost its files is another one, and nobody
+-- A host, by the digest of the secret that it keeps beside what left: a host that has lost its files is another one, and nobody
 -- who reads this table can answer for one of its hosts. `noted`: how many commits
--- each of its witnesses had seen when it showed them last. A witness that has seen fewer is an older copy, or gone. `brought_by`: whose
+-- each of its processes had noted when it answered last. Fewer lines are an older copy, or some are gone. `brought_by`: whose
 -- session named it first. `lacks`: the newest roll-call in which it said that the database lacks what it sent on.
 CREATE TABLE host (
     host_id text COLLATE "C" PRIMARY KEY,
@@ -32,7 +32,7 @@ CREATE TABLE roll_call (
     may_be_waived boolean NOT NULL DEFAULT false
 );
 
--- `retired_by` is empty where the host has shown its witness. A host that a person retired is never asked again. `accepted_by`: who
+-- `retired_by` is empty where the host has answered itself. A host that a person retired is never asked again. `accepted_by`: who
 -- accepted the loss of what the host had sent on.
 CREATE TABLE roll_answer (
     call        bigint NOT NULL REFERENCES roll_call,
@@ -95,8 +95,8 @@ CREATE FUNCTION lives(p_host text) RETURNS boolean LANGUAGE sql STABLE AS $$
             OR EXISTS (SELECT FROM worker w WHERE w.host = h.name AND w.seen_at > c.called_at AND is_alive(w.number))))
 $$;
 
--- Whether the witnesses of a host that is about to answer have seen less than when it showed them last.
-CREATE FUNCTION witness_is_older(p_host text, p_noted bigint[]) RETURNS boolean LANGUAGE sql STABLE AS $$
+-- Whether a host that is about to answer has noted less than when it answered last.
+CREATE FUNCTION left_is_older(p_host text, p_noted bigint[]) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
         SELECT FROM newest_call c, host h, unnest(h.noted) WITH ORDINALITY u(count, nth)
         WHERE h.host_id = p_host AND u.count > coalesce(p_noted[u.nth], 0) AND NOT c.is_waived
@@ -104,10 +104,10 @@ CREATE FUNCTION witness_is_older(p_host text, p_noted bigint[]) RETURNS boolean 
 $$;
 
 -- A host says that the database has all that it sent on. The hosts are returned that are still missing. PW007: it was retired. PW012:
--- its witnesses, which noted so many commits each, have seen less than when it showed them last. Who decides nothing cannot say
+-- its processes, which noted so many commits each, have noted less than when it answered last. Who decides nothing cannot say
 -- that a standby has everything: the roll that it calls is waived by the next one who may, unless a host said meanwhile that it lacks
 -- something.
-CREATE FUNCTION show_witness(p_secret text, p_name text, p_is_synchronous boolean, p_noted bigint[])
+CREATE FUNCTION answer_roll(p_secret text, p_name text, p_is_synchronous boolean, p_noted bigint[])
 RETURNS TABLE (host_id text, name text, seen_at text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE newest roll_call; follows boolean; p_host text := host_of(p_secret); waives boolean := p_is_synchronous AND may_decide();
@@ -133,8 +133,8 @@ BEGIN
                 VALUES (newest.number + 1, database_life(), 'a synchronous standby took over', true, true);
         END IF;
     END IF;
-    IF witness_is_older(p_host, p_noted) THEN
-        RAISE EXCEPTION 'the witness of this host is older than the one that it showed' USING ERRCODE = 'PW012';
+    IF left_is_older(p_host, p_noted) THEN
+        RAISE EXCEPTION 'this host has noted less than when it answered last' USING ERRCODE = 'PW012';
     END IF;
     INSERT INTO host AS h (host_id, name, noted) VALUES (p_host, p_name, p_noted)
         ON CONFLICT (host_id) DO UPDATE SET name = excluded.name, seen_at = clock_timestamp(), noted = excluded.noted;
@@ -189,7 +189,7 @@ END $$;
 DO $$
 DECLARE name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['database_life', 'call_roll', 'show_witness', 'retire_host', 'accept_loss', 'refuse_lease'] LOOP
+    FOREACH name IN ARRAY ARRAY['database_life', 'call_roll', 'answer_roll', 'retire_host', 'accept_loss', 'refuse_lease'] LOOP
         EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
     END LOOP;
 END $$;

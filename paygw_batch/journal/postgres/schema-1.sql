@@ -873,7 +873,7 @@ BEGIN
                     SELECT own.worker FROM fact i JOIN segment own ON own.number = i.segment WHERE i.instruction = u.instruction
                         AND i.attempt = u.attempt AND i.kind = 'intended')
                 AND (x.fact IS NULL OR NOT may_decide())
-                -- Who accepts the loss of a host writes again what the witness of that host says did not leave.
+                -- Who accepts the loss of a host writes again what did not leave, as that host knows.
                 AND NOT (u.kind = 'not_sent' AND coalesce(current_setting('paygw.retires', true), '') = 'on' AND may_decide());
         IF FOUND THEN
             RAISE EXCEPTION 'an answer is of a row that another process sent' USING ERRCODE = 'PW010';

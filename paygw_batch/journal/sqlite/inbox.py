@@ -4,7 +4,7 @@ The journal has one writer, and a run holds it from start to finish. Meanwhile t
 replies once the notification is durable. The journal records how far it has read in the same transaction as the
 evidence, so each notification enters the journal exactly once, even after a crash.
 
-Entries never change. Recorded ones are removed when the journal forgets people. A witness elsewhere knows the last one
+Entries never change. Recorded ones are removed when the journal forgets people. The journal's folder knows the last one
 that was acknowledged: an older copy of the inbox would lose what nobody sends again.
 """
 
@@ -18,9 +18,9 @@ import apsw
 
 from paygw_batch.errors import HolderKind, InboxDamaged, InboxUnwritable, JournalWentBack, ListenerHeld
 from paygw_batch.journal.facts.inbox_chain import InboxEntry, InboxGroup, entries_after, first_group, next_group
+from paygw_batch.journal.guards.left import INBOX, Left, newest, noting_failed
 from paygw_batch.journal.guards.location import check_file
 from paygw_batch.journal.guards.lock import RunLock, lock_path
-from paygw_batch.journal.guards.witness import Witness, WitnessedHead, read_witness, witness_failed
 from paygw_batch.journal.salts import new_salt
 from paygw_batch.journal.sqlite.connect import SideDatabase, fetch
 from paygw_batch.journal.sqlite.forget import scrub
@@ -56,32 +56,30 @@ def inbox_path(journal: Path) -> Path:
     return journal.with_name(f"{journal.name}.inbox")
 
 
-def inbox_witness(witness_dir: Path, journal_id: str) -> Path:
-    """Return the path of the witness of a journal's inbox on this machine."""
-    return witness_dir / f"{journal_id}.inbox-witness"
+def check_inbox(path: Path, folder: Path, taken: InboxEnd) -> None:
+    """Raise `JournalWentBack` if the inbox lacks a notification that was acknowledged and not recorded since.
 
-
-def check_inbox(path: Path, witness: Path, taken: InboxEnd) -> None:
-    """Raise `JournalWentBack` if the inbox lacks a notification that was acknowledged and not recorded since."""
-    seen = read_witness(witness)
-    if seen is None or seen.seq <= taken.number:
+    `folder` is the one of its journal among the known ones.
+    """
+    seen = newest(folder, INBOX)
+    if seen is None or seen.number <= taken.number:
         return
     found: list[tuple[Any, ...]] = []
     if check_file(path):
         with closing(_INBOX.open(path, write=False)) as connection, _INBOX.reading(path):
-            found = fetch(connection, "SELECT hash FROM arrival WHERE last = ?", (seen.seq,))
+            found = fetch(connection, "SELECT hash FROM arrival WHERE last = ?", (seen.number,))
     if found != [(seen.hash,)]:
         raise JournalWentBack(
             say(
                 "The inbox {path} does not have notification {number}, which was already stored: it is an older copy, "
                 "or gone.",
                 path=path,
-                number=seen.seq,
+                number=seen.number,
             ),
             hint=say(
-                "Nothing was sent. Put the newest inbox file back. Only if it is lost for good, remove {witness}, "
+                "Nothing was sent. Put the newest inbox file back. Only if it is lost for good, remove {files}, "
                 "and ask the gateway about every row that could be in it, with `paygw-batch refresh` or a statement.",
-                witness=witness,
+                files=folder / f"{INBOX}.*",
             ),
         )
 
@@ -89,23 +87,23 @@ def check_inbox(path: Path, witness: Path, taken: InboxEnd) -> None:
 class Inbox:
     """The inbox, open for appending by one process until `close`. Call it from one thread at a time.
 
-    `taken` is how far the journal has read; a new inbox continues from there. `witness` is where the end is noted.
+    `taken` is how far the journal has read; a new inbox continues from there. Its end is noted in the `folder`.
     Raises `ListenerHeld` if another process is appending, `InboxDamaged`, `JournalWentBack` for an older copy, and
     `JournalError` if the file is not private.
     """
 
-    def __init__(self, path: Path, *, taken: InboxEnd, now: str, witness: Path | None = None) -> None:
+    def __init__(self, path: Path, *, taken: InboxEnd, now: str, folder: Path | None = None) -> None:
         self._path = path
-        self._journal_id = "" if witness is None else witness.stem
         with ExitStack() as undo:
             lock = RunLock(lock_path(path), now=now, command="listen", kind=HolderKind.LISTENER, held=ListenerHeld)
             undo.callback(lock.close)
-            if witness is not None:
-                check_inbox(path, witness, taken)
+            if folder is not None:
+                check_inbox(path, folder, taken)
             _INBOX.make(path, lambda connection: connection.execute(_ADD, first_group(taken)))
             self._connection = undo.enter_context(closing(_INBOX.open(path, write=True)))
             self.end = _end_of(self._connection)
-            self._witness = None if witness is None else undo.enter_context(closing(Witness(witness, self._seen())))
+            self._left = None if folder is None else undo.enter_context(closing(Left(folder, INBOX, self._noted(now))))
+            self._now = now
             self._undo = undo.pop_all()
 
     def append(self, contents: Sequence[str]) -> int:
@@ -117,15 +115,15 @@ class Inbox:
             group = next_group(_end_of(self._connection), contents, new_salt().hex())
             fetch(self._connection, _ADD, group)
         self.end = group.end
-        if self._witness is not None:
+        if self._left is not None:
             try:
-                self._witness.note(self._seen())
+                self._left.note(*self._noted(self._now))
             except OSError as error:
-                raise InboxUnwritable(witness_failed(error)) from None
+                raise InboxUnwritable(noting_failed(error)) from None
         return group.last
 
-    def _seen(self) -> WitnessedHead:
-        return WitnessedHead(self._journal_id, self.end.number, self.end.hash or "-")
+    def _noted(self, at: str) -> tuple[int, str, str]:
+        return self.end.number, self.end.hash, at
 
     def close(self) -> None:
         """Close the inbox, so that another process may append."""

@@ -191,7 +191,7 @@ def add_facts(connection: apsw.Connection, entries: Sequence[Entry | Remark], en
 
 
 def record_last(connection: apsw.Connection, entries: Sequence[Entry | Remark]) -> list[tuple[int, str, bool]]:
-    """Add facts that move no row at the end of the chain, in the open transaction (see `evidence_log.Record`)."""
+    """Add facts that fit their rows at the end of the chain, in the open transaction (see `evidence_log.Record`)."""
     return [(line.seq, line.at, True) for line in add_facts(connection, entries, end_of(connection))]
 
 

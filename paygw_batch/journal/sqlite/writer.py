@@ -1,6 +1,6 @@
 """Writes the journal.
 
-Every write is one transaction. It is durable before its call returns, and the witness notes it before anything may be
+Every write is one transaction. It is durable before its call returns, and noted as left before anything may be
 sent on it. The chain is a second guard beside the lock: only one writer can use each fact number.
 
 An engine makes one call at a time. Only the wait for a slow disk moves to a thread; the rest of an append stays in the
@@ -28,8 +28,8 @@ from paygw_batch.errors import InternalError, JournalUnwritable
 from paygw_batch.journal.batch_part import BatchPart
 from paygw_batch.journal.facts.codec import NoteKind
 from paygw_batch.journal.facts.digest import OpeningDigests
+from paygw_batch.journal.guards.left import LeftWriter, Noted, noted_of, noting_failed
 from paygw_batch.journal.guards.lock import WriteLock
-from paygw_batch.journal.guards.witness import HeadWitness, WitnessedHead, witness_failed
 from paygw_batch.journal.journal import Journal
 from paygw_batch.journal.port import JournalThread
 from paygw_batch.journal.sqlite import schema
@@ -65,16 +65,16 @@ class SqliteJournal(SqliteReader, Journal):
         connection: apsw.Connection,
         path: Path,
         *,
-        seen: WitnessedHead,
         end: Link,
-        witness: HeadWitness,
+        left: LeftWriter,
         lock: WriteLock,
         notes: tuple[str, ...],
     ) -> None:
         super().__init__(connection, path, notes)
-        self._seen = seen
-        self._end = end
-        self._witness = witness
+        self._end = self._noted = end
+        self._leaving: list[Noted] = []
+        """What the open transaction lets leave."""
+        self._left = left
         self._lock = lock
         self._process = os.getpid()
         self._failure: str | None = None
@@ -151,7 +151,7 @@ class SqliteJournal(SqliteReader, Journal):
         """Close the journal. It can be reopened."""
         try:
             super().close()
-            self._witness.close()
+            self._left.close()
         finally:
             self._lock.close()
 
@@ -215,12 +215,13 @@ class SqliteJournal(SqliteReader, Journal):
             lines = add_facts(self._connection, entries, self._end)
         if lines:
             self._end = Link(lines[-1].seq, lines[-1].hash, lines[-1].at)
+            self._leaving += noted_of(entries)
         contradicted = {fact for (fact,) in self._tables.run("contradicted", before=before)}
         return [(line.seq, line.at, line.seq not in contradicted) for line in lines]
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Run the block in one transaction: it becomes durable and known to the witness, or nothing happened."""
+        """Run the block in one transaction: it becomes durable and is noted as left, or nothing happened."""
         self._require_writable()
         with self._whole(self._end):
             self._begin()
@@ -239,9 +240,9 @@ class SqliteJournal(SqliteReader, Journal):
         self._end = end
 
     def _commit(self) -> None:
-        """Commit; then the witness notes the end of the facts."""
+        """Commit; then note the end of the facts, and what may leave."""
         self._connection.execute("COMMIT")
-        self._tell_witness(WitnessedHead(self._seen.journal_id, self._end.seq, self._end.hash.hex()))
+        self._note(self._end)
 
     @contextmanager
     def _whole(self, before: Link) -> Iterator[None]:
@@ -254,19 +255,19 @@ class SqliteJournal(SqliteReader, Journal):
         except BaseException:
             if self._connection.in_transaction:
                 self._roll_back()
-                self._end = before
-            else:  # it is durable, but the witness has not noted it
+                self._end, self._leaving = before, []
+            else:  # it is durable, but not noted
                 self._give_up(say("a write was interrupted"))
             raise
 
-    def _tell_witness(self, seen: WitnessedHead) -> None:
-        if seen == self._seen:
+    def _note(self, end: Link) -> None:
+        if end == self._noted:
             return
         try:
-            self._witness.note(seen)
+            self._left.note(end.seq, end.hash.hex(), end.at, self._leaving)
         except OSError as error:
-            raise self._give_up(witness_failed(error)) from None
-        self._seen = seen
+            raise self._give_up(noting_failed(error)) from None
+        self._noted, self._leaving = end, []
 
     def _roll_back(self) -> None:
         """Discard the open transaction, unless SQLite already has. This writes nothing."""

@@ -21,6 +21,7 @@ from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.lifecycle import Concluded, Intended, Interrupted
 from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import HolderKind, InternalError, JournalError, JournalWentBack, RowsMoved
+from paygw_batch.journal.guards.left import Noted, noted_of
 from paygw_batch.journal.postgres.leasing import leases
 from paygw_batch.journal.postgres.leasing.fact_commit import (
     CALL,
@@ -35,7 +36,6 @@ from paygw_batch.journal.postgres.leasing.fact_commit import (
     stage_facts,
 )
 from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.leasing.intent_log import Noted
 from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases, Lease
 from paygw_batch.journal.postgres.lines import chunks_of
 from paygw_batch.journal.postgres.session import Row, fetch, limited, reason_of_failure
@@ -83,12 +83,14 @@ class ChainWriter:
         self._guarded, self._held, self._heartbeat = guarded, held, heartbeat
         self._chunks: dict[int, int] = {}
         """The chunks of instructions that facts are about."""
+        self._newest = 0
+        """The number of the newest fact of the open transaction at the desk."""
         self.has_lost = False
         """Whether another process has taken over a lease of this one."""
         self.is_stopped = False
         """Whether the run of this process is over: nothing more of it may be sent."""
         self.known_unsent: AbstractSet[tuple[int, int]] = frozenset()
-        """The attempts (instruction, number) of which, by this host's witness, nothing left."""
+        """The attempts (instruction, number) of which, by this host's lines, nothing left."""
 
     @property
     def worker(self) -> int:
@@ -207,10 +209,10 @@ class ChainWriter:
 
     @contextmanager
     def at_desk(self) -> Iterator[Connection[Row]]:
-        """Run one transaction at the desk: at the end it is durable and known to the witness, or has no effect."""
+        """Run one transaction at the desk: at the end it is durable and noted as left, or has no effect."""
         self._guarded.require_writable()
         desk, connection = self._desk(), self._guarded.connection
-        before = desk.end
+        before, self._newest = desk.end, 0
         try:
             fetch(connection, "BEGIN")
             if fetch(connection, _MINE, (desk.segment, before.seq, before.hash)) != [(True,)]:
@@ -224,7 +226,7 @@ class ChainWriter:
                 raise self._failed_at_desk(error) from None
             raise
         if desk.end.seq != before.seq:
-            self._guarded.tell_witness({desk.segment: desk.end})
+            self._guarded.note(self._newest, desk.end)
 
     def not_before(self, at: str) -> None:
         """Give no fact of the desk a time before `at`."""
@@ -239,6 +241,7 @@ class ChainWriter:
         staged = stage_facts(entries, lambda _: desk)
         added = self._call(staged)
         desk.end = staged.ends[desk.segment]
+        self._newest = added[-1][2]
         return [(number, at, has_moved) for _, _, number, at, has_moved in added]
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
@@ -311,9 +314,8 @@ class ChainWriter:
                 if fate is _Fate.COMMITTED:  # by a call before this one, whose answer was lost
                     fate = self._added(staged)
             if isinstance(fate, list):
-                moves = [has_moved for *_, has_moved in fate]
-                self._done(staged, entries, moves, since_s)
-                return _Moved(moves)
+                self._done(staged, entries, fate, since_s)
+                return _Moved([has_moved for *_, has_moved in fate])
             if fate is _Fate.FENCED:
                 return _Refused(frozenset(), MoveResult.HELD)
 
@@ -395,24 +397,25 @@ class ChainWriter:
             )
         return _Fate.FENCED if lost else _Fate.NOT_COMMITTED
 
-    def _done(self, staged: StagedFacts, entries: Sequence[Entry], moves: Sequence[bool], since_s: float) -> None:
-        """Apply a commit to our state: the chains' ends, the witness."""
+    def _done(self, staged: StagedFacts, entries: Sequence[Entry], added: Sequence[Row], since_s: float) -> None:
+        """Apply a commit to our state: the chains' ends, what may leave."""
         for lease in self._held.all():
             lease.end = staged.ends.get(lease.segment, lease.end)
         self._heartbeat.seen(since_s)
         # Before any of it leaves: after a failover these attempts, and no others, may have left from this host.
-        noted = [
-            Noted(one.instruction, one.attempt, one.fact.order_id if isinstance(one.fact, Intended) else None)
-            for one, has_moved in zip(entries, moves, strict=True)
-            if has_moved and (isinstance(one.fact, Intended) or _is_unsent(one))
-        ]
-        self._guarded.tell_witness(staged.ends, noted)
+        moved = [one for one, (*_, has_moved) in zip(entries, added, strict=True) if has_moved]
+        self._note(staged, added, noted_of(moved))
+
+    def _note(self, staged: StagedFacts, added: Sequence[Row], noted: Sequence[Noted] = ()) -> None:
+        """Note a commit by its last fact, which is the end of one of its chains: all were written together."""
+        segment, _, number, *_ = added[-1]
+        self._guarded.note(number, staged.ends[segment], noted)
 
     def _note_unsent(self, entries: Sequence[Entry]) -> None:
-        """Note in the witness the attempts of which nothing left, because the database may never learn it."""
+        """Note the attempts of which nothing left, because the database may never learn it."""
         if entries:
             with suppress(JournalError):  # then they are in doubt, as without the note
-                self._guarded.tell_unsent([Noted(one.instruction, one.attempt, None) for one in entries])
+                self._guarded.note_unsent([Noted(one.instruction, one.attempt, None) for one in entries])
 
     def _lease_of(self, entry: Entry) -> Lease:
         lease = self._held.chunks.get(self._chunks[entry.instruction])
@@ -441,7 +444,7 @@ class ChainWriter:
 
     def _taken_once(self, chain: int, at: str) -> Lease | None:
         connection = self._guarded.connection
-        staged = None
+        staged, added = None, list[Row]()
         with connection.transaction():
             lease = leases.take(connection, chain, self._held.worker)
             if lease is None:
@@ -453,11 +456,12 @@ class ChainWriter:
                 found = fetch(connection, query, (chain,))
                 entries = [self._ending(number, attempt, at) for number, attempt in found]
                 staged = stage_facts(entries, lambda _: lease)
-                self._call(staged)
+                added = self._call(staged)
         if staged is not None:
-            lease.end = staged.ends[lease.segment]
+            lease.end = staged.ends.get(lease.segment, lease.end)
             lease.is_clear = True
-            self._guarded.tell_witness(staged.ends)
+        if staged is not None and added:
+            self._note(staged, added)
         return lease
 
     def _ending(self, number: int, attempt: int, at: str) -> Entry:
@@ -491,12 +495,12 @@ class ChainWriter:
 
 def write_withdrawal(
     connection: Connection[Row], identity: Identity, withdrawal: Withdrawal, lease_s: float
-) -> tuple[int, bytes]:
+) -> tuple[int, Link]:
     """Record a withdrawal in a chain of its own, without the desk, which a run may hold for hours.
 
-    Return the number and the hash of the fact.
+    Return the number of the fact, and the end of its chain.
     """
-    added: list[tuple[int, bytes]] = []
+    added: list[tuple[int, Link]] = []
     segments: list[int] = []
     with connection.transaction():
         worker = leases.enrol(connection, command=_WITHDRAWING, kind=HolderKind.RUN, lease_s=lease_s)
@@ -508,7 +512,7 @@ def write_withdrawal(
                 raise InternalError("the chain of a worker was taken by another")
             staged = stage_facts(entries, lambda _: lease)
             ((*_, number, at, has_moved),) = fetch(connection, CALL, (worker, *staged.values))
-            added.append((number, staged.ends[lease.segment].hash))
+            added.append((number, staged.ends[lease.segment]))
             segments.append(lease.segment)
             return [(number, at, has_moved)]
 

@@ -1,9 +1,9 @@
-"""Guards a writer's session: replaces a lost connection, makes a failure final, notes commits in the witness."""
+"""Guards a writer's session: replaces a lost connection, makes a failure final, notes what may leave."""
 
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -11,9 +11,8 @@ import psycopg
 from psycopg import Connection
 
 from paygw_batch.errors import InternalError, JournalError, JournalUnwritable, RollCallOpen
-from paygw_batch.journal.guards.witness import witness_failed
-from paygw_batch.journal.postgres.leasing.host_witness import CommitWitness, LifeOver, has_commit
-from paygw_batch.journal.postgres.leasing.intent_log import Noted
+from paygw_batch.journal.guards.left import LeftWriter, Noted, noting_failed
+from paygw_batch.journal.postgres.leasing.host_files import LifeOver
 from paygw_batch.journal.postgres.leasing.roll_call import RollCall
 from paygw_batch.journal.postgres.migrations import identity_in
 from paygw_batch.journal.postgres.session import Row, Session, fetch, limited, reason_of_failure
@@ -37,16 +36,14 @@ _ENDINGS = ("08", "57P", "25P03")
 class GuardedSession:
     """The session of one process that writes. After a final failure it never writes again."""
 
-    def __init__(
-        self, session: Session, identity: Identity, witness: CommitWitness, roll: RollCall | None = None
-    ) -> None:
+    def __init__(self, session: Session, identity: Identity, left: LeftWriter, roll: RollCall | None = None) -> None:
         self.session = session
         self._identity = identity
-        self._witness = witness
+        self._left = left
         self._roll = roll
         self._process = os.getpid()
         self._failure: str | None = None
-        self._told: tuple[int, Link] | None = None
+        self._noted: tuple[int, Link] | None = None
         self._has_warned = False
         self._hurried_until_s = math.inf
         self._watch_warnings()
@@ -87,7 +84,7 @@ class GuardedSession:
             self._answer(self._roll, give_up_s)
 
     def _answer(self, roll: RollCall, give_up_s: float) -> None:
-        """Show the witness to a database that may be another one; wait for hosts that are doing the same."""
+        """Answer the roll-call of a database that may be another one; wait for hosts that are doing the same."""
         while True:
             try:
                 with limited(self.connection, self.session.server.commit_limit_s):
@@ -132,27 +129,28 @@ class GuardedSession:
                 return
         raise self.give_up(say("no standby confirms the writes"))
 
-    def tell_witness(self, ends: Mapping[int, Link], noted: Sequence[Noted] = ()) -> None:
-        """Note one end of a commit (one proves all: they were written together), and its attempts."""
-        self._told = segment, end = next(iter(ends.items()))
+    def note(self, number: int, end: Link, noted: Sequence[Noted] = ()) -> None:
+        """Note a commit by the number of its newest fact, the `end` of that fact's chain, and what may leave."""
+        self._noted = number, end
+        line = number, end.hash.hex(), end.at, noted
         try:
             try:
-                self._witness.note(segment, end, noted)
+                self._left.note(*line)
             except LifeOver:
                 self.reconnect()  # another process of this host is in another life already: is the commit there?
-                if not has_commit(self.connection, segment, end.seq, end.hash):
+                if fetch(self.connection, "SELECT hash FROM fact WHERE number = %s", (number,)) != [(end.hash,)]:
                     raise self.give_up(say("the database is an older copy")) from None
                 self.flush()
-                self._witness.note(segment, end, noted)
+                self._left.note(*line)
         except LifeOver:
             raise self.give_up(say("the database is an older copy")) from None
         except OSError as error:
-            raise self.give_up(witness_failed(error)) from None
+            raise self.give_up(noting_failed(error)) from None
 
-    def tell_unsent(self, noted: Sequence[Noted]) -> None:
+    def note_unsent(self, noted: Sequence[Noted]) -> None:
         """Note attempts of which nothing left. The newest commit stays the same."""
-        if self._told is not None:
-            self.tell_witness(dict([self._told]), noted)
+        if self._noted is not None:
+            self.note(*self._noted, noted)
 
     def give_up(self, reason: str) -> JournalUnwritable:
         """Bar this process from writing the journal again, and return the error for it."""
@@ -180,8 +178,8 @@ class GuardedSession:
             raise self.give_up(reason_of_failure(error)) from None
 
     def close(self) -> None:
-        """Close the witness."""
-        self._witness.close()
+        """Let another process have the lines of this one."""
+        self._left.close()
 
     def _watch_warnings(self) -> None:
         def take_note(notice: psycopg.errors.Diagnostic) -> None:

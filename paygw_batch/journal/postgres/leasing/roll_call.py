@@ -1,4 +1,4 @@
-"""Answers the roll-call: shows this host's witness if the database is not the one it saw before.
+"""Answers the roll-call: says how much left from this host if the database is not the one it saw before.
 
 A promoted standby, or a restored copy, can lack commits that a host has sent on. Only that host can detect it: so no
 host gets a lease before all hosts have looked.
@@ -13,13 +13,7 @@ import psycopg
 from psycopg import Connection
 
 from paygw_batch.errors import JournalError, JournalWentBack, RollCallOpen
-from paygw_batch.journal.postgres.leasing.host_witness import (
-    HostLife,
-    check_witnesses,
-    counts_in,
-    host_id_in,
-    public_id,
-)
+from paygw_batch.journal.postgres.leasing.host_files import HostLife, check_left, counts_in, host_id_in, public_id
 from paygw_batch.journal.postgres.session import Row, Server, fetch
 from paygw_batch.language import say
 
@@ -28,7 +22,7 @@ _RETIRED, _OLDER = "PW007", "PW012"
 
 @dataclass(frozen=True, slots=True)
 class MissingHost:
-    """A host that has not shown its witness: its id, its name, and when it was last seen."""
+    """A host that has not answered: its id, its name, and when it was last seen."""
 
     host_id: str
     name: str
@@ -38,16 +32,16 @@ class MissingHost:
 
 
 class RollCall:
-    """The part of this host in the roll-call of one journal; `directory` has its witness."""
+    """The part of this host in the roll-call of one journal; its `folder` says what left."""
 
-    def __init__(self, server: Server, directory: Path, journal_id: str) -> None:
-        self._server, self._directory, self._journal_id = server, directory, journal_id
-        self._secret = host_id_in(directory, journal_id)
+    def __init__(self, server: Server, folder: Path) -> None:
+        self._server, self._folder = server, folder
+        self._secret = host_id_in(folder)
         self.host_id = public_id(self._secret)
-        self.life = HostLife(directory, journal_id)
+        self.life = HostLife(folder)
 
     def answer(self, connection: Connection[Row]) -> None:
-        """Show the witness of this host. Raises `JournalWentBack`, and `RollCallOpen` while other hosts are missing."""
+        """Answer for this host. Raises `JournalWentBack`, and `RollCallOpen` while other hosts are missing."""
         missing = self.missing(connection)
         if missing:
             names = ", ".join(f"{one.name} (last seen {one.seen_at})" for one in missing)
@@ -61,11 +55,11 @@ class RollCall:
             )
 
     def missing(self, connection: Connection[Row]) -> Sequence[MissingHost]:
-        """Show the witness of this host, and return the hosts that have not. Raises `JournalWentBack`."""
+        """Answer for this host, and return the hosts that have not. Raises `JournalWentBack`."""
         ((life,),) = fetch(connection, "SELECT database_life()")
         try:
             self.life.enter(life)
-            check_witnesses(connection, self._server, self._directory, self._journal_id)
+            check_left(connection, self._server, self._folder)
             return [MissingHost(*line) for line in self._shown(connection)]
         except JournalWentBack:
             fetch(connection, "SELECT call_roll(%s, %s)", (self._secret, socket.gethostname()))
@@ -76,8 +70,8 @@ class RollCall:
         try:
             return fetch(
                 connection,
-                "SELECT host_id, name, seen_at FROM show_witness(%s, %s, %s, %s)",
-                (self._secret, socket.gethostname(), is_synchronous, counts_in(self._directory, self._journal_id)),
+                "SELECT host_id, name, seen_at FROM answer_roll(%s, %s, %s, %s)",
+                (self._secret, socket.gethostname(), is_synchronous, counts_in(self._folder)),
             )
         except psycopg.Error as error:
             if error.sqlstate == _RETIRED:
@@ -86,9 +80,9 @@ class RollCall:
                 raise
             raise JournalWentBack(
                 say(
-                    "The witness of this machine ({directory}) has seen less than when it was last shown: it is an "
+                    "This machine's record of what left ({folder}) has less than when it last answered: it is an "
                     "older copy, or a part of it is gone.",
-                    directory=self._directory,
+                    folder=self._folder,
                 ),
                 hint=say(
                     "Nothing was sent. Put its newest files back. Only if they are lost, run `paygw-batch journal "
@@ -104,16 +98,15 @@ class RollCall:
                 place=self._server.place,
             ),
             hint=say(
-                "Nothing was sent. To use it again, remove its witness: the files {journal_id}* in {directory}.",
-                journal_id=self._journal_id,
-                directory=self._directory,
+                "Nothing was sent. To use it again, remove its record of what left: the folder {folder}.",
+                folder=self._folder,
             ),
         )
 
     def is_older(self, connection: Connection[Row]) -> bool:
-        """Whether this host's witnesses have noted fewer commits than when they were last shown."""
-        counts = counts_in(self._directory, self._journal_id)
-        return fetch(connection, "SELECT witness_is_older(%s, %s)", (self.host_id, counts)) == [(True,)]
+        """Whether this host has noted fewer commits than when it last answered."""
+        counts = counts_in(self._folder)
+        return fetch(connection, "SELECT left_is_older(%s, %s)", (self.host_id, counts)) == [(True,)]
 
     def is_retired(self, connection: Connection[Row]) -> bool:
         """Whether a person retired this host."""
@@ -122,7 +115,7 @@ class RollCall:
 
 
 def missing_hosts(connection: Connection[Row]) -> Sequence[MissingHost]:
-    """Return the hosts that have not shown their witness, described for a person."""
+    """Return the hosts that have not answered, described for a person."""
     query = """SELECT host_id, name, to_char(seen_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI "UTC"'), lives(host_id)
         FROM missing_host ORDER BY 2, 1"""
     return [MissingHost(*line) for line in fetch(connection, query)]

@@ -1,15 +1,16 @@
-"""The registry: which journals pay which endpoint, as recorded in this user's state directory.
+"""The journals that this user's state directory knows: which endpoint each pays, where it is, what left from here.
 
-It has one file for each journal, `JOURNAL_ID.json`, written whole or not at all. The entry is written before its
-journal exists, as an intention, so a journal that can be opened is always registered. A writer holds the registry's
-lock from its first look to its last write.
+Each journal has a folder with its id: `journal.json`, written whole or not at all, and the lines of `left.py`. The
+folder is made before its journal exists, as an intention, so a journal that can be opened is always known. A writer of
+`journal.json` holds the lock of all folders from its first look to its last write.
 """
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import apsw
@@ -17,23 +18,26 @@ import apsw
 from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.errors import JournalError, PaygwError
 from paygw_batch.files import replacing, sync_directory
+from paygw_batch.journal.guards.left import LeftLine, newest_lines
 from paygw_batch.journal.guards.location import check_directory, check_file, make_directory
 from paygw_batch.journal.guards.lock import LockWait, RunLock
 from paygw_batch.journal.sqlite.connect import connect
 from paygw_batch.journal.sqlite.schema import identity_of
 from paygw_batch.language import say, say_count
 
-_ENTRY = re.compile(r"[0-9a-f]{32}\.json")
+_ID = re.compile(r"[0-9a-f]{32}")
+_ABOUT = "journal.json"
 _LOCK = "journals.lock"
 _WAIT = LockWait(limit_s=30.0, is_any_holder=True)
-"""The registry is only held for moments, so a second command waits for the first."""
+"""The folders are only held for moments, so a second command waits for the first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
-    """A registered journal: the endpoint it pays, under all its names, and its location.
+class KnownJournal:
+    """A journal that is known: the endpoint it pays, under all its names, and its location.
 
-    `is_intended`: its creation began and is not known to have finished.
+    `is_intended`: its creation began and is not known to have finished. `is_lost`: a person made another one in its
+    place. Should it turn up again, it has to be adopted.
     """
 
     journal_id: str
@@ -41,14 +45,15 @@ class Registered:
     path: str
     created_at: str
     is_intended: bool = False
+    is_lost: bool = False
 
     def pays(self, names: Sequence[EndpointIdentity]) -> bool:
         """Whether it pays the endpoint that has any of `names`."""
         return any(ours.is_same_as(other) for ours in self.names for other in names)
 
 
-class JournalRegistry:
-    """The registry in `directory`, which is created with the first write."""
+class KnownJournals:
+    """The folders in `directory`, which is created with the first write."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -58,16 +63,25 @@ class JournalRegistry:
         """Keep every other process from writing. Raises `JournalHeld` if another one holds it for too long."""
         make_directory(self._directory)
         check_directory(self._directory)
-        lock = RunLock(self._directory / _LOCK, now=now, command="the registry of journals", wait=_WAIT)
+        lock = RunLock(self._directory / _LOCK, now=now, command="the known journals", wait=_WAIT)
         try:
             yield
         finally:
             lock.close()
 
-    def entries(self) -> Sequence[Registered]:
-        """Return every registered journal, oldest first. Raises `JournalError` for a damaged entry."""
+    def folder(self, journal_id: str) -> Path:
+        """Return the folder of a journal, known or not."""
+        return self._directory / journal_id
+
+    def left(self, journal_id: str) -> Sequence[LeftLine]:
+        """Return the newest lines about what left of a journal from here; none if it is not known."""
+        return newest_lines(self.folder(journal_id))
+
+    def entries(self) -> Sequence[KnownJournal]:
+        """Return every known journal, oldest first. Raises `JournalError` for a damaged entry."""
         try:
-            found = [path for path in self._directory.iterdir() if _ENTRY.fullmatch(path.name)]
+            found = [path / _ABOUT for path in self._directory.iterdir() if _ID.fullmatch(path.name)]
+            found = [path for path in found if check_file(path)]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -76,12 +90,12 @@ class JournalRegistry:
             ) from None
         return sorted((_read(path) for path in found), key=lambda entry: (entry.created_at, entry.journal_id))
 
-    def entry(self, journal_id: str) -> Registered | None:
-        """Return the entry of one journal; None if it is not registered."""
+    def entry(self, journal_id: str) -> KnownJournal | None:
+        """Return the entry of one journal; None if it is not known."""
         path = self._path(journal_id)
         return _read(path) if check_file(path) else None
 
-    def paying(self, names: Sequence[EndpointIdentity], *, but: str = "") -> Sequence[Registered]:
+    def paying(self, names: Sequence[EndpointIdentity], *, but: str = "") -> Sequence[KnownJournal]:
         """Return the journals of an endpoint, oldest first, except the one with the id `but`.
 
         Includes journals at their default places even if their entries were lost.
@@ -90,9 +104,10 @@ class JournalRegistry:
         found = [entry for entry in entries.values() if entry.journal_id != but and entry.pays(names)]
         return sorted(found, key=lambda entry: (entry.created_at, entry.journal_id))
 
-    def write(self, entry: Registered) -> None:
+    def write(self, entry: KnownJournal) -> None:
         """Write an entry durably, replacing any earlier one. The caller holds the lock."""
         path = self._path(entry.journal_id)
+        make_directory(path.parent)
         try:
             with replacing(path) as file:
                 file.write((json.dumps(asdict(entry), indent=1) + "\n").encode())
@@ -102,29 +117,36 @@ class JournalRegistry:
                 hint=say("Free some disk space, then run again."),
             ) from None
 
-    def forget(self, entry: Registered) -> None:
-        """Remove the entry of a journal that was never created. The caller holds the lock."""
-        self._path(entry.journal_id).unlink(missing_ok=True)
+    def take(self, entry: KnownJournal) -> None:
+        """Write the entry of a journal that a person made or adopted: any other in its place is lost."""
+        for other in self.entries():
+            if other.path == entry.path and other.journal_id != entry.journal_id:
+                self.write(replace(other, is_lost=True))
+        self.write(entry)
+
+    def forget(self, entry: KnownJournal) -> None:
+        """Remove the folder of a journal that was never created. The caller holds the lock."""
+        shutil.rmtree(self.folder(entry.journal_id), ignore_errors=True)
         sync_directory(self._directory)
 
     def _path(self, journal_id: str) -> Path:
-        return self._directory / f"{journal_id}.json"
+        return self.folder(journal_id) / _ABOUT
 
-    def _at_default_places(self) -> Iterator[Registered]:
-        """Yield the journals at default places, which are beside the registry, except unreadable ones."""
+    def _at_default_places(self) -> Iterator[KnownJournal]:
+        """Yield the journals at default places, which are beside the folders, except unreadable ones."""
         for path in sorted(self._directory.parent.glob("*/journal.sqlite3")):
             with suppress(PaygwError, apsw.Error, OSError), closing(connect(path, write=False)) as connection:
                 identity = identity_of(connection)
                 names = (EndpointIdentity.from_name(identity.endpoint),)
-                yield Registered(identity.journal_id, names, str(path), identity.created_at)
+                yield KnownJournal(identity.journal_id, names, str(path), identity.created_at)
 
 
-def _read(path: Path) -> Registered:
+def _read(path: Path) -> KnownJournal:
     check_file(path)
     try:
         told = json.loads(path.read_bytes())
         names = tuple(EndpointIdentity(**name) for name in told.pop("names"))
-        return Registered(names=names, **told)
+        return KnownJournal(names=names, **told)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise JournalError(
             say("{path} is damaged. It records which endpoint each journal pays.", path=path),
@@ -139,7 +161,7 @@ def _read(path: Path) -> Registered:
         ) from None
 
 
-def journal_list_sentence(entries: Sequence[Registered]) -> str:
+def journal_list_sentence(entries: Sequence[KnownJournal]) -> str:
     """Return a sentence that lists journals by id and path, with a leading blank; empty if there are none."""
     if not entries:
         return ""
@@ -152,7 +174,7 @@ def journal_list_sentence(entries: Sequence[Registered]) -> str:
     )
 
 
-def check_beside(others: Sequence[Registered], beside: str | None, *, command: str) -> None:
+def check_beside(others: Sequence[KnownJournal], beside: str | None, *, command: str) -> None:
     """Raise `JournalError` unless `beside` is the id of the newest of `others`, or None if there are none."""
     if not others and beside is None:
         return

@@ -1,0 +1,311 @@
+"""What left from this host: a line for each commit, in a folder of the state directory, away from the journal.
+
+A journal that was restored from a backup, copied or replaced is consistent, and would pay rows again. These lines find
+it: they know facts that it lacks, and the attempts that may have left since. A line is written after its commit is
+durable, and is durable itself before the call returns that made the commit: before the first byte leaves.
+
+Each writer has two files in turn. A full one gives way to the other, which is emptied, so at least the newest 32 MiB of
+lines are there. Room is written ahead: then only the bytes of a line have to reach the disk. A machine that stops can
+tear the last line alone, and nothing left on that.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from paygw_batch.core.lifecycle import Concluded, Intended
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalWentBack, LeftDamaged
+from paygw_batch.files import replacing, sync_directory
+from paygw_batch.journal.guards.location import check_file, open_private
+from paygw_batch.journal.values import Entry, Link, Remark
+from paygw_batch.language import say
+
+MAX_BYTES = 32 << 20
+"""At 26 bytes an attempt in groups of 64 and 150 alone: 200,000 to 1.2 million in each of the two files."""
+_STEP = 256 << 10
+RUN, WITHDRAWN, INBOX = "left-1", "withdrawn", "inbox"
+"""The writers: a run (further processes of a host have further numbers), whoever withdraws beside one, a listener."""
+
+
+class Noted(NamedTuple):
+    """An attempt that may leave now, with its order id; without an order id, an attempt of which nothing left."""
+
+    instruction: int
+    attempt: int
+    order_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftLine:
+    """A line: its place among those of its writer, number and hash (hex) of a commit's newest fact, and its attempts.
+
+    `number` is 0 for a new journal without facts.
+    """
+
+    count: int
+    number: int
+    hash: str
+    at: str
+    noted: tuple[Noted, ...] = ()
+
+
+class LeftWriter(Protocol):
+    """The interface of whoever notes a commit."""
+
+    def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
+        """Note a commit durably. Raises `OSError`."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+class NothingLeft:
+    """Notes nothing: for a journal that ends with its process, and for a command that sends nothing."""
+
+    def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
+        """Note nothing."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+
+class Left:
+    """The lines of the writer `name` in `folder`, begun with `end`, the number, hash and time of the newest fact."""
+
+    def __init__(self, folder: Path, name: str, end: tuple[int, str, str]) -> None:
+        if newest(folder, name) is None:
+            with replacing(_files(folder, name)[0]) as file:
+                file.write(_written(LeftLine(1, *end)))
+        last = max(_ends(folder, name), key=_count)
+        self.newest = last.line
+        self._path, self._fd, self._at, self._size = last.path, open_private(last.path), last.after, last.size
+        if last.is_torn:
+            os.ftruncate(self._fd, last.size)
+        if (self.newest.number, self.newest.hash) != end[:2]:
+            self.note(*end)
+
+    def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
+        """Add a line durably. Raises `OSError`, and then nothing may leave."""
+        line = LeftLine(self.newest.count + 1, number, digest, at, tuple(noted))
+        content = _written(line)
+        if self._at + len(content) > MAX_BYTES and self._at:
+            self._turn()
+        while self._at + len(content) > self._size:
+            _put(self._fd, bytes(_STEP), self._size)
+            self._size += _STEP
+        _put(self._fd, content, self._at)
+        _sync_data(self._fd)
+        self._at += len(content)
+        self.newest = line
+
+    def close(self) -> None:
+        """Close the file. Closed once more, it closes nothing: its number may be another file's by then."""
+        fd, self._fd = self._fd, -1
+        if fd != -1:
+            os.close(fd)
+
+    def _turn(self) -> None:
+        """Go on in the other file."""
+        first, second = _files(self._path.parent, self._path.stem)
+        self.close()
+        self._path = second if self._path == first else first
+        self._fd, self._at, self._size = open_private(self._path), 0, 0
+        os.ftruncate(self._fd, 0)
+        sync_directory(self._path.parent)
+
+
+def noted_of(entries: Sequence[Entry | Remark]) -> list[Noted]:
+    """Return what a commit of these facts lets leave, and what it says has not left."""
+    found = []
+    for one in entries:
+        if isinstance(one, Remark):
+            continue
+        if isinstance(one.fact, Intended):
+            found.append(Noted(one.instruction, one.attempt, one.fact.order_id))
+        elif isinstance(one.fact, Concluded) and one.fact.outcome.kind is OutcomeKind.NOT_SENT:
+            found.append(Noted(one.instruction, one.attempt, None))
+    return found
+
+
+def note_beside(folder: Path, number: int, digest: str, at: str) -> None:
+    """Note a fact that was written beside a run, unless a newer one is noted. Raises `OSError`."""
+    with alone_in(folder):
+        known = newest(folder, WITHDRAWN)
+        if known is None or known.number < number:
+            with closing(Left(folder, WITHDRAWN, (number, digest, at))):
+                pass
+
+
+def note_accepted(folder: Path, names: Collection[str], end: Callable[[], tuple[int, str, str]]) -> None:
+    """Note for these writers the end of a journal whose loss was accepted; what is damaged is put aside.
+
+    `end` is called once nobody else notes beside a run. Raises `OSError`.
+    """
+    with alone_in(folder):
+        for name in names:
+            try:
+                Left(folder, name, end()).close()
+            except LeftDamaged:
+                for path in filter(Path.exists, _files(folder, name)):
+                    path.rename(path.with_name(f"damaged-{secrets.token_hex(4)}-{path.name}"))
+                Left(folder, name, end()).close()
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep every other process that asks for it out of a folder. Raises `OSError`."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
+def writers(folder: Path) -> list[str]:
+    """Return who wrote in a folder, but for listeners."""
+    return sorted({path.stem for pattern in ("left-*.[12]", f"{WITHDRAWN}.[12]") for path in folder.glob(pattern)})
+
+
+def newest(folder: Path, name: str) -> LeftLine | None:
+    """Return the newest line of a writer; None if there is no file. Raises `LeftDamaged`."""
+    ends = _ends(folder, name)
+    return max(ends, key=_count).line if ends else None
+
+
+def newest_lines(folder: Path) -> list[LeftLine]:
+    """Return the newest line of each writer but for listeners. Raises `LeftDamaged`."""
+    return [line for name in writers(folder) if (line := newest(folder, name)) is not None]
+
+
+def lines(folder: Path, name: str) -> Iterator[LeftLine]:
+    """Yield the lines of a writer, newest first. Raises `LeftDamaged` after those that are there and whole."""
+    expected = 0
+    for end in sorted(_ends(folder, name), key=_count, reverse=True):
+        for text in reversed(end.path.read_bytes()[: end.after].split(b"\n")[:-1]):
+            line = _read(text)
+            if line is None or line.count != (expected or line.count):
+                raise _damaged(end.path)
+            yield line
+            expected = line.count - 1
+    if expected:
+        raise _damaged(folder / name)
+
+
+def require_not_older(seen: Sequence[LeftLine], end: Link, hash_at: Callable[[int], bytes], mend: str) -> None:
+    """Raise `JournalWentBack`, with the hint `mend`, unless a journal with this end includes all that was seen.
+
+    `hash_at` returns the hash of a fact. A journal may be ahead of these lines: a run can end between the two writes.
+    """
+    for line in seen:
+        if end.seq < line.number:
+            raise JournalWentBack(
+                say(
+                    "The journal ends at fact {seq}, but fact {written} was already written: this is an older copy.",
+                    seq=end.seq,
+                    written=line.number,
+                ),
+                hint=mend,
+            )
+        if hash_at(line.number).hex() != line.hash:
+            raise JournalWentBack(
+                say(
+                    "Fact {seq} of the journal is not the one that was written first: this copy has diverged.",
+                    seq=line.number,
+                ),
+                hint=mend,
+            )
+
+
+def noting_failed(error: OSError) -> str:
+    """Return the reason, in words for a person, that nothing could be noted."""
+    return say("the record of what left: {reason}", reason=say(str(error.strerror)))
+
+
+class _End(NamedTuple):
+    """The newest line in a file, the position after it, and the size of the file without a torn line."""
+
+    path: Path
+    line: LeftLine
+    after: int
+    size: int
+    is_torn: bool
+
+
+def _files(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / f"{name}.1", folder / f"{name}.2"
+
+
+def _count(end: _End) -> int:
+    return end.line.count
+
+
+def _ends(folder: Path, name: str) -> list[_End]:
+    """Return the ends of the files of a writer that have a line; none if there is no file."""
+    found = [(path, _end_of(path)) for path in _files(folder, name) if check_file(path)]
+    ends = [end for _, end in found if end is not None]
+    if found and not ends:
+        raise _damaged(found[0][0])
+    return ends
+
+
+def _end_of(path: Path) -> _End | None:
+    """Return the end of a file; None if nothing but a torn line is in it."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        start = size
+        while start:
+            start = max(0, start - 2 * _STEP)
+            content = os.pread(file.fileno(), size - start, start)
+            last = content.rfind(b"\n")
+            # One line can be torn: what follows the last line break, or what is before it.
+            places = [last] if content[last + 1 :].strip(b"\0") else [last, content.rfind(b"\n", 0, max(last, 0))]
+            for stop in places:
+                begin = content.rfind(b"\n", 0, max(stop, 0)) + 1
+                if stop < 0 or (not begin and start):
+                    break  # an earlier part is needed
+                if (line := _read(content[begin:stop])) is not None:
+                    after, is_torn = start + stop + 1, bool(content[stop + 1 :].strip(b"\0"))
+                    return _End(path, line, after, after if is_torn else size, is_torn)
+            else:
+                raise _damaged(path)
+    return None
+
+
+def _damaged(path: Path) -> LeftDamaged:
+    return LeftDamaged(say("The record of what left from this machine is damaged: {path}.", path=path))
+
+
+def _written(line: LeftLine) -> bytes:
+    content = json.dumps([line.count, line.number, line.hash, line.at, line.noted], separators=(",", ":")).encode()
+    return b"%s %08x\n" % (content, zlib.crc32(content))
+
+
+def _read(text: bytes) -> LeftLine | None:
+    """Return a line; None if it is torn or damaged."""
+    content, _, checksum = text.rpartition(b" ")
+    if b"%08x" % zlib.crc32(content) != checksum:
+        return None
+    count, number, digest, at, noted = json.loads(content)
+    return LeftLine(count, number, digest, at, tuple(Noted(*one) for one in noted))
+
+
+def _put(fd: int, content: bytes, offset: int) -> None:
+    while content:
+        written = os.pwrite(fd, content, offset)
+        content, offset = content[written:], offset + written
+
+
+def _sync_data(fd: int) -> None:
+    """Flush the data of a file, and its size if it changed; macOS can only flush everything."""
+    getattr(os, "fdatasync", os.fsync)(fd)

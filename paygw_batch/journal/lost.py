@@ -1,0 +1,198 @@
+"""What left by commits that the journal has lost: which attempts this host knows, and what becomes of their rows.
+
+A lost attempt of a row that is ready is written again as the next attempt, in doubt: the gateway's word about it
+settles it like any other. Where the journal knows something else of the row, or several attempts left, because
+decisions were lost too, the row is held. An order whose batch is lost is kept, and holds every later row that goes by
+its order id.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from paygw_batch.core.batch import first_order_id
+from paygw_batch.core.evidence import EvidenceSource, Finding, Heard
+from paygw_batch.core.lifecycle import Intended, Interrupted, State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.text import spelled_alike
+from paygw_batch.errors import LeftDamaged
+from paygw_batch.journal.evidence_log import EvidenceLog, Record
+from paygw_batch.journal.facts.standing import RowStanding, row_standing
+from paygw_batch.journal.guards.left import WITHDRAWN, LeftLine, lines, writers
+from paygw_batch.journal.tables import Tables
+from paygw_batch.journal.values import AcceptedRows, Entry, Remark, canonical
+
+_LINES_AT_ONCE = 200
+_ORDERS_AT_ONCE = 1_000
+GUESSED = "a retired host"
+"""The name of an attempt that any row could have had when a host was retired."""
+Attempt = tuple[int, int]
+"""An instruction and the number of its attempt."""
+Has = Callable[[Sequence[LeftLine]], Collection[LeftLine]]
+"""Says which of some lines are about facts that the journal has."""
+
+
+class LostIntent(NamedTuple):
+    """An attempt that may have left and that only this host knows: the time and a unique name of its commit."""
+
+    at: str
+    order_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The commits of this host that the journal lacks; `is_whole`: all of them are known.
+
+    `left` has the attempts of each instruction, in the order in which they left. Several can have one number: a journal
+    can go back more than once. `unsent` are attempts that the journal may know, and of which nothing left.
+    """
+
+    commits: int = 0
+    left: Mapping[int, Sequence[LostIntent]] = field(default_factory=dict)
+    unsent: AbstractSet[Attempt] = frozenset()
+    is_whole: bool = True
+
+
+def find_loss(folder: Path, has: Has) -> Loss:
+    """Return the commits that left from this host but that the journal lacks: those after the newest that it has."""
+    left: dict[int, dict[tuple[str, int, str], LostIntent]] = {}
+    unsent: set[Attempt] = set()
+    commits, is_whole = 0, True
+    for writer in writers(folder):
+        lost, is_known = _lost_of(folder, writer, has)
+        # Before the first line more may have left, if it is not the one of a new journal. No withdrawal leaves.
+        is_whole = is_whole and (is_known or writer == WITHDRAWN)
+        commits += len(lost)
+        for line in lost:
+            name = f"a lost commit {line.number}.{line.hash[:16]}"
+            for number, attempt, order_id in line.noted:
+                known = left.setdefault(number, {})
+                if order_id is not None:
+                    known[writer, attempt, name] = LostIntent(line.at, order_id, name)
+                    continue
+                latest = next((key for key in reversed(known) if key[:2] == (writer, attempt)), None)
+                if latest is None:
+                    unsent.add((number, attempt))
+                else:
+                    del known[latest]
+    attempts = {number: sorted(known.values()) for number, known in left.items() if known}
+    return Loss(commits, dict(sorted(attempts.items(), key=lambda item: item[1][-1])), unsent, is_whole)
+
+
+def _lost_of(folder: Path, writer: str, has: Has) -> tuple[list[LeftLine], bool]:
+    """Return the lines of a writer that the journal lacks, oldest first, and whether it has the one before them."""
+    found: list[LeftLine] = []
+    with suppress(LeftDamaged):
+        for line in lines(folder, writer):
+            found.append(line)
+            if len(found) % _LINES_AT_ONCE == 0 and has(found[-_LINES_AT_ONCE:]):
+                break
+    present = has(found) if found else ()
+    lost = list(takewhile(lambda line: line not in present, found))
+    return lost[::-1], bool(present)
+
+
+class LostRows:
+    """Says what becomes of rows with lost attempts, now that `by` accepts the loss. `rows` grows with each `judge`."""
+
+    def __init__(self, tables: Tables, loss: Loss, *, by: str, at: str) -> None:
+        self._tables, self._left, self._by, self._at = tables, loss.left, by, at
+        self.rows = AcceptedRows()
+
+    @property
+    def numbers(self) -> list[int]:
+        """The instructions with an attempt that may have left, in the order in which they did."""
+        return list(self._left)
+
+    def judge(self, numbers: Sequence[int]) -> tuple[list[Entry], list[Remark]]:
+        """Return the facts that write attempts of these instructions again, and those that hold the others."""
+        found = {line[0]: row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))}
+        known = EvidenceLog(self._tables).contested(found)
+        before = {tuple(line) for line in self._tables.run("lost_before", numbers=list(numbers))}
+        sent: list[Entry] = []
+        held: list[Remark] = []
+        for number in numbers:
+            row = found.get(number)
+            of_row = [] if row is None else [one for one in self._left[number] if _is_of(row, one.order_id)]
+            self.rows.unknown_orders += sorted({one.order_id for one in self._left[number] if one not in of_row})
+            if row is None or not of_row:
+                continue
+            lost, is_only = of_row[-1], len(of_row) == 1  # of several, a word of the gateway can be about either
+            if (number, canonical(lost.name)) in before:
+                self.rows.held += 1
+            elif (number, lost.name) in before:
+                self.rows.in_doubt += 1
+            elif row.standing.state is State.REPLACED:  # whoever goes by the order now is held
+                self.rows.unknown_orders.append(lost.order_id)
+            elif row.standing.state in {State.PAID, State.RETURNED}:
+                self.rows.contradictions.append(lost.order_id)
+            elif is_only and row.standing.state is State.IN_DOUBT and (number, GUESSED) in before:
+                self.rows.in_doubt += 1
+            elif is_only and _is_next(row, lost) and number not in known:
+                self.rows.in_doubt += 1
+                sent += _again(row, lost)
+            else:
+                self.rows.held += 1
+                held.append(Remark(_held_by(lost, self._by), self._at, number))
+        return sent, held
+
+    def keep_unknown(self, record: Record) -> None:
+        """Keep the orders of lost batches inside the open transaction: rows that go by one are held.
+
+        Those that are kept already are left out: the command can be run again.
+        """
+        new = sorted(set(self.rows.unknown_orders) - _lost_orders(self._tables))
+        pages = [new[start : start + _ORDERS_AT_ONCE] for start in range(0, len(new), _ORDERS_AT_ONCE)]
+        heard = (_heard(Finding.UNKNOWN_ORDER, {"by": self._by, "orders": page}) for page in pages)
+        if pages:
+            record([Remark(one, self._at) for one in heard])
+        _hold(self._tables, record, self.rows.unknown_orders, 0)
+
+
+def _again(row: RowStanding, lost: LostIntent) -> list[Entry]:
+    """Return the facts that write a lost attempt again, as the row's next one."""
+    attempt, intended = row.standing.attempt + 1, Intended(lost.order_id, lost.name, 0, None)
+    return [Entry(row.number, attempt, fact, lost.at) for fact in (intended, Interrupted())]
+
+
+def _is_next(row: RowStanding, lost: LostIntent) -> bool:
+    """Whether a lost attempt is the one that the journal would make next of a row."""
+    return row.standing.state is State.READY and row.order_id == lost.order_id
+
+
+def _is_of(row: RowStanding, order_id: str) -> bool:
+    """Whether an attempt under an order id can be of this row."""
+    return row.client_orderid in {order_id, first_order_id(order_id)}
+
+
+def hold_lost_orders(tables: Tables, record: Record, first: int) -> None:
+    """Hold the instructions from `first` on whose order left by a lost commit: a person finds out at the gateway."""
+    _hold(tables, record, _lost_orders(tables), first)
+
+
+def _hold(tables: Tables, record: Record, orders: Collection[str], first: int) -> None:
+    spellings = {spelled_alike(one) for order in orders for one in (order, first_order_id(order) or order)}
+    held = tables.run("spelled_as_lost", spellings=sorted(spellings), first=first) if spellings else []
+    if held:
+        found = ((number, _heard(Finding.AMBIGUOUS, {"order_id": order_id})) for number, order_id in held)
+        record([Remark(heard, "", instruction) for instruction, heard in found])
+
+
+def _held_by(lost: LostIntent, by: str) -> Heard:
+    content = {"by": by, "order_id": lost.order_id, "sent_at": lost.at}
+    return _heard(Finding.AMBIGUOUS, content, canonical(lost.name))
+
+
+def _heard(finding: Finding, content: object, lasting: str = "") -> Heard:
+    means = OutcomeKind.ACCEPTED if finding is Finding.AMBIGUOUS else None
+    return Heard(EvidenceSource.WITNESS, finding, means, canonical(content), lasting)
+
+
+def _lost_orders(tables: Tables) -> set[str]:
+    return {str(order) for (content,) in tables.run("lost_orders") for order in json.loads(content)["orders"]}

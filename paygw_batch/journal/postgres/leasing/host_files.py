@@ -1,0 +1,204 @@
+"""What this host keeps in a journal's folder about a database: what left, the host's id, the life it compared last.
+
+A database that was restored, or a lagging standby that was promoted, is consistent, and would pay rows again. A host
+detects it, because it has seen newer commits. Each writing process has lines of its own (`guards/left.py`); before
+anything is sent, the newest of each are compared with the database.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import weakref
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+from psycopg import Connection
+
+from paygw_batch.errors import JournalError, JournalHeld, JournalWentBack, RollCallOpen
+from paygw_batch.files import replacing
+from paygw_batch.journal.guards.left import Left, LeftLine, Noted, alone_in, newest, newest_lines, writers
+from paygw_batch.journal.guards.location import check_file, open_private
+from paygw_batch.journal.guards.lock import LockWait, RunLock
+from paygw_batch.journal.postgres.session import Row, Server, fetch
+from paygw_batch.language import mark, say
+
+_LOST = mark(
+    "Nothing was sent. Restore the newest data of the database: sending from this one could pay rows twice. "
+    "Only if it is lost for good, run `paygw-batch journal roll-call --accept-loss` on this host: it puts in "
+    "doubt the rows that were sent but that the database does not know."
+)
+
+
+class LifeOver(Exception):
+    """Another process of this host has compared its lines with another life of the database."""
+
+
+_LIFE_BYTES = 128
+
+
+class HostLife:
+    """The life of the database that this host's lines were compared with last, in a file beside them.
+
+    Whoever notes a commit holds the file, and must find the life there that it is connected to. Whoever compares the
+    lines with another life writes it there first. So a commit is among what was compared, or nothing of it leaves,
+    however long its process was frozen before it noted it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "life"
+        self._fd = open_private(self._path)
+        weakref.finalize(self, os.close, self._fd)
+        self._entered = ""
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Hold the life that this process entered. Raises `LifeOver`."""
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        try:
+            if self._written() != self._entered:
+                raise LifeOver
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def enter(self, life: str) -> None:
+        """Enter a life of the database; its lines are compared after that.
+
+        Raises `JournalWentBack` for an earlier timeline of the life in the file, and `RollCallOpen` while another
+        process of this host notes a commit.
+        """
+        if self._written() != life:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RollCallOpen(say("Another process of this machine is still noting what it sends.")) from None
+            try:
+                self._require_not_before(life)
+                os.pwrite(self._fd, life.encode("ascii").ljust(_LIFE_BYTES), 0)
+                os.fsync(self._fd)
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self._entered = life
+
+    def _written(self) -> str:
+        return os.pread(self._fd, _LIFE_BYTES, 0).decode("ascii", "replace").strip()
+
+    def _require_not_before(self, life: str) -> None:
+        (cluster, timeline, database), written = life.split(), self._written().split()
+        if written[::2] == [cluster, database] and timeline < written[1]:
+            raise JournalWentBack(
+                say("This machine has seen a newer timeline of the database than this one: a standby took over."),
+                hint=say(
+                    "Nothing was sent. Name the newest database in [journal] url. Only if it is lost for good, remove "
+                    "{path}.",
+                    path=self._path,
+                ),
+            )
+
+
+class LeftOfProcess:
+    """The lines of one process: holds the first free ones in the `folder` of its journal until `close`."""
+
+    def __init__(self, folder: Path, life: HostLife, *, now: str, command: str) -> None:
+        self._life = life
+        for number in count(1):
+            name = f"left-{number}"
+            with suppress(JournalHeld):
+                self._lock = hold_lines(folder, name, now=now, command=command)
+                break
+        try:
+            seen = newest(folder, name)
+            self._left = Left(folder, name, (0, "", now) if seen is None else (seen.number, seen.hash, seen.at))
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
+        """Durably note a commit by its newest fact, and its attempts. Raises `OSError` and `LifeOver`."""
+        with self._life.noting():
+            self._left.note(number, digest, at, noted)
+
+    def close(self) -> None:
+        """Release the lines to other processes."""
+        self._left.close()
+        self._lock.close()
+
+
+def hold_lines(folder: Path, name: str, *, now: str, command: str) -> RunLock:
+    """Hold the lines of one writer of this host. Raises `JournalHeld` if another process has them."""
+    return RunLock(folder / f"{name}.lock", now=now, command=command, wait=LockWait(limit_s=0.0))
+
+
+def host_id_in(folder: Path) -> str:
+    """Return this host's secret id for a journal, from a file in its folder; create it if there is none.
+
+    Raises `JournalError`. It is durable before anything is sent: a host without its files is another host.
+    """
+    path = folder / "host"
+    try:
+        with alone_in(folder):  # of two processes at the same moment, one creates it
+            if not check_file(path):
+                with replacing(path) as file:
+                    file.write(secrets.token_hex(16).encode())
+    except OSError as error:
+        raise JournalError(
+            say("{path} cannot be written: {reason}.", path=path, reason=say(str(error.strerror)))
+        ) from None
+    host_id = path.read_text(encoding="ascii", errors="replace")
+    if re.fullmatch("[0-9a-f]{32}", host_id) is None:
+        raise JournalError(
+            say("{path} is damaged: it does not name this host.", path=path),
+            hint=say(
+                "Nothing was sent. Remove it: this host is then a new one, and the roll-call asks for the old one."
+            ),
+        )
+    return host_id
+
+
+def public_id(host_id: str) -> str:
+    """Return the name of a host in the database: a digest, so that nobody can impersonate the host by it."""
+    return hashlib.sha256(f"paygw host {host_id}".encode()).hexdigest()[:32]
+
+
+def counts_in(folder: Path) -> list[int]:
+    """Return the number of commits that each process of this host has noted, by its number."""
+    counts: dict[int, int] = {}
+    for name in writers(folder):
+        number = name.removeprefix("left-")
+        if number.isdecimal() and (seen := newest(folder, name)) is not None:
+            counts[int(number)] = seen.count - 1
+    return [counts.get(number, 0) for number in range(1, max(counts, default=0) + 1)]
+
+
+def check_left(connection: Connection[Row], server: Server, folder: Path) -> None:
+    """Raise `JournalWentBack` unless the database has all that each process of this host saw last."""
+    seen = newest_lines(folder)
+    present = present_in(connection, seen)
+    for line in seen:
+        if line not in present:
+            raise JournalWentBack(
+                say(
+                    "The journal in {place} does not have fact {number}, on which this machine has sent or which it "
+                    "recorded: the database is an older copy.",
+                    place=server.place,
+                    number=line.number,
+                ),
+                hint=say(_LOST),
+            )
+
+
+def present_in(connection: Connection[Row], lines: Sequence[LeftLine]) -> Collection[LeftLine]:
+    """Return those of some lines that are about facts which the database has."""
+    query = "SELECT number, hash FROM fact WHERE number = ANY (%s)"
+    found: dict[int, bytes] = dict(fetch(connection, query, ([line.number for line in lines],))) if lines else {}
+    return {line for line in lines if not line.number or found.get(line.number) == bytes.fromhex(line.hash)}
+
+
+def end_in(connection: Connection[Row]) -> tuple[int, str, str]:
+    """Return the newest fact of a database, as a line has it."""
+    found = fetch(connection, "SELECT number, hash, at FROM fact ORDER BY number DESC LIMIT 1")
+    return (found[0][0], found[0][1].hex(), found[0][2]) if found else (0, "", "")
