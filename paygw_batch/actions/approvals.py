@@ -8,7 +8,6 @@ from pathlib import Path
 
 from paygw_batch.actions.notices import add_notices, plan_notices, unheard
 from paygw_batch.clock import Now
-from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.countries.rules import Rules
 from paygw_batch.errors import ApprovalError, JournalError
 from paygw_batch.journal import BatchRecord, JournalReader, KeptPlan, Withdrawal
@@ -26,12 +25,14 @@ from paygw_batch.run.approval import (
     require_same_content,
 )
 from paygw_batch.run.kept_documents import require_unused
-from paygw_batch.run.ordered_batch import RowOrder, batch_of_order, require_true
+from paygw_batch.run.order import require_true
 from paygw_batch.run.resolve import Settlement, needs_second_person, standings_of
+from paygw_batch.run.row_order import RowOrder, batch_of_order, content_now
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
     SignedDocument,
     read_document,
+    require_journal,
     require_not_withdrawn,
     signatures_of,
 )
@@ -53,12 +54,20 @@ def needs_order(
     return [one.row for one, row in found if row is not None and needs_second_person(row.state, one.resolution)]
 
 
+def order_steps(words: str) -> str:
+    """Return how two people do what one may not; `words` are the order's, after `paygw-batch order`."""
+    return say(
+        "`paygw-batch order {words} --out ORDER.json --key KEY` writes an order; another person approves it "
+        "(`paygw-batch approve ORDER.json --key KEY`); `paygw-batch carry-out ORDER.json` carries it out.",
+        words=words,
+    )
+
+
 def order_problem(settings: Settings, journal: JournalReader, order: RowOrder) -> str:
     """Return why an order about rows is no longer valid; empty if it is. Signatures are not checked."""
     try:
-        batch = batch_of_order(order, journal, settings.endpoint())
-        units = minor_units_by_currency()
-        require_true(order, journal, batch, endpoint=settings.endpoint(), minor_units=units)
+        endpoint = settings.endpoint()
+        require_true(order, content_now(order, journal, batch_of_order(order, journal, endpoint), endpoint))
     except ApprovalError as error:
         return error.message
     return ""
@@ -163,18 +172,7 @@ def withdraw_document(settings: Settings, document: SignedDocument, withdrawal: 
     Raises `ApprovalError` if the document is for another journal, or was used before: its run has started.
     """
     with journal_to_read(settings, must_be_known=True) as journal:
-        journal_id = journal.head().journal_id
-        if document.content.journal != journal_id:
-            raise ApprovalError(
-                say(
-                    "The {noun} is for the journal {journal}, but this is the journal {journal_id}.",
-                    noun=say(document.noun),
-                    journal=document.content.journal[:8],
-                    journal_id=journal_id[:8],
-                ),
-                hint=say("Nothing was withdrawn."),
-                for_terminal=False,
-            )
+        require_journal(document, journal.head().journal_id, say("Nothing was withdrawn."))
         require_unused(document, journal)
     place_of(settings).withdraw(withdrawal)
     # Any use from before the withdrawal is in the journal by now, and none can follow it.

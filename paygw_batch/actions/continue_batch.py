@@ -9,26 +9,16 @@ from paygw_batch.actions.send import SendJob
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.evidence import SignedOrder
 from paygw_batch.core.lifecycle import State
-from paygw_batch.countries.load import minor_units_by_currency
-from paygw_batch.errors import UsageError
+from paygw_batch.errors import InternalError, UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowState, TallyKind, is_in_quarantine
 from paygw_batch.language import say
-from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
 from paygw_batch.run.forget_order import require_remembered
-from paygw_batch.run.ordered_batch import order_in_force
 from paygw_batch.run.quarantine_clock import JournalClock
-from paygw_batch.run.release import (
-    ReleaseOrder,
-    check_releasable,
-    quarantined,
-    release_content,
-    unsigned_release,
-    waiting_sentence,
-)
+from paygw_batch.run.release import check_releasable, quarantined, waiting_sentence
 from paygw_batch.run.resolve import open_from
-from paygw_batch.run.signed_document import signed
+from paygw_batch.run.row_order import RowOrder, order_in_force
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.approvals import known_maker, required_policy
+from paygw_batch.wiring.approvals import required_policy
 from paygw_batch.wiring.gateway import gateway_of
 from paygw_batch.wiring.journal import Tell, run_journal
 from paygw_batch.wiring.operations import require_complete, rules_of
@@ -132,65 +122,16 @@ def rejected_rows(settings: Settings, journal: JournalReader, record: BatchRecor
     return RejectedRows(found[:limit], later, len(found) > limit)
 
 
-def prepare_release(
-    settings: Settings,
-    journal: JournalReader,
-    record: BatchRecord,
-    rows: Sequence[int],
-    evidence: str,
-    maker: ApprovalKey,
-) -> ReleaseOrder:
-    """Return the order to release rejected rows, signed by its maker, without writing it anywhere."""
-    return signed(draft_release(settings, journal, record, rows, evidence, maker.public), maker)
+def releasable_rows(settings: Settings, journal: JournalReader, record: BatchRecord) -> Sequence[int]:
+    """Return the rejected rows of a batch that may be released now."""
+    waiting = quarantined(journal, record, quarantine_h=settings.submission.quarantine_h, now=utc_now)
+    return [row.row for row in journal.rows(record.number, states={State.REJECTED}) if row.row not in waiting]
 
 
-def draft_release(
-    settings: Settings,
-    journal: JournalReader,
-    record: BatchRecord,
-    rows: Sequence[int],
-    evidence: str,
-    maker: PublicKey,
-) -> ReleaseOrder:
-    """Return the unsigned order to release rejected rows; without names, all that may be released now.
-
-    Raises `UsageError` if a named row may not be released.
-    """
-    known_maker(maker, required_policy(settings), say("No order was written."))
-    quarantine_h = settings.submission.quarantine_h
-    check_releasable(journal, record, rows, quarantine_h=quarantine_h, now=utc_now)
-    waiting = quarantined(journal, record, quarantine_h=quarantine_h, now=utc_now)
-    rejected = [row.row for row in journal.rows(record.number, states={State.REJECTED}) if row.row not in waiting]
-    content = release_content(
-        journal,
-        record,
-        sorted(set(rows)) or rejected,
-        evidence=evidence,
-        endpoint=settings.endpoint(),
-        minor_units=minor_units_by_currency(),
-    )
-    if not content.rows:
-        raise UsageError(say("No rejected row may be released yet, so no order was written."))
-    return unsigned_release(content, maker, utc_now())
-
-
-def release_by_order(task: SendJob, order: ReleaseOrder, by: str) -> ReleasedRows:
+def release_by_order(task: SendJob, order: RowOrder, by: str) -> ReleasedRows:
     """Release the rows named by two people's order, once. Raises `ApprovalError`, and then releases none."""
-    settings = task.settings
-    found = order_in_force(
-        order,
-        task.journal,
-        required_policy(settings),
-        utc_now(),
-        endpoint=settings.endpoint(),
-        minor_units=minor_units_by_currency(),
-    )
+    policy, endpoint = required_policy(task.settings), task.settings.endpoint()
+    found = order_in_force(order, task.journal, policy, utc_now(), by=by, endpoint=endpoint)
     if found.batch != task.batch:
-        raise UsageError(
-            say(
-                "The order is about batch {batch}, not {other}.",
-                batch=found.batch.batch,
-                other=task.batch.batch,
-            )
-        )
-    return release_rejected(task, order.numbers, f"{by}, {found.decided}", order=found.kept)
+        raise InternalError(f"an order about batch {found.batch.batch} was to be carried out for {task.batch.batch}")
+    return release_rejected(task, order.numbers, found.by, order=found.kept)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from paygw_batch.actions.approvals import order_steps
 from paygw_batch.actions.find_payments import is_number, payment_search, spellings_of_number
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.batch import PAYOUT
@@ -14,16 +15,10 @@ from paygw_batch.errors import ApprovalError, InternalError, UsageError
 from paygw_batch.journal import Forgettable, FoundPayment, Journal, JournalReader, OldPages
 from paygw_batch.language import say, say_count
 from paygw_batch.report.remittance import payee_of
-from paygw_batch.run.approval_keys import ApprovalKey
-from paygw_batch.run.forget_order import (
-    NOTHING_FORGOTTEN,
-    ForgetOrder,
-    forget_order_in_force,
-    unsigned_forget_order,
-    was_carried_out,
-)
+from paygw_batch.run.approval_keys import PublicKey
+from paygw_batch.run.forget_order import NOTHING_FORGOTTEN, ForgetOrder, forget_order_in_force, unsigned_forget_order
+from paygw_batch.run.kept_documents import is_kept
 from paygw_batch.run.quarantine_clock import JournalClock
-from paygw_batch.run.signed_document import signed
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.wiring.approvals import known_maker, policy_of, required_policy
 from paygw_batch.wiring.operations import rules_of
@@ -87,20 +82,19 @@ def forget_by_word(settings: Settings, journal: Journal, chosen: Forgettable, by
     if policy_of(settings) is not None:
         raise ApprovalError(
             say("The configuration has [approval]: two people decide who is forgotten."),
-            hint=say("{nobody} `--out ORDER --key KEY` writes the order.", nobody=say(NOTHING_FORGOTTEN)),
+            hint=f"{say(NOTHING_FORGOTTEN)} {order_steps('forget')}",
         )
     return Forgotten(chosen, journal.forget(chosen, by=by, at=timestamp(utc_now())))
 
 
-def prepare_forget_order(
-    settings: Settings, journal: JournalReader, chosen: Forgettable, maker: ApprovalKey
+def draft_forget_order(
+    settings: Settings, journal: JournalReader, chosen: Forgettable, maker: PublicKey
 ) -> ForgetOrder:
-    """Return the order to forget people, signed by its maker, without writing it anywhere."""
-    known_maker(maker.public, required_policy(settings), say("No order was written."))
+    """Return the unsigned order to forget people."""
+    known_maker(maker, required_policy(settings), say("No order was written."))
     if not chosen.batches:
         raise UsageError(say("There is no one to forget, so no order was written."))
-    endpoint = settings.endpoint()
-    return signed(unsigned_forget_order(journal, chosen, endpoint=endpoint, maker=maker.public, now=utc_now()), maker)
+    return unsigned_forget_order(journal, chosen, endpoint=settings.endpoint(), maker=maker, now=utc_now())
 
 
 def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by: str) -> Forgotten:
@@ -108,7 +102,7 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
 
     Carrying out an order again only removes what is left in the journal's log; nobody else is forgotten.
     """
-    if was_carried_out(order, journal):
+    if is_kept(journal, order):
         nobody = Forgettable(order.content.before, {}, ())
         return Forgotten(nobody, journal.forget(nobody, by=by, at=timestamp(utc_now())))
     until, recent = _until(settings, journal)
@@ -117,12 +111,13 @@ def forget_by_order(settings: Settings, journal: Journal, order: ForgetOrder, by
         journal,
         required_policy(settings),
         utc_now(),
+        by=by,
         endpoint=settings.endpoint(),
         cutoff=until,
         recent=recent,
     )
     at = timestamp(utc_now())
-    return Forgotten(chosen, journal.forget(chosen, by=f"{by}, {decided}", at=at, order=kept))
+    return Forgotten(chosen, journal.forget(chosen, by=decided, at=at, order=kept))
 
 
 def files_elsewhere(journal: JournalReader, chosen: Forgettable) -> Sequence[Path]:

@@ -9,21 +9,28 @@ from paygw_batch.actions.approvals import needs_order
 from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.evidence import HOLDING
 from paygw_batch.core.lifecycle import Resolution
+from paygw_batch.core.recorded_words import decided_by
 from paygw_batch.countries.load import minor_units_by_currency
 from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal import BatchRecord, CarriedOut, Journal, JournalReader, RowState
 from paygw_batch.language import say
-from paygw_batch.run.approval_keys import ApprovalKey, PublicKey
+from paygw_batch.run.approval_keys import PublicKey
 from paygw_batch.run.match_statement import Matched, StatementReader
-from paygw_batch.run.ordered_batch import order_in_force
 from paygw_batch.run.quarantine_clock import MAX_AHEAD_S, JournalClock
+from paygw_batch.run.release import check_releasable
 from paygw_batch.run.resolve import Settlement, check_settlements, may_settle, needs_second_person, open_from, settle
-from paygw_batch.run.settlement_order import SettlementOrder, order_content, unsigned_order
-from paygw_batch.run.signed_document import signed
+from paygw_batch.run.row_order import (
+    Decision,
+    OrderInForce,
+    RowAct,
+    RowOrder,
+    order_in_force,
+    row_content,
+    unsigned_order,
+)
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.statement.read import WRITTEN, Statement, TimeSpan, read_time, statement_as_json, statement_of_json
 from paygw_batch.wiring.approvals import known_maker, policy_of, required_policy
-from paygw_batch.wiring.journal import find_batch
 from paygw_batch.wiring.statements import statement_in, statement_with_digest
 
 
@@ -64,12 +71,12 @@ class AskedStatement:
             "{name} was already applied to this batch at {at} by {by}.",
             name=self.statement.name,
             at=done[-1].at,
-            by=done[-1].by,
+            by=decided_by(done[-1].by),
         )
 
-    def refuse_again(self, done: str) -> None:
+    def refuse_again(self, journal: JournalReader, record: BatchRecord) -> None:
         """Raise `UsageError` if the file was already carried out for the batch, unless that is intended."""
-        if done and not self.again:
+        if (done := self.carried_out_before(journal, record)) and not self.again:
             raise UsageError(
                 f"{done} {say('Nothing was changed.')}",
                 hint=say(
@@ -169,7 +176,7 @@ def carry_out_statement(
 
     `show` is called before rows are settled, with the matches and the number of orders now held.
     """
-    asked.refuse_again(asked.carried_out_before(journal, record))
+    asked.refuse_again(journal, record)
     matched = compare_statement(settings, journal, record, asked)
     held = hold_contrary(settings, journal, record, asked, matched)
     show(matched, held)
@@ -201,73 +208,46 @@ def hold_contrary(
     return sum(finding in HOLDING for finding in taken)
 
 
-def prepare_order(
-    settings: Settings,
-    journal: JournalReader,
-    record: BatchRecord,
-    settlements: Sequence[Settlement],
-    maker: ApprovalKey,
-    *,
-    statement: Statement | None = None,
-) -> SettlementOrder:
-    """Return the order to make `settlements`, signed by its maker, without writing it anywhere."""
-    return signed(draft_order(settings, journal, record, settlements, maker.public, statement=statement), maker)
-
-
 def draft_order(
     settings: Settings,
     journal: JournalReader,
     record: BatchRecord,
-    settlements: Sequence[Settlement],
+    decisions: Sequence[Decision],
     maker: PublicKey,
     *,
     statement: Statement | None = None,
-) -> SettlementOrder:
-    """Return the unsigned order to make `settlements`."""
+) -> RowOrder:
+    """Return the unsigned order to settle rows, or to release them. Raises `UsageError` if that may not be done."""
     known_maker(maker, required_policy(settings), say("No order was written."))
-    if not settlements:
-        raise UsageError(say("There is nothing to settle: no order was written."))
-    _check(settings, journal, record, settlements)
+    if not decisions:
+        raise UsageError(say("There is no row to settle or to release now, so no order was written."))
+    if decisions[0].act is RowAct.RELEASE:
+        quarantine_h = settings.submission.quarantine_h
+        check_releasable(journal, record, [one.row for one in decisions], quarantine_h=quarantine_h, now=utc_now)
+    else:
+        _check(settings, journal, record, [one.settlement for one in decisions])
     asked = None if statement is None else AskedStatement(statement, "")
-    content = order_content(
-        journal,
-        record,
-        settlements,
-        endpoint=settings.endpoint(),
-        minor_units=minor_units_by_currency(),
-        statement=statement,
-        attempts=None if asked is None else compare_statement(settings, journal, record, asked).attempts,
-    )
+    attempts = None if asked is None else compare_statement(settings, journal, record, asked).attempts
+    endpoint = settings.endpoint()
+    content = row_content(journal, record, decisions, endpoint=endpoint, statement=statement, attempts=attempts)
     return unsigned_order(content, maker, utc_now())
-
-
-@dataclass(frozen=True, slots=True)
-class CarriedOutOrder:
-    """The result of carrying out an order: the batch, the rows settled, and who decided."""
-
-    batch: BatchRecord
-    settled: Sequence[Settlement]
-    by: str
 
 
 def carry_out_order(
     settings: Settings,
     journal: Journal,
-    order: SettlementOrder,
-    batch: str | None,
+    order: RowOrder,
     by: str,
     *,
     folders: Sequence[Path] = (),
-) -> CarriedOutOrder:
-    """Carry out an order, once. `batch` is the one that the person expects it to be about, if named.
+) -> OrderInForce:
+    """Carry out an order to settle rows, once.
 
     If the order cites the gateway, its statement is read and verified again, from one of `folders` or from the
     transfer.
     """
-    policy, units = required_policy(settings), minor_units_by_currency()
-    if batch is not None and find_batch(journal, batch).batch != order.content.batch:
-        raise UsageError(say("The order is about batch {batch}, not {other}.", batch=order.content.batch, other=batch))
-    found = order_in_force(order, journal, policy, utc_now(), endpoint=settings.endpoint(), minor_units=units)
+    policy, endpoint = required_policy(settings), settings.endpoint()
+    found = order_in_force(order, journal, policy, utc_now(), by=by, endpoint=endpoint)
     if order.claims_the_gateways_word:
         content = order.content
         statement = statement_with_digest(settings, content.statement, content.statement_sha256, folders)
@@ -275,18 +255,17 @@ def carry_out_order(
             statement, lambda one: compare_statement(settings, journal, found.batch, AskedStatement(one, by))
         )
     standings = _check(settings, journal, found.batch, order.settlements)
-    by = f"{by}, {found.decided}"
     settle(
         journal,
         found.batch,
         order.settlements,
-        by=by,
+        by=found.by,
         now=utc_now,
-        carried_out=order.carried_out(by),
+        carried_out=order.carried_out(found.by),
         order=found.kept,
         standings=standings,
     )
-    return CarriedOutOrder(found.batch, order.settlements, by)
+    return found
 
 
 def require_one_is_enough(

@@ -299,7 +299,34 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
                 " --reference NOV-2026 --strict"),
         Example(mark("A CSV file that a French Excel saved:"),
                 "approve plan.json --sheet payroll.csv --encoding cp1252"),
-        Example(mark("Withdraw it:"), "approve payroll.csv.plan.json --withdraw --key ben.pem"),
+    ),
+    "order forget": (
+        Example(mark("Have everybody forgotten from before a date:"),
+                "order forget --before 2019-12-31 --out order.json --key ada.pem"),
+        Example(mark("Have one person forgotten:"),
+                "order forget --person '+254 712 345 001' --out order.json --key ada.pem"),
+    ),
+    "order release": (
+        Example(mark("Have two rejected rows sent again:"),
+                "order release 3f9c2a --row 4 --row 9 --evidence 'Wallets opened, ticket 4711' --out order.json"
+                " --key ada.pem"),
+    ),
+    "order settle": (
+        Example(mark("Two payments never arrived, as support confirmed:"),
+                "order settle 3f9c2a 4 9 --as not-received --evidence 'Ticket 4711' --out order.json --key ada.pem"),
+        Example(mark("Settle the lines of a statement that match; the lines have no time:"),
+                "order settle 3f9c2a --statement statement.csv --matching-only --as-of 2026-11-23T18:00:00+03:00"
+                " --out order.json --key ada.pem"),
+        Example(mark("Apply the same file again:"),
+                "order settle 3f9c2a --statement new.csv --again --out order.json --key ada.pem"),
+    ),
+    "withdraw": (Example(mark("Withdraw it:"), "withdraw payroll.csv.plan.json --key ben.pem"),),
+    "carry-out": (
+        Example(mark("Carry out an order that was approved:"), "carry-out order.json --by 'Ada Obi' --wait"),
+        Example(mark("Name its batch and the statement that it is about:"),
+                "carry-out order.json --batch 3f9c2a --statement gateway-2026-11-23.csv"),
+        Example(mark("Rows are sent again: write the reconciliation to another file:"),
+                "carry-out order.json --out november.csv --for-excel --force"),
     ),
     "submit": _of_sheet("submit"),
     "collect": _of_sheet("collect"),
@@ -316,17 +343,11 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
                 "retry 3f9c2a --row 4 --row 9 --out november.xlsx --force"),
         Example(mark("Write it as a CSV file that Excel opens with every digit:"),
                 "retry 3f9c2a --out november.csv --for-excel"),
-        Example(mark("Ask a second person first:"),
-                "retry 3f9c2a --order-out retry.json --key ada.pem --evidence 'Wallets opened, ticket 4711'"),
-        Example(mark("Carry the order out after it is approved:"), "retry 3f9c2a --order retry.json"),
     ),
     "forget": (
         Example(mark("See who would be forgotten:"), "forget --before 2019-12-31 --dry-run"),
         Example(mark("Forget one person now:"),
-                "forget --person '+254 712 345 001' --yes --by 'Amina Diallo'"),
-        Example(mark("Ask a second person first:"), "forget --before 2019-12-31 --out order.json --key ada.pem"),
-        Example(mark("Carry the order out after it is approved:"),
-                "forget --order order.json --by 'Amina Diallo' --wait"),
+                "forget --person '+254 712 345 001' --yes --by 'Amina Diallo' --wait"),
     ),
     "run-folder": (
         Example(mark("Confirm a folder, once:"),
@@ -336,16 +357,9 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         Example(mark("Choose how strict the check is:"), "run-folder /srv/payroll --strict --skip-invalid"),
         Example(mark("Collect from the customers on the sheets:"), "run-folder /srv/collect --collect"),
     ),
-    "resolve order": (
-        Example(mark("Carry out an order that was approved:"), "resolve order settle.json --by 'Ada Obi' --wait"),
-        Example(mark("Name its batch and the statement that it is about:"),
-                "resolve order settle.json --batch 3f9c2a --statement gateway-2026-11-23.csv"),
-    ),
     "resolve row": (
         Example(mark("Two payments arrived, as support confirmed:"),
                 "resolve row 3f9c2a 4 9 --as paid --evidence 'Support, ticket 4711, 23 Nov' --by 'Ada Obi' --wait"),
-        Example(mark("Write an order for a second person instead:"),
-                "resolve row 3f9c2a 4 --as not-received --evidence 'Ticket 4711' --out settle.json --key ada.pem"),
     ),
     "resolve statement": (
         Example(mark("Compare a statement with the journal; nothing changes:"),
@@ -355,8 +369,6 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         Example(mark("Settle the lines that match; the lines have no time:"),
                 "resolve statement 3f9c2a statement.csv --yes --matching-only --as-of 2026-11-23T18:00:00+03:00"),
         Example(mark("Apply the same file again:"), "resolve statement 3f9c2a new.csv --yes --again --wait"),
-        Example(mark("Write an order for a second person instead:"),
-                "resolve statement 3f9c2a statement.csv --out settle.json --key ada.pem"),
     ),
     "status": (
         Example(mark("All batches, with the most ready rows first:"), "status --sort ready"),

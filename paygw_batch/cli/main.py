@@ -44,7 +44,10 @@ COMMAND_GROUPS = {
     },
     mark("Two people"): {
         "plan": mark("Prepare a sheet for approval by others."),
-        "approve": mark("Approve a plan or an order, or withdraw it."),
+        "order": mark("Prepare an order to settle rows, send them again, or forget people."),
+        "approve": mark("Approve a plan or an order."),
+        "withdraw": mark("Withdraw a plan or an order."),
+        "carry-out": mark("Carry out an approved order."),
         "console": mark("Serve the pages for a browser."),
         "invite": mark("Invite a person to make a passkey for the console."),
     },

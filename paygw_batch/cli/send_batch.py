@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,7 +39,7 @@ from paygw_batch.run.submit import Plan
 from paygw_batch.settings.configuration import Settings
 from paygw_batch.sheet.write.rejects import write_mendable
 from paygw_batch.wiring.gateway import GatewayAccess
-from paygw_batch.wiring.journal import find_batch
+from paygw_batch.wiring.journal import find_batch, run_journal
 from paygw_batch.wiring.operations import minor_units_of, require_gateway
 from paygw_batch.wiring.outputs import OutputGuard, OutputKind, RequestedOutput
 
@@ -55,6 +55,16 @@ def reported(settings: Settings, command: str, screen: Screen) -> Iterator[RunRe
             yield report
         finally:
             screen.listener = None
+
+
+@contextmanager
+def held(settings: Settings, command: str, screen: Screen, *, wait: bool) -> Iterator[tuple[Journal, RunReport]]:
+    """Hold the journal for a command that sends nothing, and report the result."""
+    with (
+        reported(settings, command, screen) as report,
+        run_journal(settings, command, screen.say, wait=wait) as journal,
+    ):
+        yield journal, report
 
 
 @dataclass(slots=True)
@@ -79,18 +89,22 @@ def continued(
     wait: bool,
     force: bool,
     for_excel: bool = False,
+    find: Callable[[JournalReader], BatchRecord] | None = None,
 ) -> Iterator[Continued]:
-    """Hold the journal and the gateway for a batch (None: the only one with rows to send), and report the result."""
+    """Hold the journal and the gateway for a batch (None: the only one with rows to send), and report the result.
+
+    `find` finds it in another way than by what a person typed.
+    """
     guard = guard_of(invocation, settings, force=force)
     guard.check(RequestedOutput("--out", out, OutputKind.RECONCILIATION, run_of=batch), reporting=True)
     require_gateway(settings)
 
-    def find(journal: JournalReader) -> BatchRecord:
+    def named(journal: JournalReader) -> BatchRecord:
         return unfinished_batch(journal) if batch is None else find_batch(journal, batch)
 
     with (
         reported(settings, command, screen) as report,
-        continued_batch(settings, command, find, os.environ, screen.say, wait=wait) as task,
+        continued_batch(settings, command, find or named, os.environ, screen.say, wait=wait) as task,
     ):
         yield Continued(task, _checked_out(guard, out, task.batch), report, for_excel)
 

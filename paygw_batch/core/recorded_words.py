@@ -15,7 +15,7 @@ from paygw_batch.language import mark, mark_all, say
 CODED = "["
 """The beginning of a kept text that is a code and its values."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
-_TEXT, _DUPLICATE = "text", "duplicate"
+_TEXT, _DUPLICATE, _AGREED = "text", "duplicate", "agreed"
 _WITH_CAUSE = {"unknown", "not_sent"}
 _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
     {
@@ -41,6 +41,7 @@ _TEMPLATES: Mapping[tuple[str, int], str] = MappingProxyType(
         ("forgotten_before", 2): mark("the payees of {rows} rows, all from before {before}"),
         ("forgotten_person", 1): mark("one person in {rows} rows"),
         ("by_row", 2): mark("by row {row} of batch {batch}"),
+        (_AGREED, 4): mark("{by}, by order {digest}, prepared by {maker}, approved by {approvers}"),
         ("prepared", 2): mark("prepared by {name} at {at}"),
         ("approved", 3): mark("approved by {name} at {at} (plan {digest})"),
     }
@@ -78,7 +79,23 @@ def recorded(text: str, *, is_for_officers: bool = False) -> str:
     names = re.findall(r"\{(\w+)\}", template)
     if code == _DUPLICATE:
         values = [*(recorded(one, is_for_officers=is_for_officers) for one in values[:-1]), values[-1]]
-    return say(template, **dict(zip(names, values, strict=True)))
+    filled = {name: decided_by(one) if name == "by" else one for name, one in zip(names, values, strict=True)}
+    return say(template, **filled)
+
+
+def decided_by(by: str) -> str:
+    """Return who decided, in the chosen language: a person, or a person by an order of others."""
+    return recorded(by) if _is_by_order(by) else by
+
+
+def person_of(by: str) -> str:
+    """Return the person alone who decided, or who carried out an order of others."""
+    return str(code_of(by)[1][0]) if _is_by_order(by) else by
+
+
+def _is_by_order(by: str) -> bool:
+    """Whether an order is recorded. A name that a person gives never passes for one: it ends with the login."""
+    return by.startswith(f'["{_AGREED}", ') and by.endswith("]")
 
 
 _DEEDS = mark_all(

@@ -13,7 +13,7 @@ import polars as pl
 from paygw_batch.core.generator_marks import PageKind
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import parse_amount, with_separators
-from paygw_batch.core.recorded_words import deed_words, recorded
+from paygw_batch.core.recorded_words import decided_by, deed_words, recorded
 from paygw_batch.core.shown_states import state_words
 from paygw_batch.countries.load import load_operation
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader
@@ -235,7 +235,7 @@ def report_html(
         waiting=list(_waiting(journal, batch, shown, minor_units, quarantine_h)),
         on_demand=[_rows_in_state(shown, state, ROWS_ON_DEMAND, minor_units) for state in ("accepted", "paid")],
         lines=books.lines,
-        deeds=[(deed, deed_words(deed.kind), recorded(deed.said)) for deed in deeds[:SHOWN_DEEDS]],
+        deeds=[(deed, deed_words(deed.kind), decided_by(deed.by), recorded(deed.said)) for deed in deeds[:SHOWN_DEEDS]],
         deed_count=len(deeds),
         charts=_charts(frame, history),
     )

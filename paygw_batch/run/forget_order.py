@@ -1,7 +1,6 @@
 """Makes orders to forget people: one person chooses, another approves, and the order counts once.
 
-An order names exactly the payments whose payees are forgotten, and no person. It is valid as long as it would still
-forget the same payments.
+An order names exactly the payments whose payees are forgotten, and no person.
 """
 
 from collections.abc import Sequence
@@ -10,12 +9,13 @@ from typing import ClassVar, Literal
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.evidence import SignedOrder
-from paygw_batch.errors import ApprovalError, JournalCorrupt, PeopleForgotten
+from paygw_batch.core.recorded_words import decided_by
+from paygw_batch.errors import PeopleForgotten
 from paygw_batch.journal import BatchRecord, Forgettable, JournalReader
 from paygw_batch.language import mark, say
 from paygw_batch.run.approval_keys import PublicKey
-from paygw_batch.run.ordered_batch import agreed, require_place
-from paygw_batch.run.signed_document import ApprovalPolicy, SignedDocument, SignedPart
+from paygw_batch.run.order import Order, agreed, require_place, require_true
+from paygw_batch.run.signed_document import ApprovalPolicy, SignedPart
 
 NOTHING_FORGOTTEN = mark("Nobody was forgotten.")
 
@@ -44,15 +44,11 @@ class ForgetContent(SignedPart):
     batches: list[ForgottenBatch]
 
 
-class ForgetOrder(SignedDocument):
+class ForgetOrder(Order):
     """An order as it is in its file."""
 
     noun: ClassVar[str] = mark("order to forget people")
-    placeholder: ClassVar[str] = "ORDER"
     nothing_done: ClassVar[str] = NOTHING_FORGOTTEN
-    make_another: ClassVar[str] = mark(
-        "Make a new order: `paygw-batch forget --before DATE --out ORDER --key KEY`, or with --person TEXT."
-    )
 
     document: Literal["paygw-batch forget order 1"] = "paygw-batch forget order 1"
     content: ForgetContent
@@ -61,6 +57,10 @@ class ForgetOrder(SignedDocument):
     def rows(self) -> int:
         """The number of rows in which people would be forgotten."""
         return sum(one.rows for one in self.content.batches)
+
+    def changes(self, _actual: ForgetContent) -> Sequence[str]:
+        """Return that the order would do something else now."""
+        return [say("other payments would be forgotten now")]
 
 
 def require_remembered(journal: JournalReader, batch: BatchRecord) -> None:
@@ -72,7 +72,7 @@ def require_remembered(journal: JournalReader, batch: BatchRecord) -> None:
                 "are gone.",
                 batch=batch.batch,
                 at=forgotten.at,
-                by=forgotten.by,
+                by=decided_by(forgotten.by),
             )
         )
 
@@ -112,49 +112,18 @@ def forget_order_in_force(
     policy: ApprovalPolicy,
     now: datetime,
     *,
+    by: str,
     endpoint: str,
     cutoff: str,
     recent: str,
 ) -> tuple[Forgettable, str, SignedOrder]:
-    """Return the payments whose payees an order forgets now, who decided it, and the order to keep.
+    """Return the payments whose payees an order forgets now, who decided it (as recorded), and the order to keep.
 
     Raises `ApprovalError` unless it is approved, and would forget the same payments as when it was made.
     """
     require_place(order, journal, endpoint)
-    decided, kept = agreed(order, journal, policy, now, batch="")
+    decided, kept = agreed(order, journal, policy, now, by=by)
     content = order.content
     chosen = journal.forgettable(content.instructions or None, before=content.before, cutoff=cutoff, recent=recent)
-    if _content_of(journal, chosen, endpoint) != content:
-        raise ApprovalError(
-            say("The order to forget people is no longer valid: other payments would be forgotten now."),
-            hint=f"{say(order.nothing_done)} {say(order.make_another)}",
-        )
+    require_true(order, _content_of(journal, chosen, endpoint))
     return chosen, decided, kept
-
-
-def was_carried_out(order: SignedDocument, journal: JournalReader) -> bool:
-    """Whether an order, in any copy, has forgotten people."""
-    return any(read_forget_order(text).digest() == order.digest() for text in journal.signed_orders())
-
-
-def read_forget_order(text: str) -> ForgetOrder:
-    """Return an order as the journal keeps it. Raises `JournalCorrupt` if the text is not an order."""
-    try:
-        return ForgetOrder.model_validate_json(text)
-    except ValueError:
-        raise JournalCorrupt(say("A signed order to forget people cannot be read.")) from None
-
-
-def check_kept_forget_order(order: ForgetOrder, journal: JournalReader) -> None:
-    """Raise `JournalCorrupt` unless a carried-out order is about this journal and matches its facts."""
-    digest, content = order.digest(), order.content
-    done: list[tuple[str, str]] = []
-    for record in journal.batches():
-        forgotten: Sequence[str] = [one.order for one in journal.history(record.number) if one.kind == "forgotten"]
-        if digest in forgotten:
-            done.append((record.operation, record.batch))
-    asked = {(one.operation, one.batch) for one in content.batches}
-    if content.journal != journal.head().journal_id or set(done) != asked:
-        raise JournalCorrupt(
-            say("The signed order {order} to forget people does not match its facts.", order=digest[:16])
-        )

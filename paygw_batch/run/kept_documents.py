@@ -6,12 +6,11 @@ The journal keeps the withdrawal under the digest of the document's signed text,
 its approvals. A document that was already used cannot be withdrawn.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Literal, assert_never
+from typing import Annotated, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import FactKind, Resolved, kind_of
@@ -20,19 +19,18 @@ from paygw_batch.errors import ApprovalError, JournalCorrupt
 from paygw_batch.journal import BatchRecord, HistoryEntry, JournalReader, Withdrawal
 from paygw_batch.language import say
 from paygw_batch.run.approval_keys import ApprovalKey, People, read_own_spelling
-from paygw_batch.run.forget_order import ForgetOrder, check_kept_forget_order, read_forget_order, was_carried_out
-from paygw_batch.run.ordered_batch import RowOrder
+from paygw_batch.run.forget_order import ForgetOrder
+from paygw_batch.run.order import Order
 from paygw_batch.run.passkey import party_named_by
-from paygw_batch.run.release import ReleaseOrder
-from paygw_batch.run.resolve import said_by
-from paygw_batch.run.settlement_order import SettlementOrder
-from paygw_batch.run.signed_document import SignedDocument, SignedPart, has_signed_by
+from paygw_batch.run.row_order import RowOrder
+from paygw_batch.run.signed_document import SignedDocument, SignedPart, has_signed_by, signed_bytes
 
-KINDS = (SettlementOrder, ReleaseOrder)
+_Kept = RowOrder | ForgetOrder
+_READER: TypeAdapter[_Kept] = TypeAdapter(Annotated[_Kept, Field(discriminator="document")])
+_FORGOTTEN = "forgotten"
 
-
-_Deed = tuple[int | None, int | None, str, str]
-"""Row, attempt, kind of fact, and a settlement's evidence; the fact of a release has none."""
+_Deed = tuple[str, int | None, int | None, str, str]
+"""Batch, row, attempt, kind of fact, and a settlement's evidence; other facts have none."""
 
 
 def check_kept_orders(journal: JournalReader) -> int:
@@ -41,67 +39,51 @@ def check_kept_orders(journal: JournalReader) -> int:
     Each must be signed by the keys that it names, be about this journal and its batch, and have led to the facts that
     it asks for. Whether those keys are configured today does not matter for a past order.
     """
-    journal_id, count = journal.head().journal_id, 0
-    for batch in journal.batches():
-        orders = journal.signed_orders(batch.batch)
-        if not orders:
+    records, count = journal.batches(), 0
+    for name in dict.fromkeys(("", *(one.batch for one in records))):
+        if not (texts := journal.signed_orders(name)):
             continue
-        history = journal.history(batch.number)
-        for text in orders:
-            _check(_order_of(text, batch), batch, journal_id, history)
+        # An order to forget is kept under no batch, and its facts are in each of its batches.
+        own = [one for one in records if name in {"", one.batch}]
+        done = [(one.order, _deed_of(batch, one)) for batch in own for one in journal.history(batch.number)]
+        for text in texts:
+            _check(_order_of(text, name), name, journal.head().journal_id, done)
             count += 1
-    for text in journal.signed_orders():
-        order = read_forget_order(text)
-        if not _is_signed_by_its_keys(order):
-            raise JournalCorrupt(
-                say(
-                    "The signed order {order} to forget people is not signed by the keys that it names.",
-                    order=order.digest()[:16],
-                )
-            )
-        check_kept_forget_order(order, journal)
-        count += 1
     return count
 
 
-def is_kept(journal: JournalReader, order: RowOrder) -> bool:
+def is_kept(journal: JournalReader, order: Order) -> bool:
     """Whether the journal keeps an order, with any approvals: it was carried out."""
-    content, digest = order.content, order.digest()
-    batch = journal.batch(content.batch)
-    kept = [] if batch is None else journal.signed_orders(batch.batch)
-    return batch is not None and any(_order_of(text, batch).digest() == digest for text in kept)
+    digest = order.digest()
+    return any(_order_of(text, order.batch).digest() == digest for text in journal.signed_orders(order.batch))
 
 
-def _order_of(text: str, batch: BatchRecord) -> SettlementOrder | ReleaseOrder:
-    for kind in KINDS:
-        try:
-            return kind.model_validate_json(text)
-        except ValidationError:
-            continue
-    raise JournalCorrupt(say("A signed order of batch {batch} cannot be read.", batch=batch.batch))
+def _order_of(text: str, batch: str) -> _Kept:
+    try:
+        return _READER.validate_json(text)
+    except ValueError:
+        raise JournalCorrupt(say("A signed order of batch {batch} cannot be read.", batch=batch or "-")) from None
 
 
-def _check(
-    order: SettlementOrder | ReleaseOrder, batch: BatchRecord, journal_id: str, history: Sequence[HistoryEntry]
-) -> None:
-    digest, content = order.digest(), order.content
-    names = {"order": digest[:16], "batch": batch.batch}
+def _check(order: _Kept, batch: str, journal_id: str, done: Sequence[tuple[str, _Deed]]) -> None:
+    """Raise `JournalCorrupt` unless an order is genuine; `done` are the facts that name orders, with their digests."""
+    digest, asked = order.digest(), set(_deeds(order))
+    names = {"order": digest[:16], "batch": batch or "-"}
     if not _is_signed_by_its_keys(order):
         raise JournalCorrupt(
             say("The signed order {order} of batch {batch} is not signed by the keys that it names.", **names)
         )
-    if (content.journal, content.batch, content.operation) != (journal_id, batch.batch, batch.operation):
+    if (order.content.journal, order.batch) != (journal_id, batch):
         raise JournalCorrupt(
             say("The signed order {order} of batch {batch} is about another journal or another batch.", **names)
         )
-    done = {_deed_of(one) for one in history if one.order == digest}
-    missing = [deed for deed in _deeds(order) if deed not in done]
-    if missing or len(done) != len(content.rows):
+    found = {deed for by_order, deed in done if by_order == digest}
+    if found != asked:
         raise JournalCorrupt(
             say(
-                "The signed order {order} of batch {batch} does not match its facts: {done} of {rows} rows have one.",
-                done=len(done),
-                rows=len(content.rows),
+                "The signed order {order} of batch {batch} does not match its facts: {done} of {asked} are there.",
+                done=len(found & asked),
+                asked=len(asked),
                 **names,
             )
         )
@@ -125,25 +107,24 @@ def _is_signed_by_its_keys(document: SignedDocument) -> bool:
     return len(signed_by) == 1 + len(document.approvals) > 1
 
 
-def _deeds(order: SettlementOrder | ReleaseOrder) -> Iterator[_Deed]:
-    match order:
-        case SettlementOrder():
-            for one in order.content.rows:
-                yield (
-                    one.row,
-                    one.attempt,
-                    kind_of(Resolved(one.resolution, "", "")).value,
-                    kept_text(said_by(one.evidence, one.words)),
-                )
-        case ReleaseOrder():
-            for row in order.content.rows:
-                yield row.row, row.attempt, FactKind.RELEASED.value, ""
-        case _:
-            assert_never(order)
+def _deeds(order: _Kept) -> Iterator[_Deed]:
+    """Yield the facts that an order leads to."""
+    if isinstance(order, ForgetOrder):
+        for batch in order.content.batches:
+            yield f"{batch.operation} {batch.batch}", None, None, _FORGOTTEN, ""
+        return
+    name = f"{order.content.operation} {order.batch}"
+    for one in order.content.rows:
+        if order.is_release:
+            yield name, one.row, one.attempt, FactKind.RELEASED.value, ""
+        else:
+            kind = kind_of(Resolved(one.decision.settlement.resolution, "", "")).value
+            yield name, one.row, one.attempt, kind, kept_text(one.decision.settlement.said)
 
 
-def _deed_of(entry: HistoryEntry) -> _Deed:
-    return entry.row, entry.attempt, entry.kind, "" if entry.kind == FactKind.RELEASED else entry.said
+def _deed_of(record: BatchRecord, entry: HistoryEntry) -> _Deed:
+    said = "" if entry.kind in {FactKind.RELEASED, _FORGOTTEN} else entry.said
+    return f"{record.operation} {record.batch}", entry.row, entry.attempt, entry.kind, said
 
 
 class WithdrawalDocument(SignedPart):
@@ -160,8 +141,7 @@ class WithdrawalDocument(SignedPart):
 
     def signed_text(self) -> bytes:
         """Return the text that the signature covers: everything but itself."""
-        body = self.model_dump(exclude={"signature"})
-        return f"{self.document}\n{json.dumps(body, sort_keys=True, separators=(',', ':'))}".encode()
+        return signed_bytes(self.document, self.model_dump(exclude={"signature"}))
 
 
 def withdrawn_with(document: SignedDocument, key: ApprovalKey, people: People, now: datetime) -> Withdrawal:
@@ -189,18 +169,11 @@ def withdrawn_at_a_page(document: SignedDocument, name: str, now: datetime) -> W
 
 def require_unused(document: SignedDocument, journal: JournalReader) -> None:
     """Raise `ApprovalError` for a plan that has opened a batch, or an order that was carried out."""
-    if isinstance(document, RowOrder):
+    if isinstance(document, Order):
         if is_kept(journal, document):
             raise ApprovalError(
                 say("The {noun} was carried out already: it can't be withdrawn.", noun=say(document.noun)),
-                hint=say("`paygw-batch status {batch} --history` shows what it did.", batch=document.content.batch),
-            )
-        return
-    if isinstance(document, ForgetOrder):
-        if was_carried_out(document, journal):
-            raise ApprovalError(
-                say("The {noun} was carried out already: it can't be withdrawn.", noun=say(document.noun)),
-                hint=say("Forgetting cannot be undone."),
+                hint=say("`paygw-batch status {batch} --history` shows what it did.", batch=document.batch or "BATCH"),
             )
         return
     for opened in journal.batches(plan_sha256=document.digest()):

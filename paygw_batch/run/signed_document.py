@@ -98,7 +98,7 @@ class SignedDocument(SignedPart):
 
     def signed_text(self) -> bytes:
         """Return the text that the maker's signature covers: everything except itself and the approvals."""
-        return _text(self.document, self.model_dump(exclude={"signature", "approvals"}))
+        return signed_bytes(self.document, self.model_dump(exclude={"signature", "approvals"}))
 
     def digest(self) -> str:
         """Return the SHA-256 of the text that the maker signed, in hex."""
@@ -112,7 +112,7 @@ class SignedDocument(SignedPart):
     def approval_text(self, key: PublicKey, approved_at: str) -> bytes:
         """Return the text that an approver's signature with this key covers."""
         body = {"sha256": self.digest(), "approved_at": approved_at, "key": key.text}
-        return _text(f"{self.document} approval", body)
+        return signed_bytes(f"{self.document} approval", body)
 
 
 def in_groups(digits: str) -> str:
@@ -123,7 +123,8 @@ def in_groups(digits: str) -> str:
 Document = TypeVar("Document", bound=SignedDocument)
 
 
-def _text(domain: str, body: Mapping[str, object]) -> bytes:
+def signed_bytes(domain: str, body: Mapping[str, object]) -> bytes:
+    """Return the text that a signature covers: what kind of text it is, and its values."""
     return f"{domain}\n{json.dumps(body, sort_keys=True, separators=(',', ':'))}".encode()
 
 
@@ -274,6 +275,21 @@ def require_signatures(document: SignedDocument, policy: ApprovalPolicy, now: da
             hint=f"{say(document.nothing_done)} {say(_APPROVE_IT, placeholder=document.placeholder)}",
         )
     return found
+
+
+def require_journal(document: SignedDocument, journal_id: str, nothing_done: str) -> None:
+    """Raise `ApprovalError` for a document of another journal than this."""
+    if document.content.journal != journal_id:
+        raise ApprovalError(
+            say(
+                "The {noun} is for the journal {journal}, but this is the journal {journal_id}.",
+                noun=say(document.noun),
+                journal=document.content.journal[:8],
+                journal_id=journal_id[:8],
+            ),
+            hint=nothing_done,
+            for_terminal=False,
+        )
 
 
 def require_not_withdrawn(document: SignedDocument, withdrawals: Iterable[Withdrawal]) -> None:

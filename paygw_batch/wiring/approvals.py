@@ -4,6 +4,7 @@ import os
 import pwd
 from pathlib import Path
 
+from paygw_batch.core.recorded_words import person_of
 from paygw_batch.errors import ApprovalError, ConfigurationError, UsageError
 from paygw_batch.language import say
 from paygw_batch.run.approval_keys import ApprovalKey, People, Person, PublicKey, load_approval_key, people_of
@@ -91,7 +92,8 @@ _LOGIN = " (login "
 
 def name_in(person: str) -> str:
     """Return the name in a result of `person`, for pages that show no logins; the login if there is no name."""
-    return person.rpartition(_LOGIN)[0] or person
+    who = person_of(person)
+    return who.rpartition(_LOGIN)[0] or who
 
 
 def required_line(text: str, what: str) -> str:

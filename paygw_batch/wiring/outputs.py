@@ -37,7 +37,7 @@ class OutputKind(StrEnum):
     REPORT = "report"
     PLAN_PAGE = "page of a plan"
     PLAN = "plan"
-    ORDER = "settlement order"
+    ORDER = "order"
     MAP = "list of headings"
     REMITTANCE = "remittance advice"
     LOG = "log"
@@ -71,7 +71,7 @@ _MARKS: Mapping[OutputKind, re.Pattern[bytes]] = MappingProxyType(
         OutputKind.PLAN: re.compile(
             rb'\{\s*(?:"document": "paygw-batch plan |"content": \{.*"instructions_sha256")', re.DOTALL
         ),
-        OutputKind.ORDER: re.compile(rb'\{\s*"document": "paygw-batch (?:settlement|release|forget) order '),
+        OutputKind.ORDER: re.compile(rb'\{\s*"document": "paygw-batch (?:forget )?order '),
         OutputKind.LOG: re.compile(rb'\{"at": "[^"]*", "run": "[0-9a-f]+", "command": '),
         OutputKind.METRICS: re.compile(rb"# HELP paygw_"),
         OutputKind.MAP: re.compile(re.escape(generator_marks.HEADINGS).encode()),

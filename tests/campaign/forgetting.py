@@ -29,13 +29,13 @@ def forget_until_done(
     arrived = [line.client_orderid for line in judge_orders(machine, at)]
     order = machine.home / "order.json"
     for command in (
-        ("forget", "--before", before, "--out", order, "--key", machine.home / "ada.pem"),
+        ("order", "forget", "--before", before, "--out", order, "--key", machine.home / "ada.pem"),
         ("approve", order, "--key", machine.home / "cleo.pem"),
     ):
         if (code := machine.run(*command, planted=BY_A_TIME)) != 0:
             raise Broken(f"{command[0]} ended with {code}: {machine.said()}")
     for _ in range(MAX_STARTS):
-        run = machine.start("forget", "--order", order, "--by", "Amina", planted=planted)
+        run = machine.start("carry-out", order, "--by", "Amina", planted=planted)
         if not is_let_end(run, lambda: _written(machine), rng, pace):
             run.send(signal.SIGKILL)
         if (code := run.done()) != -signal.SIGKILL:

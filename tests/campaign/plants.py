@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from paygw_batch import actions
 from paygw_batch.actions import forget_people, notices
 from paygw_batch.cli import send_batch
-from paygw_batch.cli.commands import forget
+from paygw_batch.cli.commands import carry_out
 from paygw_batch.core.batch import Instruction
 from paygw_batch.core.lifecycle import Concluded
 from paygw_batch.core.outcome import Outcome, OutcomeKind
@@ -36,7 +36,7 @@ from paygw_batch.journal.opening import file_place
 from paygw_batch.journal.sqlite import connect, inbox, reader
 from paygw_batch.notices import webhook
 from paygw_batch.run import signed_document
-from paygw_batch.run.forget_order import was_carried_out
+from paygw_batch.run.kept_documents import is_kept
 from paygw_batch.sheet.write import table
 from paygw_batch.wiring.journal import place_of
 
@@ -176,12 +176,12 @@ def order_carried_out_does_nothing() -> None:
     """Call an order done that was carried out, and leave what a kill left in the log of the journal."""
 
     def careless(settings: Any, journal: Any, order: Any, by: str) -> Any:
-        if was_carried_out(order, journal):
+        if is_kept(journal, order):
             return forget_people.Forgotten(Forgettable(order.content.before, {}, ()), OldPages.NOWHERE)
         return forget_by_order(settings, journal, order, by)
 
     forget_by_order = forget_people.forget_by_order
-    _put(forget, "forget_by_order", careless)
+    _put(carry_out, "forget_by_order", careless)
 
 
 def signed_in_processes() -> None:

@@ -262,8 +262,7 @@ def test_no_pipe_keeps_a_command_waiting(program: Program, odd: Path, key: Path)
     assert program.run("submit", sheet, "--mended", pipe).exit_code == 3
     assert program.run("submit", sheet, "--column-profile", odd / "pipe.toml").exit_code == 2
     assert program.run("resolve", "statement", batch, odd / "pipe.csv").exit_code == 3
-    assert program.run("resolve", "order", pipe).exit_code == 8
-    assert program.run("retry", batch, "--order", pipe).exit_code == 8
+    assert program.run("carry-out", pipe).exit_code == 8
 
 
 # A path that is empty

@@ -44,19 +44,22 @@ def resolve(program: Program, how: str, *arguments: str | Path) -> dict[str, obj
     return program.json("resolve", how, program.home / "payroll.csv", *arguments)
 
 
+def settle(program: Program, *arguments: str | Path, maker: str = "ada", out: Path | None = None) -> dict[str, object]:
+    written = ("--out", out or order_of(program), "--key", pem(program, maker))
+    return program.json("order", "settle", program.home / "payroll.csv", *arguments, *written)
+
+
 def ordered(program: Program, *approvers: str, row: int = 2, word: str = "not-received") -> Path:
     """Write ada's order to settle a row, and have it approved."""
     settlement = (str(row), "--as", word, "--evidence", EVIDENCE)
-    assert (
-        resolve(program, "row", *settlement, "--out", order_of(program), "--key", pem(program, "ada"))["exit_code"] == 0
-    )
+    assert settle(program, *settlement)["exit_code"] == 0
     for name in approvers:
         assert program.json("approve", order_of(program), "--key", pem(program, name))["exit_code"] == 0
     return order_of(program)
 
 
 def carry_out(program: Program, *arguments: str | Path) -> dict[str, object]:
-    return program.json("resolve", "order", order_of(program), *arguments)
+    return program.json("carry-out", order_of(program), *arguments)
 
 
 def states(program: Program) -> dict[str, int]:
@@ -86,7 +89,8 @@ def test_one_person_alone_does_not_let_a_row_be_paid_again(doubtful: Program, ro
     assert f"This would allow row {row} to be paid again, so two people must agree. Nothing was settled." in told
     assert "--out ORDER.json --key KEY` writes an order" in told
     assert "`paygw-batch approve ORDER.json --key KEY`" in told
-    assert "`paygw-batch resolve order ORDER.json` carries it out" in told
+    assert "`paygw-batch order settle " in told
+    assert "`paygw-batch carry-out ORDER.json` carries it out" in told
     assert states(doubtful) == AS_BEFORE
 
 
@@ -101,11 +105,8 @@ def test_one_person_alone_calls_a_row_paid(doubtful: Program) -> None:
 def test_without_approval_one_person_decides(doubtful: Program) -> None:
     doubtful.config.write_text(doubtful.config.read_text().partition("[approval]")[0])
     assert resolve(doubtful, "row", "2", "--as", "not-received", "--evidence", EVIDENCE)["resolved"] == 1
-    refused = doubtful.run(
-        *("resolve", "row", doubtful.home / "payroll.csv", "3", "--as", "rejected", "--evidence", EVIDENCE),
-        *("--out", order_of(doubtful), "--key", pem(doubtful, "ada")),
-    )
-    assert (refused.exit_code, "has no [approval]" in refused.stderr) == (2, True)
+    refused = settle(doubtful, "3", "--as", "rejected", "--evidence", EVIDENCE)
+    assert (refused["exit_code"], "has no [approval]" in str(refused["message"])) == (2, True)
 
 
 def test_one_person_alone_settles_no_statement_that_lets_a_row_be_paid_again(doubtful: Program) -> None:
@@ -114,7 +115,7 @@ def test_one_person_alone_settles_no_statement_that_lets_a_row_be_paid_again(dou
     assert "two people must agree" in str(preview["message"])
     result = doubtful.run("resolve", "statement", doubtful.home / "payroll.csv", lines, "--yes")
     assert result.exit_code == 8
-    assert f"{lines} --out ORDER.json --key KEY" in " ".join(result.stderr.split())
+    assert f"--statement {lines} --out ORDER.json --key KEY" in " ".join(result.stderr.split())
     assert states(doubtful) == AS_BEFORE
     assert resolve(doubtful, "statement", statement(doubtful, "TAKEN-1;9007;KES;approved"), "--yes")["resolved"] == 1
 
@@ -137,7 +138,7 @@ def test_what_two_people_say_is_carried_out_and_the_journal_names_both(doubtful:
     (deed,) = [one for one in history if one["what"] == "resolved_not_received"]
     digest = doubtful.json("approve", order_of(doubtful))["order_sha256"]
     assert deed["by"].startswith("dan (login ")
-    assert deed["by"].endswith(f", order {digest}, prepared by ada, approved by cleo")
+    assert deed["by"].endswith(f", by order {digest}, prepared by ada, approved by cleo")
     assert deed["said"] == EVIDENCE
     assert doubtful.json("verify")["exit_code"] == 0
 
@@ -147,7 +148,7 @@ def test_an_approver_sees_rows_states_what_they_become_why_and_the_sums(doubtful
     result = doubtful.run("approve", order_of(doubtful), "--key", pem(doubtful, "cleo"))
     told = " ".join(result.stdout.split())
     for part in (
-        "An order to settle 1 row of batch",
+        "An order about 1 row of batch",
         "LOST-1",
         "in_doubt",
         "not-received",
@@ -157,13 +158,13 @@ def test_an_approver_sees_rows_states_what_they_become_why_and_the_sums(doubtful
     ):
         assert part in told
     assert "Prepared by ada at " in told
-    assert "Approved by cleo. The settlement order has 1 of 1 approval." in told
+    assert "Approved by cleo. The order has 1 of 1 approval." in told
 
 
 def test_a_statement_is_settled_by_an_order(doubtful: Program) -> None:
     lines = statement(doubtful, "LOST-1;9008;KES;declined", "TAKEN-1;9007;KES;approved")
-    made = resolve(doubtful, "statement", lines, "--out", order_of(doubtful), "--key", pem(doubtful, "ada"))
-    assert [(one["row"], one["resolution"]) for one in made["settlements"]] == [(2, "rejected"), (3, "paid")]  # type: ignore[attr-defined]
+    made = settle(doubtful, "--statement", lines)
+    assert [(one["row"], one["act"]) for one in made["settlements"]] == [(2, "rejected"), (3, "paid")]  # type: ignore[attr-defined]
     assert doubtful.json("approve", order_of(doubtful), "--key", pem(doubtful, "ben"))["exit_code"] == 0
     assert carry_out(doubtful)["states"] == {"rejected": 1, "accepted": 1, "paid": 2}
 
@@ -179,12 +180,24 @@ def test_the_maker_does_not_approve_the_own_order(doubtful: Program) -> None:
 def test_who_may_not_prepare_writes_no_order(doubtful: Program) -> None:
     for name in ("cleo", "stranger"):
         settlement = ("2", "--as", "not-received", "--evidence", EVIDENCE)
-        refused = resolve(doubtful, "row", *settlement, "--out", order_of(doubtful), "--key", pem(doubtful, name))
+        refused = settle(doubtful, *settlement, maker=name)
         assert refused["exit_code"] == 8
         assert not order_of(doubtful).exists()
 
 
 # Once, and as long as it is true
+
+
+@pytest.mark.parametrize("name", ["ada", "cleo"])
+def test_an_order_that_was_withdrawn_settles_nothing(doubtful: Program, name: str) -> None:
+    ordered(doubtful, "cleo")
+    assert doubtful.run("withdraw", order_of(doubtful)).exit_code == 2
+    assert doubtful.json("withdraw", order_of(doubtful), "--key", pem(doubtful, name))["document"] == "order"
+    assert carry_out(doubtful)["exit_code"] == 8
+    assert states(doubtful) == AS_BEFORE
+    ordered(doubtful, "cleo")
+    assert carry_out(doubtful)["resolved"] == 1
+    assert doubtful.run("withdraw", order_of(doubtful), "--key", pem(doubtful, name)).exit_code == 8
 
 
 def test_an_order_is_carried_out_once(doubtful: Program) -> None:
@@ -208,7 +221,7 @@ def test_an_order_does_not_settle_the_next_attempt(doubtful: Program) -> None:
 
 def test_an_order_is_carried_out_whole_or_not_at_all(doubtful: Program) -> None:
     rows = ("2", "3", "--as", "not-received", "--evidence", EVIDENCE)
-    resolve(doubtful, "row", *rows, "--out", order_of(doubtful), "--key", pem(doubtful, "ada"))
+    settle(doubtful, *rows)
     doubtful.json("approve", order_of(doubtful), "--key", pem(doubtful, "cleo"))
     resolve(doubtful, "row", "3", "--as", "paid", "--evidence", EVIDENCE)
     refused = carry_out(doubtful)
@@ -239,7 +252,7 @@ def test_an_order_is_for_one_journal(doubtful: Program) -> None:
     doubtful.json("submit", doubtful.home / "payroll.csv", "--out", doubtful.home / "other.csv")
     refused = carry_out(doubtful)
     assert (refused["exit_code"], "it is for the journal" in str(refused["message"])) == (8, False)
-    assert "The settlement order is for the journal " in str(refused["message"])
+    assert "The order is for the journal " in str(refused["message"])
 
 
 def test_the_quarantine_is_looked_at_when_an_order_is_made_and_when_it_is_carried_out(doubtful: Program) -> None:
@@ -249,7 +262,7 @@ def test_the_quarantine_is_looked_at_when_an_order_is_made_and_when_it_is_carrie
     refused = carry_out(doubtful)
     assert (refused["exit_code"], "settle it as not received from" in str(refused["message"])) == (2, True)
     settlement = ("3", "--as", "not-received", "--evidence", EVIDENCE)
-    new = resolve(doubtful, "row", *settlement, "--out", doubtful.home / "new.json", "--key", pem(doubtful, "ada"))
+    new = settle(doubtful, *settlement, out=doubtful.home / "new.json")
     assert new["exit_code"] == 2
     assert states(doubtful) == AS_BEFORE
 
@@ -277,28 +290,43 @@ def test_a_plan_is_no_order_and_an_order_no_plan(doubtful: Program) -> None:
     assert (refused["exit_code"], "is not a plan that this version can read" in str(refused["message"])) == (8, True)
     plan = doubtful.home / "large.plan.json"
     doubtful.json("plan", sheet, "--out", plan, "--key", pem(doubtful, "ada"))
-    refused = doubtful.json("resolve", "order", plan)
-    assert (refused["exit_code"], "is not a settlement order" in str(refused["message"])) == (8, True)
+    no_order = doubtful.run("carry-out", plan)
+    assert (no_order.exit_code, "`paygw-batch submit SHEET --plan PLAN`" in no_order.stderr) == (8, True)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["order", "o.json", "--yes"],
-        ["order", "o.json", "--out", "x.json", "--key", "k.pem"],
-        ["row", "payroll.csv", "2", "--as", "rejected", "--evidence", "x", "--out", "x.json"],
-        ["row", "payroll.csv", "2", "--as", "rejected", "--evidence", "x", "--out", "x.csv", "--key", "k.pem"],
-        ["statement", "payroll.csv", "s.csv", "--yes", "--out", "x.json", "--key", "k.pem"],
+        ["2", "--as", "rejected"],
+        ["2", "--evidence", "x"],
+        ["--as", "rejected", "--evidence", "x"],
+        ["2", "--as", "rejected", "--evidence", "x", "--again"],
+        ["2", "--as", "rejected", "--evidence", "x", "--matching-only"],
+        ["2", "--as", "rejected", "--evidence", "x", "--as-of", "2026-11-23"],
+        ["2", "--as", "release", "--evidence", "x"],
+        ["2", "--statement", "s.csv"],
+        ["--as", "paid", "--statement", "s.csv"],
     ],
 )
 def test_options_that_do_not_go_together_are_refused(doubtful: Program, arguments: list[str]) -> None:
-    assert doubtful.run("resolve", *arguments).exit_code == 2
+    assert settle(doubtful, *arguments)["exit_code"] == 2
+    assert not order_of(doubtful).exists()
+    named = ("2", "--as", "paid", "--evidence", "x")
+    assert settle(doubtful, *named, out=doubtful.home / "order.txt")["exit_code"] == 2
+    assert doubtful.run("order", "settle", "payroll.csv", *named, "--out", order_of(doubtful)).exit_code == 2
+
+
+@pytest.mark.parametrize("wrong", [("--out", "x.csv"), ("--out", "x.csv", "--for-excel"), ("--force",)])
+def test_what_settles_rows_writes_no_reconciliation(doubtful: Program, wrong: tuple[str, ...]) -> None:
+    ordered(doubtful, "cleo")
+    assert carry_out(doubtful, *wrong)["exit_code"] == 2
+    assert states(doubtful) == AS_BEFORE
 
 
 def test_an_order_names_its_batch_itself(doubtful: Program) -> None:
     ordered(doubtful, "cleo")
     doubtful.json("submit", doubtful.sheet(kenyan_rows(1, prefix="NEW", amount="5"), name="other.csv"))
-    wrong = doubtful.json("resolve", "order", order_of(doubtful), "--batch", doubtful.home / "other.csv")
+    wrong = carry_out(doubtful, "--batch", doubtful.home / "other.csv")
     assert (wrong["exit_code"], "The order is about batch" in str(wrong["message"])) == (2, True)
-    right = doubtful.json("resolve", "order", order_of(doubtful), "--batch", doubtful.home / "payroll.csv")
+    right = carry_out(doubtful, "--batch", doubtful.home / "payroll.csv")
     assert right["resolved"] == 1

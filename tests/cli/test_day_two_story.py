@@ -132,12 +132,13 @@ def test_a_week_of_a_finance_office_ends_with_every_row_in_one_state_and_books_t
     office.configure(quarantine_h=0, people=people)
     assert "two people must agree" in office.do(*by_hand, expect=8)["message"]
     order = program.home / "order.json"
-    office.do(*by_hand, "--out", order, "--key", program.home / "ada.pem", expect=0)
+    written = ("--out", order, "--key", program.home / "ada.pem")
+    office.do("order", "settle", *by_hand[2:-2], *written, expect=0)
     office.do("approve", order, "--key", program.home / "ada.pem", expect=8)
-    office.do("resolve", "order", order, expect=8)
+    office.do("carry-out", order, expect=8)
     office.do("approve", order, "--key", program.home / "ben.pem", expect=0)
-    assert office.do("resolve", "order", order, "--by", "ada", expect=6)["states"] == {"ready": 1, "paid": 499}
-    assert "is ready after attempt 1" in office.do("resolve", "order", order, expect=8)["message"]
+    assert office.do("carry-out", order, "--by", "ada", expect=6)["states"] == {"ready": 1, "paid": 499}
+    assert "is ready after attempt 1" in office.do("carry-out", order, expect=8)["message"]
     (program.home / "gateway.toml").write_text('[default]\nstatus = "approved"\n')
     resumed = office.do("resume", batch, expect=0)
     assert (resumed["sent_this_run"], resumed["states"]) == (1, {"paid": 500})

@@ -151,8 +151,6 @@ def test_a_batch_with_a_row_in_doubt_waits(program: Program) -> None:
         ("--before", "2020-01-01", "--person", "x"),
         ("--before", "2020-01-01", "--yes"),
         ("--before", "2020-01-01", "--yes", "--dry-run"),
-        ("--before", "2020-01-01", "--out", "order.json"),
-        ("--order", "order.json", "--before", "2020-01-01"),
         ("--person", "nobody at all"),
     ],
 )
@@ -207,7 +205,7 @@ def people(kept: Kept) -> Program:
 
 def ordered(program: Program, *approvers: str) -> Path:
     order = program.home / "order.json"
-    told = forget(program, "--person", NUMBER, "--out", order, "--key", program.home / "ada.pem")
+    told = program.json("order", "forget", "--person", NUMBER, "--out", order, "--key", program.home / "ada.pem")
     assert (told["exit_code"], told["payments"], told["maker"]) == (0, 1, "ada")
     for name in approvers:
         assert program.json("approve", order, "--key", program.home / f"{name}.pem")["exit_code"] == 0
@@ -216,19 +214,21 @@ def ordered(program: Program, *approvers: str) -> Path:
 
 def test_with_approval_one_word_is_not_enough(people: Program) -> None:
     assert forget(people, "--person", NUMBER, "--yes", "--by", "Amina")["exit_code"] == 8
-    assert forget(people, "--order", ordered(people))["exit_code"] == 8
+    assert people.json("carry-out", ordered(people))["exit_code"] == 8
+    for wrong in (("--batch", batch_of(people)), ("--statement", "x.csv"), ("--out", "x.csv"), ("--force",)):
+        assert people.json("carry-out", ordered(people), *wrong)["exit_code"] == 2
     assert left_in(people)
 
 
 def test_an_order_of_two_people_forgets_once_and_is_kept(people: Program) -> None:
     order = ordered(people, "cleo")
     assert NUMBER not in order.read_text()
-    told = forget(people, "--order", order, "--by", "Amina")
+    told = people.json("carry-out", order, "--by", "Amina")
     assert (told["exit_code"], told["payments"]) == (0, 1)
     checked = people.json("verify")
     assert (checked["exit_code"], checked["checked"]["signed_orders"]) == (0, 1)
-    assert forget(people, "--order", order)["payments"] == 0
-    withdrawn = people.json("approve", order, "--withdraw", "--key", people.home / "ada.pem")
+    assert people.json("carry-out", order)["payments"] == 0
+    withdrawn = people.json("withdraw", order, "--key", people.home / "ada.pem")
     assert (withdrawn["exit_code"], "carried out already" in withdrawn["message"]) == (8, True)
 
 
@@ -244,8 +244,8 @@ def test_two_people_forget_as_the_document_says(
 
 def test_an_order_that_was_withdrawn_forgets_nobody(people: Program) -> None:
     order = ordered(people, "cleo")
-    assert people.json("approve", order, "--withdraw", "--key", people.home / "cleo.pem")["exit_code"] == 0
-    assert forget(people, "--order", order)["exit_code"] == 8
+    assert people.json("withdraw", order, "--key", people.home / "cleo.pem")["exit_code"] == 0
+    assert people.json("carry-out", order)["exit_code"] == 8
     assert left_in(people)
 
 
@@ -270,18 +270,18 @@ def test_an_order_is_held_to_all_that_was_signed(people: Program, change: Callab
     read = ForgetOrder.model_validate_json(json.dumps({**document, "approvals": []}))
     write_document(signed(read, load_approval_key(people.home / "ada.pem", None)), order)
     assert people.json("approve", order, "--key", people.home / "cleo.pem")["exit_code"] == 0
-    assert forget(people, "--order", order)["exit_code"] == 8
+    assert people.json("carry-out", order)["exit_code"] == 8
     assert people.json("find", NUMBER)["payments"]
 
 
 def test_an_order_holds_only_while_the_same_payments_would_be_forgotten(people: Program) -> None:
     order = ordered(people, "cleo")
     second = ordered(people, "ben")
-    assert forget(people, "--order", order)["payments"] == 1
-    assert forget(people, "--order", second)["payments"] == 0
+    assert people.json("carry-out", order)["payments"] == 1
+    assert people.json("carry-out", second)["payments"] == 0
     other = people.home / "other.json"
     written = ("--out", other, "--key", people.home / "ada.pem")
-    assert forget(people, "--person", "254712345002", *written)["exit_code"] == 0
+    assert people.json("order", "forget", "--person", "254712345002", *written)["exit_code"] == 0
     text = other.read_text()
     other.write_text(text.replace('"rows": 1', '"rows": 2'))
     assert people.json("approve", other, "--key", people.home / "cleo.pem")["exit_code"] == 8

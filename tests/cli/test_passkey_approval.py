@@ -1,4 +1,4 @@
-"""A plan and an order that people sign by passkey: `submit` and `resolve` verify them with the configuration alone."""
+"""A plan and an order that people sign by passkey: `submit` and `carry-out` need only the configuration for it."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from paygw_batch.clock import utc_now
 from paygw_batch.run.approval import PlanDocument
-from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.row_order import RowOrder
 from paygw_batch.run.signed_document import (
     Approval,
     ApprovalPolicy,
@@ -102,12 +102,12 @@ def test_an_order_that_people_signed_by_passkey_is_carried_out_once(console: Pro
     sheet, order = console.sheet(rows), console.home / "order.json"
     assert console.json("submit", sheet)["states"] == {"in_doubt": 1}
     settlement = ("2", "--as", "not-received", "--evidence", "Ticket 4711")
-    console.json("resolve", "row", sheet, *settlement, "--out", order, "--key", console.home / "ada.pem")
-    made(console, order, SettlementOrder)
-    assert console.json("resolve", "order", order)["exit_code"] == 8
-    approved(console, order, SettlementOrder)
-    assert console.json("resolve", "order", order)["states"] == {"ready": 1}
-    assert console.json("resolve", "order", order)["exit_code"] == 8
+    console.json("order", "settle", sheet, *settlement, "--out", order, "--key", console.home / "ada.pem")
+    made(console, order, RowOrder)
+    assert console.json("carry-out", order)["exit_code"] == 8
+    approved(console, order, RowOrder)
+    assert console.json("carry-out", order)["states"] == {"ready": 1}
+    assert console.json("carry-out", order)["exit_code"] == 8
 
 
 def test_doctor_says_where_a_passkey_counts_nowhere(console: Program) -> None:

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from paygw_batch.actions.continue_batch import draft_release
+from paygw_batch.actions.settle_rows import draft_order
 from paygw_batch.clock import utc_now
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal import JournalReader
 from paygw_batch.run.kept_documents import check_kept_orders
-from paygw_batch.run.release import ReleaseOrder
+from paygw_batch.run.row_order import Decision, RowAct, RowOrder
 from paygw_batch.run.signed_document import (
     Approval,
     approval_text,
@@ -69,15 +69,15 @@ def settings_in(program: Program) -> Settings:
 def ordered(program: Program, *approvers: str, rows: tuple[int, ...] = ()) -> dict[str, Any]:
     """Write ada's order to send rejected rows again, and have it approved."""
     named = [text for row in rows for text in ("--row", str(row))]
-    written = ("--order-out", order_of(program), "--key", program.home / "ada.pem", "--evidence", EVIDENCE)
-    made = program.json("retry", sheet_of(program), *named, *written)
+    written = ("--out", order_of(program), "--key", program.home / "ada.pem", "--evidence", EVIDENCE)
+    made = program.json("order", "release", sheet_of(program), *named, *written)
     for name in approvers:
         assert program.json("approve", order_of(program), "--key", program.home / f"{name}.pem")["exit_code"] == 0
     return made
 
 
 def carry_out(program: Program) -> dict[str, Any]:
-    return program.json("retry", sheet_of(program), "--order", order_of(program))
+    return program.json("carry-out", order_of(program))
 
 
 def sent(program: Program) -> list[str]:
@@ -91,7 +91,7 @@ def sent(program: Program) -> list[str]:
 def test_no_copy_of_a_withdrawn_order_is_carried_out(rejected: Program, name: str) -> None:
     ordered(rejected, "cleo", rows=(2,))
     before = sent(rejected)
-    withdraw = ("approve", order_of(rejected), "--withdraw", "--key")
+    withdraw = ("withdraw", order_of(rejected), "--key")
     assert rejected.run(*withdraw, rejected.home / "stranger.pem").exit_code == 8
     assert rejected.run(*withdraw, rejected.home / f"{name}.pem").exit_code == 0
     assert carry_out(rejected)["exit_code"] == 8
@@ -107,13 +107,13 @@ def test_no_copy_of_a_withdrawn_order_is_carried_out(rejected: Program, name: st
 
 def test_an_order_releases_its_rows_once_and_the_journal_names_both_people(rejected: Program) -> None:
     made = ordered(rejected, "cleo", rows=(2,))
-    assert (made["exit_code"], made["document"], [one["row"] for one in made["releases"]]) == (0, "release order", [2])
+    assert (made["exit_code"], made["document"], [one["row"] for one in made["releases"]]) == (0, "order", [2])
     before = len(sent(rejected))
     done = carry_out(rejected)
     assert (done["released"], len(sent(rejected)) - before) == (1, 1)
     history = rejected.json("status", sheet_of(rejected), "--history")["history"]
     (deed,) = [one for one in history if one["what"] == "released"]
-    assert deed["by"].endswith(f", order {made['order_sha256']}, prepared by ada, approved by cleo")
+    assert deed["by"].endswith(f", by order {made['order_sha256']}, prepared by ada, approved by cleo")
     assert carry_out(rejected)["exit_code"] == 8
     assert len(sent(rejected)) - before == 1
 
@@ -138,14 +138,14 @@ def test_an_order_holds_only_while_its_rows_are_rejected_after_that_attempt(reje
     assert rejected.json("retry", sheet_of(rejected), "--row", "3")["released"] == 1
     before = sent(rejected)
     told = carry_out(rejected)
-    assert (told["exit_code"], "row 3 has changed since" in told["message"]) == (8, True)
+    assert (told["exit_code"], "row 3 was rejected after attempt 1" in told["message"]) == (8, True)
     assert sent(rejected) == before
 
 
 def test_a_row_in_doubt_is_in_no_order_to_release(rejected: Program) -> None:
     made = rejected.json(
-        *("retry", sheet_of(rejected), "--row", "4", "--evidence", EVIDENCE),
-        *("--order-out", order_of(rejected), "--key", rejected.home / "ada.pem"),
+        *("order", "release", sheet_of(rejected), "--row", "4", "--evidence", EVIDENCE),
+        *("--out", order_of(rejected), "--key", rejected.home / "ada.pem"),
     )
     assert (made["exit_code"], order_of(rejected).exists()) == (2, False)
 
@@ -153,15 +153,21 @@ def test_a_row_in_doubt_is_in_no_order_to_release(rejected: Program) -> None:
 def test_an_approver_sees_the_rows_and_why(rejected: Program) -> None:
     ordered(rejected, rows=(2,))
     shown = " ".join(rejected.run("approve", order_of(rejected)).stdout.split())
-    for part in ("An order to send 1 rejected row of batch", "NO-1", "9,001.00", EVIDENCE, "Prepared by ada"):
+    for part in ("An order about 1 row of batch", "NO-1", "9,001.00", EVIDENCE, "Prepared by ada"):
         assert part in shown
 
 
-def test_a_settlement_order_releases_nothing(rejected: Program) -> None:
-    settlement = ("4", "--as", "not-received", "--evidence", "Ticket 1")
-    written = ("--out", order_of(rejected), "--key", rejected.home / "ada.pem")
-    rejected.json("resolve", "row", sheet_of(rejected), *settlement, *written)
-    assert carry_out(rejected)["exit_code"] == 8
+def test_an_order_is_carried_out_with_its_own_options_alone(rejected: Program) -> None:
+    ordered(rejected, "cleo", rows=(2,))
+    before, other = sent(rejected), rejected.sheet(kenyan_rows(1, amount="7", prefix="OTHER"), "other.csv")
+    assert rejected.json("submit", other)["exit_code"] == 0
+    before = sent(rejected)
+    for wrong in (("--statement", other), ("--batch", other), ("--out", other), ("--out", "x.xlsx", "--for-excel")):
+        assert rejected.json("carry-out", order_of(rejected), *wrong)["exit_code"] == 2
+    assert sent(rejected) == before
+    out = rejected.home / "again.csv"
+    told = rejected.json("carry-out", order_of(rejected), "--batch", sheet_of(rejected), "--out", out, "--for-excel")
+    assert (told["released"], told["waiting"], told["reconciliation"]) == (1, 0, str(out))
 
 
 def test_an_order_to_release_signed_by_passkeys_is_carried_out(rejected: Program) -> None:
@@ -169,10 +175,10 @@ def test_an_order_to_release_signed_by_passkeys_is_carried_out(rejected: Program
     rules = required_policy(settings)
     with journal_to_read(settings) as journal:
         record = find_batch(journal, str(sheet_of(rejected)))
-        draft = draft_release(settings, journal, record, [3], EVIDENCE, ADA.public)
+        draft = draft_order(settings, journal, record, [Decision(3, RowAct.RELEASE, EVIDENCE)], ADA.public)
     made = made_by_passkey(draft, ADA.sign(draft.signed_text()), rules)
     asked = approval_text(made, CLEO.public, rules, utc_now())
-    assert asked.text.startswith(b"paygw-batch release order 2 approval\n")
+    assert asked.text.startswith(b"paygw-batch order 1 approval\n")
     approval = Approval(key=CLEO.public.text, approved_at=asked.approved_at, signature=CLEO.sign(asked.text))
     write_document(approve_by_passkey(made, approval, rules, utc_now()), order_of(rejected))
     assert carry_out(rejected)["released"] == 1
@@ -196,14 +202,14 @@ class ChangedJournal:
         return self._orders if batch else ()
 
 
-def kept_in(program: Program) -> ReleaseOrder:
+def kept_in(program: Program) -> RowOrder:
     """Return the one signed order that the journal keeps."""
     with journal_to_read(settings_in(program)) as journal:
         (text,) = journal.signed_orders(journal.batches()[0].batch)
-    return ReleaseOrder.model_validate_json(text)
+    return RowOrder.model_validate_json(text)
 
 
-def check(program: Program, *orders: ReleaseOrder) -> int:
+def check(program: Program, *orders: RowOrder) -> int:
     with journal_to_read(settings_in(program)) as journal:
         changed = ChangedJournal(journal, [one.model_dump_json() for one in orders])
         return check_kept_orders(cast("JournalReader", changed))
@@ -213,9 +219,9 @@ def test_verify_counts_the_orders_that_the_journal_keeps(rejected: Program) -> N
     assert "signed_orders" not in rejected.json("verify")["checked"]
     settlement = ("4", "--as", "not-received", "--evidence", "Ticket 1")
     key = ("--key", rejected.home / "ada.pem")
-    rejected.json("resolve", "row", sheet_of(rejected), *settlement, "--out", order_of(rejected), *key)
+    rejected.json("order", "settle", sheet_of(rejected), *settlement, "--out", order_of(rejected), *key)
     rejected.json("approve", order_of(rejected), "--key", rejected.home / "cleo.pem")
-    assert rejected.json("resolve", "order", order_of(rejected))["resolved"] == 1
+    assert carry_out(rejected)["resolved"] == 1
     order_of(rejected).unlink()
     ordered(rejected, "cleo")
     carry_out(rejected)
@@ -244,17 +250,17 @@ def test_a_person_who_left_does_not_make_an_order_of_then_untrue(rejected: Progr
     assert rejected.json("verify")["checked"]["signed_orders"] == 1
 
 
-def changed(order: ReleaseOrder) -> Mapping[str, tuple[ReleaseOrder, str]]:
+def changed(order: RowOrder) -> Mapping[str, tuple[RowOrder, str]]:
     """Return the order with one thing changed, and the complaint about each."""
     content, (row, *others) = order.content, order.content.rows
     (approval,) = order.approvals
     unsigned = "is not signed by the keys"
 
-    def with_content(**update: object) -> ReleaseOrder:
+    def with_content(**update: object) -> RowOrder:
         return order.model_copy(update={"content": content.model_copy(update=update)})
 
     return {
-        "the reason": (with_content(evidence="Ticket 4712"), unsigned),
+        "the reason": (with_content(rows=[row.model_copy(update={"evidence": "Ticket 4712"}), *others]), unsigned),
         "the batch": (with_content(batch="f" * 16), unsigned),
         "a row": (with_content(rows=[row.model_copy(update={"row": 5}), *others]), unsigned),
         "an attempt": (with_content(rows=[row.model_copy(update={"attempt": 2}), *others]), unsigned),
@@ -282,8 +288,8 @@ def test_a_changed_order_in_the_journal_is_found(rejected: Program) -> None:
 def test_an_order_that_nobody_carried_out_is_found(rejected: Program) -> None:
     """Two people signed it truly, and no fact came of it."""
     ordered(rejected, "cleo", rows=(2,))
-    signed = ReleaseOrder.model_validate_json(order_of(rejected).read_text())
-    with pytest.raises(JournalCorrupt, match="0 of 1 rows"):
+    signed = RowOrder.model_validate_json(order_of(rejected).read_text())
+    with pytest.raises(JournalCorrupt, match="0 of 1 are there"):
         check(rejected, signed)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paygw_batch.run.approval_keys import load_approval_key
-from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.row_order import RowOrder
 from paygw_batch.run.signed_document import signed, write_document
 from paygw_batch.statement.proof import StatementProof, TransferFolder
 from tests.cli.approving import policy
@@ -418,7 +418,7 @@ def order_of(program: Program) -> Path:
 def ordered(program: Program, *words: str | Path) -> Path:
     """Write Ada's order to settle rows."""
     key = program.home / "ada.pem"
-    made = program.json("resolve", *words, "--out", order_of(program), "--key", key)
+    made = program.json("order", "settle", *words, "--out", order_of(program), "--key", key)
     assert made["exit_code"] == 0, made
     return order_of(program)
 
@@ -433,7 +433,7 @@ def forge(program: Program, **changes: object) -> None:
         else:
             assert name in found["content"] or name in found, name
             (found["content"] if name in found["content"] else found)[name] = value
-    forged = SettlementOrder.model_validate_json(json.dumps(found))
+    forged = RowOrder.model_validate_json(json.dumps(found))
     write_document(signed(forged, load_approval_key(program.home / "ada.pem", None)), order_of(program))
 
 
@@ -446,7 +446,7 @@ def approve(program: Program) -> str:
 
 def settled_by_order(program: Program) -> int:
     """Carry the order out, and return the exit code."""
-    return int(program.json("resolve", "order", order_of(program))["exit_code"])
+    return int(program.json("carry-out", order_of(program))["exit_code"])
 
 
 def is_not_paid_again(program: Program, batch: str) -> None:
@@ -457,7 +457,7 @@ def is_not_paid_again(program: Program, batch: str) -> None:
 
 def test_an_order_that_claims_the_gateways_word_by_hand_is_refused(two_people: Program) -> None:
     batch = in_doubt(two_people, SIGNED, people(two_people))
-    ordered(two_people, "row", batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
+    ordered(two_people, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
     before = approve(two_people)
     forge(two_people, basis="gateway")
     assert approve(two_people) != before
@@ -468,7 +468,7 @@ def test_an_order_that_claims_the_gateways_word_by_hand_is_refused(two_people: P
 
 def test_an_order_by_a_persons_word_keeps_the_quarantine_and_the_mark(two_people: Program) -> None:
     batch = in_doubt(two_people, SIGNED, people(two_people))
-    ordered(two_people, "row", batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
+    ordered(two_people, batch, "2", "--as", "rejected", "--evidence", "Ticket 1")
     shown = approve(two_people)
     assert "not before 20" in shown
     assert "at once" not in shown
@@ -482,7 +482,7 @@ def signed_order(program: Program, *words: str) -> tuple[str, Path]:
     batch = in_doubt(program, SIGNED, people(program))
     file = statement(program, batch)
     sign(program.home / "gateway.pem", file)
-    ordered(program, "statement", batch, file, *words)
+    ordered(program, batch, "--statement", file, *words)
     return batch, file
 
 
@@ -500,7 +500,7 @@ def test_an_order_by_a_signed_statement_is_proven_again_when_it_is_carried_out(
 
 def test_an_order_by_a_statement_of_the_folder_finds_it_there(program: Program, inbox: Path) -> None:
     batch = in_doubt(program, FOLDER, people(program))
-    ordered(program, "statement", batch, statement(program, batch, folder=inbox))
+    ordered(program, batch, "--statement", statement(program, batch, folder=inbox))
     approve(program)
     assert settled_by_order(program) in {0, 4}
     assert program.json("retry", batch)["released"] == 1
@@ -544,7 +544,7 @@ def test_an_order_whose_statement_no_longer_proves_it_is_refused(
 @pytest.mark.parametrize(
     "change",
     [
-        {"resolution": "not-received"},
+        {"act": "not-received"},
         {"evidence": "The gateway says so"},
         {"statement": "other.csv"},
         {"statement": ""},

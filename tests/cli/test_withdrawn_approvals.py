@@ -23,7 +23,7 @@ def careful(program: Program) -> Program:
 
 def withdraw(program: Program, name: str, document: Path | None = None) -> int:
     key = program.home / f"{name}.pem"
-    return program.run("approve", document or plan_of(program), "--withdraw", "--key", key).exit_code
+    return program.run("withdraw", document or plan_of(program), "--key", key).exit_code
 
 
 @pytest.mark.parametrize("name", ["cleo", "ada", "ben"])
@@ -71,14 +71,14 @@ def test_a_new_plan_of_the_same_sheet_is_paid(careful: Program) -> None:
 def test_a_stranger_withdraws_nothing_and_nobody_does_without_a_key(careful: Program) -> None:
     sheet = prepared(careful, "cleo")
     assert withdraw(careful, "stranger") == 8
-    assert careful.run("approve", plan_of(careful), "--withdraw").exit_code == 2
+    assert careful.run("withdraw", plan_of(careful)).exit_code == 2
     assert careful.json("submit", sheet)["exit_code"] == 0
 
 
 def test_what_has_started_cannot_be_withdrawn_and_says_so(careful: Program) -> None:
     sheet = prepared(careful, "cleo")
     assert careful.run("submit", sheet, "--first", "1").exit_code == 6
-    refused = careful.run("approve", plan_of(careful), "--withdraw", "--key", careful.home / "cleo.pem")
+    refused = careful.run("withdraw", plan_of(careful), "--key", careful.home / "cleo.pem")
     assert refused.exit_code == 8
     assert "The payout has started" in refused.stderr
     assert careful.json("submit", sheet)["states"] == {"paid": 3}

@@ -19,7 +19,7 @@ HOSTILE_SHEETS = 250
 
 COMMANDS = (
     *("approve", "backup", "collect", "doctor", "listen", "plan", "reconcile", "refresh", "resolve", "resume", "retry"),
-    *("run-folder", "sandbox", "sign", "status", "submit", "template", "validate", "verify"),
+    *("carry-out", "run-folder", "sandbox", "sign", "status", "submit", "template", "validate", "verify"),
 )
 INSTRUCTIONS = (
     "SELECT batch, row, client_orderid, country, currency, minor, amount, form, fields, payee, content "

@@ -15,7 +15,7 @@ from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Amendment, CarriedOut, ClockSeen, Entry, Known
 from paygw_batch.run.match_statement import Matched, StatementReader
 from paygw_batch.run.resolve import Settlement, settle
-from paygw_batch.run.settlement_order import order_content, unsigned_order
+from paygw_batch.run.row_order import Decision, row_content, unsigned_order
 from paygw_batch.statement.proof import StatementProof
 from paygw_batch.statement.read import Statement, StatementLine, TimeSpan, read_time
 from tests.journal.journal_rows import all_due, at, intent, memory, new_instruction, open_sheet, outcome_of, send
@@ -694,12 +694,11 @@ def test_a_file_that_an_order_carried_out_never_speaks_of_a_later_attempt_of_any
     found = match(journal, *lines)
     assert [one.row for one in found.settlements] == [2]
     batch = journal.batches()[0]
-    content = order_content(
+    content = row_content(
         journal,
         batch,
-        found.settlements,
+        [Decision.of(one) for one in found.settlements],
         endpoint="gateway.example/1",
-        minor_units={"KES": 2},
         statement=statement(*lines),
         attempts=found.attempts,
     )

@@ -15,7 +15,7 @@ from webauthn import verify_authentication_response
 from webauthn.helpers import encode_cbor
 from webauthn.helpers.exceptions import WebAuthnException
 
-from paygw_batch.core.lifecycle import Basis, Resolution, State
+from paygw_batch.core.lifecycle import Basis, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.run.approval import Content, PlanDocument, payout_code, unsigned_plan
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, people_of, public_key_of, read_public_key
@@ -27,7 +27,7 @@ from paygw_batch.run.passkey import (
     has_asserted,
     to_base64url,
 )
-from paygw_batch.run.settlement_order import OrderContent, OrderedRow, SettlementOrder, unsigned_order
+from paygw_batch.run.row_order import OrderedRow, RowAct, RowContent, RowOrder, unsigned_order
 from paygw_batch.run.signed_document import (
     Approval,
     ApprovalPolicy,
@@ -320,7 +320,7 @@ def plan(**other: Any) -> PlanDocument:
     return unsigned_plan(Content(**{**content, **other}), [], ADA.public, NOW)
 
 
-def order(**other: Any) -> SettlementOrder:
+def order(**other: Any) -> RowOrder:
     row = OrderedRow(
         row=2,
         client_orderid="A-1",
@@ -329,9 +329,10 @@ def order(**other: Any) -> SettlementOrder:
         sent_at="2026-11-21T08:01:00.000Z",
         state=State.IN_DOUBT,
         hold=0,
+        duplicate_of=0,
         currency="KES",
         amount="10.00",
-        resolution=Resolution.NOT_RECEIVED,
+        act=RowAct.NOT_RECEIVED,
         evidence="Ticket 4711",
         basis=Basis.PERSON,
     )
@@ -344,7 +345,7 @@ def order(**other: Any) -> SettlementOrder:
         "statement": "",
         "statement_sha256": "",
     }
-    return unsigned_order(OrderContent(**{**content, "rows": [row], **other}), ADA.public, NOW)
+    return unsigned_order(RowContent(**{**content, "rows": [row], **other}), ADA.public, NOW)
 
 
 def made(unsigned: SignedDocument, maker: SoftwarePasskey = ADA) -> SignedDocument:
@@ -440,7 +441,7 @@ def test_an_approval_counts_for_no_other_act() -> None:
     first, rest = document.approval_text(CLEO.public, at).split(b"\n", 1)
     assert first == b"paygw-batch plan 5 approval"
     assert holds(signed_by(document, CLEO, CLEO.sign(first + b"\n" + rest)))
-    for other in (b"paygw-batch plan 5", b"paygw-batch settlement order 1 approval", b"paygw-batch plan 4 approval"):
+    for other in (b"paygw-batch plan 5", b"paygw-batch order 1 approval", b"paygw-batch plan 4 approval"):
         assert not holds(signed_by(document, CLEO, CLEO.sign(other + b"\n" + rest)))
     assert not holds(signed_by(document, CLEO, CLEO.sign(document.signed_text())))
 

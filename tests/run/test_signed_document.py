@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from paygw_batch.core.lifecycle import Basis, Resolution, State
+from paygw_batch.core.lifecycle import Basis, State
 from paygw_batch.errors import ApprovalError, ConfigurationError
 from paygw_batch.run.approval import Content, PlanDocument, PlanFinding, unsigned_plan
 from paygw_batch.run.approval_keys import ApprovalKey, PublicKey, people_of, public_key_of
-from paygw_batch.run.settlement_order import OrderContent, OrderedRow, SettlementOrder, unsigned_order
+from paygw_batch.run.row_order import OrderedRow, RowAct, RowContent, RowOrder, unsigned_order
 from paygw_batch.run.signed_document import (
     Approval,
     ApprovalPolicy,
@@ -57,7 +57,7 @@ def plan() -> PlanDocument:
     return signed(unsigned_plan(content, findings, ADA.public, NOW), ADA)
 
 
-def order() -> SettlementOrder:
+def order() -> RowOrder:
     row = OrderedRow(
         row=2,
         client_orderid="PAY-1",
@@ -66,13 +66,14 @@ def order() -> SettlementOrder:
         sent_at="2026-11-21T08:01:00.000Z",
         state=State.IN_DOUBT,
         hold=0,
+        duplicate_of=0,
         currency="KES",
         amount="1500.50",
-        resolution=Resolution.NOT_RECEIVED,
+        act=RowAct.NOT_RECEIVED,
         evidence="Ticket 4711",
         basis=Basis.PERSON,
     )
-    content = OrderContent(
+    content = RowContent(
         endpoint="gateway.example/1",
         journal="a" * 32,
         operation="payout",
@@ -152,7 +153,7 @@ def test_no_part_of_the_content_can_be_changed(made: Callable[[], SignedDocument
 def test_no_part_of_an_ordered_row_can_be_changed() -> None:
     document = approve(order(), CLEO, policy(), NOW)
     (row,) = document.content.rows
-    changes = {"row": 3, "attempt": 2, "state": State.ACCEPTED, "hold": 1, "resolution": Resolution.PAID}
+    changes = {"row": 3, "attempt": 2, "state": State.ACCEPTED, "hold": 1, "duplicate_of": 1, "act": RowAct.PAID}
     changes["basis"] = Basis.GATEWAY
     texts = dict.fromkeys(("client_orderid", "order_id", "sent_at", "currency", "amount", "evidence", "words"), "x")
     assert set(changes | texts) == set(OrderedRow.model_fields)
@@ -270,13 +271,13 @@ PLAN_TEXT = (
     '"people":""}'
 )
 ORDER_TEXT = (
-    'paygw-batch settlement order 3\n{"content":{"attempts":[[1,1]],"batch":"bbbbbbbbbbbbbbbb",'
+    'paygw-batch order 1\n{"content":{"attempts":[[1,1]],"batch":"bbbbbbbbbbbbbbbb",'
     '"endpoint":"gateway.example/1",'
-    '"journal":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","operation":"payout","rows":[{"amount":"1500.50","attempt":1,'
-    '"basis":"person","client_orderid":"PAY-1","currency":"KES","evidence":"Ticket 4711","hold":0,"order_id":"PAY-1",'
-    '"resolution":"not-received","row":2,"sent_at":"2026-11-21T08:01:00.000Z","state":"in_doubt",'
+    '"journal":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","operation":"payout","rows":[{"act":"not-received","amount":"1500.50",'
+    '"attempt":1,"basis":"person","client_orderid":"PAY-1","currency":"KES","duplicate_of":0,"evidence":"Ticket 4711",'
+    '"hold":0,"order_id":"PAY-1","row":2,"sent_at":"2026-11-21T08:01:00.000Z","state":"in_doubt",'
     '"words":""}],"sheet":"payroll.csv","statement":"","statement_sha256":""},'
-    '"document":"paygw-batch settlement order 3",'
+    '"document":"paygw-batch order 1",'
     '"made_at":"2026-11-21T08:00:00.000Z",'
     '"maker":"%s"}'
 )

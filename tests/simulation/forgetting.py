@@ -7,7 +7,8 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.errors import ApprovalError
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import Forgettable
-from paygw_batch.run.forget_order import forget_order_in_force, unsigned_forget_order, was_carried_out
+from paygw_batch.run.forget_order import forget_order_in_force, unsigned_forget_order
+from paygw_batch.run.kept_documents import is_kept
 from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.run.signed_document import approve, signed
 from tests.simulation.approvals import MAKER, key_of
@@ -62,14 +63,14 @@ def _by_order(world: "SimWorld", journal: SqliteJournal, chosen: Forgettable, un
         order = approve(order, key_of(person), policy, now)
     try:
         found, decided, kept = forget_order_in_force(
-            order, journal, policy, now, endpoint=ENDPOINT.name, cutoff=until, recent=""
+            order, journal, policy, now, by="amina", endpoint=ENDPOINT.name, cutoff=until, recent=""
         )
     except ApprovalError:
         return
     if len(people) < policy.needed:
         raise world.judge.found("I12", f"people are forgotten by the word of {people}")
-    journal.forget(found, by=f"amina, {decided}", at=world.at(), order=kept)
-    if not was_carried_out(order, journal):
+    journal.forget(found, by=decided, at=world.at(), order=kept)
+    if not is_kept(journal, order):
         raise world.judge.found("I18", "an order to forget people is not kept")
 
 

@@ -11,11 +11,10 @@ from paygw_batch.errors import ApprovalError, UsageError
 from paygw_batch.journal.sqlite.writer import SqliteJournal
 from paygw_batch.journal.values import BatchRecord, RowState
 from paygw_batch.run.match_statement import StatementReader
-from paygw_batch.run.ordered_batch import order_in_force
 from paygw_batch.run.quarantine_clock import JournalClock
-from paygw_batch.run.release import ReleaseOrder, check_releasable, release_content, unsigned_release
+from paygw_batch.run.release import check_releasable
 from paygw_batch.run.resolve import Settlement, check_settlements, settle
-from paygw_batch.run.settlement_order import SettlementOrder, order_content, unsigned_order
+from paygw_batch.run.row_order import Decision, RowAct, RowOrder, order_in_force, row_content, unsigned_order
 from paygw_batch.run.signed_document import ApprovalPolicy, approve, signed
 from paygw_batch.statement.read import Statement, read_statement
 from tests.simulation.approvals import EXPIRES_H, MAKER, key_of
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimWorld
 
 BOTH = ("brian", "carol")
-_HERE: dict[str, Any] = {"endpoint": ENDPOINT.name, "minor_units": MINOR_UNITS}
+_HERE: dict[str, Any] = {"endpoint": ENDPOINT.name}
 
 
 @dataclass(frozen=True, slots=True)
 class MadeOrder:
     """An order as its file is, and who said yes to it, and when."""
 
-    order: SettlementOrder | ReleaseOrder
+    order: RowOrder
     said_yes: tuple[tuple[str, datetime], ...]
 
 
@@ -58,7 +57,7 @@ class Orders:
         except UsageError:
             return
         if settlements:
-            content = order_content(journal, record, settlements, **_HERE)
+            content = row_content(journal, record, [Decision.of(one) for one in settlements], **_HERE)
             self._make(signed(unsigned_order(content, key_of(MAKER).public, now), key_of(MAKER)))
             self._carry_out(journal)
 
@@ -71,7 +70,7 @@ class Orders:
         statement = None
         if self._world.statements and typing.random() < 0.5:
             statement = read_statement(self._world.statements[-1].path, {}, encoding=None)
-        content = order_content(journal, record, settlements, statement=statement, **_HERE)
+        content = row_content(journal, record, [Decision.of(one) for one in settlements], statement=statement, **_HERE)
         is_untrue = int(content.rows[0].client_orderid.encode().hex(), 16) % 3 == len(settlements) % 3
         if is_untrue:  # a person's word, of attempts that left long before they did
             early = timestamp(now - timedelta(days=30))
@@ -94,8 +93,9 @@ class Orders:
         """Order that rejected rows are sent again, and carry that out, or something else."""
         rejected = [one.row for one in journal.rows(record.number, states={State.REJECTED}) if self._is_sure(one)]
         if rejected:
-            content = release_content(journal, record, rejected, evidence="looked at", **_HERE)
-            unsigned = unsigned_release(content, key_of(MAKER).public, self._world.now())
+            decisions = [Decision(row, RowAct.RELEASE, "looked at") for row in rejected]
+            content = row_content(journal, record, decisions, **_HERE)
+            unsigned = unsigned_order(content, key_of(MAKER).public, self._world.now())
             self._make(signed(unsigned, key_of(MAKER)))
             self._carry_out(journal)
 
@@ -104,7 +104,7 @@ class Orders:
         number, judge = row_of(one.client_orderid), self._world.judge
         return number not in judge.called_early or judge.rows[number].nonce not in judge.paid_nonces
 
-    def _make(self, order: SettlementOrder | ReleaseOrder) -> None:
+    def _make(self, order: RowOrder) -> None:
         world, said_yes = self._world, []
         for person in world.rng.choice(((), (MAKER,), ("brian",), BOTH, BOTH, BOTH)):
             try:
@@ -120,16 +120,16 @@ class Orders:
             return
         made = self._made[-1] if self._world.rng.random() < 0.7 else self._world.rng.choice(self._made)
         try:
-            if isinstance(made.order, SettlementOrder):
-                self._settle(journal, made, made.order)
-            else:
+            if made.order.is_release:
                 self._release(journal, made, made.order)
+            else:
+                self._settle(journal, made, made.order)
         except (ApprovalError, UsageError):
             return
 
-    def _settle(self, journal: SqliteJournal, made: MadeOrder, order: SettlementOrder) -> None:
+    def _settle(self, journal: SqliteJournal, made: MadeOrder, order: RowOrder) -> None:
         world = self._world
-        found = order_in_force(order, journal, self._policy, world.now(), **_HERE)
+        found = order_in_force(order, journal, self._policy, world.now(), by="amina", **_HERE)
         if order.claims_the_gateways_word:
             order.require_said_by(self._statement(order), lambda one: self._reader(journal, found.batch).match(one))
         check_settlements(journal, found.batch, order.settlements, quarantine_h=QUARANTINE_H, now=world.now)
@@ -138,10 +138,10 @@ class Orders:
         numbers = {one.row: row_of(states[one.row].client_orderid) for one in order.settlements}
         for one in order.settlements:
             tell(world, numbers[one.row], one.resolution, was_ready=states[one.row].state is State.READY)
-        settle(journal, found.batch, order.settlements, by=f"amina, {found.decided}", now=world.now, order=found.kept)
+        settle(journal, found.batch, order.settlements, by=found.by, now=world.now, order=found.kept)
         world.judge.held -= set(numbers.values())
 
-    def _statement(self, order: SettlementOrder) -> Statement | None:
+    def _statement(self, order: RowOrder) -> Statement | None:
         """Return the statement that an order names, read and proven again."""
         for file in self._world.statements:
             one = read_statement(file.path, {}, encoding=None, rule=self._world.statement_rule)
@@ -154,15 +154,15 @@ class Orders:
             journal, batch, words=WORDS, minor_units=MINOR_UNITS, quarantine_h=QUARANTINE_H, now=self._world.now
         )
 
-    def _release(self, journal: SqliteJournal, made: MadeOrder, order: ReleaseOrder) -> None:
+    def _release(self, journal: SqliteJournal, made: MadeOrder, order: RowOrder) -> None:
         world = self._world
-        found = order_in_force(order, journal, self._policy, world.now(), **_HERE)
+        found = order_in_force(order, journal, self._policy, world.now(), by="amina", **_HERE)
         check_releasable(journal, found.batch, order.numbers, quarantine_h=QUARANTINE_H, now=world.now)
         self._look_at_approval(made)
         rows = {row.row: row_of(row.client_orderid) for row in journal.rows(found.batch.number, numbers=order.numbers)}
         until = JournalClock.read(journal, world.now()).quarantine(QUARANTINE_H).cutoff(world.now())
         released = partial(journal.release, found.batch.number, list(order.numbers), suffix=world.rng.random() < 0.7)
-        released(by=f"amina, {found.decided}", at=world.at(), cutoff=until, order=found.kept)
+        released(by=found.by, at=world.at(), cutoff=until, order=found.kept)
         for number in rows.values():
             world.judge.release(number)
 

@@ -53,18 +53,22 @@ from paygw_batch.run import (
     approval,
     forget_order,
     match_statement,
-    ordered_batch,
     quarantine_clock,
     release,
     resolve,
+    row_order,
     signed_document,
     submit,
+)
+from paygw_batch.run import (
+    order as order_module,
 )
 from paygw_batch.run.approval import Approved, Content, PlanDocument
 from paygw_batch.run.approval_keys import Person
 from paygw_batch.run.match_statement import StatementReader
+from paygw_batch.run.order import Order
 from paygw_batch.run.quarantine_clock import Quarantine
-from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.row_order import RowOrder
 from paygw_batch.run.signed_document import Approval, ApprovalPolicy, SignedDocument
 from paygw_batch.statement.proof import StatementProof
 from paygw_batch.statement.read import StatementLine
@@ -404,10 +408,10 @@ def one_is_enough(world: SimWorld) -> None:
 
 
 def agreed_by_the_first(
-    order: SignedDocument, journal: Any, policy: ApprovalPolicy, now: datetime, *, batch: str
+    order: Order, journal: Any, policy: ApprovalPolicy, now: datetime, *, by: str
 ) -> tuple[str, SignedOrder]:
     """An order to forget people needs one approval, however many are asked for."""
-    return ordered_batch.agreed(order, journal, replace(policy, needed=1), now, batch=batch)
+    return order_module.agreed(order, journal, replace(policy, needed=1), now, by=by)
 
 
 # The disk and the lock.
@@ -692,11 +696,9 @@ BUGS: Mapping[str, Bug] = {
     "a typed file passes for the gateway's word": bug(
         patched(StatementProof, "is_proven", property(lambda _: True)), "I1"
     ),
-    "an order's basis is believed": bug(
-        patched(SettlementOrder, "require_said_by", no_quarantine), "I1", from_seed=200
-    ),
+    "an order's basis is believed": bug(patched(RowOrder, "require_said_by", no_quarantine), "I1", from_seed=200),
     "an order is carried out whatever it says of its rows": bug(
-        patched(ordered_batch, "require_true", nothing_asked), "I17", from_seed=100
+        patched(row_order, "require_true", nothing_asked), "I17", from_seed=100
     ),
     "a statement's accepted is taken for rejected": bug(
         patched(StatementReader, "_said", every_answer_settles), "I5", "I1"

@@ -1,12 +1,13 @@
 """`paygw-batch approve`: check a plan or an order, and approve it with a key that is not its maker's."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from paygw_batch.actions.approvals import code_in, require_in_force, required_plan, share_plan, withdraw_document
+from paygw_batch.actions.approvals import SharedPlan, code_in, require_in_force, required_plan, share_plan
 from paygw_batch.actions.plan_document import SheetOptions, Submission, own_view
 from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
@@ -29,9 +30,8 @@ from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary
 from paygw_batch.run.approval import PlanDocument
 from paygw_batch.run.forget_order import ForgetOrder
-from paygw_batch.run.kept_documents import withdrawn_with
-from paygw_batch.run.release import ReleaseOrder
-from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.order import Order
+from paygw_batch.run.row_order import RowOrder
 from paygw_batch.run.signed_document import (
     ApprovalPolicy,
     SignedDocument,
@@ -61,7 +61,6 @@ from paygw_batch.wiring.sheet import validated_sheet
 @answers_options
 @profile_option
 @strict_option
-@click.option("--withdraw", is_flag=True, help="Withdraw DOCUMENT. No copy of it is valid after that.")
 @plan_page_option
 @force_option
 @click.pass_obj
@@ -71,7 +70,6 @@ def command(
     *,
     document: Path,
     key: Path | None,
-    withdraw: bool,
     report: Path | None,
     force: bool,
     column_profile: str | None,
@@ -89,14 +87,9 @@ def command(
         inputs={say("the plan"): document, say("a key"): key, say("the sheet"): sheet},
     )
     policy = required_policy(settings)
-    code = code_in(settings, document)
-    shared = None if code is None else required_plan(settings, code)
-    kinds = (PlanDocument, SettlementOrder, ReleaseOrder, ForgetOrder)
-    found = read_document(document, *kinds) if shared is None else shared.document
+    found, shared = signed_document_at(settings, document)
     if (report is not None or sheet is not None) and not isinstance(found, PlanDocument):
         raise UsageError(say("--report and --sheet are for a plan, but this is a {noun}.", noun=say(found.noun)))
-    if withdraw:
-        screen.finish(_withdrawn(settings, found, policy, key))
     viewed = _viewed(screen, settings, found, policy, **read_as) if isinstance(found, PlanDocument) else None
     waits_h = settings.submission.quarantine_h
     show_content(screen, found, policy, waits_h, own=viewed, with_people=True)  # before anything is signed
@@ -115,7 +108,15 @@ def command(
     if report is not None and isinstance(found, PlanDocument):
         write_plan_page(found, policy, report, own=viewed)
         message += " " + say("The page is in {report}.", report=report)
-    screen.finish(_summary(found, policy, message))
+    screen.finish(signed_summary(found, policy, message))
+
+
+def signed_document_at(settings: Settings, place: Path) -> tuple[SignedDocument, SharedPlan | None]:
+    """Return the plan or order in a file, or the plan of a code in the database, as it is there."""
+    if (code := code_in(settings, place)) is not None:
+        shared = required_plan(settings, code)
+        return shared.document, shared
+    return read_document(place, PlanDocument, RowOrder, ForgetOrder), None
 
 
 def _viewed(
@@ -151,22 +152,6 @@ def _viewed(
     return viewed
 
 
-def _withdrawn(settings: Settings, found: SignedDocument, policy: ApprovalPolicy, key: Path | None) -> Summary:
-    """Withdraw a document, and return the summary."""
-    if key is None:
-        raise UsageError(say("--withdraw needs --key KEY."), hint=say("A withdrawal is signed, like an approval."))
-    own = own_key(key)
-    signatures_of(found, policy, utc_now())
-    withdrawal = withdrawn_with(found, own, policy.people, utc_now())
-    withdraw_document(settings, found, withdrawal)
-    message = say(
-        "Withdrawn by {name}: no copy of this {noun} is valid any longer. To go ahead after all, make a new one.",
-        name=withdrawal.by,
-        noun=say(found.noun),
-    )
-    return _summary(found, policy, message)
-
-
 def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
     valid = min(policy.needed, len(signatures_of(found, policy, utc_now()).valid))
     return say_count(
@@ -178,16 +163,14 @@ def _count(found: SignedDocument, policy: ApprovalPolicy) -> str:
     )
 
 
-def _summary(found: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:
-    if isinstance(found, ForgetOrder):
-        return Summary(ExitCode.DONE, message, rows=found.rows, further=document_told(found, policy))
-    is_plan = isinstance(found, PlanDocument)
-    return Summary(
-        ExitCode.DONE,
-        message,
-        batch=found.content.batch,
-        sheet=found.content.sheet,
-        rows=found.content.rows if is_plan else len(found.content.rows),
-        totals={currency: {"ready": amount} for currency, amount in found.content.totals.items()} if is_plan else {},
-        further=document_told(found, policy),
-    )
+def signed_summary(found: SignedDocument, policy: ApprovalPolicy, message: str) -> Summary:
+    """Return the summary of a command about a plan or an order."""
+    told, content = Summary(ExitCode.DONE, message, further=document_told(found, policy)), found.content
+    if isinstance(found, Order):
+        told = replace(told, rows=found.rows)
+    if isinstance(found, RowOrder):
+        told = replace(told, batch=content.batch, sheet=content.sheet)
+    if isinstance(found, PlanDocument):
+        totals = {currency: {"ready": amount} for currency, amount in content.totals.items()}
+        told = replace(told, batch=content.batch, sheet=content.sheet, rows=content.rows, totals=totals)
+    return told

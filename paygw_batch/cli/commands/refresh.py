@@ -13,7 +13,7 @@ from paygw_batch.cli.help_texts import HelpCommand
 from paygw_batch.cli.invocation import Invocation, NamedFile
 from paygw_batch.cli.options import complete_batches, force_option, guard_of, settings_of, wait_option
 from paygw_batch.cli.screen.screen import Screen
-from paygw_batch.cli.send_batch import continued, reconcile, reported
+from paygw_batch.cli.send_batch import continued, held, reconcile
 from paygw_batch.cli.signals import interruption
 from paygw_batch.core.shown_states import counted_finding
 from paygw_batch.countries.load import minor_units_by_currency
@@ -23,7 +23,6 @@ from paygw_batch.language import say, say_count
 from paygw_batch.report.summary import ExitCode, Summary, worst
 from paygw_batch.run.refresh import Refresh, Refreshed
 from paygw_batch.settings.configuration import Settings
-from paygw_batch.wiring.journal import run_journal
 from paygw_batch.wiring.operations import require_gateway
 from paygw_batch.wiring.signing import signer_key
 
@@ -67,10 +66,7 @@ def _all_batches(invocation: Invocation, settings: Settings, screen: Screen, *, 
     require_gateway(settings)
     signer_key(settings, os.environ)
     every, codes, units = Refreshed(), set[ExitCode](), minor_units_by_currency()
-    with (
-        reported(settings, "refresh", screen) as report,
-        run_journal(settings, "refresh", screen.say, wait=wait) as journal,
-    ):
+    with held(settings, "refresh", screen, wait=wait) as (journal, report):
         try:
             for record, done in refresh_all(
                 settings, journal, os.environ, screen.say, lambda one: _drain_on_signals(one, screen)

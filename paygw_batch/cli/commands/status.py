@@ -28,7 +28,7 @@ from paygw_batch.cli.screen.gateway_messages import show_counts, show_evidence, 
 from paygw_batch.cli.screen.screen import Screen, plain
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.money import from_minor, with_separators
-from paygw_batch.core.recorded_words import deed_words, recorded
+from paygw_batch.core.recorded_words import decided_by, deed_words, recorded
 from paygw_batch.core.shown_states import SHOWN_IN_DOUBT, counted_state, shown_state, state_words
 from paygw_batch.countries.load import load_operation, minor_units_by_currency
 from paygw_batch.errors import UsageError
@@ -304,7 +304,7 @@ def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> lis
                 deed_words(deed.kind),
                 "" if deed.row is None else str(deed.row),
                 "" if deed.attempt is None else str(deed.attempt),
-                deed.by,
+                decided_by(deed.by),
                 recorded(deed.said),
             )
             for deed in deeds
@@ -316,7 +316,7 @@ def _history(journal: JournalReader, record: BatchRecord, screen: Screen) -> lis
             "what": deed.kind,
             "row": deed.row,
             "attempt": deed.attempt,
-            "by": deed.by,
+            "by": decided_by(deed.by),
             "said": recorded(deed.said),
         }
         for deed in deeds

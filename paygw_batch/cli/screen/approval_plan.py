@@ -19,8 +19,8 @@ from paygw_batch.run.approval_keys import MODULE, PASSPHRASE, ApprovalKey, appro
 from paygw_batch.run.forget_order import ForgetOrder
 from paygw_batch.run.match_statement import Matched
 from paygw_batch.run.quarantine_clock import Quarantine
-from paygw_batch.run.release import ReleaseContent, ReleaseOrder
-from paygw_batch.run.settlement_order import OrderContent, SettlementOrder, consequence, whose_word
+from paygw_batch.run.resolve import said_by
+from paygw_batch.run.row_order import RowContent, RowOrder, consequence, whose_word
 from paygw_batch.run.signed_document import ApprovalPolicy, Signatures, SignedDocument, signatures_of
 
 
@@ -48,10 +48,8 @@ def show_content(
     signatures_of(document, policy, utc_now())
     if isinstance(document, PlanDocument):
         _show_plan(screen, own or document, with_people=with_people)
-    if isinstance(document, SettlementOrder):
+    if isinstance(document, RowOrder):
         _show_order(screen, document.content, Quarantine(quarantine_h))
-    if isinstance(document, ReleaseOrder):
-        _show_release(screen, document.content)
     if isinstance(document, ForgetOrder):
         _show_forgotten(screen, document)
 
@@ -114,14 +112,14 @@ def _show_plan(screen: Screen, document: PlanDocument, *, with_people: bool) -> 
     screen.pages([*lines, *(people_lines(document) if with_people and not screen.as_json else ())])
 
 
-def _show_order(screen: Screen, content: OrderContent, quarantine: Quarantine) -> None:
-    """Show every row of an order, who vouches for its settlement, and the consequence."""
+def _show_order(screen: Screen, content: RowContent, quarantine: Quarantine) -> None:
+    """Show what happens to every row of an order, who vouches for it, and the consequence."""
     count = len(content.rows)
     screen.say(
         say_count(
             count,
-            "An order to settle {count:,} row of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
-            "An order to settle {count:,} rows of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
+            "An order about {count:,} row of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
+            "An order about {count:,} rows of batch {batch} ({sheet}) at {endpoint}, in the journal {journal}.",
             batch=content.batch,
             sheet=content.sheet,
             endpoint=content.endpoint,
@@ -140,10 +138,10 @@ def _show_order(screen: Screen, content: OrderContent, quarantine: Quarantine) -
                 one.order_id or one.client_orderid,
                 one.attempt,
                 say("{state}, held", state=say(one.state.value)) if one.hold else one.state.value,
-                one.resolution.value,
+                one.act.value,
                 one.currency,
                 one.amount,
-                one.settlement.said,
+                said_by(one.evidence, one.words),
             )
             for one in content.rows
         ],
@@ -155,43 +153,9 @@ def _show_order(screen: Screen, content: OrderContent, quarantine: Quarantine) -
     )
     sums: dict[tuple[str, str], list[Decimal]] = defaultdict(list)
     for one in content.rows:
-        sums[one.resolution.value, one.currency].append(Decimal(one.amount))
+        sums[one.act.value, one.currency].append(Decimal(one.amount))
     lines = [(becomes, currency, len(all_of), f"{sum(all_of):f}") for (becomes, currency), all_of in sums.items()]
     screen.table("", mark_all("becomes", "currency", "rows", "sum"), lines)
-
-
-def _show_release(screen: Screen, content: ReleaseContent) -> None:
-    """Show every row of an order to release, which approvers vouch for."""
-    count = len(content.rows)
-    screen.say(
-        say_count(
-            count,
-            "An order to send {count:,} rejected row of batch {batch} ({sheet}) again, at {endpoint}, in the journal "
-            "{journal}: {evidence}",
-            "An order to send {count:,} rejected rows of batch {batch} ({sheet}) again, at {endpoint}, in the journal "
-            "{journal}: {evidence}",
-            batch=content.batch,
-            sheet=content.sheet,
-            endpoint=content.endpoint,
-            journal=content.journal[:8],
-            evidence=content.evidence,
-        )
-    )
-    screen.table(
-        "",
-        mark_all("row", "rejected as", "attempt", "possible duplicate of", "currency", "sum"),
-        [
-            (
-                one.row,
-                one.order_id or one.client_orderid,
-                one.attempt,
-                say("attempt {attempt}", attempt=one.duplicate_of) if one.duplicate_of else "",
-                one.currency,
-                one.amount,
-            )
-            for one in content.rows
-        ],
-    )
 
 
 def _show_forgotten(screen: Screen, document: ForgetOrder) -> None:
@@ -235,12 +199,9 @@ def document_told(document: SignedDocument, policy: ApprovalPolicy) -> dict[str,
             ],
             "people": [asdict(one) for one in payees(document)],
         }
-    if isinstance(document, SettlementOrder):
+    if isinstance(document, RowOrder):
         rows = [one.model_dump(mode="json") for one in document.content.rows]
-        told |= {"order_sha256": document.digest(), "settlements": rows}
-    if isinstance(document, ReleaseOrder):
-        rows = [one.model_dump(mode="json") for one in document.content.rows]
-        told |= {"order_sha256": document.digest(), "releases": rows}
+        told |= {"order_sha256": document.digest(), "releases" if document.is_release else "settlements": rows}
     if isinstance(document, ForgetOrder):
         told |= {"order_sha256": document.digest(), "forgets": document.content.model_dump(mode="json")}
     return told

@@ -34,8 +34,7 @@ from paygw_batch.files import write_whole
 from paygw_batch.journal import JournalReader, make_directory
 from paygw_batch.language import mark, mark_all, say, say_count
 from paygw_batch.run.kept_documents import is_kept
-from paygw_batch.run.release import ReleaseOrder
-from paygw_batch.run.settlement_order import SettlementOrder
+from paygw_batch.run.row_order import RowOrder
 from paygw_batch.run.signed_document import read_document, write_document
 from paygw_batch.wiring.approvals import person
 from paygw_batch.wiring.journal import journal_for_planning, run_journal
@@ -60,8 +59,6 @@ def choice_name(resolution: Resolution) -> str:
     return say(CHOICES[resolution][0])
 
 
-AnyOrder = SettlementOrder | ReleaseOrder
-_KINDS: tuple[type[AnyOrder], ...] = (SettlementOrder, ReleaseOrder)
 _DONE = "done"
 _drafting = Lock()
 ORDERS_SHOWN = "orders"
@@ -88,7 +85,7 @@ class OrderFolder(NamedFolder):
         return DraftedOrder(**json.loads((self.path / "drafted.json").read_bytes()))
 
     @property
-    def draft(self) -> AnyOrder:
+    def draft(self) -> RowOrder:
         """The order before its maker signs it."""
         return _order(self.path / "draft.json")
 
@@ -98,12 +95,12 @@ class OrderFolder(NamedFolder):
         return self.path / "order.json"
 
     @property
-    def order(self) -> AnyOrder | None:
+    def order(self) -> RowOrder | None:
         """The signed order with its approvals; None if there is none."""
         return _order(self.order_file) if self.order_file.exists() else None
 
     @property
-    def document(self) -> AnyOrder:
+    def document(self) -> RowOrder:
         """The signed order, or the draft if there is none."""
         return self.order or self.draft
 
@@ -123,7 +120,7 @@ class OrderFolder(NamedFolder):
             self.path = done / self.number
 
 
-def new_order_folder(directory: Path, draft: AnyOrder, *, by: str, at: str) -> OrderFolder:
+def new_order_folder(directory: Path, draft: RowOrder, *, by: str, at: str) -> OrderFolder:
     """Create a folder for a drafted order."""
     path = new_named_folder(directory)
     write_document(draft, path / "draft.json")
@@ -145,15 +142,15 @@ def open_order_folders(directory: Path) -> Iterator[OrderFolder]:
     yield from (one for _, one in sorted(found, key=lambda one: one[0], reverse=True))
 
 
-def _order(path: Path) -> AnyOrder:
-    return read_document(path, *_KINDS)
+def _order(path: Path) -> RowOrder:
+    return read_document(path, RowOrder)
 
 
 def _as_json(drafted: DraftedOrder) -> bytes:
     return json.dumps(asdict(drafted), ensure_ascii=False).encode()
 
 
-class OrderAgreement(Agreement[AnyOrder]):
+class OrderAgreement(Agreement[RowOrder]):
     """An order about rows of a payout."""
 
     folder: OrderFolder
@@ -185,7 +182,7 @@ class OrderAgreement(Agreement[AnyOrder]):
         self.path = self.page = f"/orders/{found.number}"
         self.maker, self.sent_back = drafted.by, drafted.sent_back
         self.document = found.order
-        self.shown: AnyOrder = self.document or found.draft
+        self.shown: RowOrder = self.document or found.draft
         """The order, signed or not."""
         self.batch, self.what = self.shown.content.batch, what_is_asked(self.shown)
 
@@ -195,14 +192,14 @@ class OrderAgreement(Agreement[AnyOrder]):
         found = order_folder_of(orders_directory(visit), visit.path("order"))
         return None if found is None else cls(visit, found)
 
-    def draft(self) -> AnyOrder:
+    def draft(self) -> RowOrder:
         """Return the unsigned order."""
         return self.folder.draft
 
     @property
     def run(self) -> StartedRun | None:
         """The payout's last run, if the order has rows sent again."""
-        return super().run if isinstance(self.shown, ReleaseOrder) else None
+        return super().run if self.shown.is_release else None
 
     def stage_by_itself(self, journal: JournalReader) -> Stage | None:
         """Return whether an order was sent back or carried out, as a stage; one that the journal keeps is put away."""
@@ -221,12 +218,12 @@ class OrderAgreement(Agreement[AnyOrder]):
             return PageOutdated(say("This order was sent back since this page was opened: {who}", who=self.sent_back))
         return PageOutdated(say("This order has changed since this page was opened."))
 
-    def write(self, document: AnyOrder) -> None:
+    def write(self, document: RowOrder) -> None:
         """Store the signed order. The last approval also carries out a settlement order, unless a run is under way."""
         super().write(document)
         with journal_for_planning(self.visit.console.settings) as journal:
             is_approved = progress_of(journal, self).stage is Stage.APPROVED
-        if is_approved and isinstance(document, SettlementOrder):
+        if is_approved and not document.is_release:
             with suppress(JournalHeld):  # somebody will carry it out later
                 self.start()
 
@@ -238,19 +235,19 @@ class OrderAgreement(Agreement[AnyOrder]):
         """Settle the rows, or start the run that releases and sends them, in another process."""
         visit, console, order = self.visit, self.visit.console, self.document
         runs, by = console.runs, visit.member.name
-        if isinstance(order, ReleaseOrder):
-            command = [*console.program, "--json", "retry", self.batch, "--order", str(self.folder.order_file)]
+        if order is not None and order.is_release:
+            command = [*console.program, "--json", "carry-out", str(self.folder.order_file)]
             command += ["--wait", "--force", "--out", str(runs / f"{self.batch}.reconciliation.csv"), "--by", by]
             return start_run(runs, self.batch, command, by=by, environ=visit.environ)
         if order is not None:
             with run_journal(console.settings, "console", lambda _sentence: None) as journal:
                 folders = _statement_folders(visit, order)
-                carry_out_order(console.settings, journal, order, None, person(by), folders=folders)
+                carry_out_order(console.settings, journal, order, person(by), folders=folders)
             self.folder.put_away()
         return None
 
 
-def _statement_folders(visit: Visit, order: SettlementOrder) -> Sequence[Path]:
+def _statement_folders(visit: Visit, order: RowOrder) -> Sequence[Path]:
     """Return the folders of uploads that may be the statement cited by an order, to be read again."""
     if not order.claims_the_gateways_word:
         return []
@@ -263,7 +260,7 @@ def orders_directory(visit: Visit) -> Path:
     return visit.console.directory / "orders"
 
 
-def drafted_order(visit: Visit, draft: AnyOrder) -> OrderFolder:
+def drafted_order(visit: Visit, draft: RowOrder) -> OrderFolder:
     """Store an order drafted by the person at the page. A second click stores nothing new.
 
     Raises `PageOutdated` if another order about one of its rows was drafted since the page was opened.
@@ -305,9 +302,9 @@ def open_orders(visit: Visit, batch: str = "") -> Sequence[ListedAgreement]:
     return shown
 
 
-def what_is_asked(order: AnyOrder) -> str:
+def what_is_asked(order: RowOrder) -> str:
     """Return the action that an order asks for, in a few words."""
-    rows = len(order.numbers)
-    if isinstance(order, ReleaseOrder):
+    rows = order.rows
+    if order.is_release:
         return say_count(rows, "Try {count:,} rejected row again", "Try {count:,} rejected rows again")
     return say_count(rows, "Settle {count:,} row", "Settle {count:,} rows")

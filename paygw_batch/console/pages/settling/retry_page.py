@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from starlette.responses import Response
 
-from paygw_batch.actions.continue_batch import RejectedRows, draft_release, rejected_rows
+from paygw_batch.actions.continue_batch import RejectedRows, rejected_rows
+from paygw_batch.actions.settle_rows import draft_order
 from paygw_batch.console.pages.agreement import ListedAgreement, signing_key
 from paygw_batch.console.pages.settling.orders import drafted_order, open_orders
 from paygw_batch.console.rendering import Page, PageLink, pages_after
@@ -20,6 +21,7 @@ from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowState
 from paygw_batch.language import mark, say
 from paygw_batch.report.remittance import payee_of
+from paygw_batch.run.row_order import Decision, RowAct
 from paygw_batch.wiring.approvals import required_line
 from paygw_batch.wiring.journal import journal_for_planning
 
@@ -122,7 +124,8 @@ def choose_rejected(visit: Visit) -> Response:
         if not chosen:
             raise UsageError(say("Choose the rows that are to be tried again."), hint="")
         evidence = required_line(form.get("evidence", ""), say("Why they can be tried again"))
-        draft = draft_release(settings, journal, record, chosen, evidence, signing_key(visit))
+        decisions = [Decision(row, RowAct.RELEASE, evidence) for row in chosen]
+        draft = draft_order(settings, journal, record, decisions, signing_key(visit))
     return visit.go_to(f"/orders/{drafted_order(visit, draft).number}")
 
 

@@ -22,6 +22,7 @@ from paygw_batch.errors import UsageError
 from paygw_batch.journal import BatchRecord, JournalReader, RowState
 from paygw_batch.language import say
 from paygw_batch.run.resolve import Settlement, standings_of
+from paygw_batch.run.row_order import Decision
 from paygw_batch.wiring.approvals import person, required_line
 from paygw_batch.wiring.journal import journal_for_planning, run_journal
 
@@ -100,7 +101,7 @@ def settle_row(visit: Visit) -> Response:
         raise ActRefused(say(FIRST_PERSON))
     with journal_for_planning(settings) as reader:
         record = _same_row(visit, reader, row)
-        draft = draft_order(settings, reader, record, [settlement], signing_key(visit))
+        draft = draft_order(settings, reader, record, [Decision.of(settlement)], signing_key(visit))
     return visit.go_to(f"/orders/{drafted_order(visit, draft).number}")
 
 

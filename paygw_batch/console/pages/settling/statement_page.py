@@ -59,6 +59,7 @@ from paygw_batch.report.reconcile import questions
 from paygw_batch.run.match_statement import Matched
 from paygw_batch.run.quarantine_clock import JournalClock
 from paygw_batch.run.resolve import standings_of
+from paygw_batch.run.row_order import Decision
 from paygw_batch.sheet.write.table import write_frame
 from paygw_batch.wiring.approvals import person, required_line
 from paygw_batch.wiring.journal import journal_for_planning, run_journal
@@ -262,8 +263,8 @@ def use_statement(visit: Visit) -> Response:
         if not visit.may(Act.ORDER):
             raise ActRefused(say(FIRST_PERSON))
         hold_contrary(settings, journal, record, asked, matched)
-        settlements, key = asked.settlements(matched), signing_key(visit)
-        draft = draft_order(settings, journal, record, settlements, key, statement=asked.statement)
+        decisions, key = [Decision.of(one) for one in asked.settlements(matched)], signing_key(visit)
+        draft = draft_order(settings, journal, record, decisions, key, statement=asked.statement)
         order = drafted_order(visit, draft).number
         found.note_used(UsedStatement(visit.member.name, _code(matched), order))
     return visit.go_to(f"/orders/{order}")

@@ -51,7 +51,7 @@ _MAX_TRIES = 5
 _MAX_DEADLOCKS = 10
 _AFTER_DEADLOCK_S = 0.02
 """The pause before the first try after a deadlock; it grows with each. The server took a second to find it."""
-_WITHDRAWING = "approve --withdraw"
+_WITHDRAWING = "withdraw"
 _MINE = "SELECT hold_segment(%s, %s, %s)"
 
 
