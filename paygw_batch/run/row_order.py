@@ -41,7 +41,7 @@ class RowAct(StrEnum):
 
 
 class Decision(NamedTuple):
-    """What is to be done with a row, why, and who vouches for it; `words` are a person's, before a statement's."""
+    """A decision about a row: the act, its evidence, and who vouches for it; `words` are shown before the evidence."""
 
     row: int
     act: RowAct
@@ -61,7 +61,7 @@ class Decision(NamedTuple):
 
 
 class OrderedRow(SignedPart):
-    """One row: its latest attempt, and what is to be done with it.
+    """A row of an order: the payment, its latest attempt, and the act.
 
     `order_id` and `sent_at`, the time of that attempt, are empty if nothing ever left. `hold` is the number of the
     evidence that holds a ready row, or 0. Lifting a hold changes no state, so only this number keeps an order from

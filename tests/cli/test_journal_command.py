@@ -350,9 +350,7 @@ def test_an_older_copy_in_a_fresh_state_directory_sends_nothing(
     assert sorted(gateway.orders()) == PAID
 
 
-def test_an_older_copy_is_adopted_with_what_left_in_doubt(
-    program: Program, gateway: LoopbackGateway, older_copy: Path
-) -> None:
+def test_an_older_copy_is_adopted_and_pays_nobody(program: Program, gateway: LoopbackGateway, older_copy: Path) -> None:
     assert "still exists" in refused(program, "--journal", older_copy, "journal", "adopt", "--yes")
     program.journal.rename(program.home / "renamed.sqlite3")
     sheet = program.home / "payroll.csv"

@@ -157,7 +157,7 @@ def test_an_approver_sees_the_rows_and_why(rejected: Program) -> None:
         assert part in shown
 
 
-def test_an_order_is_carried_out_with_its_own_options_alone(rejected: Program) -> None:
+def test_an_order_takes_its_own_options_alone(rejected: Program) -> None:
     ordered(rejected, "cleo", rows=(2,))
     before, other = sent(rejected), rejected.sheet(kenyan_rows(1, amount="7", prefix="OTHER"), "other.csv")
     assert rejected.json("submit", other)["exit_code"] == 0

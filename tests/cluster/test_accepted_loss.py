@@ -133,7 +133,7 @@ def test_exactly_the_rows_that_left_and_are_lost_come_in_doubt(lossy: Lossy) -> 
     assert found == [("amina",)]
 
 
-def test_a_lost_attempt_keeps_its_order_id_and_its_time(lossy: Lossy) -> None:
+def test_a_lost_attempt_keeps_order_id_and_time(lossy: Lossy) -> None:
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
         send_rows(journal, all_due(journal, 1)[:1])
@@ -210,9 +210,7 @@ def _due_while_people_decide(journal: LeasingPostgres, *, suffix: bool) -> set[i
 @pytest.mark.share(3)
 @pytest.mark.parametrize("suffix", [True, False])
 @pytest.mark.parametrize("known", [OutcomeKind.REJECTED, OutcomeKind.ACCEPTED, OutcomeKind.UNKNOWN, None])
-def test_an_attempt_after_deeds_that_are_lost_too_holds_its_row(
-    lossy: Lossy, suffix: bool, known: OutcomeKind | None
-) -> None:
+def test_an_attempt_after_lost_decisions_holds_its_row(lossy: Lossy, suffix: bool, known: OutcomeKind | None) -> None:
     accepted = _sent_again_by_lost_decisions(lossy, known, suffix=suffix)
     assert (accepted.rows.in_doubt, accepted.rows.held, accepted.is_guess) == (0, 1, False)
     assert accepted.rows.unknown_orders == accepted.rows.contradictions == []
@@ -329,7 +327,7 @@ def test_a_crash_at_any_point_is_made_good_by_the_same_command(lossy: Lossy, mon
     lossy.north().close()
 
 
-def test_after_a_crash_a_held_row_is_counted_held(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_row_is_counted_after_a_crash(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -356,7 +354,7 @@ def _missing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_damaged, _with_a_line_missing, _missing])
-def test_without_all_lines_all_that_may_have_left_is_in_doubt(lossy: Lossy, spoil: Callable[[Path], None]) -> None:
+def test_without_all_lines_every_row_is_in_doubt(lossy: Lossy, spoil: Callable[[Path], None]) -> None:
     with closing(lossy.north()) as journal:
         send_rows(journal, all_due(journal, 1)[:2])
     with closing(lossy.north()) as journal:  # the database has seen how much the witness knew
@@ -373,7 +371,7 @@ def test_without_all_lines_all_that_may_have_left_is_in_doubt(lossy: Lossy, spoi
     lossy.north().close()
 
 
-def test_an_older_copy_of_what_left_is_not_believed(lossy: Lossy) -> None:
+def test_an_older_copy_of_lines_is_not_believed(lossy: Lossy) -> None:
     (path,) = (lossy.home / NORTH / "journals").glob("*/left-1.1")
     older = path.read_bytes()
     with closing(lossy.north()) as journal:
@@ -400,7 +398,7 @@ def test_intents_that_were_overwritten_since_make_it_a_guess(lossy: Lossy, monke
     assert (accepted.is_guess, accepted.rows.in_doubt) == (True, 9)
 
 
-def test_a_guess_holds_what_is_known_to_have_left(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guess_holds_rows_known_to_have_left(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rejected row was released and sent again; older lines of the host are overwritten, and this one is there."""
     monkeypatch.setattr(left, "MAX_BYTES", 600)
     monkeypatch.setattr(left, "_STEP", 100)
@@ -575,7 +573,7 @@ def test_a_planted_bug_leaves_a_row_ready_that_left(
     assert {one.number for one in left} - lossy.in_doubt(), "the judge sees it"
 
 
-def test_a_planted_bug_holds_no_row_after_lost_deeds(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_that_holds_no_row_is_seen(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     judge = LostRows.judge
     monkeypatch.setattr(LostRows, "judge", lambda self, numbers: (judge(self, numbers)[0], []))
     _sent_again_by_lost_decisions(lossy, OutcomeKind.REJECTED, suffix=False)
@@ -620,7 +618,7 @@ def test_a_real_lagging_standby_leaves_only_what_left_in_doubt(tmp_path: Path, m
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the process is killed in a fork")
-def test_a_kill_before_a_commit_is_noted_leaves_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_before_the_note_leaves_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     backup = lossy.backup()
     child = os.fork()
     if child == 0:  # pragma: no cover - another process

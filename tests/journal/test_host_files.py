@@ -56,7 +56,7 @@ def files(place: Path) -> list[str]:
     return sorted(path.name for path in place.iterdir())
 
 
-def test_each_process_has_lines_and_free_ones_are_reused(place: Path) -> None:
+def test_each_process_has_lines_of_its_own(place: Path) -> None:
     first, second = process(place), process(place)
     assert [name for name in files(place) if name.startswith("left-")] == [
         *("left-1.1", "left-1.lock", "left-2.1", "left-2.lock")
@@ -93,7 +93,7 @@ def test_damaged_lines_are_refused_and_hold_nothing(place: Path) -> None:
     process(place).close()
 
 
-def test_a_database_that_lacks_a_last_commit_is_refused(place: Path) -> None:
+def test_a_database_without_a_last_commit_is_refused(place: Path) -> None:
     table = FactTable()
     table.check(place)
     first, second = process(place), process(place)
@@ -135,7 +135,7 @@ def test_a_host_has_one_id_for_a_journal(place: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "a" * 31, "a" * 33, "G" * 32, "ä" * 32])
-def test_an_id_that_is_damaged_is_not_made_again(place: Path, content: str) -> None:
+def test_a_damaged_id_is_not_made_again(place: Path, content: str) -> None:
     path = place / "host"
     host_id_in(place)
     path.write_text(content)
@@ -179,7 +179,7 @@ LIFE, AFTER = "7417 00000001 16384", "7417 0000000A 16384"
 ELSEWHERE = ("7418 00000001 16384", "7417 00000001 16385")
 
 
-def test_a_commit_of_an_earlier_life_was_compared_or_is_never_noted(place: Path) -> None:
+def test_no_commit_of_an_earlier_life_is_noted(place: Path) -> None:
     ours, others = HostLife(place), HostLife(place)
     ours.enter(LIFE)
     with closing(process(place, ours)) as frozen:
@@ -193,7 +193,7 @@ def test_a_commit_of_an_earlier_life_was_compared_or_is_never_noted(place: Path)
     assert counts_in(place) == [2]
 
 
-def test_no_process_of_a_host_goes_back_to_an_earlier_timeline(place: Path) -> None:
+def test_no_process_goes_back_to_an_earlier_timeline(place: Path) -> None:
     HostLife(place).enter(AFTER)
     late = HostLife(place)
     with pytest.raises(JournalWentBack, match="newer timeline"):
@@ -202,7 +202,7 @@ def test_no_process_of_a_host_goes_back_to_an_earlier_timeline(place: Path) -> N
         late.enter(life)
 
 
-def test_another_life_waits_for_a_process_that_notes_a_commit(place: Path) -> None:
+def test_another_life_waits_for_a_noting_process(place: Path) -> None:
     ours, others = HostLife(place), HostLife(place)
     ours.enter(LIFE)
     with ours.noting(), pytest.raises(RollCallOpen, match="still noting"):

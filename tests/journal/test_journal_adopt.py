@@ -87,7 +87,7 @@ def said_of(attempt: Callable[[], object], kind: type[JournalError] = JournalErr
     return found.value.message, found.value.hint
 
 
-def test_an_adopted_journal_is_known_by_a_persons_word(place: Path) -> None:
+def test_an_adopted_journal_is_known_from_then_on(place: Path) -> None:
     journal_id, path = unknown(place), journal_path(place)
     with closing(adoption(place)) as found:
         assert found.is_needed
@@ -262,7 +262,7 @@ def relapsed(place: Path) -> AcceptedRows:
     return rows
 
 
-def test_exactly_the_rows_that_left_since_come_in_doubt(place: Path) -> None:
+def test_exactly_the_rows_that_left_are_in_doubt(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=6)
         first, second, third, fourth, *_ = all_due(journal, 1)
@@ -316,7 +316,7 @@ def test_a_row_whose_decisions_are_lost_is_held(place: Path) -> None:
         assert paid.state is State.PAID
 
 
-def test_a_row_of_which_two_lost_attempts_left_is_held(place: Path) -> None:
+def test_two_lost_attempts_hold_their_row(place: Path) -> None:
     """The gateway's no to the first, without a time, must not be taken for its answer to the second."""
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
@@ -333,7 +333,7 @@ def test_a_row_of_which_two_lost_attempts_left_is_held(place: Path) -> None:
         assert not all_due(journal, 1)
 
 
-def test_what_did_not_leave_once_cancels_no_later_attempt(place: Path) -> None:
+def test_an_unsent_attempt_cancels_no_later_one(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
     copy = copied(place)
@@ -348,7 +348,7 @@ def test_what_did_not_leave_once_cancels_no_later_attempt(place: Path) -> None:
         assert not all_due(journal, 1)
 
 
-def test_rows_of_two_lost_batches_keep_their_own_orders(place: Path) -> None:
+def test_orders_of_two_lost_batches_are_both_kept(place: Path) -> None:
     """Both had the same number in the journal, one after the other."""
     open_at(place).close()
     copy = copied(place)
@@ -364,7 +364,7 @@ def test_rows_of_two_lost_batches_keep_their_own_orders(place: Path) -> None:
         assert not all_due(journal, 1)
 
 
-def test_what_left_before_it_was_known_here_is_missed(place: Path) -> None:
+def test_what_left_before_the_first_line_is_missed(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
     copy = copied(place)
@@ -376,7 +376,7 @@ def test_what_left_before_it_was_known_here_is_missed(place: Path) -> None:
     said_of(lambda: adoption(place), LeftDamaged)
 
 
-def test_a_row_whose_hold_was_answered_is_held_again(place: Path) -> None:
+def test_an_answered_hold_is_made_again(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.REJECTED, at(1))
@@ -405,7 +405,7 @@ def test_a_row_whose_hold_was_answered_is_held_again(place: Path) -> None:
         assert not all_due(journal, 1)
 
 
-def test_a_replaced_row_that_left_holds_who_replaced_it(place: Path) -> None:
+def test_a_replaced_row_that_left_holds_its_successor(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
         (due,) = all_due(journal, 1)
@@ -424,7 +424,7 @@ def test_a_replaced_row_that_left_holds_who_replaced_it(place: Path) -> None:
         assert not all_due(journal, 2)
 
 
-def test_a_row_in_doubt_is_held_for_another_attempt(place: Path) -> None:
+def test_another_lost_attempt_holds_a_row_in_doubt(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=1)
         (due,) = all_due(journal, 1)
@@ -441,7 +441,7 @@ def test_a_row_in_doubt_is_held_for_another_attempt(place: Path) -> None:
     assert relapsed(place).held == 1
 
 
-def test_the_file_of_another_journal_in_its_place_is_refused(place: Path) -> None:
+def test_another_known_journal_in_its_place_is_refused(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal)
         journal_id = journal.head().journal_id
@@ -460,7 +460,7 @@ def test_the_file_of_another_journal_in_its_place_is_refused(place: Path) -> Non
     open_at(place).close()
 
 
-def test_an_order_whose_batch_is_lost_is_not_paid_again(place: Path) -> None:
+def test_an_order_of_a_lost_batch_is_held(place: Path) -> None:
     open_at(place).close()
     copy = copied(place)
     with closing(open_at(place)) as journal:
@@ -521,7 +521,7 @@ def test_adopting_that_was_cut_off_is_repeated(place: Path, monkeypatch: pytest.
     assert column(journal_path(place), "SELECT count(*) FROM fact WHERE kind = 'intended'") == [2]
 
 
-def test_a_lost_withdrawal_does_not_stop_the_adopted_copy(place: Path) -> None:
+def test_an_adopted_copy_opens_without_a_lost_withdrawal(place: Path) -> None:
     open_at(place).close()
     copy = copied(place)
     file_place(place).withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
@@ -538,7 +538,7 @@ def test_a_lost_withdrawal_does_not_stop_the_adopted_copy(place: Path) -> None:
         ),
     ],
 )
-def test_without_all_that_left_no_older_copy_is_adopted(place: Path, spoil: Callable[[Path], object]) -> None:
+def test_no_older_copy_is_adopted_without_all_lines(place: Path, spoil: Callable[[Path], object]) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal, new=3)
     copy = copied(place)
@@ -554,7 +554,7 @@ def test_without_all_that_left_no_older_copy_is_adopted(place: Path, spoil: Call
     open_at(place).close()
 
 
-def test_a_copy_of_a_journal_that_was_moved_is_not_adopted(place: Path) -> None:
+def test_no_copy_of_a_moved_journal_is_adopted(place: Path) -> None:
     with closing(open_at(place)) as journal:
         open_sheet(journal)
         journal_id = journal.head().journal_id

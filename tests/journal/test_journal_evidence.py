@@ -52,7 +52,7 @@ def states(journal: Journal) -> list[State]:
     return [standing.state for standing in journal.rows(1)]
 
 
-def test_a_word_about_an_amended_row_may_mean_either_attempt(journal: Journal) -> None:
+def test_a_word_about_an_amended_row_is_ambiguous(journal: Journal) -> None:
     """The amended row goes on under the order id of the attempt that was rejected and released."""
     open_sheet(journal, new=1)
     send(journal, 1, OutcomeKind.REJECTED, at(1))

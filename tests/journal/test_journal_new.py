@@ -190,7 +190,7 @@ def test_a_disk_that_fails_makes_no_journal_and_hinders_none(place: Path, *, sta
 # What is remembered
 
 
-def test_a_journal_is_known_before_it_can_be_opened(place: Path) -> None:
+def test_a_journal_is_known_before_it_opens(place: Path) -> None:
     made = make(place)
     assert made is not None
     (entry,) = entries(place)
@@ -199,7 +199,7 @@ def test_a_journal_is_known_before_it_can_be_opened(place: Path) -> None:
     assert list(lines(place / "journals" / made.journal_id, RUN)) == [start]
 
 
-def test_a_journal_at_its_default_place_counts_if_unknown(place: Path) -> None:
+def test_an_unknown_journal_at_its_default_place_counts(place: Path) -> None:
     made = make(place)
     assert made is not None
     shutil.rmtree(place / "journals")

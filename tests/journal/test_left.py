@@ -222,7 +222,7 @@ def test_a_full_disk_is_told_before_anything_leaves(tmp_path: Path, monkeypatch:
         assert read_all(tmp_path) == expected([[Noted(1, 1, "A")]])
 
 
-def test_files_are_private_and_each_writer_has_its_own(tmp_path: Path) -> None:
+def test_each_writer_has_private_files_of_its_own(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         for name in (RUN, "left-12", WITHDRAWN, left.INBOX):

@@ -499,7 +499,7 @@ def test_a_database_from_before_evidence_is_refused_until_its_loss_is_accepted(
 
 
 @pytest.mark.parametrize("write", [hold, withdraw_beside, withdraw_by_a_run])
-def test_evidence_that_was_not_noted_leaves_a_good_journal(
+def test_evidence_not_noted_leaves_a_good_journal(
     at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, write: Callable[[DatabasePlace], None]
 ) -> None:
     with closing(open_postgres(at_database)) as journal:

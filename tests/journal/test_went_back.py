@@ -117,7 +117,7 @@ def test_another_journal_in_its_place_is_found(place: Path) -> None:
         send(journal, 1, OutcomeKind.PAID)
     shutil.copy(journal_path(other), path)
     for open_it in (open_at, read_at):
-        with pytest.raises(JournalWentBack, match="This is not the journal|copy of the journal"):
+        with pytest.raises(JournalWentBack, match=r"This is not the journal|copy of the journal"):
             open_it(place)
 
 

@@ -145,7 +145,7 @@ def hold(journal: SqliteJournal, number: int, order_id: str = "ORD-2") -> None:
     journal.record_evidence([evidence], {"approved": OutcomeKind.PAID}, at=at(3))
 
 
-def test_a_row_that_is_not_in_the_batch_is_in_no_order() -> None:
+def test_no_order_names_a_row_of_another_batch() -> None:
     assert to_settle(doubtful(), 9, 2).numbers == [2]
     with pytest.raises(ValueError, match="at least one row"):
         to_settle(doubtful(), 9)
@@ -171,7 +171,7 @@ def test_an_order_to_release_names_rejected_rows_alone() -> None:
     assert (content.endpoint, content.journal, content.batch) == (PLACE, JOURNAL, "b1")
 
 
-def test_an_order_that_mixes_acts_or_rows_is_not_read() -> None:
+def test_an_order_that_mixes_acts_is_not_read() -> None:
     settling, releasing = to_settle(doubtful(), 3, 4), to_release(rejected(), 2)
     (row,), (first, _) = releasing.content.rows, settling.content.rows
     wrong: tuple[dict[str, Any], ...] = (

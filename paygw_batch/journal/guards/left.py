@@ -58,7 +58,7 @@ class LeftLine:
 
 
 class LeftWriter(Protocol):
-    """The interface of whoever notes a commit."""
+    """The interface of a writer of lines."""
 
     def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
         """Note a commit durably. Raises `OSError`."""
@@ -70,7 +70,7 @@ class LeftWriter(Protocol):
 
 
 class NothingLeft:
-    """Notes nothing: for a journal that ends with its process, and for a command that sends nothing."""
+    """Writes no lines: for a journal that ends with its process, and for a command that sends nothing."""
 
     def note(self, number: int, digest: str, at: str, noted: Sequence[Noted] = ()) -> None:
         """Note nothing."""
@@ -125,7 +125,7 @@ class Left:
 
 
 def noted_of(entries: Sequence[Entry | Remark]) -> list[Noted]:
-    """Return what a commit of these facts lets leave, and what it says has not left."""
+    """Return the attempts that may leave once these facts are committed, and those of which nothing left."""
     found = []
     for one in entries:
         if isinstance(one, Remark):
@@ -147,9 +147,9 @@ def note_beside(folder: Path, number: int, digest: str, at: str) -> None:
 
 
 def note_accepted(folder: Path, names: Collection[str], end: Callable[[], tuple[int, str, str]]) -> None:
-    """Note for these writers the end of a journal whose loss was accepted; what is damaged is put aside.
+    """Add a line with the end of the journal for each of these writers, after a loss was accepted.
 
-    `end` is called once nobody else notes beside a run. Raises `OSError`.
+    Damaged files are renamed first. `end` is called under the lock that withdrawals take. Raises `OSError`.
     """
     with alone_in(folder):
         for name in names:

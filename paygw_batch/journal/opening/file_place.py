@@ -211,14 +211,14 @@ class FilePlace(JournalPlace):
         )
 
     def _left(self, journal_id: str) -> Sequence[LeftLine]:
-        """Return what left of a journal; nothing if it stands elsewhere: an older copy of it can be looked into."""
+        """Return the newest lines of a journal, or none if this file is a copy: people may read an older copy."""
         entry = self.known.entry(journal_id)
         if entry is not None and entry.path != str(self.path) and journal_exists(Path(entry.path), journal_id):
             return ()
         return self.known.left(journal_id)
 
     def _left_if_home(self, identity: Identity) -> Sequence[LeftLine]:
-        """Return what left of a journal. Raises `JournalWentBack` for a copy of one that stands elsewhere."""
+        """Return the newest lines of a journal. Raises `JournalWentBack` if this file is a copy of it."""
         check_home(self.path, identity, self.known.entry(identity.journal_id))
         return self.known.left(identity.journal_id)
 

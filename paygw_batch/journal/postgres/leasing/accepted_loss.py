@@ -58,7 +58,7 @@ class LossWriter:
         return self._lost.rows
 
     def write_guess(self) -> AcceptedRows:
-        """Put every row that may have left in doubt, because only some are known; keep what is known.
+        """Put every row in doubt that this host could have sent, because it does not know all that it sent.
 
         Raises `JournalHeld` as `write` does.
         """
