@@ -88,6 +88,14 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) ->
 
 
 @pytest.fixture(scope="session", autouse=True)
+def home_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give what has no home of its own one that ends with the tests: the journals of a user's home stop a later run."""
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_sandbox_key() -> Iterator[None]:
     """The sandbox's throw-away key is made once for all homes, and read once: its prime numbers are not tested."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
