@@ -27,7 +27,7 @@ def timestamp(now: datetime) -> str:
 def elapsed_s() -> float:
     """Return the seconds since some fixed moment, those that the machine slept included.
 
-    `time.monotonic` stops while Linux sleeps: a lease that ended meanwhile would look good. On macOS, which has
+    `time.monotonic` stops while Linux sleeps: an intent that grew old meanwhile would look young. On macOS, which has
     no CLOCK_BOOTTIME, CLOCK_MONOTONIC goes on during sleep. If a system has neither, sleep is not seen.
     """
     return time.clock_gettime(_ELAPSED)

@@ -77,7 +77,7 @@ def configuration(home: Path, url: str) -> Path:
     (home / "drop").mkdir(mode=0o700)
     timetable = f'[timetable]\ntime_zone = "UTC"\n[[timetable.pick_up]]\nfolder = "{home / "drop"}"\nat = "* * * * *"\n'
     text = (ROOT / "config/sandbox.toml").read_text(encoding="utf-8")
-    journal = f'[journal]\nurl = "{url}"\nreplication = "none"\nchunk_rows = 25\n\n'
+    journal = f'[journal]\nurl = "{url}"\nreplication = "none"\n\n'
     path = home / "paygw.toml"
     text = re.sub(r"\[journal\]\n.*?\n(?=\[)", lambda _: journal, text, flags=re.DOTALL)
     path.write_text(f"{text}\n{timetable}", encoding="utf-8")

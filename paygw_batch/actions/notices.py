@@ -292,7 +292,7 @@ def _contradictions(settings: Settings, journal: JournalReader, outbox: Outbox) 
 
 
 def _deaths(settings: Settings, now: datetime) -> Iterator[NewNotice]:
-    """Yield a notice for each worker that died recently, even if another one has taken over its rows."""
+    """Yield a notice for each worker that died recently, even if its rows are in doubt by now."""
     recipients, database = recipients_of(settings, Occasion.WORKER_DIED), database_of(settings)
     if not recipients or database is None:
         return

@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from math import inf
 
 from paygw_batch.clock import timestamp
 from paygw_batch.core.lifecycle import Concluded, Fact, Intended
 from paygw_batch.core.outcome import GoOn, Outcome, OutcomeKind, PauseRun, StopRun, TryAgain, Verdict
 from paygw_batch.engine.group_commit import GroupCommit
 from paygw_batch.engine.pacing import TRIES, GroupLimit, LocalPacing, Pace, wait_before_try
-from paygw_batch.engine.ports import Demand, Gateway, Pacing, Prepare, Progress, World
+from paygw_batch.engine.ports import Gateway, Pacing, Prepare, Progress, World
 from paygw_batch.errors import InternalError, SigningFailed
 from paygw_batch.gateway.message import Attempt, Expected, PreparedRequest, RawReply, TransportFault
 from paygw_batch.journal import Due, EngineJournal, Entry, KeptReply, MoveResult
@@ -161,7 +160,7 @@ class Engine:
 
     async def run(self, batch: int) -> RunEnd:
         """Send every due instruction of journal batch number `batch`, and return when nothing is in flight."""
-        self._pacing.begin(self._demand, self._launch, self._stop)
+        self._pacing.begin(self._launch, self._stop)
         feeding = asyncio.create_task(self._feed(batch))
         try:
             await self._all_launched.wait()
@@ -252,10 +251,7 @@ class Engine:
     def _launch_after(self, loop: asyncio.AbstractEventLoop, wait_s: float) -> None:
         if self._next_launch is not None:
             self._next_launch.cancel()
-        self._next_launch = None if wait_s == inf else loop.call_later(wait_s, self._launch)
-
-    def _demand(self) -> Demand:
-        return Demand(self._tally.in_flight, len(self._signed), not self._all_signed)
+        self._next_launch = loop.call_later(wait_s, self._launch)
 
     def _land(self, row: _Row) -> None:
         """Free the row's slot for the next one."""

@@ -6,13 +6,10 @@ handful of rows in doubt and not a payroll; several rejected for one reason stop
 a handful.
 """
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from math import inf
+from dataclasses import dataclass
 
 from paygw_batch.core.outcome import ANSWERS, Outcome, OutcomeKind
-from paygw_batch.engine.ports import Demand
 from paygw_batch.language import say, say_count
 
 
@@ -49,7 +46,7 @@ class Window:
     def learn(self, outcome: OutcomeKind) -> None:
         """Note the outcome of an attempt."""
         if outcome in ANSWERS:
-            self.size = min(self.limit, self.size * 2)
+            self.size = max(1, min(self.limit, self.size * 2))
         elif outcome is OutcomeKind.UNKNOWN:
             self.size = 1
 
@@ -142,9 +139,8 @@ class LocalPacing:
         self._rhythm = Rhythm(pace.rate_per_s)
         self.wait_s = self._rhythm.wait_s
         self.start = self._rhythm.start
-        self.pause = self._rhythm.pause
 
-    def begin(self, demand: Callable[[], Demand], changed: Callable[[], None], stop: Callable[[str], None]) -> None:
+    def begin(self, changed: Callable[[], None], stop: Callable[[str], None]) -> None:
         """Do nothing: these limits depend on `learn` alone."""
 
     async def end(self) -> None:
@@ -152,7 +148,7 @@ class LocalPacing:
 
     def has_place(self, in_flight: int) -> bool:
         """Whether one more row may be in flight beside `in_flight`."""
-        return in_flight < self._window.size
+        return in_flight < min(self._window.size, self._window.limit)
 
     def learn(self, outcome: Outcome) -> str | None:
         """Note the outcome of an attempt; return why the run must stop, or None."""
@@ -163,46 +159,13 @@ class LocalPacing:
             return rejection_sentence(self._rejections.in_a_row, self._rejections.reason or "")
         return doubt_sentence(self._breaker.in_a_row) if is_doubtful else None
 
+    def pause(self, now_s: float, pause_s: float) -> None:
+        """Record that the gateway asked for a pause."""
+        self._rhythm.pause(now_s, pause_s)
+
     def stopped(self, reason: str) -> None:
         """Do nothing: there is no other worker."""
 
-
-@dataclass(slots=True)
-class GrantedStarts:
-    """Holds granted starts until they are used. Times are monotonic seconds.
-
-    No row starts before its time. A start that was missed by more than a twentieth of a second is void, so that starts
-    never add up to a burst: over any second, all workers together keep within 5 % of the rate.
-    """
-
-    times: deque[tuple[float, float]] = field(default_factory=deque)
-    """For each start: its time, and when it expires."""
-
-    def add(self, asked_s: float, now_s: float, *, first_s: float, every_s: float, starts: int) -> None:
-        """Add starts that were requested at `asked_s` and granted now, the first in `first_s` seconds."""
-        # If the gate answers slower than a start may be late, use starts as they arrive.
-        end_s = max(asked_s + MAX_LATE_S, now_s + MAX_LATE_S / 5)
-        for nth in range(starts):
-            wait_s = first_s + nth * every_s
-            self.times.append((now_s + wait_s, end_s + wait_s))
-
-    def unused(self, now_s: float) -> int:
-        """Drop expired starts, and return the number left."""
-        while self.times and self.times[0][1] < now_s:
-            self.times.popleft()
-        return len(self.times)
-
-    def wait_s(self, now_s: float) -> float:
-        """Return the wait before the next start; infinity if none is left."""
-        return max(0.0, self.times[0][0] - now_s) if self.unused(now_s) else inf
-
-    def start(self) -> None:
-        """Use the next start."""
-        self.times.popleft()
-
-
-MAX_LATE_S = 0.05
-"""How late a start may be used."""
 
 SMALLEST_GROUP_FACTS = 16
 LARGEST_GROUP_FACTS = 128

@@ -45,22 +45,13 @@ class Progress(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """The numbers of rows in flight and ready to start, and whether more will come."""
-
-    in_flight: int
-    ready: int
-    has_more: bool
-
-
 class Pacing(Protocol):
     """Decides the number of rows in flight, the time of the next start, and when a run must stop.
 
     Times are those of the event loop. No call waits.
     """
 
-    def begin(self, demand: Callable[[], Demand], changed: Callable[[], None], stop: Callable[[str], None]) -> None:
+    def begin(self, changed: Callable[[], None], stop: Callable[[str], None]) -> None:
         """Begin a run, inside its event loop. `changed` is called when another row may start.
 
         `stop` takes a reason to stop the run that does not follow from its own outcomes.
@@ -76,7 +67,7 @@ class Pacing(Protocol):
         ...
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long to wait before the next start; infinity: until `changed` is called."""
+        """Return how long to wait before the next start."""
         ...
 
     def start(self, now_s: float) -> None:

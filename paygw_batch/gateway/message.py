@@ -96,7 +96,7 @@ class FaultKind(StrEnum):
     REPLY_ENCODED = "reply.encoded"
     CANCELLED = "cancelled"
     INTENT_STALE = "intent.stale"
-    """The request could no longer be sent: its intent was too old, or its lease could have been taken over."""
+    """The request could no longer be sent: its intent was too old, or the journal can no longer be written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Calls workers to a run, by jobs of procrastinate.
 
-A job only says where to look, as an offer does: what is sent, and by whom, is decided in the journal. If every job is
-lost, the workers find the runs that wait in the journal (`tend`).
+A job only says where to look: what is sent, and by whom, is decided in the journal. If every job is lost, the workers
+find the runs that wait in the journal (`tend`).
 """
 
 from collections.abc import AsyncGenerator

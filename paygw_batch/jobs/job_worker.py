@@ -80,17 +80,17 @@ class JobWorker:
     """
 
     def __init__(
-        self, url: str, lease_s: float, scheduled: Sequence[ScheduledCommand], program: Sequence[str], tend: Tend
+        self, url: str, silent_s: float, scheduled: Sequence[ScheduledCommand], program: Sequence[str], tend: Tend
     ) -> None:
-        self._lease_s, self._program, self._tend = lease_s, list(program), tend
+        self._silent_s, self._program, self._tend = silent_s, list(program), tend
         self._by_queue = {entry.name: entry for entry in scheduled}
         self._connector = PsycopgConnector(**pool_of(url, prepare_async, AsyncAnswered), min_size=1, max_size=4)
         self._jobs = _Jobs(self._connector)
         how: WorkerOptions = {
             "delete_jobs": "always",
             "install_signal_handlers": False,
-            "update_heartbeat_interval": lease_s / _BEATS,
-            "stalled_worker_timeout": max(lease_s, LATEST_S),  # until then `_tended` asks when a worker died
+            "update_heartbeat_interval": silent_s / _BEATS,
+            "stalled_worker_timeout": max(silent_s, LATEST_S),  # until then `_tended` asks when a worker died
         }
         self._shares = App(connector=self._connector, worker_defaults=how)
         self._scheduled = App(connector=self._connector, worker_defaults=how)
@@ -210,9 +210,9 @@ class JobWorker:
 
     async def _take_back(self) -> None:
         """Let the jobs of dead workers be tried again now, or as of long ago where their worker died long ago."""
-        late_s = max(self._lease_s, LATEST_S)
+        late_s = max(self._silent_s, LATEST_S)
         late = {job.id for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=late_s)}
-        for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=self._lease_s):
+        for job in await self._jobs.get_stalled_jobs(seconds_since_heartbeat=self._silent_s):
             await self._jobs.retry_job(job, retry_at=_LONG_AGO if job.id in late else None)
 
     def _call_soon(self, run: SharedRun) -> None:

@@ -270,8 +270,8 @@ class JournalReader(ABC):
         with self._snapshot():
             return tallies(self._tables, batch, kind, accepted_until)
 
-    def being_sent(self, batch: int) -> Sequence[RowBeingSent]:  # noqa: ARG002 (a file has no leases)
-        """Return the rows of a batch that living processes have in flight, by their leases."""
+    def being_sent(self, batch: int) -> Sequence[RowBeingSent]:  # noqa: ARG002 (a file has one sender)
+        """Return the rows of a batch that living processes have in flight."""
         return ()
 
     def messages(self, batch: int | None = None) -> Messages:

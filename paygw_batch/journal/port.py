@@ -90,17 +90,11 @@ class GateStop:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """A worker's report and request to the gate. The limits are those of its configuration.
+    """What a process that sends reports to the gate. The limits are those of its configuration.
 
-    It requests `starts` and `wanted` slots; `in_use` of them are used now or may be before the answer. `rest_s`: the
-    gateway asked this worker for a pause. `stop`: why this worker has stopped.
+    `rest_s`: the gateway asked it for a pause. `stop`: why it has stopped.
     """
 
-    wanted: int
-    in_use: int
-    starts: int
-    rate_per_s: float
-    concurrency: int
     stop_after_in_doubt: int
     stop_after_rejected: int
     rest_s: float = 0.0
@@ -109,64 +103,59 @@ class GateReport:
 
 
 @dataclass(frozen=True, slots=True)
-class GateGrant:
-    """The number of slots that a worker may use now, and the starts that it may use, each at its time.
+class GateShare:
+    """The share of one of `senders` processes: `before` of them come before it. A limit is None if no person set it.
 
-    The first start is in `first_s` seconds, and each later one `every_s` after it; `every_s` is 0 if no rate is set,
-    and starts are then free. `rest_s`: how long the gateway asked for a rest.
+    `rest_s`: how long the gateway asked for a rest.
     """
 
-    places: int
-    is_growing: bool
-    """Whether more answers lead to more slots, over all workers."""
-    starts: int
-    first_s: float
-    every_s: float
+    senders: int
+    before: int
+    rate_per_s: float | None
+    concurrency: int | None
     rest_s: float
     stop: GateStop | None
 
 
 class Gate(Protocol):
-    """The limits of an endpoint over all workers, as one worker uses them. Called from one thread at a time."""
+    """The limits of an endpoint over all processes, as one of them uses them. Called from one thread at a time."""
 
     def open(self) -> None:
         """Begin a run that a person started, and lift the stop of the one before."""
         ...
 
-    def ask(self, report: GateReport) -> GateGrant:
-        """Report outcomes, and return the grant for this worker. Raises `JournalError`."""
+    def ask(self, report: GateReport) -> GateShare:
+        """Report outcomes, and return the share of this process. Raises `JournalError`."""
         ...
 
     def close(self) -> None:
-        """Return all slots."""
+        """Leave the share to others."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPlaces:
-    """The slots that one living worker has, and the number in use."""
+class Sender:
+    """A living process that sends, and the number of its rows in flight."""
 
     worker: int
     host: str
     pid: int
     command: str
-    places: int
-    in_use: int
+    in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
 class GateState:
     """The gate as shown to people. A limit is None if no person set it: then the configuration applies.
 
-    `places`: the number of rows that may be in flight now, over all workers. Times are UTC, ISO 8601; empty: never.
+    Times are UTC, ISO 8601; empty: never.
     """
 
     rate_per_s: float | None
     concurrency: int | None
     set_by: str
     set_at: str
-    places: int
-    workers: Sequence[WorkerPlaces]
+    workers: Sequence[Sender]
     rest_until: str
     in_doubt_in_a_row: int
     rejected_in_a_row: int
@@ -215,11 +204,9 @@ class RowBeingSent:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLife:
-    """A worker process that lives, or died and left a chunk that nobody has taken over yet.
+    """A worker process that lives, or died and left rows in flight.
 
-    `batch` and `chunk` say where it is; None: it waits.
-
-    `rows` counts the rows of the chunks that it has finished. Times are UTC, ISO 8601 with `Z`.
+    `batch` says where it is; None: it waits. `rows` counts the rows that it has sent. Times are UTC, ISO 8601 with `Z`.
     """
 
     host: str
@@ -228,7 +215,6 @@ class WorkerLife:
     seen_at: str
     is_alive: bool
     batch: str | None
-    chunk: int | None
     rows: int
 
 
@@ -250,8 +236,6 @@ class SharedWork:
     workers: Sequence[WorkerLife]
     runs: Sequence[RunNow]
     gate: GateState
-    takeovers: int = 0
-    """The number of leases, since the journal was made, that a process took over from another one."""
 
 
 @dataclass(frozen=True, slots=True)

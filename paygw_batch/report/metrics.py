@@ -30,12 +30,10 @@ _OF_RUN: Mapping[str, str] = {
 _OF_FOLDER: Mapping[str, str] = {
     "paygw_folder_files": "Files in the drop folder after the last run, and refused ones that nobody has taken away.",
 }
-_TAKEOVERS = "paygw_lease_takeovers_total"
 _OF_WORKERS: Mapping[str, str] = {
-    "paygw_workers": "Workers of all hosts: alive, or dead with a chunk that nobody has taken over yet.",
+    "paygw_workers": "Workers of all hosts: alive, or dead with rows in flight that are not in doubt yet.",
     "paygw_run_rows_left": "Rows that are still to be sent, of each batch that workers are sending.",
     "paygw_gate_stopped": "1 while no worker may send, because a limit or a person stopped them.",
-    _TAKEOVERS: "Leases, since the journal was made, that a process took over from one that died or fell silent.",
     "paygw_workers_timestamp_seconds": "When the workers were last looked at.",
 }
 _LAST_SUCCESS = "paygw_run_last_success_timestamp_seconds"
@@ -127,7 +125,6 @@ def _of_workers(work: SharedWork, now: datetime) -> Samples:
         },
         "paygw_run_rows_left": {_labels(batch=run.batch): str(run.rows_left) for run in work.runs},
         "paygw_gate_stopped": {"": str(int(work.gate.stop is not None))},
-        _TAKEOVERS: {"": str(work.takeovers)},
         "paygw_workers_timestamp_seconds": {"": _seconds(now)},
     }
 
@@ -156,6 +153,6 @@ def _lines(samples: Samples) -> Iterator[str]:
         if not samples[name]:
             continue
         yield f"# HELP {name} {help_text}"
-        yield f"# TYPE {name} {'counter' if name == _TAKEOVERS else 'gauge'}"
+        yield f"# TYPE {name} gauge"
         for labels, value in sorted(samples[name].items()):
             yield f"{name}{labels} {value}"

@@ -87,7 +87,7 @@ class OrderedRow(SignedPart):
 
     @property
     def decision(self) -> Decision:
-        """What is to be done with the row."""
+        """The decision about this row."""
         return Decision(self.row, self.act, self.evidence, self.basis, self.words)
 
 

@@ -350,15 +350,14 @@ class SubmissionSection(Section):
 class JournalSection(Section):
     """`[journal]`: where the journal is: a file of this machine, or a database that several hosts share.
 
-    `url` is the address of a PostgreSQL database, without a password; `replication` says how it is copied. A process
-    that shows no sign of life for `lease_s` may be taken over; it leases `chunk_rows` rows at a time.
+    `url` is the address of a PostgreSQL database, without a password; `replication` says how it is copied. After
+    `intent_lives_s` an intent whose process is silent is given up: its row is in doubt. Half of it is the time to send.
     """
 
     path: FilePath | None = None
     url: str | None = None
     replication: Literal["synchronous", "asynchronous", "provider", "none"] | None = None
-    lease_s: Annotated[float, Field(ge=5, le=600)] = 30
-    chunk_rows: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+    intent_lives_s: Annotated[float, Field(ge=5, le=600)] = 30
 
     @field_validator("path")
     @classmethod

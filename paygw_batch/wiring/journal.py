@@ -56,8 +56,7 @@ def database_of(settings: Settings) -> "DatabasePlace | None":
     return DatabasePlace(
         Server(section.url, section.replication),
         inbox_path(settings.journal_path()),
-        section.lease_s,
-        section.chunk_rows,
+        section.intent_lives_s,
         endpoint=settings.endpoint_identity(),
         known_dir=settings.known_journals_directory(),
         now=_now,

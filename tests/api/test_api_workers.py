@@ -41,8 +41,8 @@ def test_workers_send_and_every_row_has_its_outcome(hosts: Hosts, monkeypatch: p
     assert set(run.counts) == {"paid"}  # the first rows can be paid before they are counted
     assert Counter(one.client_orderid for one in outcomes) == Counter({f"PAY-{n}": 1 for n in range(1, ROWS + 1)})
     assert {(one.kind, one.payee, one.amount) for one in outcomes} == {("paid", "Jane Wanjiku", "1500.50")}
-    assert hosts.ask("SELECT DISTINCT kind FROM paygw.worker w JOIN paygw.segment s ON s.worker = w.number "
-                     "WHERE s.chain > 0") == [("worker",)]  # fmt: skip
+    assert hosts.ask("SELECT DISTINCT p.kind FROM paygw.process p JOIN paygw.fact f ON f.process = p.number "
+                     "WHERE f.instruction IS NOT NULL") == [("worker",)]  # fmt: skip
     kill(worker)
 
 

@@ -198,21 +198,27 @@ def signed_in_threads() -> None:
 
 def rows_in_flight_are_put_back() -> None:
     """Call what a dead worker left in flight "not sent": so it is sent again; without the database's own guard."""
-    from paygw_batch.journal.postgres.leasing import chain_writer, leases  # noqa: PLC0415 (the extra, this plant's alone)
+    from paygw_batch.journal.postgres import fact_writer  # noqa: PLC0415 (the extra, this plant's alone)
 
-    real_take = leases.take
+    conclude = fact_writer.FactWriter.conclude
 
-    def take(connection: Any, chain: int, worker: int) -> Any:
+    def put_back(writer: Any, at: str) -> int:
+        writer.ask(_answer_for_others)
+        return conclude(writer, at)
+
+    _put(fact_writer.FactWriter, "conclude", put_back)
+    signed_in_threads()
+    _put(fact_writer, "Interrupted", lambda: Concluded(Outcome(OutcomeKind.NOT_SENT, "planted")))
+
+
+def _answer_for_others(connection: Any) -> None:
+    """Let the database take an answer of a row that another process sent."""
+    with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(1)")
         ((text,),) = connection.execute("SELECT pg_get_functiondef('commit_facts'::regproc)").fetchall()
         guard = "IF FOUND THEN\n            RAISE EXCEPTION 'an answer is of"
         if guard in text:
             connection.execute(text.replace(guard, guard.replace("FOUND", "false")))
-        return real_take(connection, chain, worker)
-
-    _put(leases, "take", take)
-    signed_in_threads()
-    _put(chain_writer, "Interrupted", lambda: Concluded(Outcome(OutcomeKind.NOT_SENT, "planted")))
 
 
 def parts_by_a_known_name() -> None:

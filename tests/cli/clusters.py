@@ -64,7 +64,7 @@ class Hosts:
         assert not has_ended(process), process.communicate()
 
     def wait_for_workers(self, *processes: "subprocess.Popen[str]", count: int = 0) -> None:
-        alive = "SELECT number FROM paygw.worker WHERE kind = 'worker' AND ended_at IS NULL"
+        alive = "SELECT number FROM paygw.process WHERE kind = 'worker' AND ended_at IS NULL"
         until(lambda: len(self.ask(alive)) >= (count or len(processes)) or any(map(has_ended, processes)))
         for process in filter(has_ended, processes):
             raise AssertionError(process.communicate())
@@ -92,7 +92,7 @@ def has_ended(process: "subprocess.Popen[str]") -> bool:
 
 def _configuration(database: str) -> str:
     text = re.sub(r"\[journal\].*?\n\[", "[", sandbox_toml(concurrency="4"), flags=re.DOTALL)
-    return f'{text}\n[journal]\nurl = "{database}"\nreplication = "none"\nlease_s = 5\nchunk_rows = 7\n'
+    return f'{text}\n[journal]\nurl = "{database}"\nreplication = "none"\nintent_lives_s = 5\n'
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from paygw_batch.settings.configuration import load_settings
 from paygw_batch.wiring.journal import database_of
 from tests.cli.program import Program, kenyan_rows
 from tests.cli.test_postgres_commands import ClusterProgram, cluster, url_of
-from tests.journal.journal_rows import open_sheet
-from tests.journal.postgres_rows import open_postgres
+from tests.journal.journal_rows import intent, open_sheet
+from tests.journal.postgres_rows import fall_silent, open_postgres
 
 __all__ = ["cluster"]
 MADE_UP = "CREATE TABLE remark (number bigint PRIMARY KEY, said text NOT NULL); ALTER TABLE page ADD COLUMN about text;"
@@ -78,19 +78,19 @@ def test_nothing_is_brought_up_under_a_process_that_works(cluster: ClusterProgra
     assert cluster.json("journal", "upgrade")["tables"] == {"before": 1, "now": 2}
 
 
-def test_a_process_that_was_frozen_meanwhile_gets_no_lease_any_more(
+def test_a_process_that_was_frozen_meanwhile_sends_nothing_more(
     cluster: ClusterProgram, newer_program: NewerProgram
 ) -> None:
     cluster.run("submit", cluster.sheet(kenyan_rows(1)))
     place = place_of(cluster)
     with closing(open_postgres(place)) as frozen:
         open_sheet(frozen, "b2")
-        with psycopg.connect(url_of(cluster), autocommit=True) as connection:
-            connection.execute("UPDATE paygw.worker SET seen_at = seen_at - interval '1 hour'")
+        row, *_ = frozen.due(2, limit=1)
+        fall_silent(url_of(cluster))
         newer_program()
         assert cluster.json("journal", "upgrade")["tables"] == {"before": 1, "now": 2}
         with pytest.raises(JournalUnwritable, match="newer version of the program"):
-            frozen.writer.lease_chunks([2])
+            frozen.append([intent(row)])
 
 
 def test_only_the_owner_brings_tables_up_and_the_roles_may_use_what_is_new(

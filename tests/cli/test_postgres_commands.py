@@ -35,7 +35,7 @@ class ClusterProgram(Program):
         tables = shipped[2].partition("\n[")
         head = shipped[0] if shipped[1] else self.config.read_text()
         rest = f"\n[{tables[2]}" if tables[1] else ""
-        self.config.write_text(f'{head}[journal]\nurl = "{url}"\nlease_s = 5\nchunk_rows = 7\n{more}{rest}')
+        self.config.write_text(f'{head}[journal]\nurl = "{url}"\nintent_lives_s = 5\n{more}{rest}')
 
     def record(self) -> list[dict[str, str]]:
         found = sorted((self.home / "state").rglob("sandbox-record.csv"))

@@ -181,7 +181,7 @@ def test_a_row_whose_process_lives_is_in_flight_and_one_whose_process_died_is_in
     postgres_server.drop_database(name)
 
 
-def test_a_dead_worker_is_listed_until_its_chunk_is_taken_over(hosts: Hosts) -> None:
+def test_a_dead_worker_is_listed_until_its_rows_are_in_doubt(hosts: Hosts) -> None:
     batch, one = handed_over(hosts), hosts.host("one")
     dying = one.start("work", "--once", batch)
     hosts.wait_for_record(8, dying)
@@ -205,7 +205,7 @@ def test_a_share_that_is_asked_to_end_says_that_rows_are_left(tmp_path: Path, po
         leaving.communicate(timeout=PATIENCE_S)
         states = Counter(hosts.office.json("status", batch)["states"])
         assert (leaving.returncode, set(states)) == (6, {"paid", "ready"})
-        assert hosts.ask("SELECT count(*) FROM paygw.segment WHERE sealed_at IS NULL") == [(0,)]
+        assert hosts.ask("SELECT count(*) FROM paygw.process WHERE ended_at IS NULL") == [(0,)]
     postgres_server.drop_database(name)
 
 
@@ -227,7 +227,7 @@ def struck(host: Host, moment: str, number: int, *arguments: str) -> "subprocess
 
 MOMENTS = [*IMPORTS[:2], "paygw_batch.cli.commands.work", "apsw", "psycopg", "procrastinate"]
 MOMENTS += ["call:settings_of", "call:BatchServer.serve", "call:DatabasePlace.open_to_work", "call:RollCall.answer"]
-MOMENTS += ["call:BatchServer._open_again_and_again", "call:gateway_of"]
+MOMENTS += ["call:BatchServer._serve_with_journal", "call:gateway_of"]
 
 
 @pytest.mark.share(16)

@@ -6,20 +6,27 @@ by the database's own view of locks, so that nothing depends on time.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 from random import Random
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from paygw_batch.journal.postgres import session
 from tests.patience import PATIENCE_S
 
 _LOOK_EVERY_S = 0.003
-_PASSED = ("to_regclass", "FROM migration", "FROM identity")
-"""What a process only looks at when it begins: nothing can go wrong there that does not before or after."""
+_PASSED = (
+    *("to_regclass", "FROM migration", "FROM identity", "FROM moved_here", "database_life()"),
+    *("SELECT number, pid FROM process", "SELECT number, hash FROM fact", "SELECT f.by, f.agreement"),
+)
+"""What a process only looks at: nothing can go wrong there that does not before or after."""
+COMMIT = "SELECT * FROM commit_facts"
 _local = threading.local()
+Statement = tuple[bytes, Any]
+"""A statement and its values."""
 
 
 class Fate(Enum):
@@ -44,11 +51,17 @@ class Actor:
         self.clock_s = 0.0
         self.pid = 0
         """The server's process behind its connection."""
+        self.host = ""
+        self.process = 0
+        """Its number in the database."""
         self.is_done = self.is_dead = self.is_connecting = False
-        self.was_hurt = False
-        """Whether it died, was frozen, or lost a connection."""
-        self.claims: set[int] = set()
+        self.hurts = 0
+        """How often it died, was frozen, or lost a connection."""
+        """Whether its signs of life were lost, and whether its intents grew old while it showed them."""
+        self.sending: set[int] = set()
         """Rows that it may still send."""
+        self.late: Statement | None = None
+        """A commit whose connection was lost before it arrived, and that can still arrive."""
         self.error: BaseException | None = None
         self._fate = Fate.GO_ON
         self._go, self.arrived = threading.Event(), threading.Event()
@@ -67,7 +80,7 @@ class Actor:
             self.error = error
         finally:
             self.is_done = True
-            self.claims.clear()
+            self.sending.clear()
             self.arrived.set()
 
     def stop_at(self, place: str) -> Fate:
@@ -86,7 +99,7 @@ class Actor:
     def move(self, fate: Fate) -> None:
         """Let it go on from where it stopped."""
         self._fate = fate
-        self.was_hurt |= fate is not Fate.GO_ON
+        self.hurts += fate is not Fate.GO_ON
         self.arrived.clear()
         self._go.set()
 
@@ -109,13 +122,10 @@ class PacedServerCursor(psycopg.ServerCursor[Any]):
 
 
 class PacedConnection(session._LimitedConnection):
-    """A connection that stops its actor before and after each statement.
+    """A connection that stops its actor before and after each statement."""
 
-    `rewritten` plants bugs: a statement that holds a key is sent with its value instead.
-    """
-
-    rewritten: Mapping[str, str] = {}
     _about = ""
+    _commit: Statement | None = None
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -124,38 +134,40 @@ class PacedConnection(session._LimitedConnection):
     def execute(self, query: Any, params: Any = None, **more: Any) -> Any:
         """Run a statement."""
         text = query.decode() if isinstance(query, bytes) else str(query)
-        for right, wrong in self.rewritten.items():
-            text = text.replace(right, wrong)
         self._about = " ".join(text.split())[:60]
+        is_commit = self._about.startswith(COMMIT) and self.info.transaction_status is TransactionStatus.IDLE
+        self._commit = (text.encode(), params) if is_commit else None
         return super().execute(text.encode(), params, **more)
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Stop, make the statement, stop again."""
-        actor: Actor | None = getattr(_local, "actor", None)
+        actor = actor_here()
         if actor is None or actor.is_connecting or any(one in self._about for one in _PASSED):
             return super().wait(gen, interval, timeout)
         actor.pid = self.info.backend_pid
         about, self._about = self._about or "begin or end", ""
-        self._stopped(actor, f"before {about}")
+        commit, self._commit = self._commit, None
+        self._stopped(actor, f"before {about}", commit)
         result = super().wait(gen, interval, timeout)
         self._stopped(actor, f"after {about}")
         return result
 
-    def _stopped(self, actor: Actor, place: str) -> None:
+    def _stopped(self, actor: Actor, place: str, commit: Statement | None = None) -> None:
         try:
             fate = actor.stop_at(place)
         except Died:
             self.pgconn.finish()
+            actor.late = commit
             raise
         if fate is Fate.LOSE_CONNECTION:
             self.pgconn.finish()
+            actor.late = commit
             raise psycopg.OperationalError("the connection is lost")
 
 
-def actor_here() -> Actor:
+def actor_here() -> Actor | None:
     """Return the actor whose thread this is."""
-    actor: Actor = _local.actor
-    return actor
+    return getattr(_local, "actor", None)
 
 
 def connect_unpaced(server: session.Server, *, write: bool, **_limits: str) -> Any:
@@ -163,7 +175,7 @@ def connect_unpaced(server: session.Server, *, write: bool, **_limits: str) -> A
 
     An actor may stand still for as long as it has to: no limit ends its transaction.
     """
-    actor: Actor | None = getattr(_local, "actor", None)
+    actor = actor_here()
     if actor is None:
         return _connect(server, write=write)
     actor.is_connecting = True

@@ -15,7 +15,7 @@ from tests.journal.wire_proxy import WireProxy
 
 HOSTS = ("north", "south")
 WINDOW = 4
-LEASE_S = 5
+INTENT_LIVES_S = 5
 PRELOADED: tuple[str, ...] = (
     "psycopg",
     "paygw_batch.cli.commands.work",
@@ -24,10 +24,9 @@ PRELOADED: tuple[str, ...] = (
 """What a process imports when its journal is in PostgreSQL."""
 _INTENDED = """SELECT f.order_id FROM fact f
     WHERE f.kind = 'intended' AND NOT EXISTS (SELECT FROM contradiction c WHERE c.fact = f.number)"""
-_ROWS = """SELECT coalesce(s.order_id, i.client_orderid), s.state, g.worker
+_ROWS = """SELECT coalesce(s.order_id, i.client_orderid), s.state, f.process
     FROM state s JOIN instruction i ON i.number = s.instruction
-    LEFT JOIN fact f ON s.state = 'in_doubt' AND f.number = s.intent
-    LEFT JOIN segment g ON g.number = f.segment"""
+    LEFT JOIN fact f ON s.state = 'in_doubt' AND f.number = s.intent"""
 _JOURNAL = re.compile(r"(?m)^path = .*\n(?: *#.*\n)?")
 
 
@@ -45,7 +44,6 @@ class Company:
         names: Sequence[str] = HOSTS,
         *,
         window: int = WINDOW,
-        chunk_rows: int = 10,
         replication: str = "none",
     ) -> None:
         self.at, self.url, self.window = at, url, window
@@ -62,7 +60,7 @@ class Company:
                 *(home / host, spawner, at), prefix=prefix, concurrency=window, has_journal=False, since=0
             )
             config = machine.home / "paygw.toml"
-            kept = f'url = "{through}"\nreplication = "{replication}"\nlease_s = {LEASE_S}\nchunk_rows = {chunk_rows}\n'
+            kept = f'url = "{through}"\nreplication = "{replication}"\nintent_lives_s = {INTENT_LIVES_S}\n'
             text, count = _JOURNAL.subn(kept, config.read_text(), count=1)
             if count != 1:
                 raise AssertionError("the configuration has no [journal] path")
@@ -114,7 +112,7 @@ class Company:
             raise Broken(f"sent without an intent: {sorted(unintended)}")
         states: Counter[str] = Counter()
         doubtful: Counter[int] = Counter()
-        for order_id, state, worker in rows:
+        for order_id, state, process in rows:
             states[state] += 1
             line = orders.get(order_id)
             if state in {"paid", "rejected"} and line is None:
@@ -123,9 +121,9 @@ class Company:
                 raise Broken(f"{order_id} is paid here, and not there")
             if state in {"ready", "in_flight"}:
                 raise Broken(f"{order_id} is {state} at the end")
-            doubtful[worker] += state == "in_doubt" and (line is None or line.answer != "drop_after")
+            doubtful[process] += state == "in_doubt" and (line is None or line.answer != "drop_after")
         if doubtful.total() > self.window * hurt:
-            raise Broken(f"{doubtful.total()} rows are in doubt (by worker: {doubtful}), and {hurt} were hurt")
+            raise Broken(f"{doubtful.total()} rows are in doubt (by process: {doubtful}), and {hurt} were hurt")
         if lost := orders.keys() - {order_id for order_id, _, _ in rows}:
             raise Broken(f"arrived, but unknown here: {sorted(lost)}")
         return dict(states)

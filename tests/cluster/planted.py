@@ -1,22 +1,15 @@
-"""Planted bugs of the protocol: in the functions of the database, in its indexes, in statements, in the program."""
+"""Planted bugs of the protocol: in the functions of the database, in its indexes, in the program."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from paygw_batch.core.lifecycle import Concluded
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter, _Fate
+from paygw_batch.journal.postgres.fact_writer import FactWriter, StagedFacts
 from tests.cluster.protocol import ProtocolBug
 
-_WRITER = "paygw_batch.journal.postgres.leasing.chain_writer"
-_CHUNKS = "paygw_batch.journal.postgres.leasing.chunk_journal"
-_FENCE = "AND g.sealed_at IS NULL AND g.head_seq = u.seq AND g.head_hash = u.hash"
-_NO_FENCE = {_FENCE: ""}
-_NO_TRIGGER = (
-    """CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'""",
-)
-_LEFT = [("order_id_pkey",), ("run_unfinished",), ("segment_unsealed",)]
-_NOT_MISSED = (("paygw_batch.journal.postgres.verify._UNIQUE_WANTED", _LEFT),)
+_WRITER = "paygw_batch.journal.postgres.fact_writer"
+_NOT_MISSED = (("paygw_batch.journal.postgres.verify._UNIQUE_WANTED", [("order_id_pkey",), ("run_unfinished",)]),)
 _WRONG_CLAIM = {
     "m.before = state.state AND": "(m.attempts = 1 OR m.before = state.state) AND",
     "NEW.attempt = state.attempt + m.attempts": "(m.attempts = 1 OR NEW.attempt = state.attempt)",
@@ -27,56 +20,53 @@ _REFUSAL = "THEN\n            RAISE EXCEPTION 'a row is no longer where"
 _NOT_REFUSED = {
     f"IF cardinality(refused) > 0 {_REFUSAL}": f"IF false {_REFUSAL}",
     "IF refused IS NOT NULL THEN": "IF false THEN",
+    "OR (me.run IS NULL AND": "OR (false AND",
 }
-"""Intents are kept wherever their rows are."""
+"""Intents are kept wherever their rows are, and whoever has the desk."""
 _GUARD = "IF FOUND THEN\n            RAISE EXCEPTION 'an answer is of"
 _ANSWERS_OF_OTHERS = {_GUARD: _GUARD.replace("FOUND", "false")}
 """Without this guard of the database no bug of the program can put a row back that another process sent."""
-_OF_CHUNK = "WHERE c.number = %s ORDER BY 1"
 NO_INDEX = "DROP INDEX fact_one_intent"
 
-NO_CLAIM = ProtocolBug(
-    sql={"commit_facts": {**_NO_FENCE, **_NOT_REFUSED}, "move_row": _WRONG_CLAIM}, statements=_NO_TRIGGER
-)
+NO_CLAIM = ProtocolBug(sql={"commit_facts": _NOT_REFUSED, "move_row": _WRONG_CLAIM})
 
 
 def _put_back() -> Concluded:
     return Concluded(Outcome(OutcomeKind.NOT_SENT, "planted"))
 
 
-def _whenever_it_is_ready(journal: object, age_s: float) -> bool:
-    del journal, age_s
+def _however_old(writer: FactWriter, age_s: float) -> bool:
+    del writer, age_s
     return True
 
 
-def _always_committed(writer: ChainWriter, before: object, after: object) -> _Fate:
+def _always_committed(writer: FactWriter, before: object, after: object) -> bool:
     del writer, before, after
-    return _Fate.COMMITTED
+    return True
+
+
+def _all_of_them(writer: FactWriter, staged: StagedFacts) -> list[tuple[int, int, str, bool]]:
+    del writer
+    return [(seq, 0, "", True) for seq in range(staged.before.seq + 1, staged.end.seq + 1)]
 
 
 BUGS: Mapping[str, ProtocolBug] = MappingProxyType(
     {
-        "a lease that is not asked before sending": ProtocolBug(
-            patches=((f"{_CHUNKS}.ChunkJournal.may_leave", _whenever_it_is_ready),)
-        ),
+        "an intent leaves however old it is": ProtocolBug(patches=((f"{_WRITER}.FactWriter.may_leave", _however_old),)),
         "rows in flight are put back": ProtocolBug(
             sql={"commit_facts": _ANSWERS_OF_OTHERS}, patches=((f"{_WRITER}.Interrupted", _put_back),)
         ),
-        "no fence": ProtocolBug(sql={"commit_facts": _NO_FENCE}, statements=_NO_TRIGGER),
-        "no unique index, no fence, and a wrong claim": ProtocolBug(
-            sql=NO_CLAIM.sql, statements=(*_NO_TRIGGER, NO_INDEX), patches=_NOT_MISSED
-        ),
-        "a takeover puts rows of other chunks in doubt": ProtocolBug(
-            rewritten={_OF_CHUNK: "WHERE c.number >= least(%s, 1) ORDER BY 1"}
-        ),
-        "a takeover leaves what is in flight": ProtocolBug(
-            sql={"take_lease": {"p_chain <= 0 OR NOT EXISTS (": "true OR NOT EXISTS ("}}
-        ),
-        "leases of the living are taken": ProtocolBug(
-            sql={"take_lease": {"AND is_alive(old.worker)": "AND false"}},
+        "no unique index, no refusal, and a wrong claim": ProtocolBug(
+            sql=NO_CLAIM.sql, statements=(NO_INDEX,), patches=_NOT_MISSED
         ),
         "an answer that is lost is taken for a commit": ProtocolBug(
-            patches=((f"{_WRITER}.ChainWriter._fate_of", _always_committed),)
+            patches=(
+                (f"{_WRITER}.FactWriter._is_committed", _always_committed),
+                (f"{_WRITER}.FactWriter._added", _all_of_them),
+            )
         ),
+        "a commit is no sign of life": ProtocolBug(sql={"commit_facts": {", seen_at = clock_timestamp()": ""}}),
+        "rows in flight are never left": ProtocolBug(sql={"is_left": {"NOT is_alive(p_process)": "false"}}),
+        "the desk of the living is taken": ProtocolBug(sql={"take_desk": {"AND is_alive(holder)": "AND false"}}),
     }
 )

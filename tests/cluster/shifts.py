@@ -16,14 +16,14 @@ import psycopg
 
 from tests.campaign.judge import Broken
 from tests.campaign.machine import GatewayProcess, Run, Spawner, children_of
-from tests.cluster.company import LEASE_S, Company
+from tests.cluster.company import INTENT_LIVES_S, Company
 from tests.cluster.trouble import ENDS, Endured, Ordeal, Size, signed
 from tests.journal.postgres_server import PostgresServer
 from tests.journal.wire_proxy import Trouble
 from tests.patience import PATIENCE_S
 
 DESK = "desk"
-FROZEN_S = LEASE_S * 1.3
+FROZEN_S = INTENT_LIVES_S * 1.3
 TURN_S = 0.02
 LOOK_EVERY_S = 0.2
 HANDED_OVER = {0, 4, 5}
@@ -85,11 +85,11 @@ class _Shift(Ordeal):
         )
 
     def empty(self, _host: str) -> None:
-        """Empty the tables of the jobs and the queue of chunks."""
+        """Empty the tables of the jobs."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             tables = ", ".join(name for (name,) in connection.execute(_TABLES.encode()))
             try:
-                connection.execute(f"TRUNCATE {tables}, paygw.offer".encode())
+                connection.execute(f"TRUNCATE {tables}".encode())
             except psycopg.errors.DeadlockDetected:
                 return
         self.endured.emptied += 1
@@ -122,7 +122,7 @@ class _Shift(Ordeal):
             self.workers[host] = self.company.hosts[host].start("work", planted=self.planted)
 
     def thaw(self, host: str) -> None:
-        """Let a frozen worker go on: what it had was taken over meanwhile."""
+        """Let a frozen worker go on: what it had in flight is in doubt by then."""
         self.workers[host].send(signal.SIGCONT)
         del self.frozen_until_s[host]
 
@@ -155,7 +155,7 @@ class _Shift(Ordeal):
         self.endured.kills += 1 + len(children)
 
     def freeze(self, host: str) -> None:
-        """Freeze a worker for longer than its lease, while the others go on."""
+        """Freeze a worker for longer than its intents live, while the others go on."""
         if host not in self.frozen_until_s:
             self.workers[host].send(signal.SIGSTOP)
             self.frozen_until_s[host] = time.monotonic() + FROZEN_S
@@ -256,7 +256,6 @@ def work_through(
     company = Company(
         *(home, spawner, at, server.url(name), f"W{seed}", [server.port], names),
         window=size.window,
-        chunk_rows=size.chunk_rows,
     )
     shift = _Shift(company, server, rng, size, endured, company.sheets(size.rows), stop, planted or signed(seed))
     shift.url = server.url(name)

@@ -20,16 +20,17 @@ from paygw_batch.journal.guards import left
 from paygw_batch.journal.guards.left import LeftLine, NothingLeft
 from paygw_batch.journal.lost import LostRows, _lost_of
 from paygw_batch.journal.opening.database_place import AcceptedLoss
-from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.leasing.host_files import LeftOfProcess
-from paygw_batch.journal.postgres.leasing.leases import Heartbeat
+from paygw_batch.journal.postgres.fact_writer import FactWriter
+from paygw_batch.journal.postgres.guarded_session import GuardedSession
+from paygw_batch.journal.postgres.host_files import LeftOfProcess
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.values import Due, Entry, MoveResult
 from paygw_batch.run.resolve import Settlement, check_settlements
 from tests.cluster.standby import both, caught_up, standby_of
 from tests.cluster.test_failover import host
 from tests.cluster.test_roll_call import NORTH, SOUTH, Company
 from tests.journal.journal_rows import all_due, at, intent, new_instruction, open_sheet, outcome_of, resolved, row_of
-from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, read_postgres
+from tests.journal.postgres_rows import make_postgres, open_postgres, read_postgres
 from tests.journal.postgres_server import PostgresServer, own_server
 
 LATER = at(30)
@@ -47,17 +48,17 @@ class Lossy(Company):
         with closing(self.north()) as journal:
             open_sheet(journal, new=rows)
 
-    def north(self) -> LeasingPostgres:
+    def north(self) -> PostgresJournal:
         return self.opens(self._patching, NORTH)
 
-    def south(self) -> LeasingPostgres:
+    def south(self) -> PostgresJournal:
         return self.opens(self._patching, SOUTH)
 
     def accepts(self, called: str = NORTH) -> AcceptedLoss:
         self._patching.setattr("socket.gethostname", lambda: called)
         return replace(self.host(NORTH), now=lambda: LATER).accept_loss(by="amina")
 
-    def backup_of(self, journal: LeasingPostgres) -> str:
+    def backup_of(self, journal: PostgresJournal) -> str:
         """Return a copy of the database under the feet of a process, which goes on in the old one."""
         with psycopg.connect(self.server.url(), autocommit=True) as connection:
             connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false".encode())
@@ -71,7 +72,7 @@ class Lossy(Company):
     def restore(self, backup: str) -> None:
         """Put a backup in the place of the database. The processes in it are gone, though this one lives."""
         super().restore(backup)
-        self.query("UPDATE worker SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
+        self.query("UPDATE process SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
 
     def states(self) -> list[State]:
         with closing(read_postgres(self.host(SOUTH))) as journal:
@@ -101,7 +102,7 @@ def lossy(
     return Lossy(postgres_server, postgres_template, tmp_path, monkeypatch)
 
 
-def send_rows(journal: LeasingPostgres, due: Iterable[Due], kind: OutcomeKind | None = OutcomeKind.PAID) -> None:
+def send_rows(journal: PostgresJournal, due: Iterable[Due], kind: OutcomeKind | None = OutcomeKind.PAID) -> None:
     """Send rows one commit each; without a kind their answers never come."""
     for one in due:
         assert journal.append([intent(one, at(5))]) == [MoveResult.MOVED]
@@ -149,7 +150,7 @@ def test_a_lost_attempt_keeps_order_id_and_time(lossy: Lossy) -> None:
     ]
 
 
-def _not_sent(journal: LeasingPostgres, due: Due) -> None:
+def _not_sent(journal: PostgresJournal, due: Due) -> None:
     send_rows(journal, [due], OutcomeKind.NOT_SENT)
 
 
@@ -173,7 +174,7 @@ def test_what_is_known_not_to_have_left_is_ready(lossy: Lossy) -> None:
     assert lossy.goes_on() == [1, 2, 4, 5, 6, 7, 8, 9]
 
 
-def _release(journal: LeasingPostgres, suffix: bool) -> None:
+def _release(journal: PostgresJournal, suffix: bool) -> None:
     journal.release(1, [2], suffix=suffix, by="amina", at=at(7))
 
 
@@ -194,7 +195,7 @@ def _sent_again_by_lost_decisions(lossy: Lossy, known: OutcomeKind | None, *, su
     return lossy.accepts()
 
 
-def _due_while_people_decide(journal: LeasingPostgres, *, suffix: bool) -> set[int]:
+def _due_while_people_decide(journal: PostgresJournal, *, suffix: bool) -> set[int]:
     """Settle the attempt that the copy knows, and release its row; return what is due after any of these steps."""
     due = {one.number for one in all_due(journal, 1)}
     journal.mark_interrupted(LATER)
@@ -218,8 +219,6 @@ def test_an_attempt_after_lost_decisions_holds_its_row(lossy: Lossy, suffix: boo
     assert (repeated.commits, repeated.rows.held) == (0, 0)
     with closing(lossy.south()) as journal:
         assert _due_while_people_decide(journal, suffix=suffix) == {2, 3, 4, 5, 6, 7, 8, 9}
-        journal.writer.lease_chunks([1])
-        journal.writer.learn([1])
         again = Intended("ORD-2-r2" if suffix else "ORD-2", "n", 1, None)
         assert journal.writer.append([Entry(1, 2, again, LATER)]) == [MoveResult.HELD], "whoever read it as due"
         (hold,) = journal.holds(1).values()
@@ -267,8 +266,6 @@ def test_a_sheet_whose_batch_is_lost_pays_no_order_again_that_left(lossy: Lossy)
         assert {row: one.source for row, one in journal.holds(2).items()} == dict.fromkeys(
             (2, 3, 4), EvidenceSource.WITNESS
         )
-        journal.writer.lease_chunks([4])
-        journal.writer.learn([10])
         assert journal.writer.append([Entry(10, 1, Intended("late-2", "n", 1, None), LATER)]) == [MoveResult.HELD]
         journal.settle([resolved(10, 0, Resolution.PAID, LATER), resolved(11, 0, Resolution.NOT_RECEIVED, LATER)])
         assert [due.row for due in all_due(journal, 2)] == [3, 5]
@@ -307,8 +304,8 @@ def test_a_crash_at_any_point_is_made_good_by_the_same_command(lossy: Lossy, mon
         raise KeyboardInterrupt
 
     for place in (
-        "paygw_batch.journal.postgres.leasing.accepted_loss.LossWriter._append",
-        "paygw_batch.journal.postgres.leasing.accepted_loss.LossWriter._at_desk",
+        "paygw_batch.journal.postgres.accepted_loss.LossWriter._append",
+        "paygw_batch.journal.postgres.accepted_loss.LossWriter._at_desk",
         "paygw_batch.journal.opening.database_place.write_accepted",
         "paygw_batch.journal.opening.database_place.note_accepted",
     ):
@@ -425,8 +422,8 @@ def test_two_processes_of_a_host_and_a_new_name_of_it(lossy: Lossy) -> None:
         backup = lossy.backup_of(journal)
         due = all_due(journal, 1)
         send_rows(journal, due[:2])
-        worker.writer.lease_chunks([3])
-        worker.writer.learn([7])
+        assert journal.start_shared_run(1, waits=True) is not None
+        assert worker.join_run() is not None
         assert worker.writer.append([intent(due[6])]) == [MoveResult.MOVED]
     lossy.restore(backup)
     assert lossy.accepts("north-renamed").rows.in_doubt == 3
@@ -494,16 +491,24 @@ def test_a_host_that_has_lost_nothing_only_answers(lossy: Lossy) -> None:
     assert len(lossy.goes_on()) == 9
 
 
-def test_an_intent_that_may_not_leave_any_more_is_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process was frozen between the commit and the departure: the witness knows that nothing left."""
+def test_an_intent_that_may_not_leave_is_no_doubt(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process was frozen before the departure: the host notes that nothing left, and the database never knows."""
     with closing(lossy.north()) as journal:
         backup = lossy.backup_of(journal)
-        with monkeypatch.context() as frozen:
-            frozen.setattr(Heartbeat, "is_good", lambda _: False)
-            assert journal.append([intent(all_due(journal, 1)[0])]) == [MoveResult.HELD]
+        (first, *_) = all_due(journal, 1)
+        assert journal.append([intent(first)]) == [MoveResult.MOVED]
+        assert not journal.writer.may_leave(15.0)
+        with monkeypatch.context() as gone:
+            gone.setattr(FactWriter, "_try", fails)
+            with pytest.raises(JournalUnwritable):
+                journal.append([outcome_of(first.number, 1, OutcomeKind.NOT_SENT)])
     lossy.restore(backup)
     assert lossy.accepts().rows.in_doubt == 0
     assert len(lossy.goes_on()) == 9
+
+
+def fails(writer: FactWriter, _entries: object) -> None:
+    raise writer._guarded.give_up("a test")
 
 
 def test_without_room_to_note_it_nothing_leaves(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -550,8 +555,8 @@ def _last_two(found: Callable[..., tuple[list[LeftLine], bool]]) -> Callable[...
 @pytest.mark.parametrize(
     ("name", "bug"),
     [
-        ("paygw_batch.journal.postgres.leasing.host_files.LeftOfProcess.note", _not_noted),
-        ("paygw_batch.journal.postgres.leasing.guarded_session.GuardedSession.note", _after_the_next),
+        ("paygw_batch.journal.postgres.host_files.LeftOfProcess.note", _not_noted),
+        ("paygw_batch.journal.postgres.guarded_session.GuardedSession.note", _after_the_next),
         ("paygw_batch.journal.lost._lost_of", _last_two(_lost_of)),
     ],
     ids=["the intents are not noted", "noted after the bytes left", "intents older than the last 2 are forgotten"],

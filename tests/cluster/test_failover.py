@@ -14,12 +14,13 @@ from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalUnwritable, JournalWentBack, RollCallOpen
 from paygw_batch.journal.opening.database_place import DatabasePlace
-from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
+from paygw_batch.journal.postgres.guarded_session import GuardedSession
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import MoveResult, RowState
 from tests.cluster.standby import both, caught_up, no_standby_answers, standby_of, synchronous, until
 from tests.journal.journal_rows import AT, all_due, intent, open_sheet, outcome_of, send
-from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place
+from tests.journal.postgres_rows import make_postgres, open_postgres, postgres_place
 from tests.journal.postgres_server import PostgresServer, own_server
 from tests.patience import PATIENCE_S
 
@@ -79,7 +80,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PostgresSer
         yield primary, standby, home
 
 
-def send_first(journal: LeasingPostgres) -> None:
+def send_first(journal: PostgresJournal) -> None:
     first = all_due(journal, 1)[0]
     journal.append([intent(first)])
     journal.append([outcome_of(first.number, 1, OutcomeKind.PAID)])
@@ -106,9 +107,9 @@ def test_the_bug_that_compares_nothing_would_be_seen(
     """A planted bug: then the rows that north has sent are given out again."""
     primary, standby, home = pair
     url = both(primary, standby)
-    monkeypatch.setattr("paygw_batch.journal.postgres.leasing.roll_call.check_left", lambda *_: None)
+    monkeypatch.setattr("paygw_batch.journal.postgres.roll_call.check_left", lambda *_: None)
     list(host(home, "south", url).roll_call())
-    standby.execute("UPDATE paygw.worker SET ended_at = clock_timestamp()")
+    standby.execute("UPDATE paygw.process SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
     with closing(open_postgres(host(home, "north", url))) as journal:
         assert len(all_due(journal, 1)) == 5
 
@@ -138,7 +139,7 @@ def test_a_synchronous_standby_takes_over_and_the_run_goes_on(tmp_path: Path) ->
 
 
 @contextmanager
-def waiting(tmp_path: Path, server: PostgresServer) -> Iterator[tuple[LeasingPostgres, Answered]]:
+def waiting(tmp_path: Path, server: PostgresServer) -> Iterator[tuple[PostgresJournal, Answered]]:
     """An intent whose commit waits for a standby that does not answer."""
     tmp_path.chmod(0o700)
     at = host(tmp_path, "north", server.url(), replication="provider")
@@ -147,8 +148,6 @@ def waiting(tmp_path: Path, server: PostgresServer) -> Iterator[tuple[LeasingPos
     try:
         open_sheet(journal, new=1)
         (due,) = all_due(journal, 1)
-        journal.writer.lease_chunks(journal.writer.chunks_of([due.number]).values())
-        journal.writer.learn([due.number])
         no_standby_answers(server)
         intended = Answered(lambda: journal.writer.append([intent(due)]))
         until(server, f"SELECT EXISTS ({_WAITING})")

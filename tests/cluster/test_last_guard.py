@@ -12,32 +12,28 @@ from paygw_batch.errors import JournalUnwritable
 from paygw_batch.journal.values import MoveResult
 from tests.cluster.planted import NO_CLAIM, NO_INDEX
 from tests.cluster.protocol import plant_sql
-from tests.journal.journal_rows import AT, all_due, intent, open_sheet, send
+from tests.journal.journal_rows import all_due, intent, open_sheet, send
 from tests.journal.postgres_rows import open_postgres, postgres_place
 from tests.journal.postgres_server import PostgresServer
 
 
 def sent_by_both(url: str, home: Path) -> Sequence[MoveResult]:
-    """A run is frozen before its intent; another one takes over and sends; then the first one goes on."""
+    """A run is frozen before its intent; another one sends the row; then the first one goes on."""
     home.chmod(0o700)
-    at = postgres_place(url, home)
-    frozen = open_postgres(at)
-    open_sheet(frozen, new=1)
-    (due,) = all_due(frozen, 1)
-    frozen.writer.lease_chunks(frozen.writer.chunks_of([due.number]).values())
-    frozen.writer.learn([due.number])
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("UPDATE paygw.worker SET seen_at = seen_at - interval '1 hour'")
-    with closing(open_postgres(at)) as taker:
-        taker.mark_interrupted(AT)
-        assert len(send(taker, 1, OutcomeKind.PAID)) == 1
-    with closing(frozen):
-        return frozen.writer.append([intent(due)])
+    at = postgres_place(url, home, intent_lives_s=600.0)
+    with closing(open_postgres(at)) as frozen:
+        open_sheet(frozen, new=1)
+        (due,) = all_due(frozen, 1)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("UPDATE paygw.process SET seen_at = seen_at - interval '1 hour'")
+        with closing(open_postgres(at)) as taker:
+            assert len(send(taker, 1, OutcomeKind.PAID)) == 1
+        return frozen.append([intent(due)])
 
 
 @pytest.fixture
 def unguarded(postgres_server: PostgresServer, postgres_template: str) -> str:
-    """A database whose commits have no fence, and claim rows wherever they are."""
+    """A database whose commits refuse no intent, wherever its row is."""
     url = postgres_server.url(postgres_server.new_database(postgres_template))
     plant_sql(url, NO_CLAIM)
     return url

@@ -1,4 +1,4 @@
-"""The protocol of leases holds in any order of events, and each planted bug breaks it."""
+"""The protocol of the journal holds in any order of events, and each planted bug breaks it."""
 
 import pytest
 
@@ -16,7 +16,8 @@ def test_in_any_order_of_events_no_row_is_sent_twice_or_lost(postgres_server: Po
     played = Played()
     for seed in range(LIVES):
         played.add(play(postgres_server, open_batch, seed))
-    assert min(played.deaths, played.lost_connections, played.freezes, played.interrupted, played.releases) > 0
+    assert min(played.deaths, played.lost_connections, played.freezes, played.late) > 0
+    assert min(played.interrupted, played.releases) > 0
 
 
 @pytest.mark.parametrize("name", [*map(long, [*BUGS][:3]), *share([*BUGS][3:], every=3)])

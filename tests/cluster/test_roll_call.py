@@ -1,4 +1,4 @@
-"""After a restore or a failover no lease is given before every host has shown what it sent on."""
+"""After a restore or a failover nothing is sent before every host has shown what it sent on."""
 
 import shutil
 from contextlib import closing
@@ -11,13 +11,24 @@ import pytest
 
 from paygw_batch.core.lifecycle import State
 from paygw_batch.core.outcome import OutcomeKind
-from paygw_batch.errors import JournalError, JournalHeld, JournalUnwritable, JournalWentBack, RollCallOpen, UsageError
+from paygw_batch.errors import (
+    HolderKind,
+    JournalError,
+    JournalHeld,
+    JournalUnwritable,
+    JournalWentBack,
+    RollCallOpen,
+    UsageError,
+)
 from paygw_batch.journal.opening.database_place import DatabasePlace
-from paygw_batch.journal.postgres.leasing.host_files import LeftOfProcess
-from paygw_batch.journal.postgres.session import Server
+from paygw_batch.journal.postgres.fact_writer import CALL, stage_facts
+from paygw_batch.journal.postgres.host_files import LeftOfProcess
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
+from paygw_batch.journal.postgres.processes import OwnProcess, enrol
+from paygw_batch.journal.postgres.session import Server, connect, fetch
 from paygw_batch.journal.values import MoveResult
 from tests.journal.journal_rows import all_due, intent, open_sheet, outcome_of, send
-from tests.journal.postgres_rows import LeasingPostgres, open_postgres, postgres_place, read_postgres
+from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer
 
 NORTH, SOUTH = "north", "south"
@@ -35,7 +46,7 @@ class Company:
     def host(self, name: str) -> DatabasePlace:
         return postgres_place(self.server.url(self.name), self.home / name)
 
-    def opens(self, monkeypatch: pytest.MonkeyPatch, name: str) -> LeasingPostgres:
+    def opens(self, monkeypatch: pytest.MonkeyPatch, name: str) -> PostgresJournal:
         monkeypatch.setattr("socket.gethostname", lambda: name)
         return open_postgres(self.host(name))
 
@@ -90,16 +101,39 @@ def test_a_host_that_has_sent_nothing_waits_for_the_one_that_has(
         assert [row.state for row in journal.rows(1)] == [State.READY] * 5
 
 
-def test_the_database_itself_gives_no_lease_while_a_host_is_missing(
-    restored: Company, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["take_desk(%(process)s, '{}')", "hold_desk(%(process)s)"])
+def test_the_database_itself_refuses_while_hosts_are_missing(
+    restored: Company, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Also to a program that does not ask."""
+    """Also a program that does not ask."""
     with pytest.raises(RollCallOpen):
         restored.opens(monkeypatch, SOUTH)
-    with psycopg.connect(restored.server.url(restored.name), autocommit=True) as connection:
-        connection.execute("SET search_path = paygw")
-        with pytest.raises(psycopg.Error, match="hosts are missing"):
-            connection.execute("SELECT take_lease(0, (SELECT max(number) FROM worker), '{}')")
+    with pytest.raises(psycopg.Error) as refusal, connected(restored) as connection:
+        fetch(connection, f"SELECT {call}", {"process": a_process(connection).number})
+    assert refusal.value.sqlstate == "PW008"
+
+
+def test_no_intent_is_committed_while_hosts_are_missing(restored: Company, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RollCallOpen):
+        restored.opens(monkeypatch, SOUTH)
+    with closing(read_postgres(restored.host(SOUTH))) as journal:
+        first, *_ = journal.due(1, after_row=0, limit=1)
+    with connected(restored) as connection:
+        own = a_process(connection)
+        with pytest.raises(psycopg.Error) as refusal:
+            fetch(connection, CALL, (own.number, *stage_facts([intent(first)], own.end).values))
+        assert refusal.value.sqlstate == "PW008"
+        fetch(connection, "SET paygw.retires = 'on'")  # who accepts a loss, or retires a host
+        ((*_, has_moved),) = fetch(connection, CALL, (own.number, *stage_facts([intent(first)], own.end).values))
+        assert has_moved
+
+
+def connected(company: Company) -> psycopg.Connection[Any]:
+    return connect(Server(company.server.url(company.name)), write=True)
+
+
+def a_process(connection: psycopg.Connection[Any]) -> OwnProcess:
+    return enrol(connection, command="a test", kind=HolderKind.RUN, intent_lives_s=30.0)
 
 
 def test_once_every_host_has_shown_that_nothing_is_missing_all_go_on(
@@ -172,21 +206,29 @@ def test_a_crash_while_a_host_is_retired_leaves_the_roll_open_and_it_is_retired_
         assert {row.state for row in journal.rows(1)} == {State.IN_DOUBT}
 
 
-def test_no_host_is_retired_while_a_process_still_sends(restored: Company, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy under the feet of a process: it has leases, and its host is asked for."""
-    with pytest.raises(RollCallOpen):
-        restored.opens(monkeypatch, SOUTH)
-    with psycopg.connect(restored.server.url(restored.name), autocommit=True) as connection:
-        connection.execute("SET search_path = paygw")
-        connection.execute("SET paygw.retires = 'on'")
-        connection.execute(
-            "UPDATE worker SET ended_at = NULL, boot = 'elsewhere', host = 'third', seen_at = clock_timestamp()"
-        )
-        connection.execute("SELECT take_lease(1, (SELECT max(number) FROM worker), '{}')")
-    with pytest.raises(JournalHeld):
-        restored.host(SOUTH).retire(NORTH, by="amina")
-    with pytest.raises(RollCallOpen):
-        restored.opens(monkeypatch, SOUTH)
+def test_no_host_is_retired_while_a_row_is_in_flight(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another host could say that nothing of it left, and nobody would know a later attempt of the retired host."""
+    company.opens(monkeypatch, NORTH).close()
+    with closing(company.opens(monkeypatch, SOUTH)) as journal:
+        open_sheet(journal, new=5)
+        assert journal.start_shared_run(1, waits=True) is not None
+    (company.home / "third").mkdir(mode=0o700)
+    monkeypatch.setattr("socket.gethostname", lambda: "third")
+    with closing(company.host("third").open_to_work("work")) as sending:
+        assert sending.join_run() is not None
+        assert sending.append([intent(all_due(sending, 1)[0])]) == [MoveResult.MOVED]
+        company.replace()
+        with pytest.raises(RollCallOpen):
+            company.opens(monkeypatch, SOUTH)
+        with pytest.raises(JournalHeld, match="still sends"):
+            company.host(SOUTH).retire(NORTH, by="amina")
+        with pytest.raises(RollCallOpen, match="Missing: north"):
+            company.opens(monkeypatch, SOUTH)
+    with connected(company) as connection:
+        fetch(connection, "UPDATE process SET ended_at = clock_timestamp() WHERE ended_at IS NULL")
+    assert company.host(SOUTH).retire(NORTH, by="amina")[1] == 5
+    with closing(read_postgres(company.host(SOUTH))) as found:
+        assert {row.state for row in found.rows(1)} == {State.IN_DOUBT}
 
 
 def test_a_retired_host_that_comes_back_is_told_so(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +247,8 @@ def test_a_host_of_more_than_30_days_ago_is_not_asked_for(restored: Company, mon
     with psycopg.connect(restored.server.url(restored.name), autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         connection.execute("UPDATE host SET seen_at = seen_at - interval '31 days'")
-        connection.execute("UPDATE worker SET seen_at = seen_at - interval '31 days'")
+        connection.execute("ALTER TABLE process DISABLE TRIGGER end_is_final")
+        connection.execute("UPDATE process SET seen_at = seen_at - interval '31 days'")
     restored.opens(monkeypatch, SOUTH).close()
 
 
@@ -217,7 +260,7 @@ def test_a_run_whose_database_is_replaced_under_its_feet_waits_for_the_others_an
         open_sheet(journal, new=5)
         first, second, *_ = all_due(journal, 1)
         journal.append([intent(first)])
-        monkeypatch.setattr("paygw_batch.journal.postgres.leasing.guarded_session._RECONNECT_LIMIT_S", 0.0)
+        monkeypatch.setattr("paygw_batch.journal.postgres.guarded_session._RECONNECT_LIMIT_S", 0.0)
         company.replace()
         with pytest.raises(JournalUnwritable, match="Missing: south"):
             journal.append([outcome_of(first.number, 1, OutcomeKind.PAID), intent(second)])
@@ -293,9 +336,8 @@ def test_a_host_that_wrote_first_in_what_is_lost_is_waited_for(
     monkeypatch.setattr("socket.gethostname", lambda: NORTH)
     with closing(north.open_to_work("work")) as worker:
         assert worker.join_run() is not None
-        worker.writer.lease_chunks([1])
-        (first, *_) = worker.due_leased(1, after_row=0, limit=9)
-        assert worker.writer.append([intent(first)]) == [MoveResult.MOVED]
+        (first, *_) = all_due(worker, 1)
+        assert worker.append([intent(first)]) == [MoveResult.MOVED]
     company.restore(backup)
     company.host(SOUTH).give_rights()
     with pytest.raises(JournalWentBack):

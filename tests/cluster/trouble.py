@@ -10,7 +10,7 @@ from threading import Event
 
 import psycopg
 
-from paygw_batch.journal.postgres.leasing.host_files import public_id
+from paygw_batch.journal.postgres.host_files import public_id
 from tests.campaign.judge import Broken
 from tests.campaign.machine import GatewayProcess, Machine, Run, Spawner
 from tests.cluster.company import HOSTS, WINDOW, Company
@@ -65,7 +65,7 @@ class Endured:
     unheard: int = 0
     """Of them, those that died of the signal: it came as a run had ended, and its event loop let go of signals."""
     emptied: int = 0
-    """How often the tables of the jobs and the offers were emptied in the middle. That hurts nobody."""
+    """How often the tables of the jobs were emptied in the middle. That hurts nobody."""
     picked_up: int = 0
     """Sheets that the timetable picked up."""
     failovers: int = 0
@@ -104,13 +104,10 @@ class Size:
     dropped: int = 0
     """How many rows the sheet has that the timetable of the workers picks up from a folder."""
     window: int = WINDOW
-    chunk_rows: int = 10
     workers: int = 3
 
 
-RELEASE = Size(
-    5_000, 24, kills=0.50, freezes=0.17, crashes=0.06, drains=0.08, empties=0.08, dropped=60, window=32, chunk_rows=150
-)
+RELEASE = Size(5_000, 24, kills=0.50, freezes=0.17, crashes=0.06, drains=0.08, empties=0.08, dropped=60, window=32)
 
 
 def signed(seed: int) -> str:
@@ -268,7 +265,6 @@ def endure(
     company = Company(
         *(home, spawner, at, server.url(name), f"C{seed}", [server.port]),
         window=size.window,
-        chunk_rows=size.chunk_rows,
     )
     ordeal = _TwoHosts(company, server, rng, size, endured, company.sheets(size.rows), stop, signed(seed))
     with closing(company):

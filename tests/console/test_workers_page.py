@@ -16,8 +16,8 @@ from tests.engine.scripted_world import NOW
 from tests.journal.postgres_server import PostgresServer
 from tests.patience import PATIENCE_S, until
 
-GATE = GateState(50.0, 8, "amina", timestamp(NOW), 4, [], "", 0, 0, None, "")
-WORKER = WorkerLife("nairobi-1", 4711, timestamp(NOW - timedelta(minutes=2)), timestamp(NOW), True, "b" * 16, 3, 600)
+GATE = GateState(50.0, 8, "amina", timestamp(NOW), [], "", 0, 0, None, "")
+WORKER = WorkerLife("nairobi-1", 4711, timestamp(NOW - timedelta(minutes=2)), timestamp(NOW), True, "b" * 16, 600)
 RUN = RunNow("b" * 16, "salaries.csv", 12_345, is_urgent=True, is_stopped=False)
 
 
@@ -25,11 +25,11 @@ def test_rows_a_minute_are_those_since_the_worker_started() -> None:
     page = workers_page.workers_page(SharedWork([WORKER], [RUN], GATE), [], Settings.model_validate({}), NOW)
     (one,) = page.workers
     assert (one.rows_a_minute, one.sheet_name) == (300, "salaries.csv")
-    assert (page.rate_per_s, page.in_flight, page.stop_reason) == (50, 4, "")
+    assert (page.rate_per_s, page.in_flight, page.stop_reason) == (50, 8, "")
 
 
 def test_what_nobody_set_is_what_is_configured() -> None:
-    gate = replace(GATE, rate_per_s=None, concurrency=None, places=99)
+    gate = replace(GATE, rate_per_s=None, concurrency=None)
     page = workers_page.workers_page(SharedWork([], [], gate), [], Settings.model_validate({}), NOW)
     assert (page.rate_per_s, page.in_flight) == (0, 16)
 

@@ -1,34 +1,40 @@
 """A run whose limits are kept elsewhere: by a gate that a test scripts, on a clock that jumps."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.engine.engine import RunEnd
-from paygw_batch.engine.pacing import MAX_LATE_S, GrantedStarts, Pace
-from paygw_batch.engine.shared_pacing import SharedPacing
+from paygw_batch.engine.pacing import Pace, Rhythm
+from paygw_batch.engine.shared_pacing import SETTLING_S, SharedPacing, _EngineCalls
 from paygw_batch.errors import JournalError
-from paygw_batch.journal.port import CountedKind, CountedOutcomes, GateGrant, GateReport, GateStop, GateStopKind
+from paygw_batch.journal.port import CountedKind, CountedOutcomes, GateReport, GateShare, GateStop, GateStopKind
 from tests.engine.scripted_world import LOST, REFUSED, ScriptedGateway, a_journal, an_engine, reply, run
+from tests.long_part import share_of
 
-FREE = GateGrant(16, is_growing=False, starts=0, first_s=0, every_s=0, rest_s=0, stop=None)
+ALONE = GateShare(1, 0, rate_per_s=None, concurrency=None, rest_s=0, stop=None)
 
 
 @dataclass
 class ScriptedGate:
     """Answers each call by script, and records what was reported."""
 
-    script: Callable[[GateReport], GateGrant] = lambda _report: FREE
+    script: Callable[[GateReport], GateShare] = lambda _report: ALONE
     reports: list[GateReport] = field(default_factory=list)
     is_closed: bool = False
 
     def open(self) -> None:
         """Nothing to lift."""
 
-    def ask(self, report: GateReport) -> GateGrant:
+    def ask(self, report: GateReport) -> GateShare:
         self.reports.append(report)
         return self.script(report)
 
@@ -42,12 +48,57 @@ def sent_through(gate: ScriptedGate, gateway: ScriptedGateway, pace: Pace | None
     return run(an_engine(journal, gateway, pace, pacing=SharedPacing(gate, pace)), batch)
 
 
-def test_all_rows_leave_within_the_places_that_are_granted() -> None:
-    gate, gateway = ScriptedGate(lambda _: replace(FREE, places=3)), ScriptedGateway(latency=0.01)
-    assert sent_through(gate, gateway).sent == 40
-    assert gateway.most_in_flight == 3
+@pytest.mark.parametrize(
+    ("share", "most"),
+    [
+        (ALONE, 8),
+        (replace(ALONE, senders=3, before=0), 3),
+        (replace(ALONE, senders=3, before=2), 2),
+        (replace(ALONE, concurrency=5), 5),
+        (replace(ALONE, concurrency=64, senders=4, before=3), 16),
+    ],
+)
+def test_all_rows_leave_within_the_share(share: GateShare, most: int) -> None:
+    gate, gateway = ScriptedGate(lambda _: share), ScriptedGateway(latency=0.01)
+    assert sent_through(gate, gateway, Pace(concurrency=8), rows=120).sent == 120
+    assert gateway.most_in_flight == most
     assert gate.is_closed
-    assert (gate.reports[-1].wanted, gate.reports[-1].in_use) == (0, 0)
+
+
+@settings(max_examples=share_of(50))
+@given(concurrency=st.integers(1, 70), senders=st.integers(1, 9), rate=st.floats(0, 500))
+def test_shares_together_are_the_limits(concurrency: int, senders: int, rate: float) -> None:
+    places, rates = [], []
+    for before in range(senders):
+        pacing = SharedPacing(ScriptedGate(), Pace(concurrency, rate_per_s=rate))
+        for now_s in (0.0, SETTLING_S):
+            pacing._apply(replace(ALONE, senders=senders, before=before), now_s)
+        places.append(next(count for count in range(99) if count >= pacing._window.limit))
+        rates.append(pacing._rhythm.rate_per_s)
+    assert sum(places) == concurrency
+    assert max(places) - min(places) <= 1
+    assert sum(rates) == pytest.approx(rate)
+
+
+def test_who_has_no_place_waits_for_one() -> None:
+    shares = iter([replace(ALONE, senders=20, before=19)] * 3)
+    gate, gateway = ScriptedGate(lambda _: next(shares, ALONE)), ScriptedGateway()
+    assert sent_through(gate, gateway, rows=3).sent == 3
+    assert len(gate.reports) >= 4
+
+
+def test_the_rate_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[float] = []
+    start = Rhythm.start
+
+    def noted(rhythm: Rhythm, now_s: float) -> None:
+        started.append(now_s)
+        start(rhythm, now_s)
+
+    monkeypatch.setattr(Rhythm, "start", noted)
+    gate = ScriptedGate(lambda _: replace(ALONE, senders=2, before=1, rate_per_s=10.0))
+    assert sent_through(gate, ScriptedGateway(), Pace(concurrency=4), rows=6).sent == 6
+    assert [after - before for before, after in itertools.pairwise(started)] == [pytest.approx(0.2, abs=0.01)] * 5
 
 
 def test_a_worker_begins_with_one_row_whatever_is_granted() -> None:
@@ -70,24 +121,26 @@ def test_every_outcome_is_reported_once_and_in_order() -> None:
 
 
 def test_outcomes_of_a_call_without_an_answer_are_reported_again() -> None:
-    unanswered: list[GateReport] = []
-
-    def fails_at_first(report: GateReport) -> GateGrant:
-        is_last = report.wanted == report.in_use == 0
-        if report.outcomes and len(unanswered) < 2 and not is_last:
-            unanswered.append(report)
+    def fails_at_first(_: GateReport) -> GateShare:
+        if len(gate.reports) == 1:
             raise JournalError("The database is gone.")
-        return FREE
+        return ALONE
 
     gate = ScriptedGate(fails_at_first)
-    declines = ScriptedGateway(lambda _order_id, _: reply("declined"), latency=0.3)  # each is reported at once
-    assert sent_through(gate, declines, Pace(concurrency=1), rows=6).sent == 6
-    answered = [report for report in gate.reports if not any(report is one for one in unanswered)]
-    assert sum(one.times for report in answered for one in report.outcomes) == 6
+    pacing = SharedPacing(gate, Pace(concurrency=1))
+
+    async def ask_twice() -> None:
+        with ThreadPoolExecutor(1) as thread:
+            for _ in range(2):
+                pacing.learn(Outcome(OutcomeKind.REJECTED, error_code="51"))
+                await pacing._ask(_EngineCalls(lambda: None, pytest.fail), asyncio.get_running_loop(), thread)
+
+    asyncio.run(ask_twice())
+    assert [[one.times for one in report.outcomes] for report in gate.reports] == [[1], [2]]
 
 
 def test_where_the_gate_does_not_answer_nothing_leaves_and_the_run_stops() -> None:
-    def never(_: GateReport) -> GateGrant:
+    def never(_: GateReport) -> GateShare:
         raise JournalError("The database is gone.")
 
     gateway = ScriptedGateway()
@@ -97,7 +150,7 @@ def test_where_the_gate_does_not_answer_nothing_leaves_and_the_run_stops() -> No
 
 
 def test_an_error_of_our_own_ends_the_run_and_is_not_hidden() -> None:
-    def broken(_: GateReport) -> GateGrant:
+    def broken(_: GateReport) -> GateShare:
         raise ZeroDivisionError
 
     gateway = ScriptedGateway()
@@ -120,9 +173,8 @@ def test_an_error_of_our_own_ends_the_run_and_is_not_hidden() -> None:
 def test_what_stops_another_worker_stops_this_one(stop: GateStop, sentence: str) -> None:
     gateway = ScriptedGateway(latency=0.01)
 
-    def stops_later(report: GateReport) -> GateGrant:
-        has_sent = any(report.outcomes) or report.in_use
-        return replace(FREE, places=2, stop=stop) if has_sent else replace(FREE, places=2)
+    def stops_later(report: GateReport) -> GateShare:
+        return replace(ALONE, concurrency=2, stop=stop if report.outcomes else None)
 
     end = sent_through(ScriptedGate(stops_later), gateway, rows=400)
     assert end.stop_reason == sentence
@@ -150,58 +202,16 @@ def test_a_rest_that_another_worker_was_asked_for_is_kept() -> None:
     gateway = ScriptedGateway()
     gateway.before_answer = lambda _: begun_s.append(asyncio.get_running_loop().time())
 
-    def grants(_: GateReport) -> GateGrant:
+    def grants(_: GateReport) -> GateShare:
         rest_s = next(rests, 0.0)
         if rest_s:
             begun_s.append(monotonic())
-        return replace(FREE, rest_s=rest_s)
+        return replace(ALONE, rest_s=rest_s)
 
     gate = ScriptedGate(grants)
     assert sent_through(gate, gateway, rows=3).sent == 3
     assert begun_s[1] - begun_s[0] >= 29
     assert not any(report.rest_s for report in gate.reports), "the gate knows it"
-
-
-def test_places_that_may_be_used_until_the_answer_comes_are_reported() -> None:
-    granted = iter([8, 8, 2])
-    gate = ScriptedGate(lambda _: replace(FREE, places=next(granted, 2)))
-    sent_through(gate, ScriptedGateway(latency=0.15), rows=60)
-    assert [report.in_use for report in gate.reports[:2]] == [0, 8]
-    assert all(report.in_use <= 8 for report in gate.reports)
-
-
-def test_starts_are_asked_for_ahead_and_used_at_their_times() -> None:
-    used: list[GateReport] = []
-
-    def grants(report: GateReport) -> GateGrant:
-        used.append(report)
-        return replace(FREE, every_s=0.1, starts=min(report.starts, 1), first_s=0.1)
-
-    end = sent_through(ScriptedGate(grants), ScriptedGateway(), Pace(concurrency=4, rate_per_s=10), rows=5)
-    assert end.sent == 5
-    assert sum(report.starts for report in used) >= 5
-    assert max(report.starts for report in used) == 1, "a tenth of a second ahead, at ten a second"
-
-
-# Granted starts.
-
-
-def test_no_start_is_used_before_its_time_nor_long_after_it() -> None:
-    starts = GrantedStarts()
-    assert starts.wait_s(0) == float("inf")
-    starts.add(0.0, 0.01, first_s=0.5, every_s=0.1, starts=3)
-    assert starts.wait_s(0.2) == pytest.approx(0.31)
-    assert starts.wait_s(0.51) == 0
-    starts.start()
-    assert starts.wait_s(0.51) == pytest.approx(0.1)
-    assert starts.unused(0.6 + MAX_LATE_S + 0.001) == 1, "the second one was missed"
-    assert starts.unused(9.0) == 0
-
-
-def test_starts_whose_answer_took_long_are_used_as_they_come() -> None:
-    starts = GrantedStarts()
-    starts.add(0.0, 3.0, first_s=0.0, every_s=0.1, starts=2)
-    assert starts.wait_s(3.0) == 0
 
 
 def test_what_never_left_is_no_outcome_to_report() -> None:

@@ -24,6 +24,7 @@ from paygw_batch.core.lifecycle import (
     kind_of,
 )
 from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.core.recorded_words import kept
 from paygw_batch.errors import InternalError
 from paygw_batch.journal.values import Amendment, Clash, Entry, Known, NewInstruction, RowState, StateTally
 from tests.journal.row_progress import (
@@ -156,7 +157,9 @@ class ModelJournal:
             self.evidence += 1 + len(ruling.others)
             taken_in |= one.spooled is not None
             if ruling.outcome is not None and ruling.instruction is not None and ruling.attempt is not None:
-                self._record(Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at))
+                if self._record(Entry(ruling.instruction, ruling.attempt, Concluded(ruling.outcome), at)):
+                    row = self.instruction(ruling.instruction)
+                    row.progress = row.progress._replace(message=kept(one.source))
             else:
                 self.facts += 1 + len(ruling.others)
             if ruling.finding is Finding.CONTRADICTING or (

@@ -1,8 +1,7 @@
-"""Facts as one call of the database: what the call says of chains, facts, texts and replies. No server is asked."""
+"""Facts as one call of the database: what the call says of the chain, facts, texts and replies. No server is asked."""
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,7 @@ from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.journal.facts.chain import Line, chained, link_hash, text_of_line
 from paygw_batch.journal.facts.codec import SALT_BYTES, Said, encode_batch, said_digest
 from paygw_batch.journal.postgres import migrations
-from paygw_batch.journal.postgres.leasing.fact_commit import CALL, StagedFacts, stage_facts
-from paygw_batch.journal.postgres.leasing.leases import Lease
+from paygw_batch.journal.postgres.fact_writer import CALL, StagedFacts, stage_facts
 from paygw_batch.journal.values import BatchOpened, Entry, KeptReply, Link, Remark, reply_sha256
 from tests.journal.journal_rows import at, outcome_of, resolved
 
@@ -22,21 +20,17 @@ PAGE = KeptReply("HTTP/1.1 402 Payment Required", b'{"status": "declined"}')
 OPENED = BatchOpened(
     "b1", "payout", "s.csv", "", "0" * 64, 1, 0, 1, 1, "1" * 64, 0, "2" * 64, 1, "3" * 64, {}, "amina", ()
 )
-BYTES = {"hash", "new_hash", "said_sha256", "salt", "head", "body"}
-
-
-def lease(segment: int = 7, chain: int = 3, end: Link | None = None) -> Lease:
-    return Lease(segment, chain, end or Link(4, START, at(0)), is_clear=True)
+END = Link(4, START, at(0))
+BYTES = {"hash", "said_sha256", "salt", "head", "body"}
 
 
 def staged(*entries: Entry) -> StagedFacts:
-    ours = lease()
-    return stage_facts(entries, lambda _: ours)
+    return stage_facts(entries, END)
 
 
-def given(values: Sequence[str], prefix: str) -> list[dict[str, Any]]:
-    """Return the lines of one group of the call: ends (`s_`), facts (`f_`), texts (`d_`) or replies (`r_`)."""
-    lines = json.loads(values[("s_", "f_", "d_", "r_").index(prefix)])
+def given(found: StagedFacts, prefix: str) -> list[dict[str, Any]]:
+    """Return the lines of one group of the call: facts (`f_`), texts (`d_`) or replies (`r_`)."""
+    lines = json.loads(found.values[2:][("f_", "d_", "r_").index(prefix)])
     return [
         {name: bytes.fromhex(value.removeprefix("\\x")) if name in BYTES else value for name, value in line.items()}
         for line in lines
@@ -75,31 +69,24 @@ def columns(definition: str) -> set[str]:
 
 def test_the_call_names_every_column_that_the_database_reads_and_no_other() -> None:
     facts: list[Fact] = [intent_of(11).fact, rejected(11).fact, resolved(11, 1, Resolution.PAID).fact]
-    values = staged(*(Entry(11, 1, fact, at(5), None) for fact in facts), rejected(12)).values
-    ends, told, said, replies = (
-        {name for line in given(values, prefix) for name in line} for prefix in ("s_", "f_", "d_", "r_")
-    )
-    of_the_tables = {"chain", "at", "first", "last"}
-    assert ends == columns("CREATE TYPE chain_end AS") - of_the_tables
+    found = staged(*(Entry(11, 1, fact, at(5), None) for fact in facts), rejected(12))
+    told, said, replies = ({name for line in given(found, prefix) for name in line} for prefix in ("f_", "d_", "r_"))
+    of_the_server = {"number", "process"}
     of_other_facts = {"batch", "agreement", "details", "source", "finding", "means"}
-    assert told == columns("CREATE TABLE fact") - {"number"} - of_other_facts
-    assert {"segment", *Line._fields} == columns("CREATE TABLE fact") - {"number"}
+    assert told == columns("CREATE TABLE fact") - of_the_server - of_other_facts
+    assert set(Line._fields) == columns("CREATE TABLE fact") - of_the_server
     # The database finds the fact and its instruction by their place in the chain.
-    assert said == columns("CREATE TABLE said") - {"fact"} | {"segment", "seq"}
-    assert replies == columns("CREATE TABLE reply") - {"fact", "instruction"} | {"segment", "seq"}
-    assert CALL == "SELECT * FROM commit_facts(%s, %s::json, %s::json, %s::json, %s::json)"
+    assert said == columns("CREATE TABLE said") - {"fact"} | {"seq"}
+    assert replies == columns("CREATE TABLE reply") - {"fact", "instruction"} | {"seq"}
+    assert CALL == "SELECT * FROM commit_facts(%s, %s, %s, %s::json, %s::json, %s::json)"
 
 
-def test_a_chain_goes_on_from_the_end_that_its_lease_knows() -> None:
+def test_a_chain_goes_on_from_the_end_that_its_process_knows() -> None:
     found = staged(intent_of(11), intent_of(12, when=at(6)))
-    (end,) = given(found.values, "s_")
-    one, two = given(found.values, "f_")
-    assert (end["number"], end["seq"], end["hash"]) == (7, 4, START)
-    assert (end["new_seq"], end["new_hash"], end["new_at"]) == (6, two["hash"], at(6))
-    assert [(line["segment"], line["seq"], line["at"]) for line in (one, two)] == [(7, 5, at(5)), (7, 6, at(6))]
-    assert found.places == [(7, 5), (7, 6)]
-    assert found.before == {7: Link(4, START, at(0))}
-    assert found.ends == {7: Link(6, two["hash"], at(6))}
+    one, two = given(found, "f_")
+    assert found.values[:2] == (4, START)
+    assert [(line["seq"], line["at"]) for line in (one, two)] == [(5, at(5)), (6, at(6))]
+    assert (found.before, found.end) == (END, Link(6, two["hash"], at(6)))
     before = START
     for line in (one, two):
         before = link_hash(before, text_of_line([line.get(name) for name in Line._fields[:-2]]), None)
@@ -107,84 +94,64 @@ def test_a_chain_goes_on_from_the_end_that_its_lease_knows() -> None:
 
 
 def test_intent_holds_no_personal_data() -> None:
-    (fact,) = given(staged(intent_of(11, 2)).values, "f_")
+    (fact,) = given(staged(intent_of(11, 2)), "f_")
     assert {name: fact[name] for name in fact if name != "hash"} == {
-        "segment": 7, "seq": 5, "at": at(5), "kind": "intended", "instruction": 11, "attempt": 2, "order_id": "ORD-11",
+        "seq": 5, "at": at(5), "kind": "intended", "instruction": 11, "attempt": 2, "order_id": "ORD-11",
         "nonce": "nonce-11", "timestamp_s": 1_795_000_000, "purpose": "WALLET-KE",
     }  # fmt: skip
-    assert given(staged(intent_of(11)).values, "d_") == given(staged(intent_of(11)).values, "r_") == []
+    assert given(staged(intent_of(11)), "d_") == given(staged(intent_of(11)), "r_") == []
 
 
 def test_personal_data_of_answer_is_kept_under_salted_digest() -> None:
-    found = staged(outcome_of(12, 1, OutcomeKind.PAID, at(6)), rejected(11)).values
+    found = staged(outcome_of(12, 1, OutcomeKind.PAID, at(6)), rejected(11))
     _, fact = given(found, "f_")
     (said,) = given(found, "d_")
     words = Said("too poor", "https://pay.example/1", reply_sha256(PAGE.head, PAGE.body))
-    assert said == {"segment": 7, "seq": 6, "salt": said["salt"], **words._asdict()}
+    assert said == {"seq": 6, "salt": said["salt"], **words._asdict()}
     assert len(said["salt"]) == SALT_BYTES
     assert fact["said_sha256"] == said_digest(said["salt"], words)
-    assert "too poor" not in found[1]
+    assert "too poor" not in str(found.values[2])
     assert (fact["gateway_status"], fact["gateway_reference"], fact["http_status"]) == ("declined", "g-1", 402)
     assert (fact["error_code"], fact["cause"], fact["conflict"]) == ("5", "c", 1)
-    again = given(staged(rejected(11)).values, "d_")
+    again = given(staged(rejected(11)), "d_")
     assert again[0]["salt"] != said["salt"]
 
 
 def test_raw_reply_is_kept_beside_its_fact() -> None:
-    found = staged(outcome_of(11, 1, OutcomeKind.PAID), rejected(12), rejected(13)).values
-    assert given(found, "r_") == [
-        {"segment": 7, "seq": seq, "head": PAGE.head.encode(), "body": PAGE.body} for seq in (6, 7)
-    ]
+    found = staged(outcome_of(11, 1, OutcomeKind.PAID), rejected(12), rejected(13))
+    assert given(found, "r_") == [{"seq": seq, "head": PAGE.head.encode(), "body": PAGE.body} for seq in (6, 7)]
 
 
 def test_text_loses_only_characters_no_database_can_hold() -> None:
-    found = staged(rejected(11, message="a\0b\ud83d\n", gateway_status="x\ny\0", customer_url="")).values
+    found = staged(rejected(11, message="a\0b\ud83d\n", gateway_status="x\ny\0", customer_url=""))
     assert given(found, "d_")[0]["text"] == "a?b?\n"
     assert given(found, "d_")[0]["customer_url"] is None
     assert given(found, "f_")[0]["gateway_status"] == "x?y?"
-    json.dumps([json.loads(one) for one in found]).encode()
+    json.dumps([json.loads(one) for one in found.values[2:]]).encode()
 
 
-def test_each_chain_goes_on_by_itself_and_the_lines_keep_the_order_of_the_entries() -> None:
-    ours, desk = lease(), lease(2, 0, Link(9, b"d" * 32, at(7)))
-    entries = [
-        outcome_of(11, 1, OutcomeKind.PAID, at(5)),
-        rejected(12, at(5)),
-        outcome_of(13, 1, OutcomeKind.REJECTED, at(6)),
-    ]
-    found = stage_facts(entries, lambda entry: desk if entry.instruction == 12 else ours)
-    facts = given(found.values, "f_")
-    assert [(line["instruction"], line["segment"], line["seq"], line["at"]) for line in facts] == [
-        (11, 7, 5, at(5)),
-        (12, 2, 10, at(7)),
-        (13, 7, 6, at(6)),
-    ]
-    assert found.places == [(7, 5), (2, 10), (7, 6)]
+def test_times_of_a_chain_never_decrease() -> None:
+    found = stage_facts([rejected(12, at(5)), rejected(13, at(9))], Link(9, b"d" * 32, at(7)))
+    assert [(line["seq"], line["at"]) for line in given(found, "f_")] == [(10, at(7)), (11, at(9))]
     for prefix in ("d_", "r_"):
-        assert [(line["segment"], line["seq"]) for line in given(found.values, prefix)] == [(2, 10)]
-    ends = {line["number"]: (line["seq"], line["new_seq"], line["new_at"]) for line in given(found.values, "s_")}
-    assert ends == {7: (4, 6, at(6)), 2: (9, 10, at(7))}
-    assert [line["number"] for line in given(found.values, "s_")] == [2, 7], "locked in one order by everybody"
+        assert [line["seq"] for line in given(found, prefix)] == [10, 11]
 
 
 def test_rows_of_dead_process_come_into_doubt() -> None:
-    found = staged(Entry(11, 1, Interrupted(), at(6)), resolved(11, 1, Resolution.NOT_RECEIVED, at(7))).values
+    found = staged(Entry(11, 1, Interrupted(), at(6)), resolved(11, 1, Resolution.NOT_RECEIVED, at(7)))
     one, other = given(found, "f_")
     assert (one["kind"], other["kind"]) == ("interrupted", "resolved_not_received")
-    assert one.keys() == {"segment", "seq", "at", "kind", "instruction", "attempt", "hash"}
+    assert one.keys() == {"seq", "at", "kind", "instruction", "attempt", "hash"}
     assert other["basis"] == "gateway"
     assert [line["seq"] for line in given(found, "d_")] == [6], "the person's evidence"
 
 
 def test_opening_fact_names_no_row() -> None:
-    ours, opened = lease(), Remark(OPENED, at(6), batch=1)
-    (line,), _ = chained([opened], ours.end, lambda: b"")
-    opening = stage_facts([opened], lambda _: ours)
-    (end,) = given(opening.values, "s_")
-    (fact,) = given(opening.values, "f_")
-    assert end == {"number": 7, "seq": 4, "hash": START, "new_seq": 5, "new_hash": line.hash, "new_at": at(6)}
-    about = {"segment": 7, "seq": 5, "at": at(6), "kind": "batch_opened", "batch": 1}
+    opened = Remark(OPENED, at(6), batch=1)
+    (line,), _ = chained([opened], END, lambda: b"")
+    opening = stage_facts([opened], END)
+    (fact,) = given(opening, "f_")
+    about = {"seq": 5, "at": at(6), "kind": "batch_opened", "batch": 1}
     assert fact == {**about, "details": encode_batch(OPENED), "hash": line.hash}
-    assert given(opening.values, "d_") == given(opening.values, "r_") == []
-    assert opening.places == [(7, 5)]
-    assert (opening.before, opening.ends) == ({7: Link(4, START, at(0))}, {7: Link(5, line.hash, line.at)})
+    assert given(opening, "d_") == given(opening, "r_") == []
+    assert (opening.before, opening.end) == (END, Link(5, line.hash, line.at))

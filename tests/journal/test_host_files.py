@@ -10,7 +10,7 @@ from psycopg import Connection
 
 from paygw_batch.errors import JournalError, JournalWentBack, LeftDamaged, RollCallOpen
 from paygw_batch.journal.guards.left import newest
-from paygw_batch.journal.postgres.leasing.host_files import (
+from paygw_batch.journal.postgres.host_files import (
     HostLife,
     LeftOfProcess,
     LifeOver,

@@ -549,7 +549,7 @@ def test_an_engine_is_given_each_due_row_once_in_order_and_its_facts_are_durable
             while page := await given.due(1, limit=2):
                 rows += [due.row for due in page]
                 assert list(await given.append([intent(page[0])])) == [MoveResult.MOVED]
-            assert list(await given.append([intent(first)])) == [MoveResult.NOT_MOVED]
+            assert MoveResult.MOVED not in await given.append([intent(first)])
             assert list(await given.due(1, limit=2)) == []
         return rows
 

@@ -57,10 +57,14 @@ def moves(results: Sequence[MoveResult]) -> list[bool]:
 
 
 def plain(text: Any) -> Any:
-    """A kept text whose codes are spelled alike: one store writes a blank after a comma, another one doesn't."""
+    """A kept text whose codes are spelled alike: one store writes a blank after a comma, another one doesn't.
+
+    Of evidence the number of its fact is left out: in a database there may be gaps.
+    """
     if not isinstance(text, str) or not text.startswith(CODED):
         return text
-    return kept(*(plain(one) for one in json.loads(text)))
+    code, *values = json.loads(text)
+    return kept(code) if code in set(EvidenceSource) else kept(code, *map(plain, values))
 
 
 def read(row: RowState) -> RowState:

@@ -122,8 +122,8 @@ def test_all_that_a_file_knows_is_in_the_database_and_the_chain_is_the_same(
             name: counts[name] for name in counts if name in again
         }
     with psycopg.connect(empty_database.server.url) as connection:
-        query = """SELECT f.hash, s.head_hash FROM paygw.fact f
-            JOIN paygw.segment s ON (s.number, s.head_seq) = (f.segment, f.seq)"""
+        query = """SELECT f.hash, p.head_hash FROM paygw.fact f
+            JOIN paygw.process p ON (p.number, p.head_seq) = (f.process, f.seq)"""
         assert connection.execute(query).fetchall() == [(bytes.fromhex(head.hash), bytes.fromhex(head.hash))]
 
 

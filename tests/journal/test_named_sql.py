@@ -14,12 +14,12 @@ from tests.journal.journal_rows import memory
 
 JOURNAL = ROOT / "paygw_batch" / "journal"
 OF_ONE_STORE = {
-    "evidence.sql": {"due_of_chunk", "lock_rows", "withdraw_in_turn"},
+    "evidence.sql": {"left_in_flight", "lock_rows", "withdraw_in_turn"},
     "replay.sql": {"all_facts", "ends", "last_facts"},
     "outbox.sql": {"newest_open", "close_open", "may_decide"},
     "journal.sql": {
         *("add_spelling", "add_reference", "odd_ids", "odd_ids_from", "references", "spellings"),
-        *("first_rows", "newest_fact_time", "open_segments", "sealed"),
+        *("first_rows", "newest_fact_time", "chain_ends"),
     },
 }
 """What the other store has no use for."""

@@ -16,6 +16,7 @@ from paygw_batch.errors import JournalCorrupt, JournalWentBack, RowsMoved
 from paygw_batch.journal.guards.location import make_directory
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.opening.move import move_journal
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.sqlite.inbox import Inbox
 from paygw_batch.journal.values import InboxEnd, OldPages, Withdrawal
@@ -32,7 +33,7 @@ from tests.journal.journal_rows import (
     row_of,
     send,
 )
-from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place, read_postgres
+from tests.journal.postgres_rows import make_postgres, open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer, own_server
 from tests.journal.test_forgetting import (
     BEFORE,
@@ -55,7 +56,7 @@ def place_in(database: str, place: Path) -> DatabasePlace:
 
 
 @pytest.fixture
-def journal(place_in: DatabasePlace) -> Iterator[LeasingPostgres]:
+def journal(place_in: DatabasePlace) -> Iterator[PostgresJournal]:
     """A journal in PostgreSQL with an old batch, one that is paid, and a new one."""
     opened = open_postgres(place_in)
     of_january(opened)
@@ -112,7 +113,7 @@ def test_no_byte_of_forgotten_people_stays_in_the_tables(place: Path) -> None:
             assert reader.verify()["evidence"] > 0
 
 
-def test_plans_of_others_stay(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
+def test_plans_of_others_stay(journal: PostgresJournal, place_in: DatabasePlace) -> None:
     for code in ("old", "new", "never-submitted"):
         assert place_in.keep_plan(code, PLAN % code)
     forgotten(journal, before="2026-11-22")
@@ -155,7 +156,7 @@ FORGERIES = [
 @pytest.mark.share(4)
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_change_after_the_forgetting_is_found(
-    journal: LeasingPostgres, place_in: DatabasePlace, forgery: str
+    journal: PostgresJournal, place_in: DatabasePlace, forgery: str
 ) -> None:
     forgotten(journal)
     (due,) = all_due(journal, 3)
@@ -243,7 +244,7 @@ def is_refused(place: DatabasePlace, statements: Sequence[str]) -> bool:
     return False
 
 
-def test_the_tables_refuse_all_but_forgetting(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
+def test_the_tables_refuse_all_but_forgetting(journal: PostgresJournal, place_in: DatabasePlace) -> None:
     told(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
     assert place_in.keep_plan("new", PLAN % "new")
@@ -274,7 +275,7 @@ TAKEN_AWAY: Sequence[tuple[str, str, str]] = [
 ]
 
 
-def test_each_guard_that_is_taken_away_is_missed(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
+def test_each_guard_that_is_taken_away_is_missed(journal: PostgresJournal, place_in: DatabasePlace) -> None:
     """Planted bugs of the database: without any one guard something goes through."""
     told(journal, "B-1")
     journal.withdraw(Withdrawal("1" * 64, "cleo", "{}", at(6)))
@@ -293,7 +294,7 @@ def test_each_guard_that_is_taken_away_is_missed(journal: LeasingPostgres, place
     assert missed == list(TAKEN_AWAY)
 
 
-def test_what_was_forgotten_is_not_forgotten_in_another_way(journal: LeasingPostgres, place_in: DatabasePlace) -> None:
+def test_what_was_forgotten_is_not_forgotten_in_another_way(journal: PostgresJournal, place_in: DatabasePlace) -> None:
     forgotten(journal)
     with pytest.raises(psycopg.Error, match="never changed"):
         ran(place_in, "BEGIN", BEGIN, left_in(1, ("fields = NULL", "fields = '{}'")))
@@ -304,7 +305,7 @@ def test_what_was_forgotten_is_not_forgotten_in_another_way(journal: LeasingPost
 
 @pytest.mark.parametrize("role", ["desk", "worker", "reader"])
 def test_people_are_forgotten_by_who_decides(
-    journal: LeasingPostgres, place_in: DatabasePlace, postgres_server: PostgresServer, role: str
+    journal: PostgresJournal, place_in: DatabasePlace, postgres_server: PostgresServer, role: str
 ) -> None:
     journal.close()
     place_in.give_rights()
@@ -323,7 +324,7 @@ def test_people_are_forgotten_by_who_decides(
                 connection.execute(statement.encode())
 
 
-def test_a_batch_that_goes_on_since_it_was_looked_at_is_not_forgotten(journal: LeasingPostgres) -> None:
+def test_a_batch_that_goes_on_since_it_was_looked_at_is_not_forgotten(journal: PostgresJournal) -> None:
     chosen = journal.forgettable(before=BEFORE, cutoff=WHEN)
     journal.release(1, None, suffix=True, by="amina", at=WHEN)
     with pytest.raises(RowsMoved):

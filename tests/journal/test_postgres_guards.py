@@ -1,16 +1,13 @@
 """What only the journal in PostgreSQL must withstand: other processes, lost answers, older copies, changed tables."""
 
-import asyncio
 import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
-from inspect import signature
 from pathlib import Path
 
 import psycopg
@@ -21,22 +18,25 @@ from paygw_batch.clock import elapsed_s
 from paygw_batch.core.evidence import Claim, Evidence, EvidenceSource, Finding, Proof
 from paygw_batch.core.lifecycle import Concluded, Replaced, State
 from paygw_batch.core.outcome import Outcome, OutcomeKind
-from paygw_batch.errors import JournalCorrupt, JournalError, JournalHeld, JournalUnwritable, JournalWentBack, PaygwError
-from paygw_batch.journal.batch_part import BatchPart, InstructionRows
+from paygw_batch.errors import (
+    InternalError,
+    JournalCorrupt,
+    JournalError,
+    JournalHeld,
+    JournalUnwritable,
+    JournalWentBack,
+)
 from paygw_batch.journal.kept_notification import Notification, encode_notification
-from paygw_batch.journal.opening import database_place
 from paygw_batch.journal.opening.database_place import DatabasePlace
-from paygw_batch.journal.postgres import session
-from paygw_batch.journal.postgres.leasing import chain_writer, host_files
-from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
-from paygw_batch.journal.postgres.leasing.fact_commit import StagedFacts, stage_facts
-from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
-from paygw_batch.journal.postgres.leasing.leases import Heartbeat, Lease
+from paygw_batch.journal.postgres import fact_writer, host_files, session
+from paygw_batch.journal.postgres.fact_writer import FactWriter, StagedFacts, stage_facts
+from paygw_batch.journal.postgres.guarded_session import GuardedSession
+from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.session import Row, Server
 from paygw_batch.journal.sqlite.inbox import Inbox
-from paygw_batch.journal.values import Amendment, Entry, MoveResult, NewBatch, Withdrawal
+from paygw_batch.journal.values import Amendment, Entry, Link, MoveResult, Withdrawal
 from tests.journal.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of, send
-from tests.journal.postgres_rows import LeasingPostgres, make_postgres, open_postgres, postgres_place, read_postgres
+from tests.journal.postgres_rows import fall_silent, make_postgres, open_postgres, postgres_place, read_postgres
 from tests.journal.postgres_server import PostgresServer, own_server
 from tests.journal.wire_proxy import Trouble, WireProxy, wire_proxy
 from tests.patience import PATIENCE_S, until
@@ -55,7 +55,7 @@ def proxy(postgres_server: PostgresServer) -> Iterator[WireProxy]:
         yield relay
 
 
-def states(journal: LeasingPostgres, batch: int = 1) -> list[State]:
+def states(journal: PostgresJournal, batch: int = 1) -> list[State]:
     return [row.state for row in journal.rows(batch)]
 
 
@@ -63,11 +63,6 @@ def by_hand(url: str, statement: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SET search_path = paygw")
         connection.execute(statement.encode())
-
-
-def freeze(url: str) -> None:
-    """Let the database see nothing more of a process, as if it were frozen for longer than its lease."""
-    by_hand(url, "UPDATE worker SET seen_at = seen_at - interval '1 hour'")
 
 
 def is_waited_for(url: str) -> bool:
@@ -81,62 +76,40 @@ def is_waited_for(url: str) -> bool:
 # A second process.
 
 
-def test_a_second_run_is_refused_and_told_who_holds_the_journal(at_database: DatabasePlace) -> None:
-    with closing(open_postgres(at_database)), pytest.raises(JournalHeld, match=r"process \d+ on .*: a test"):
-        open_postgres(at_database)
-    open_postgres(at_database).close()
-
-
-def test_a_run_that_was_frozen_sends_nothing_more_and_its_answers_are_kept(at_database: DatabasePlace) -> None:
+def test_what_a_frozen_run_hears_is_kept_but_it_decides_nothing(at_database: DatabasePlace) -> None:
     frozen = open_postgres(at_database)
     open_sheet(frozen, new=3)
     first, second, third = all_due(frozen, 1)
     frozen.append([intent(first), intent(second)])
-    freeze(at_database.server.url)
+    fall_silent(at_database.server.url)
     with closing(open_postgres(at_database)) as taker:
         assert taker.mark_interrupted(AT) == 2
         assert states(taker) == [State.IN_DOUBT, State.IN_DOUBT, State.READY]
+        send(taker, 1, OutcomeKind.PAID)
         # It thaws: the row that it was about to send stays where it is, and what the gateway said is not lost.
         results = frozen.append([outcome_of(first.number, 1, OutcomeKind.PAID), intent(third)])
         assert list(results) == [MoveResult.MOVED, MoveResult.HELD]
-        assert states(taker) == [State.PAID, State.IN_DOUBT, State.READY]
+        assert states(taker) == [State.PAID, State.IN_DOUBT, State.PAID]
         with pytest.raises(JournalError, match="taken over"):
             open_sheet(frozen, "b2", [new_instruction(2, "X")])
         frozen.close()
-        send(taker, 1, OutcomeKind.PAID)
-        assert states(taker) == [State.PAID, State.IN_DOUBT, State.PAID]
         assert taker.verify()["facts"] == taker.head().seq == 8
 
 
-def test_a_request_leaves_only_as_long_as_no_other_process_can_have_its_row(
+def test_a_request_leaves_only_while_its_intent_is_young(
     at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two chunks. One is taken over while the process is frozen; then a commit of the other shows that it lives."""
-    clock = [0.0]
-    monkeypatch.setattr(database_place, "Heartbeat", partial(Heartbeat, now_s=lambda: clock[0]))
-    frozen = open_postgres(replace(at_database, lease_s=600.0))
-    open_sheet(frozen, new=6)
-    first, *_, last = all_due(frozen, 1)
+    frozen = open_postgres(replace(at_database, intent_lives_s=600.0))
     with closing(frozen), frozen.for_engine() as engine:
-        frozen.append([intent(first)])
         assert engine.may_leave(0.0)
         assert engine.may_leave(299.0)
-        assert not engine.may_leave(300.0), "half of the lease"
-        clock[0] = 301.0
-        assert not engine.may_leave(1.0), "nothing has shown for half of the lease that it lives"
-        frozen.append([intent(last)])
-        assert frozen.writer._heartbeat.is_good()
-        assert engine.may_leave(0.0)
-        assert not engine.may_leave(301.0), "a commit of another chunk says nothing about the first intent"
-        frozen.writer.has_lost = True
-        assert not engine.may_leave(0.0)
-        frozen.writer.has_lost = False
+        assert not engine.may_leave(300.0), "from twice that age on its row may be in doubt"
         with monkeypatch.context() as failed:
             failed.setattr(type(frozen.writer._guarded), "has_failed", property(lambda _: True))
             assert not engine.may_leave(0.0), "a write failed"
 
 
-def test_leases_are_counted_by_a_clock_that_goes_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intents_age_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def clock_gettime(clock: int) -> float:
@@ -146,20 +119,16 @@ def test_leases_are_counted_by_a_clock_that_goes_on_while_the_machine_sleeps(mon
     monkeypatch.setattr(time, "clock_gettime", clock_gettime)
     assert elapsed_s() == 7.0
     assert asked == [time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC]
-    assert signature(Heartbeat).parameters["now_s"].default is elapsed_s
     assert real_world().elapsed_s is elapsed_s
 
 
-@pytest.mark.parametrize("rows", [65, 129, 1_000])
-def test_whoever_takes_a_chunk_over_puts_every_row_in_flight_there_in_doubt(
-    at_database: DatabasePlace, rows: int
-) -> None:
-    place = replace(at_database, chunk_rows=2_000)
-    frozen = open_postgres(place)
+@pytest.mark.parametrize("rows", [65, 1_001])
+def test_every_row_that_a_dead_run_had_in_flight_comes_into_doubt(at_database: DatabasePlace, rows: int) -> None:
+    frozen = open_postgres(at_database)
     open_sheet(frozen, new=rows + 1)
     frozen.append([intent(one) for one in all_due(frozen, 1)[:-1]])
-    freeze(place.server.url)
-    with closing(frozen), closing(open_postgres(place)) as taker:
+    fall_silent(at_database.server.url)
+    with closing(frozen), closing(open_postgres(at_database)) as taker:
         assert taker.mark_interrupted(AT) == rows
         assert states(taker) == [*[State.IN_DOUBT] * rows, State.READY]
 
@@ -176,7 +145,7 @@ def test_a_commit_that_fails_is_the_last_of_its_process_however_few_facts_it_had
             raise psycopg.errors.DiskFull
 
         with journal.for_engine() as engine, monkeypatch.context() as context:
-            context.setattr(ChainWriter, "_called", full)
+            context.setattr(FactWriter, "_called", full)
             with pytest.raises(JournalUnwritable):
                 journal.append([intent(one) for one in due[:facts]])
             context.undo()
@@ -188,12 +157,12 @@ def test_a_commit_that_fails_is_the_last_of_its_process_however_few_facts_it_had
 
 
 def test_a_row_is_intended_once_whatever_two_processes_believe(at_database: DatabasePlace) -> None:
-    """The last guard: with every fence taken away, the table itself refuses a second intent for an attempt."""
+    """The last guard: the table itself refuses a second intent for an attempt."""
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         journal.append([intent(all_due(journal, 1)[0])])
-    copied = """INSERT INTO fact (segment, seq, at, kind, instruction, attempt, order_id, nonce, timestamp_s, hash)
-        SELECT segment, seq + 1, at, kind, instruction, attempt, order_id, nonce, timestamp_s, hash FROM fact
+    copied = """INSERT INTO fact (process, seq, at, kind, instruction, attempt, order_id, nonce, timestamp_s, hash)
+        SELECT process, seq + 1, at, kind, instruction, attempt, order_id, nonce, timestamp_s, hash FROM fact
         WHERE kind = 'intended'"""
     with pytest.raises(psycopg.errors.UniqueViolation, match="fact_one_intent"):
         by_hand(at_database.server.url, copied)
@@ -201,38 +170,16 @@ def test_a_row_is_intended_once_whatever_two_processes_believe(at_database: Data
 
 def test_the_rows_of_a_process_that_lives_are_its_own(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=1)
-        journal.append([intent(all_due(journal, 1)[0])])
-        desk_alone_is_free(at_database.server.url)
+        open_sheet(journal, new=2)
+        first, second = all_due(journal, 1)
+        journal.append([intent(first)])
+        journal.writer.leave_desk()
         with closing(open_postgres(at_database)) as other:
             assert other.mark_interrupted(AT) == 0
-            assert states(other) == [State.IN_FLIGHT]
-            assert [*other.append([outcome_of(1, 1, OutcomeKind.PAID)])] == [MoveResult.MOVED]
-
-
-def desk_alone_is_free(url: str) -> None:
-    """Let another process have the desk, as if the one that lives had chunks alone."""
-    new_worker = """INSERT INTO worker (host, boot, pid, command, kind, lease_s, ended_at)
-        VALUES ('h', 'b', 1, 'c', 'run', 1, now())"""
-    by_hand(url, new_worker)
-    by_hand(url, "UPDATE segment SET worker = (SELECT max(number) FROM worker) WHERE chain = 0 AND sealed_at IS NULL")
-
-
-def test_an_engine_passes_over_the_chunks_of_another_process_that_lives(at_database: DatabasePlace) -> None:
-    async def given(journal: LeasingPostgres) -> list[int]:
-        with journal.for_engine() as engine:
-            return [due.row for due in await engine.due(1, limit=100)]
-
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=8)
-        journal.append([intent(all_due(journal, 1)[4])])
-        desk_alone_is_free(at_database.server.url)
-        with closing(open_postgres(at_database)) as other:
-            assert asyncio.run(given(other)) == [2, 3, 4, 8, 9]
-        freeze(at_database.server.url)
-        with closing(open_postgres(at_database)) as other:
-            assert asyncio.run(given(other)) == [2, 3, 4, 5, 7, 8, 9]
-            assert states(other)[4] == State.IN_DOUBT
+            assert states(other) == [State.IN_FLIGHT, State.READY]
+            assert [*other.append([intent(first), intent(second)])] == [MoveResult.NOT_MOVED, MoveResult.MOVED]
+            with pytest.raises(InternalError, match="another process sent"):
+                other.append([outcome_of(1, 1, OutcomeKind.NOT_SENT)])
 
 
 def sent_over_a_takeover(at: DatabasePlace) -> Counter[str]:
@@ -243,7 +190,7 @@ def sent_over_a_takeover(at: DatabasePlace) -> Counter[str]:
         under_way = all_due(frozen, 1)[:3]
         assert set(frozen.append([intent(due) for due in under_way])) == {MoveResult.MOVED}
         record.update(due.instruction.client_orderid for due in under_way)
-        freeze(at.server.url)
+        fall_silent(at.server.url)
         with closing(open_postgres(at)) as taker:
             taker.mark_interrupted(AT)
             record.update(due.instruction.client_orderid for due in send(taker, 1, OutcomeKind.PAID))
@@ -259,8 +206,8 @@ def test_rows_in_flight_are_put_back_by_nobody_but_who_sent_them(
 ) -> None:
     """A planted bug: whoever takes over believes that nothing left of what was in flight. The database refuses it."""
     put_back = Concluded(Outcome(OutcomeKind.NOT_SENT, "planted"))
-    monkeypatch.setattr("paygw_batch.journal.postgres.leasing.chain_writer.Interrupted", lambda: put_back)
-    with pytest.raises(JournalUnwritable, match="another process sent"):
+    monkeypatch.setattr("paygw_batch.journal.postgres.fact_writer.Interrupted", lambda: put_back)
+    with pytest.raises(InternalError, match="another process sent"):
         sent_over_a_takeover(at_database)
 
 
@@ -283,29 +230,99 @@ def test_a_commit_without_an_answer_is_made_once(
         assert journal.verify()["facts"] == 4
 
 
-def test_a_row_whose_lease_is_taken_over_before_its_intent_is_known_to_be_durable_is_not_sent(
+def test_a_row_that_came_into_doubt_meanwhile_is_not_sent(
     at_database: DatabasePlace, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its commit was made, and its answer looked up so late that the row is in doubt: the age of the intent says so."""
     through = replace(at_database, server=Server(proxy.url(at_database.server.url)))
     reconnect = GuardedSession.reconnect
 
     def slowly(guarded: GuardedSession) -> None:
-        """Be gone for so long that another process takes over, before the answer can be looked up."""
-        freeze(at_database.server.url)
+        fall_silent(at_database.server.url)
         with closing(open_postgres(at_database)) as taker:
             assert taker.mark_interrupted(AT) == 1
         reconnect(guarded)
 
-    journal = open_postgres(through)
-    open_sheet(journal, new=1)
-    (due,) = all_due(journal, 1)
-    journal.writer.lease_chunks(journal.writer.chunks_of([due.number]).values())
-    monkeypatch.setattr(GuardedSession, "reconnect", slowly)
-    journal.writer.learn([due.number])
-    proxy.trouble = Trouble.LOSE_ANSWER
-    assert list(journal.writer.append([intent(due)])) == [MoveResult.HELD]
-    assert states(journal) == [State.IN_DOUBT]
-    journal.close()
+    with closing(open_postgres(through)) as journal:
+        open_sheet(journal, new=1)
+        (due,) = all_due(journal, 1)
+        monkeypatch.setattr(GuardedSession, "reconnect", slowly)
+        proxy.trouble = Trouble.LOSE_ANSWER
+        assert list(journal.writer.append([intent(due)])) == [MoveResult.MOVED]
+        assert states(journal) == [State.IN_DOUBT]
+        assert not journal.writer.may_leave(at_database.intent_lives_s)
+        late = outcome_of(due.number, 1, OutcomeKind.NOT_SENT, cause="intent.stale")
+        assert list(journal.append([late])) == [MoveResult.NOT_MOVED]
+        assert states(journal) == [State.IN_DOUBT]
+
+
+def test_a_commit_that_is_still_on_its_way_is_made_once(
+    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was asked, the answer is lost, and the call waits there for a lock while it is looked up."""
+    call = FactWriter._call
+    calls: list[Future[list[Row]]] = []
+
+    def lost(writer: FactWriter, staged: StagedFacts) -> list[Row]:
+        if calls:
+            return call(writer, staged)
+        late.execute("SET search_path = paygw")
+        calls.append(threads.submit(session.fetch, late, fact_writer.CALL, (writer.process, *staged.values)))
+        until(lambda: is_waited_for(at_database.server.url), "the call does not wait")
+        writer._guarded.connection.close()
+        threading.Timer(0.3, locking.rollback).start()
+        raise psycopg.OperationalError("the answer is lost")
+
+    with (
+        closing(open_postgres(at_database)) as journal,
+        psycopg.connect(at_database.server.url) as locking,
+        psycopg.connect(at_database.server.url, autocommit=True) as late,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        open_sheet(journal, new=1)
+        (due,) = all_due(journal, 1)
+        locking.execute("SELECT FROM paygw.state FOR UPDATE")
+        monkeypatch.setattr(FactWriter, "_call", lost)
+        assert [*journal.append([intent(due)])] == [MoveResult.MOVED]
+        assert len(calls[0].result(PATIENCE_S)) == 1
+        assert states(journal) == [State.IN_FLIGHT]
+        assert journal.verify()["facts"] == 2
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_commit_is_not_made_in_another_life(
+    at_database: DatabasePlace,
+    proxy: WireProxy,
+    postgres_server: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+    is_copied: bool,
+) -> None:
+    """A standby took over that does not know the process; or there another one has its number."""
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+    name, reconnect = at_database.server.url.rpartition("/")[2], GuardedSession.reconnect
+    standby = postgres_server.new_database(name)
+    journal = open_postgres(replace(at_database, server=Server(proxy.url(at_database.server.url))))
+
+    def takes_over(guarded: GuardedSession) -> None:
+        postgres_server.drop_database(name)
+        postgres_server.execute(f"ALTER DATABASE {standby} RENAME TO {name}")
+        if is_copied:
+            with closing(open_postgres(at_database)) as other:
+                assert other.writer.process == journal.writer.process
+        reconnect(guarded)
+
+    with closing(journal), monkeypatch.context() as lost:
+        (due,) = all_due(journal, 1)
+        lost.setattr(GuardedSession, "reconnect", takes_over)
+        proxy.trouble = Trouble.LOSE_ANSWER
+        with pytest.raises(JournalWentBack, match="lacks commits of this process"):
+            journal.append([intent(due)])
+        assert not journal.writer.may_leave(0.0)
+        with pytest.raises(JournalUnwritable):
+            journal.append([intent(due)])
+    with closing(open_postgres(at_database)) as journal:
+        assert states(journal) == [State.READY]
 
 
 def test_a_read_without_an_answer_is_given_up(
@@ -342,80 +359,15 @@ def test_the_server_misses_a_host_that_has_vanished(at_database: DatabasePlace) 
         assert [session.fetch(connection, f"SHOW {name}") for name in names] == [[("10",)], [("5",)], [("3",)]]
 
 
-def test_withdrawal_waits_for_nobody_who_takes_the_desk(at_database: DatabasePlace) -> None:
-    """One opens the batch of a plan, another takes the desk over from it, and a person withdraws the plan."""
-    goes_on, has_begun = threading.Event(), threading.Event()
-
-    def parts() -> Iterator[BatchPart]:
-        yield BatchPart((b"sheet",), InstructionRows((new_instruction(2),)))
-        has_begun.set()
-        assert goes_on.wait(30)
-
-    with closing(open_postgres(at_database)) as first, ThreadPoolExecutor(2) as threads:
-        batch = NewBatch("b1", "payout", "s.csv", "0" * 64, 1, 0, plan_sha256="1" * 64)
-        opening = threads.submit(first.open_batch, batch, parts=parts(), known=[], amendments=[], at=AT)
-        assert has_begun.wait(30)
-        freeze(at_database.server.url)
-        taking = threads.submit(open_postgres, at_database)
-        until(lambda: is_waited_for(at_database.server.url), "nobody waits for the desk")
-        at_database.withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
-        goes_on.set()
-        with pytest.raises(PaygwError):
-            opening.result(30)
-        taking.result(30).close()
+def test_signs_of_life_are_shown_until_the_end(at_database: DatabasePlace) -> None:
+    seen = "SELECT extract(epoch FROM now() - seen_at) < 2 FROM process WHERE number = %s"
+    with closing(open_postgres(replace(at_database, intent_lives_s=0.6))) as journal:
+        number = journal.writer.process
+        by_hand(at_database.server.url, "UPDATE process SET seen_at = now() - interval '1 h'")
+        until(lambda: session.fetch(journal._session.connection, seen, (number,)) == [(True,)])
     with closing(read_postgres(at_database)) as reader:
-        assert (list(reader.batches()), reader.verify()["facts"]) == ([], 1)
-
-
-def test_leases_that_were_taken_over_are_counted(at_database: DatabasePlace) -> None:
-    with closing(open_postgres(at_database)) as journal:
-        open_sheet(journal, new=2)
-        send(journal, 1, OutcomeKind.PAID)
-    assert at_database.shared_work().takeovers == 0, "leases were given back"
-    with closing(open_postgres(at_database)):
-        freeze(at_database.server.url)
-        with closing(open_postgres(at_database)):
-            assert at_database.shared_work().takeovers == 1, "the desk"
-
-
-def test_a_heartbeat_after_a_long_silence_proves_nothing(at_database: DatabasePlace) -> None:
-    """Frozen and thawed: whoever took over in between must not be answered by a beat that comes first."""
-    clock = [0.0]
-    beaten = threading.Event()
-
-    class Beating(Heartbeat):
-        def seen(self, since_s: float) -> None:
-            super().seen(since_s)
-            beaten.set()
-
-    with closing(open_postgres(at_database)):
-        heartbeat = Beating(at_database.server, 1, 0.3, lambda: clock[0])
-        assert beaten.wait(PATIENCE_S)
-        assert heartbeat.is_good()
-        clock[0] = 100.0
-        beaten.clear()
-        assert not beaten.wait(1.0), "a beat after the silence counts"
-        assert not heartbeat.is_good()
-        heartbeat.seen(clock[0])  # a commit came through
-        assert heartbeat.is_good()
-        heartbeat.close()
-
-
-@pytest.mark.parametrize("trouble", [Trouble.LOSE_ANSWER, Trouble.LOSE_REQUEST])
-def test_a_batch_is_opened_whole_or_not_at_all_when_the_connection_is_lost(
-    at_database: DatabasePlace, proxy: WireProxy, trouble: Trouble
-) -> None:
-    server = Server(proxy.url(at_database.server.url))
-    with closing(open_postgres(replace(at_database, server=server))) as journal:
-        proxy.trouble = trouble
-        with pytest.raises(JournalUnwritable):
-            open_sheet(journal, new=2)
-        with pytest.raises(JournalUnwritable):
-            open_sheet(journal, new=2)
-    with closing(open_postgres(at_database)) as journal:
-        assert list(journal.batches()) == []
-        open_sheet(journal, new=2)
-        assert journal.verify()["batches"] == 1
+        ended = "SELECT ended_at IS NOT NULL FROM process WHERE number = %s"
+        assert session.fetch(reader._session.connection, ended, (number,)) == [(True,)]
 
 
 def test_a_server_that_crashes_and_comes_back_loses_nothing(place: Path) -> None:
@@ -435,7 +387,7 @@ def test_a_server_that_crashes_and_comes_back_loses_nothing(place: Path) -> None
             assert journal.verify()["facts"] == 6
 
 
-def made(at: DatabasePlace) -> LeasingPostgres:
+def made(at: DatabasePlace) -> PostgresJournal:
     make_postgres(at)
     return open_postgres(at)
 
@@ -523,23 +475,22 @@ def test_evidence_not_noted_leaves_a_good_journal(
 def test_a_commit_is_tried_again_after_deadlocks_but_not_for_ever(
     at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch, deadlocks: int, calls: int
 ) -> None:
-    called, call = [], ChainWriter._call
+    called, call = [], FactWriter._call
 
-    def deadlocked(writer: ChainWriter, staged: StagedFacts) -> list[Row]:
+    def deadlocked(writer: FactWriter, staged: StagedFacts) -> list[Row]:
         called.append(staged)
         if len(called) <= deadlocks:
             raise psycopg.errors.DeadlockDetected
         return call(writer, staged)
 
-    monkeypatch.setattr(chain_writer, "_AFTER_DEADLOCK_S", 0)
+    monkeypatch.setattr(fact_writer, "_AFTER_DEADLOCK_S", 0)
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         (due,) = all_due(journal, 1)
-        journal.writer.lease_chunks(journal.writer.chunks_of([due.number]).values())
-        monkeypatch.setattr(ChainWriter, "_call", deadlocked)
+        monkeypatch.setattr(FactWriter, "_call", deadlocked)
         with nullcontext() if calls > deadlocks else pytest.raises(JournalUnwritable):
             journal.append([intent(due)])
-        monkeypatch.setattr(ChainWriter, "_call", call)
+        monkeypatch.setattr(FactWriter, "_call", call)
         assert len(called) == calls
 
 
@@ -553,8 +504,10 @@ def test_a_run_finds_at_its_next_commit_that_the_database_went_back(at_database:
         open_sheet(journal, new=2)
         first, second = all_due(journal, 1)
         journal.append([intent(first)])
-        back = """UPDATE segment SET head_seq = 0, head_hash = start WHERE chain > 0"""
-        by_hand(at_database.server.url, back)
+        for statement in ("DISABLE TRIGGER end_is_final", "ENABLE ALWAYS TRIGGER end_is_final"):
+            by_hand(at_database.server.url, f"ALTER TABLE process {statement}")
+            if "DISABLE" in statement:
+                by_hand(at_database.server.url, "UPDATE process SET head_seq = 0")
         with pytest.raises(JournalWentBack):
             journal.append([intent(second)])
         with pytest.raises(JournalUnwritable):
@@ -577,8 +530,8 @@ def test_another_journal_in_the_place_of_the_known_one_is_refused(
 
 # A hand in the tables.
 
-KEPT = ("fact", "instruction", "batch", "page", "known", "seal", "identity", "migration", "state", "said",
-        "contradiction", "move")  # fmt: skip
+KEPT = ("fact", "instruction", "batch", "page", "known", "identity", "migration", "state", "said",
+        "contradiction", "move", "process", "desk")  # fmt: skip
 
 
 @pytest.mark.parametrize("role", ["origin", "replica"])
@@ -596,23 +549,29 @@ def test_facts_are_never_changed_or_removed_by_anybody(at_database: DatabasePlac
             "DELETE FROM instruction",
             "DELETE FROM batch",
             "DELETE FROM page",
-            "DELETE FROM seal",
+            "DELETE FROM process",
+            "DELETE FROM desk",
         ]
         tried += ["DELETE FROM state", "DELETE FROM order_id", "UPDATE fact SET details = '{}'"]
         tried += ["DELETE FROM said", "UPDATE said SET text = 'mine'", "DELETE FROM contradiction"]
         tried += ["UPDATE contradiction SET state = 'ready'", "DELETE FROM move", "UPDATE move SET after = 'ready'"]
-        tried += ["UPDATE instruction SET payee = 'me'", "UPDATE segment SET head_seq = 9"]
-        tried += ["UPDATE chunk SET last = last + 1", "UPDATE batch SET rows = 9"]
+        tried += ["UPDATE instruction SET payee = 'me'", "UPDATE process SET head_seq = 0"]
+        tried += ["UPDATE process SET nonce = '\\x00000000000000000000000000000000'", "UPDATE batch SET rows = 9"]
         for statement in tried:
             with pytest.raises(psycopg.errors.RaiseException, match="never changed"):
                 connection.execute(statement.encode())
+
+
+COPIED = """INSERT INTO process (number, host, boot, pid, command, kind, intent_lives_s, nonce, head_seq, head_hash,
+        head_at)
+    SELECT 99, host, boot, pid, command, kind, intent_lives_s, nonce, head_seq, head_hash, head_at FROM process"""
 
 
 @pytest.mark.parametrize(
     ("statement", "found"),
     [
         ("UPDATE fact SET cause = 'x' WHERE kind = 'paid'", "or the one before it was changed"),
-        ("DELETE FROM fact WHERE kind = 'paid'", "Fact 4 is missing"),
+        ("DELETE FROM fact WHERE kind = 'paid'", "Fact 6 is missing"),
         ("DELETE FROM fact WHERE kind = 'rejected'", "does not end where"),
         ("UPDATE state SET state = 'rejected'", "does not match its facts"),
         ("UPDATE state SET minor = minor + 1 WHERE instruction = 1", "does not match its facts"),
@@ -626,11 +585,14 @@ def test_facts_are_never_changed_or_removed_by_anybody(at_database: DatabasePlac
         ("INSERT INTO contradiction VALUES (2, 'ready')", "does not fit the state of instruction"),
         ("UPDATE instruction SET payee = 'me'", "An instruction of batch number 1 was changed"),
         ("UPDATE batch SET sheet_name = 'x'", "sheet_name differs"),
-        ("UPDATE segment SET head_seq = 1 WHERE chain > 0", "does not end where"),
-        ("DELETE FROM seal WHERE number = 1", "was changed, or one before it is missing"),
+        ("UPDATE process SET head_seq = 1", "does not end where"),
+        ("UPDATE process SET head_hash = sha256('x')", "does not end where"),
+        ("UPDATE process SET nonce = substr(sha256('x'), 1, 16)", "or the one before it was changed"),
+        ("DELETE FROM process", "facts of process 1, which the journal does not have"),
+        ("UPDATE fact SET process = 99", "The chain of process 1 does not end where"),
+        (COPIED, "The chain of process 99 does not end where"),
         ("UPDATE order_id SET order_id = 'x' WHERE instruction = 1", "order ids of instruction 1"),
         ("UPDATE payee_words SET words = ''", "index of payees"),
-        ("UPDATE chunk SET last = last + 5 WHERE number = 1", "overlap"),
         ("INSERT INTO reply VALUES (2, 1, '', '')", "reply kept for fact 2 was changed"),
     ],
 )
@@ -644,8 +606,7 @@ def test_what_an_owner_changed_with_the_guards_off_is_found(
     table = statement.split()[1 if statement.startswith("UPDATE") else 2]
     off, on = "DISABLE TRIGGER USER", "ENABLE ALWAYS TRIGGER"
     more = {
-        "segment": ["sealed_is_final", "roll_is_complete"],
-        "chunk": ["range_is_final"],
+        "process": ["end_is_final"],
         "fact": ["fact_moves", "fact_hands_over"],
     }
     guards = ["never_changed", "never_emptied", *more.get(table, [])]
@@ -657,6 +618,15 @@ def test_what_an_owner_changed_with_the_guards_off_is_found(
     for guard in guards:
         by_hand(at_database.server.url, f"ALTER TABLE {table} {on} {guard}")
     with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match=found):
+        journal.verify()
+
+
+def test_a_chain_under_another_number_is_found(at_database: DatabasePlace) -> None:
+    at_database.withdraw(withdrawal())
+    facts = "INSERT INTO fact (process, seq, at, kind, details, hash) SELECT 99, seq, at, kind, details, hash FROM fact"
+    for copied in (COPIED, facts):
+        by_hand(at_database.server.url, copied)
+    with closing(read_postgres(at_database)) as journal, pytest.raises(JournalCorrupt, match=r"Process 99: .* changed"):
         journal.verify()
 
 
@@ -717,20 +687,20 @@ def test_facts_of_a_chain_do_not_change_places(at_database: DatabasePlace) -> No
         for guard in ("never_changed", "never_emptied", *guards):
             by_hand(url, f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {guard}")
     elsewhere = replace(at_database, known_dir=at_database.known_dir / "of another host")
-    with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="Fact 3 is missing"):
+    with closing(read_postgres(elsewhere)) as journal, pytest.raises(JournalCorrupt, match="Fact 4 is missing"):
         journal.verify()
 
 
 def test_facts_move_rows_in_order_of_chain(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def turned(entries: Sequence[Entry], lease_of: Callable[[Entry], Lease]) -> StagedFacts:
-        found = stage_facts(entries, lease_of)
-        ends, facts, said, replies = found.values
-        return replace(found, values=(ends, json.dumps(json.loads(facts)[::-1]), said, replies))
+    def turned(entries: Sequence[Entry], end: Link) -> StagedFacts:
+        found = stage_facts(entries, end)
+        seq, head, facts, said, replies = found.values
+        return replace(found, values=(seq, head, json.dumps(json.loads(facts)[::-1]), said, replies))
 
     with closing(open_postgres(at_database)) as journal:
         open_sheet(journal, new=1)
         journal.append([intent(all_due(journal, 1)[0])])
-        monkeypatch.setattr(chain_writer, "stage_facts", turned)
+        monkeypatch.setattr(fact_writer, "stage_facts", turned)
         answers = [outcome_of(1, 1, kind) for kind in (OutcomeKind.PAID, OutcomeKind.REJECTED)]
         assert [*journal.append(answers)] == [MoveResult.MOVED, MoveResult.NOT_MOVED]
         assert states(journal) == [State.PAID]

@@ -13,7 +13,7 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalError, PaygwError
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.port import GateReport, LimitChange
-from paygw_batch.journal.postgres.leasing.postgres_gate import PostgresGate
+from paygw_batch.journal.postgres.gate import PostgresGate
 from paygw_batch.journal.postgres.session import Server
 from paygw_batch.journal.values import Entry
 from tests.journal.journal_rows import AT, all_due, intent, open_sheet, outcome_of, resolved, send
@@ -49,7 +49,7 @@ def refused(place: DatabasePlace, *statements: str) -> None:
 
 
 FORGED = (
-    "INSERT INTO fact (segment, seq, at, kind, batch, details, hash) VALUES (1, 99, '', 'paid', 1, '{}', sha256(''))",
+    "INSERT INTO fact (process, seq, at, kind, batch, details, hash) VALUES (1, 99, '', 'paid', 1, '{}', sha256(''))",
     "UPDATE fact SET kind = 'paid'",
     "DELETE FROM fact",
     "TRUNCATE fact",
@@ -58,7 +58,8 @@ FORGED = (
     "INSERT INTO said VALUES (1, sha256(''), 'x', NULL, NULL)",
     "INSERT INTO contradiction VALUES (1, 'paid')",
     "UPDATE move SET after = 'ready'",
-    "UPDATE segment SET head_hash = sha256('')",
+    "UPDATE process SET head_hash = sha256('')",
+    "UPDATE desk SET process = 1",
     "UPDATE gate SET stop_kind = NULL",
     "DROP TABLE fact",
     "ALTER TABLE fact DISABLE TRIGGER ALL",
@@ -69,7 +70,7 @@ DECIDING = (
     "UPDATE order_id SET instruction = 1",
     "SELECT set_limits('x', 0, 1, true)",
     "SELECT open_gate(1)",
-    "SELECT * FROM take_lease(0, 1, '{}')",
+    "SELECT take_desk(1, '{}')",
 )
 
 
@@ -115,15 +116,15 @@ def test_a_worker_reports_to_the_gate_and_cannot_write_what_a_person_decides(as_
     with closing(open_postgres(desk)) as journal:
         open_sheet(journal, new=1)
         send(journal, 1, OutcomeKind.REJECTED)
-        gate = PostgresGate(worker.server, journal.writer.worker)
+        gate = PostgresGate(worker.server, journal.writer.process)
         with closing(gate), pytest.raises(JournalError, match="another login enrolled"):
-            gate.ask(GateReport(4, 0, 0, 0.0, 4, 5, 10))
+            gate.ask(GateReport(5, 10))
         with psycopg.connect(worker.server.url, options="-c search_path=paygw", autocommit=True) as connection:
-            query = "SELECT enrol('host', 'boot', 1, 'a test', 'worker', 30, 1)"
-            ((number,),) = connection.execute(query.encode()).fetchall()
+            query = "SELECT number FROM enrol('host', 'boot', 1, 'a test', 'worker', 30, 1, %s)"
+            ((number,),) = connection.execute(query.encode(), (bytes(16),)).fetchall()
         with closing(PostgresGate(worker.server, number)) as gate:
-            assert gate.ask(GateReport(4, 0, 0, 0.0, 4, 5, 10)).places == 1
-        # The chain is leased, and the commit is in order but for the login that makes it.
+            assert gate.ask(GateReport(5, 10)).senders == 1
+        # The commit is in order but for the login that makes it.
         release = Entry(1, 1, Released("ORD-2-r2", "nobody"), AT)
         journal._session.server = worker.server  # the next connection is of the other login
         journal._session.reconnect()
@@ -159,7 +160,7 @@ def test_a_reader_looks_and_writes_nothing(as_role: As) -> None:
     with closing(read_postgres(reader)) as journal:
         assert journal.verify()["ready"] == 1
     assert reader.limits().stop is None
-    refused(reader, *FORGED, *DECIDING, "UPDATE worker SET ended_at = now()", "SELECT seal_segment(1)")
+    refused(reader, *FORGED, *DECIDING, "UPDATE process SET ended_at = now()", "SELECT leave_desk(1)")
     refused(reader, "INSERT INTO paygw_jobs.procrastinate_workers DEFAULT VALUES", "TRUNCATE paygw_jobs.paygw_result")
     assert reader.timetable_jobs() == []
     with pytest.raises(JournalError, match="is not allowed to do this"):

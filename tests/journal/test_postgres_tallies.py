@@ -12,10 +12,9 @@ from paygw_batch.core.lifecycle import Resolution, State
 from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalCorrupt
 from paygw_batch.journal.opening.database_place import DatabasePlace
-from paygw_batch.journal.postgres.leasing.offered_chunks import start_run
 from paygw_batch.journal.postgres.postgres_journal import PostgresJournal
 from paygw_batch.journal.postgres.postgres_reader import PostgresReader
-from paygw_batch.journal.postgres.session import fetch
+from paygw_batch.journal.postgres.runs import run_now, start_run, waits
 from paygw_batch.journal.values import Amendment, Known, TallyKind
 from tests.journal.journal_rows import all_due, at, intent, new_instruction, open_sheet, outcome_of, resolved, row_of
 from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
@@ -28,7 +27,7 @@ READ = """SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0) FRO
 
 @pytest.fixture
 def at_database(database: str, place: Path) -> DatabasePlace:
-    """A batch of 10 rows in four chunks, of which six rows were sent."""
+    """A batch of 10 rows, of which six rows were sent."""
     found = postgres_place(database, place)
     with closing(open_postgres(found)) as journal:
         open_sheet(journal, "b1", [new_instruction(row) for row in range(2, 12)])
@@ -79,7 +78,7 @@ def test_counting_reads_no_instruction_and_no_fact(reader: PostgresReader) -> No
         assert len(list(reader.rows(1))) == 10
 
 
-def test_rows_in_a_state_are_found_chunk_by_chunk_in_the_order_of_the_sheet(reader: PostgresReader) -> None:
+def test_rows_in_a_state_are_found_in_order(reader: PostgresReader) -> None:
     open_ones = {State.REJECTED, State.IN_DOUBT}
     assert [one.row for one in reader.rows(1, states=open_ones)] == [2, 3, 6, 7]
     assert [one.row for one in reader.rows(1, states=open_ones, after=2, limit=2)] == [3, 6]
@@ -122,8 +121,8 @@ LONG = 4_000
 
 @pytest.fixture
 def long_done(database: str, place: Path) -> Iterator[PostgresJournal]:
-    """A batch in chunks of 60, all paid but the last row; the gateway says the contrary of ten, and of ten perhaps."""
-    with closing(open_postgres(postgres_place(database, place, chunk_rows=60))) as journal:
+    """A batch, all paid but the last row; the gateway says the contrary of ten, and of ten perhaps."""
+    with closing(open_postgres(postgres_place(database, place))) as journal:
         open_sheet(journal, "b1", LONG)
         sent = all_due(journal, 1)[:-1]
         journal.append([intent(due, at(1)) for due in sent])
@@ -144,11 +143,19 @@ def test_the_one_row_that_is_left_is_found_without_reading_the_others(long_done:
         assert [*long_done.due(1, after_row=LONG + 1, limit=1)] == []
 
 
-def test_a_run_is_offered_the_one_chunk_that_is_left_without_reading_the_others(long_done: PostgresJournal) -> None:
-    long_done.writer.give_back()
-    with at_most_read(long_done, 100):
-        start_run(long_done._session.connection, batch=1, worker=long_done.writer.worker)
-        assert fetch(long_done._session.connection, "SELECT chunk FROM offer") == [(67,)]
+def test_a_run_is_known_to_wait_without_reading_its_rows(long_done: PostgresJournal) -> None:
+    connection = long_done._session.connection
+    run = start_run(connection, batch=1, process=long_done.writer.process)
+    with at_most_read(long_done, 40):
+        assert waits(connection, run)
+    long_done.append([intent(due) for due in all_due(long_done, 1)])
+    with at_most_read(long_done, 40):
+        assert not waits(connection, run)
+        assert not run_now(connection, run.number).is_over, "a row is in flight"
+    long_done.append([outcome_of(LONG, 1, OutcomeKind.PAID)])
+    with at_most_read(long_done, 40):
+        assert not waits(connection, run)
+        assert run_now(connection, run.number).is_over
 
 
 def test_rows_of_other_batches_are_not_read(long_done: PostgresJournal) -> None:

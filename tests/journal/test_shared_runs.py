@@ -1,10 +1,12 @@
-"""Runs that workers share: offers, chunks, stops and ends, and what each process may do while another is at work."""
+"""Runs that workers share: claims, stops and ends, and what each process may do while another is at work."""
 
 import asyncio
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -17,18 +19,25 @@ from paygw_batch.core.outcome import OutcomeKind
 from paygw_batch.errors import JournalHeld, RowsMoved
 from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.port import EngineJournal
-from paygw_batch.journal.postgres.leasing.leases import Lease
-from paygw_batch.journal.postgres.leasing.offered_chunks import OfferedRun
 from paygw_batch.journal.postgres.postgres_journal import WorkerJournal
-from paygw_batch.journal.postgres.session import fetch
+from paygw_batch.journal.postgres.runs import OfferedRun
+from paygw_batch.journal.postgres.session import Server, fetch
 from paygw_batch.journal.values import Due, Known, Link, MoveResult
 from tests.journal.journal_rows import AT, intent, new_instruction, open_sheet, outcome_of, resolved
-from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
+from tests.journal.postgres_rows import fall_silent, open_postgres, postgres_place, read_postgres
+from tests.journal.postgres_server import PostgresServer
+from tests.journal.wire_proxy import Trouble, wire_proxy
+from tests.patience import PATIENCE_S, until
+
+WAITING = """SELECT count(*) FROM pg_stat_activity
+    WHERE wait_event_type = 'Lock' AND datname = current_database()"""
+"""How many sessions wait for another one."""
 
 
 @pytest.fixture
 def at_database(database: str, place: Path) -> DatabasePlace:
-    return postgres_place(database, place)
+    """No sign of life is shown while a test lasts: what it says of them is what counts."""
+    return postgres_place(database, place, intent_lives_s=600.0)
 
 
 @contextmanager
@@ -38,7 +47,7 @@ def worker(at: DatabasePlace) -> Iterator[WorkerJournal]:
 
 
 def handed_over(at: DatabasePlace, rows: int = 7, *, batch: str = "b1", after: int = 1) -> int:
-    """Open a batch and hand it over; return its number. Its chunks have three rows."""
+    """Open a batch and hand it over; return its number."""
     with closing(open_postgres(at)) as desk:
         record = open_sheet(desk, batch, [new_instruction(row) for row in range(after + 1, after + 1 + rows)])
         assert desk.start_shared_run(record.number, waits=True) is not None
@@ -50,6 +59,18 @@ def by_hand(at: DatabasePlace, statement: str) -> list[tuple[object, ...]]:
         connection.execute("SET search_path = paygw")
         cursor = connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
+
+
+def change_line(at: DatabasePlace, journal: WorkerJournal, change: str) -> None:
+    """Change what the database knows of a process."""
+    by_hand(at, f"UPDATE process SET {change} WHERE number = {journal.writer.process}")  # noqa: S608 - a test's
+
+
+def change_number(at: DatabasePlace, journal: WorkerJournal, change: str) -> None:
+    """Change what is never changed of a process."""
+    by_hand(at, "ALTER TABLE process DISABLE TRIGGER end_is_final")
+    change_line(at, journal, change)
+    by_hand(at, "ALTER TABLE process ENABLE ALWAYS TRIGGER end_is_final")
 
 
 def states(at: DatabasePlace, batch: int = 1) -> list[State]:
@@ -87,28 +108,24 @@ def test_a_worker_sends_what_is_handed_over_and_ends_the_run(at_database: Databa
         assert len(journal.runs()) == 1
         assert journal.join_run() is None
         assert journal.runs() == []
-        assert by_hand(at_database, "SELECT count(*) FROM offer") == [(0,)]
-        assert by_hand(at_database, "SELECT count(*) FROM segment WHERE chain > 0 AND sealed_at IS NULL") == [(0,)]
         (listed,) = journal.workers()
-        assert (listed.rows, listed.batch, listed.chunk, listed.is_alive) == (7, None, None, True)
+        assert (listed.rows, listed.batch, listed.is_alive) == (7, None, True)
         assert journal.verify()["facts"] == 15
 
 
-def test_a_worker_that_died_without_a_word_is_named_also_after_its_chunk_was_taken_over(
-    at_database: DatabasePlace,
-) -> None:
+def test_a_worker_that_died_without_a_word_is_named(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with worker(at_database) as journal:
         assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
         assert at_database.dead_workers("2000-01-01T00:00:00Z") == []
-        by_hand(at_database, "UPDATE worker SET seen_at = seen_at - interval '1 hour' WHERE kind = 'worker'")
+        by_hand(at_database, "UPDATE process SET seen_at = seen_at - interval '1 hour' WHERE kind = 'worker'")
         (died,) = at_database.dead_workers("2000-01-01T00:00:00Z")
         assert (died.pid, died.is_alive) == (os.getpid(), False)
         assert at_database.dead_workers(timestamp(utc_now())) == []
     assert at_database.dead_workers("2000-01-01T00:00:00Z") == [], "it said its end after all"
 
 
-def test_two_workers_have_different_chunks_of_one_batch(at_database: DatabasePlace) -> None:
+def test_two_workers_have_different_rows_of_one_batch(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with worker(at_database) as one, worker(at_database) as other:
         for journal in (one, other):
@@ -128,14 +145,14 @@ def test_two_workers_have_different_chunks_of_one_batch(at_database: DatabasePla
         assert 0 < one.sent_rows < 7
 
 
-def test_a_worker_that_thaws_does_not_take_its_own_chunk_again(at_database: DatabasePlace) -> None:
+def test_a_worker_that_thaws_is_not_given_rows_again(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with worker(at_database) as journal:
         assert journal.join_run() is not None
 
         async def send(engine: EngineJournal) -> tuple[list[int], list[int]]:
             first = [due.row for due in await engine.due(1, limit=3)]
-            by_hand(at_database, "UPDATE worker SET seen_at = seen_at - interval '1 hour'")
+            change_line(at_database, journal, "seen_at = seen_at - interval '1 hour'")
             return first, [due.row for due in await engine.due(1, limit=3)]
 
         with journal.for_engine() as engine:
@@ -152,14 +169,99 @@ def test_a_second_start_joins_the_run_that_is_on(at_database: DatabasePlace) -> 
         assert len(work(journal)) == 7
 
 
-def test_offers_that_are_lost_in_the_middle_are_made_again(at_database: DatabasePlace) -> None:
+def test_a_run_that_ends_while_a_batch_is_handed_over_is_not_joined(at_database: DatabasePlace) -> None:
+    """A worker has found nothing due and is about to end the run; then rows are released, and handed over again."""
+    batch = handed_over(at_database)
+    with closing(open_postgres(at_database)) as desk, ThreadPoolExecutor(1) as threads:
+        with psycopg.connect(at_database.server.url) as ending:
+            ending.execute("SELECT FROM paygw.run FOR UPDATE")
+            ending.execute("UPDATE paygw.run SET ended_at = now()")
+            starting = threads.submit(desk.start_shared_run, batch, waits=True)
+            until(lambda: starting.done() or by_hand(at_database, WAITING) != [(0,)])
+        run = starting.result(PATIENCE_S)
+        assert run is not None
+        assert not run.look().is_over
+    with worker(at_database) as journal:
+        assert len(work(journal)) == 7
+
+
+def test_a_worker_that_comes_back_sends_the_rest(at_database: DatabasePlace) -> None:
     handed_over(at_database)
     with worker(at_database) as journal:
         assert work(journal, most=2) == [2, 3]
-        by_hand(at_database, "TRUNCATE offer")
         assert work(journal) == [4, 5, 6, 7, 8]
         assert journal.join_run() is None
         assert journal.runs() == []
+
+
+async def claimed(engine: EngineJournal, limit: int) -> list[int]:
+    return [due.row for due in await engine.due(1, limit=limit)]
+
+
+@pytest.mark.parametrize("end", ["leaves", "signs off", "falls silent", "is gone"])
+def test_claims_end_with_who_made_them(at_database: DatabasePlace, end: str) -> None:
+    handed_over(at_database)
+    with worker(at_database) as one, worker(at_database) as other:
+        assert one.join_run() is not None
+        with one.for_engine() as engine:
+            assert asyncio.run(claimed(engine, 5)) == [2, 3, 4, 5, 6]
+        assert work(other) == [7, 8]
+        assert other.join_run() is None, "the rest is another's"
+        assert len(other.runs()) == 1
+        if end == "leaves":
+            one.leave_run()
+        elif end == "signs off":
+            one.close()
+        elif end == "falls silent":
+            change_line(at_database, one, "seen_at = now() - interval '1 h'")
+        else:
+            change_number(at_database, one, "pid = 999999999")
+        assert work(other) == [2, 3, 4, 5, 6]
+
+
+def test_own_claims_of_before_are_free(at_database: DatabasePlace) -> None:
+    handed_over(at_database)
+    with worker(at_database) as journal:
+        assert journal.join_run() is not None
+        with journal.for_engine() as engine:
+            assert asyncio.run(claimed(engine, 5)) == [2, 3, 4, 5, 6]
+        journal.leave_run()
+        assert work(journal) == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_rows_whose_claim_was_not_answered_are_sent_later(
+    at_database: DatabasePlace, postgres_server: PostgresServer
+) -> None:
+    handed_over(at_database)
+    with wire_proxy(postgres_server.port) as proxy:
+        server = Server(proxy.url(at_database.server.url))
+        with worker(replace(at_database, server=server)) as journal:
+            proxy.only, proxy.trouble = b"claim_rows", Trouble.LOSE_ANSWER
+            assert sorted([*work(journal), *work(journal)]) == [2, 3, 4, 5, 6, 7, 8]
+            assert proxy.trouble is Trouble.NONE
+            assert journal.join_run() is None
+            assert journal.runs() == []
+
+
+def test_a_claim_keeps_nobody_from_sending(at_database: DatabasePlace) -> None:
+    batch = handed_over(at_database, 1)
+    with worker(at_database) as one, worker(at_database) as other:
+        assert one.join_run() is not None
+        assert other.join_run() is not None
+        with one.for_engine() as first:
+
+            async def claims() -> Due:
+                (due,) = await first.due(batch, limit=1)
+                return due
+
+            due = asyncio.run(claims())
+            assert [*other.append([intent(due)])] == [MoveResult.MOVED]
+
+            async def sends() -> list[MoveResult]:
+                return [*await first.append([intent(due)])]
+
+        with one.for_engine() as first:
+            assert asyncio.run(sends()) == [MoveResult.HELD]
 
 
 def test_a_batch_waits_where_no_worker_lives_and_its_opener_sends_it_by_itself(at_database: DatabasePlace) -> None:
@@ -186,12 +288,40 @@ def test_who_hands_a_batch_over_lets_go_of_the_desk(at_database: DatabasePlace) 
         assert len(desk.batches()) == 2
 
 
-# What a worker has taken.
+def test_who_leaves_a_run_leaves_its_share(at_database: DatabasePlace) -> None:
+    """Its last word to the gate may be lost: then it would keep places that it does not use."""
+    handed_over(at_database, 1)
+    with worker(at_database) as journal:
+        assert journal.join_run() is not None
+        change_line(at_database, journal, "is_sending = true")
+        journal.leave_run()
+        assert at_database.limits().workers == []
 
 
-def test_what_a_worker_had_in_flight_is_put_in_doubt_by_the_one_that_takes_its_chunk(
-    at_database: DatabasePlace,
-) -> None:
+def test_own_claims_whose_answer_was_lost_are_given_again(at_database: DatabasePlace) -> None:
+    handed_over(at_database, 2)
+    with worker(at_database) as journal:
+        assert journal.join_run() is not None
+        due = journal.due(1, limit=2)
+        assert [len(journal._claimed(due, 0)) for _ in range(2)] == [2, 2]
+
+
+def test_who_has_lost_the_desk_begins_and_ends_no_run(at_database: DatabasePlace) -> None:
+    with closing(open_postgres(at_database)) as frozen:
+        batch = open_sheet(frozen, new=1).number
+        fall_silent(at_database.server.url)
+        with closing(open_postgres(at_database)) as taker:
+            assert taker.start_shared_run(batch, waits=True) is not None
+            for waits in (True, False):
+                with pytest.raises(JournalHeld):
+                    frozen.start_shared_run(batch, waits=waits)
+        assert by_hand(at_database, "SELECT ended_at IS NULL FROM run") == [(True,)]
+
+
+# What a worker has in flight.
+
+
+def test_what_a_dead_worker_had_in_flight_comes_into_doubt(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with worker(at_database) as dying:
         assert dying.join_run() is not None
@@ -203,40 +333,76 @@ def test_what_a_worker_had_in_flight_is_put_in_doubt_by_the_one_that_takes_its_c
         with dying.for_engine() as engine:
             asyncio.run(leave_in_flight(engine))
         with worker(at_database) as other:
-            assert work(other) == [5, 6, 7, 8], "a chunk under a living lease is left alone"
+            assert work(other) == [4, 5, 6, 7, 8], "what a living worker has is left alone"
             assert other.join_run() is None
             assert len(other.runs()) == 1, "somebody is still at it"
             with closing(open_postgres(at_database)) as desk:
                 assert desk.mark_interrupted(AT) == 0
                 with pytest.raises(RowsMoved):
                     desk.settle([resolved(1, 1, Resolution.PAID)])
-            assert states(at_database)[:3] == [State.IN_FLIGHT, State.IN_FLIGHT, State.READY]
-            by_hand(at_database, "UPDATE worker SET ended_at = now() WHERE number = (SELECT min(number) FROM worker w "
-                    "WHERE w.run IS NOT NULL)")  # fmt: skip
-            assert work(other) == [4]
+            assert states(at_database)[:3] == [State.IN_FLIGHT, State.IN_FLIGHT, State.PAID]
+            change_line(at_database, dying, "ended_at = now()")
+            assert work(other) == []
             assert states(at_database) == [State.IN_DOUBT, State.IN_DOUBT, *[State.PAID] * 5]
             assert other.join_run() is None
             assert other.runs() == []
 
 
-def test_a_worker_that_may_not_send_any_more_leaves_its_row_to_be_put_in_doubt(
-    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was frozen between its commit and the first byte: nothing left, and nobody can know that later."""
+AGES = {
+    "silent for long": ("seen_at = now() - interval '1 h'", State.IN_DOUBT),
+    "silent for a moment": ("seen_at = now() - interval '20 s'", State.IN_FLIGHT),
+    "it signed off": ("ended_at = now()", State.IN_DOUBT),
+    "its process is gone": ("pid = 999999999", State.IN_DOUBT),
+    "alive": ("run = run", State.IN_FLIGHT),
+}
+
+
+@pytest.mark.parametrize("about", AGES)
+def test_rows_of_who_sends_no_more_come_into_doubt(at_database: DatabasePlace, about: str) -> None:
+    change, state = AGES[about]
+    batch = handed_over(at_database, 1)
+    with worker(at_database) as journal:
+        assert journal.join_run() is not None
+
+        async def send_off(engine: EngineJournal) -> None:
+            await engine.append([intent(due) for due in await engine.due(batch, limit=1)])
+
+        with journal.for_engine() as engine:
+            asyncio.run(send_off(engine))
+        change_number(at_database, journal, change)
+        with closing(open_postgres(at_database)) as desk:
+            assert desk.mark_interrupted(AT) == (state is State.IN_DOUBT)
+        assert states(at_database) == [state]
+
+
+def test_each_commit_is_a_sign_of_life(at_database: DatabasePlace) -> None:
+    """After a failover the signs shown in between may be lost: a young intent must not look old for that."""
+    batch = handed_over(at_database, 2)
+    with worker(at_database) as journal:
+        assert journal.join_run() is not None
+
+        async def send_off(engine: EngineJournal) -> None:
+            for due in await engine.due(batch, limit=2):
+                change_line(at_database, journal, "seen_at = now() - interval '1 h'")
+                await engine.append([intent(due)])
+                age = "SELECT now() - seen_at < interval '10 s' FROM process WHERE kind = 'worker'"
+                assert by_hand(at_database, age) == [(True,)]
+
+        with journal.for_engine() as engine:
+            asyncio.run(send_off(engine))
+
+
+def test_a_worker_that_signs_off_leaves_its_row_to_be_put_in_doubt(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database, 3)
     with worker(at_database) as journal:
         assert journal.join_run() is not None
 
-        async def frozen(engine: EngineJournal) -> list[MoveResult]:
-            (due,) = await engine.due(batch, limit=1)
-            with monkeypatch.context() as context:
-                context.setattr(journal.writer._heartbeat, "is_good", lambda: False)
-                return [*await engine.append([intent(due)])]
+        async def send_off(engine: EngineJournal) -> None:
+            await engine.append([intent(due) for due in await engine.due(batch, limit=1)])
 
         with journal.for_engine() as engine:
-            assert asyncio.run(frozen(engine)) == [MoveResult.HELD]
+            asyncio.run(send_off(engine))
         journal.leave_run()
-        assert journal.is_spent
     with worker(at_database) as after:
         assert work(after) == [3, 4]
     assert states(at_database) == [State.IN_DOUBT, State.PAID, State.PAID]
@@ -278,8 +444,8 @@ def test_a_stop_reaches_every_worker_before_its_next_row(at_database: DatabasePl
                     desk.start_shared_run(batch, waits=True)
                 paid = outcome_of(there.number, 1, OutcomeKind.PAID)
                 assert [*await second.append([paid])] == [MoveResult.MOVED], "what is in flight is written down"
-                assert await paid_rows(first, batch) == []
                 (next_there,) = await second.due(batch, limit=1)
+                assert not await first.due(batch, limit=1), "what is left would be signed for nothing"
                 assert [*await second.append([intent(next_there)])] == [MoveResult.HELD]
                 assert await paid_rows(second, batch) == []
 
@@ -384,17 +550,16 @@ def test_evidence_that_is_being_taken_in_holds_a_row_that_a_worker_is_about_to_s
         ) -> list[Finding]:
             commit = desk.writer._commit_desk
 
-            def late(desk: Lease, before: Link) -> None:
+            def late(before: Link) -> None:
                 loop.call_soon_threadsafe(begun.set)
                 asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
-                commit(desk, before)
+                commit(before)
 
             desk.writer._commit_desk = late  # type: ignore[method-assign]  # between the evidence and its commit
             return [*desk.record_evidence([said], words, at=AT)]
 
         async def until_blocked(sending: asyncio.Future[Sequence[MoveResult]]) -> None:
-            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            while not sending.done() and by_hand(at_database, waiting) == [(0,)]:  # noqa: ASYNC110 (of the server)
+            while not sending.done() and by_hand(at_database, WAITING) == [(0,)]:  # noqa: ASYNC110 (of the server)
                 await asyncio.sleep(0.01)
 
         assert asyncio.run(at_once()) is MoveResult.HELD
@@ -408,6 +573,7 @@ def test_a_worker_that_is_frozen_in_a_transaction_keeps_no_lock(
     handed_over(at_database)
     with worker(at_database) as frozen:
         fetch(frozen._session.connection, "BEGIN")
-        fetch(frozen._session.connection, "SELECT FROM paygw.identity FOR UPDATE")
-        open_postgres(at_database).close()  # who takes the desk waits for the same lock
+        fetch(frozen._session.connection, "SELECT FROM paygw.desk FOR UPDATE")
+        until(lambda: by_hand(at_database, "SELECT 1 FROM desk FOR UPDATE SKIP LOCKED"))
+        open_postgres(at_database).close()
         assert frozen.join_run(frozen.runs()) is not None, "it goes on by a new connection"

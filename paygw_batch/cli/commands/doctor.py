@@ -88,7 +88,7 @@ _TEST_TEXT = "a test of paygw-batch doctor: no payment"
 _RIGHTS = {
     "owner": mark("owner: can do everything, including creating the tables"),
     "desk": mark("desk: can open batches, send, settle, release and set limits"),
-    "worker": mark("worker: can send offered rows, but decide nothing"),
+    "worker": mark("worker: can send rows that were handed over, but decide nothing"),
     "reader": mark("reader: can look, but write nothing"),
     "none": mark("none of the program's roles: permissions were granted by hand"),
 }

@@ -66,7 +66,6 @@ def _show(screen: Screen, state: GateState, settings: Settings) -> None:
     rows = [
         (say("rate"), _said(shown_rate, is_configured=state.rate_per_s is None)),
         (say("concurrency"), _said(_rows(concurrency), is_configured=state.concurrency is None)),
-        (say("in flight at most now"), _rows(min(state.places, concurrency))),
     ]
     if state.set_at:
         rows.append((say("set by"), say("{who}, {time}", who=state.set_by, time=state.set_at)))
@@ -78,12 +77,9 @@ def _show(screen: Screen, state: GateState, settings: Settings) -> None:
         (say("sending"), _sending(state)),
     ]
     screen.table("", (say("limit"), say("in force")), rows)
-    workers = [
-        (str(one.worker), f"{one.command} ({one.pid}, {one.host})", str(one.places), str(one.in_use))
-        for one in state.workers
-    ]
+    workers = [(str(one.worker), f"{one.command} ({one.pid}, {one.host})", str(one.in_flight)) for one in state.workers]
     if workers:
-        screen.table("", (say("worker"), say("process"), say("places"), say("in use")), workers)
+        screen.table("", (say("worker"), say("process"), say("in flight")), workers)
 
 
 def _rows(count: int) -> str:
@@ -116,7 +112,6 @@ def _as_json(state: GateState, settings: Settings) -> dict[str, object]:
         },
         "set_by": state.set_by or None,
         "set_at": state.set_at or None,
-        "in_flight_at_most": state.places,
         "workers": [asdict(one) for one in state.workers],
         "rest_until": state.rest_until or None,
         "in_doubt_in_a_row": state.in_doubt_in_a_row,

@@ -83,11 +83,11 @@ class BatchServer:
         try:
             self._heed(self._end_now)
             if self._share is not None:
-                self._open_again_and_again(self._serve_share)
+                self._serve_with_journal(self._serve_share)
             else:
                 with closing(self._jobs()) as jobs:
                     self._calling = jobs
-                    self._open_again_and_again(lambda journal: self._serve_jobs(journal, jobs))
+                    self._serve_with_journal(lambda journal: self._serve_jobs(journal, jobs))
         except KeyboardInterrupt:
             self._is_asked_to_end = True
         finally:
@@ -96,15 +96,13 @@ class BatchServer:
             interruption.raise_on_second_signal()
         return self._summary()
 
-    def _open_again_and_again(self, serve: "Callable[[WorkerJournal], None]") -> None:
-        """Serve with an open journal; open a new one if another worker has taken a chunk over."""
-        while not (self._is_asked_to_end or self._is_done):
-            with closing(require_workers(self._settings).open_to_work("work")) as journal:
-                self._journal = journal
-                for note in journal.notes:
-                    self._screen.notes([note])
-                self._screen.say(say("This worker is ready."))
-                serve(journal)
+    def _serve_with_journal(self, serve: "Callable[[WorkerJournal], None]") -> None:
+        with closing(require_workers(self._settings).open_to_work("work")) as journal:
+            self._journal = journal
+            for note in journal.notes:
+                self._screen.notes([note])
+            self._screen.say(say("This worker is ready."))
+            serve(journal)
 
     def _jobs(self) -> "JobWorker":
         """Begin to take jobs. Raises `JournalError` unless their tables exist."""
@@ -114,7 +112,7 @@ class BatchServer:
         place = require_workers(self._settings)
         place.check_jobs()
         scheduled = list(scheduled_in(self._settings.timetable))
-        jobs = JobWorker(place.server.url, place.lease_s, scheduled, self._program, place.waiting_runs())
+        jobs = JobWorker(place.server.url, place.intent_lives_s, scheduled, self._program, place.waiting_runs())
         jobs.start()
         return jobs
 
@@ -140,8 +138,8 @@ class BatchServer:
         return Summary(worst(codes), sent, sent_this_run=self._sent)
 
     def _serve_jobs(self, journal: "WorkerJournal", jobs: "JobWorker") -> None:
-        """Send the shares that jobs ask for, until this process must end or the journal has to be reopened."""
-        while not (self._is_asked_to_end or journal.is_spent):
+        """Send the shares that jobs ask for, until this process must end."""
+        while not self._is_asked_to_end:
             match jobs.next():
                 case None:
                     continue
@@ -172,7 +170,7 @@ class BatchServer:
         if self._wanted_name is not None and self._wanted is None:
             self._wanted = find_batch(journal, self._wanted_name).number
             self._batches[self._wanted] = ExitCode.DONE
-        while not (self._is_asked_to_end or journal.is_spent):
+        while not self._is_asked_to_end:
             runs = [run for run in journal.runs() if self._wanted in {None, run.batch}]
             for run in runs:
                 self._batches.setdefault(run.batch, ExitCode.DONE)
@@ -184,7 +182,7 @@ class BatchServer:
                 self._send(journal, joined)
             else:
                 time.sleep(max(0.0, min(LOOK_EVERY_S, self._left_s())))
-        if self._is_asked_to_end and self._wanted is not None:
+        if self._wanted is not None:
             self._judge(journal)
             self._is_done = True
 

@@ -17,7 +17,7 @@ from paygw_batch.settings.configuration import Settings
 from paygw_batch.settings.sections import pick_up_name
 from paygw_batch.wiring.journal import find_batch, require_workers
 
-_HEADINGS = mark_all("host", "process", "since", "last seen", "batch", "chunk", "rows sent", "alive")
+_HEADINGS = mark_all("host", "process", "since", "last seen", "batch", "rows sent", "alive")
 
 _JOB_HEADINGS = mark_all("job", "now", "ended", "host", "exit code", "missed")
 
@@ -28,7 +28,7 @@ _MINUTES, _SECONDS = 16, 19
 @click.option("--stop", "batch", metavar="BATCH", shell_complete=complete_batches, help="Stop all work on BATCH.")
 @click.pass_obj
 def command(invocation: Invocation, *, batch: str | None) -> None:
-    """List the workers of all hosts (last seen, batch, chunk, rows sent) and the timetable's jobs."""
+    """List the workers of all hosts (last seen, batch, rows sent) and the timetable's jobs."""
     screen = Screen(invocation, only_shows=batch is None)
     settings = settings_of(invocation)
     if batch is not None:
@@ -42,7 +42,6 @@ def command(invocation: Invocation, *, batch: str | None) -> None:
             _short(one.since, _MINUTES),
             _short(one.seen_at, _SECONDS),
             one.batch or "",
-            "" if one.chunk is None else str(one.chunk),
             one.rows,
             say("yes") if one.is_alive else say("no"),
         )

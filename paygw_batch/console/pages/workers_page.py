@@ -71,7 +71,7 @@ def workers_page(work: SharedWork, jobs: Sequence[TimetableJob], settings: Setti
         runs=work.runs,
         jobs=[(_job_words(one.name, settings), one) for one in jobs],
         rate_per_s=configured.rate_per_s if gate.rate_per_s is None else gate.rate_per_s,
-        in_flight=min(gate.places, concurrency),
+        in_flight=concurrency,
         stopped_at=gate.stopped_at if gate.stop is not None else "",
         stop_reason=why_stopped(gate),
         rest_until=gate.rest_until,

@@ -50,28 +50,24 @@ __all__ = ["DatabaseCopies", "MissingHost", "Server", "WorkerJournal"]
 try:
     import psycopg
 
-    from paygw_batch.journal.postgres.jobs_schema import check_jobs, jobs_version_in, timetable_jobs
-    from paygw_batch.journal.postgres.kept_plans import keep_plan, newest_plan, plans_of_payments
-    from paygw_batch.journal.postgres.leasing import leases
-    from paygw_batch.journal.postgres.leasing.accepted_loss import (
+    from paygw_batch.journal.postgres.accepted_loss import (
         LossWriter,
         put_undone_in_doubt,
         write_accepted,
         write_retired,
     )
-    from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter, write_withdrawal
-    from paygw_batch.journal.postgres.leasing.guarded_session import GuardedSession
-    from paygw_batch.journal.postgres.leasing.host_files import (
+    from paygw_batch.journal.postgres.fact_writer import FactWriter, take_desk, write_withdrawal
+    from paygw_batch.journal.postgres.gate import read_gate, set_limits
+    from paygw_batch.journal.postgres.guarded_session import GuardedSession
+    from paygw_batch.journal.postgres.host_files import (
         LeftOfProcess,
         check_left,
         end_in,
         hold_lines,
         present_in,
     )
-    from paygw_batch.journal.postgres.leasing.leases import DESK, Heartbeat, HeldLeases
-    from paygw_batch.journal.postgres.leasing.offered_chunks import died_since, waiting_runs
-    from paygw_batch.journal.postgres.leasing.postgres_gate import read_gate, set_limits
-    from paygw_batch.journal.postgres.leasing.roll_call import MissingHost, RollCall, missing_hosts
+    from paygw_batch.journal.postgres.jobs_schema import check_jobs, jobs_version_in, timetable_jobs
+    from paygw_batch.journal.postgres.kept_plans import keep_plan, newest_plan, plans_of_payments
     from paygw_batch.journal.postgres.migrations import (
         check_identity,
         check_version,
@@ -84,7 +80,10 @@ try:
     from paygw_batch.journal.postgres.outbox import PostgresOutbox
     from paygw_batch.journal.postgres.postgres_journal import PostgresJournal, WorkerJournal
     from paygw_batch.journal.postgres.postgres_reader import PostgresReader
+    from paygw_batch.journal.postgres.processes import SignsOfLife, desk_taken, enrol, holder_now
     from paygw_batch.journal.postgres.roles import JournalRole, give_rights, has_rights, role_of
+    from paygw_batch.journal.postgres.roll_call import MissingHost, RollCall, missing_hosts
+    from paygw_batch.journal.postgres.runs import died_since, waiting_runs
     from paygw_batch.journal.postgres.session import (
         IDLE_LIMIT,
         SCHEMA,
@@ -131,8 +130,7 @@ class DatabasePlace(JournalPlace):
 
     server: Server
     inbox: Path
-    lease_s: float = 30.0
-    chunk_rows: int = 1_000
+    intent_lives_s: float = 30.0
 
     def may_exist(self) -> bool:
         """Return True: only opening the journal shows whether it exists."""
@@ -186,7 +184,7 @@ class DatabasePlace(JournalPlace):
         return self._opened(PostgresJournal, command, kind)
 
     def open_to_work(self, command: str, kind: HolderKind = HolderKind.WORKER) -> WorkerJournal:
-        """Open the journal for a worker, which holds no desk and takes offered chunks."""
+        """Open the journal for a worker, which holds no desk and sends rows of shared runs."""
         return self._opened(WorkerJournal, command, kind)
 
     def open_to_read(self, *, must_be_known: bool = False) -> PostgresReader:  # noqa: ARG002 - a database is known
@@ -202,10 +200,10 @@ class DatabasePlace(JournalPlace):
         return PostgresReader(session, identity, InboxReader(self.inbox))
 
     def holder(self) -> LockHolder | None:
-        """Return the process that holds the desk or, if there is none, a chunk."""
+        """Return the process that holds the desk or, if there is none, one that sends."""
         with self._session(write=False) as session:
             check_version(session.connection, self.server)
-            return leases.holder_of(session.connection, DESK, living=True) or leases.sender_now(session.connection)
+            return holder_now(session.connection)
 
     def workers(self) -> Sequence[WorkerLife]:
         """Return the workers of all hosts that have not signed off."""
@@ -220,7 +218,7 @@ class DatabasePlace(JournalPlace):
     def shared_work(self) -> SharedWork:
         """Return the current work of all hosts: their workers, the open runs, and the limits."""
         with closing(self.open_to_read()) as journal:
-            return SharedWork(journal.workers(), journal.runs_now(), self.limits(), journal.takeovers())
+            return SharedWork(journal.workers(), journal.runs_now(), self.limits())
 
     @contextmanager
     def outbox(self, *, write: bool) -> "Iterator[PostgresOutbox]":
@@ -262,7 +260,7 @@ class DatabasePlace(JournalPlace):
         """Record a withdrawal durably (see `JournalPlace`). It is noted on this host before this returns."""
         with self._known(write=True) as (session, identity):
             folder = self._folder(identity)
-            number, end = write_withdrawal(session.connection, identity, withdrawal, self.lease_s)
+            number, end = write_withdrawal(session.connection, identity, withdrawal, self.intent_lives_s)
             try:
                 note_beside(folder, number, end.hash.hex(), end.at)
             except OSError as error:
@@ -379,7 +377,7 @@ class DatabasePlace(JournalPlace):
         """Retire a host that is missing from the roll-call, by name or id; return it and its number of rows in doubt.
 
         Raises `UsageError` if no such host is missing, if several are, or if it lives: a living host accepts its own
-        loss.
+        loss; and `JournalHeld` while another process has a row in flight.
         """
         with self._session(write=True) as session, ExitStack() as undo:
             identity = self._identified(session)
@@ -403,7 +401,7 @@ class DatabasePlace(JournalPlace):
     def accept_loss(self, *, by: str) -> AcceptedLoss:
         """Put in doubt the rows sent under this host's lost commits, and answer the roll-call. Repeatable.
 
-        Raises `JournalHeld` while a process of this host may send, or another process has rows leased.
+        Raises `JournalHeld` while a process of this host may send, or another process sends one of these rows.
         """
         now = self.now()
         with self._session(write=True) as session, ExitStack() as undo:
@@ -441,27 +439,25 @@ class DatabasePlace(JournalPlace):
                     check_inbox(self.inbox, self._folder(identity), taken)
                 left = LeftOfProcess(self._folder(identity), roll.life, now=now, command=command)
                 undo.callback(left.close)
-                worker = leases.enrol(session.connection, command=command, kind=kind, lease_s=self.lease_s)
-                held = HeldLeases(worker, None)
                 guarded = GuardedSession(session, identity, left, roll)
+                writer = self._writer(guarded, identity, command, kind)
+                undo.callback(writer.close)
                 if not is_worker:
-                    with session.connection.transaction():
-                        held.desk = leases.take(session.connection, DESK, worker)
-                    if held.desk is None:
-                        leases.give_back(session.connection, [], worker)
-                        raise leases.held_by(session.connection, DESK)
+                    writer.has_desk = take_desk(session.connection, writer.process)
+                    if not writer.has_desk:
+                        raise desk_taken(session.connection)
             self._remember(identity, now)
-            heartbeat = Heartbeat(self.server, worker, self.lease_s)
-            undo.callback(heartbeat.close)
-            writer = ChainWriter(guarded, held, heartbeat)
             undo.pop_all()
-        return journal(session, identity, writer, InboxReader(self.inbox), chunk_rows=self.chunk_rows)
+        return journal(session, identity, writer, InboxReader(self.inbox))
 
-    def _writer_of_loss(self, session: Session, identity: Identity, command: str, undo: ExitStack) -> ChainWriter:
+    def _writer(self, guarded: GuardedSession, identity: Identity, command: str, kind: HolderKind) -> FactWriter:
+        own = enrol(guarded.connection, command=command, kind=kind, intent_lives_s=self.intent_lives_s)
+        signs = SignsOfLife(self.server, own.number, self.intent_lives_s)
+        return FactWriter(guarded, own, signs, identity, self.intent_lives_s)
+
+    def _writer_of_loss(self, session: Session, identity: Identity, command: str, undo: ExitStack) -> FactWriter:
         """Return a writer for the facts of a loss; it sends nothing and notes nothing."""
-        worker = leases.enrol(session.connection, command=command, kind=HolderKind.RUN, lease_s=self.lease_s)
-        guarded = GuardedSession(session, identity, NothingLeft())
-        writer = ChainWriter(guarded, HeldLeases(worker, None), Heartbeat(self.server, worker, self.lease_s))
+        writer = self._writer(GuardedSession(session, identity, NothingLeft()), identity, command, HolderKind.RUN)
         undo.callback(writer.close)
         return writer
 

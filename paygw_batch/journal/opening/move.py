@@ -26,9 +26,9 @@ from paygw_batch.journal.opening.database_place import DatabasePlace
 from paygw_batch.journal.opening.examine import check_place
 from paygw_batch.journal.opening.file_place import FilePlace
 from paygw_batch.journal.opening.known_journals import KnownJournal
-from paygw_batch.journal.postgres.leasing.leases import machine
 from paygw_batch.journal.postgres.lines import text_of
 from paygw_batch.journal.postgres.moved_copy import copy_journal, finish_move
+from paygw_batch.journal.postgres.processes import machine
 from paygw_batch.journal.postgres.session import Session, translating_errors
 from paygw_batch.journal.sqlite.connect import connect, fetch
 from paygw_batch.journal.sqlite.rows import CONTENT
@@ -149,11 +149,9 @@ def _copied(
         with closing(connect(file_place.path, write=False)) as file:
             fetch(file, "BEGIN")
             _check_name(identity_of(file), place)
-            worker = (socket.gethostname(), machine(), os.getpid(), _COMMAND, "run", place.lease_s)
+            process = (socket.gethostname(), machine(), os.getpid(), _COMMAND, "run", place.intent_lives_s)
             whole = _File(file)
-            copied = copy_journal(
-                session.connection, whole, place.endpoint, worker, chunk_rows=place.chunk_rows, at=now, by=by
-            )
+            copied = copy_journal(session.connection, whole, place.endpoint, process, at=now, by=by)
         if {name: counts[name] for name in counts.keys() & copied.keys()} != {
             name: copied[name] for name in counts.keys() & copied.keys()
         }:

@@ -27,7 +27,6 @@ def copy_batch(
     parts: Iterable[BatchPart],
     known: Iterable[Known],
     replaced: Mapping[int, int],
-    chunk_rows: int,
 ) -> str:
     """Write a whole batch; return the reference that its order ids were derived from, or none."""
     number = record.number
@@ -63,7 +62,9 @@ def copy_batch(
     query = """INSERT INTO state (instruction, batch, country, currency, minor)
         SELECT number, batch, country, currency, minor FROM instruction WHERE number >= %s AND number < %s ORDER BY 1"""
     fetch(connection, query, (first, last))
-    divide(connection, number, first, last, chunk_rows)
+    twice = "SELECT FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = %s LIMIT 1"
+    if fetch(connection, twice, (number,)):
+        raise InternalError("a row of a batch is both new and known")
     return reference
 
 
@@ -91,13 +92,3 @@ def _copy_ids(connection: Connection[Row], operation: str, found: list[Row]) -> 
         SELECT number, array_to_tsvector(string_to_array(nullif(words, ''), ' ')) FROM unnest(%s::bigint[], %s::text[])
         u(number, words) WHERE words <> ''"""
     fetch(connection, query, (numbers, words))
-
-
-def divide(connection: Connection[Row], number: int, first: int, after_last: int, chunk_rows: int) -> None:
-    """Divide the new instructions into chunks, and check the batch."""
-    query = """INSERT INTO chunk (batch, first, last)
-        SELECT %s, first, least(first + %s, %s) - 1 FROM generate_series(%s::bigint, %s - 1, %s) first"""
-    fetch(connection, query, (number, chunk_rows, after_last, first, after_last, chunk_rows))
-    twice = "SELECT FROM instruction i JOIN known k USING (batch, row) WHERE i.batch = %s LIMIT 1"
-    if fetch(connection, twice, (number,)):
-        raise InternalError("a row of a batch is both new and known")

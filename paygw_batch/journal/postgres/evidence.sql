@@ -2,7 +2,7 @@
 
 -- part: newest_fact
 -- The newest time of the facts.
-(SELECT max(head_at) FROM segment)
+(SELECT max(head_at) FROM process)
 
 -- name: withdraw_in_turn
 -- A person can withdraw a plan while another process has the desk and opens its batch: one of them is first.
@@ -12,15 +12,10 @@ SELECT pg_advisory_xact_lock(7022)
 -- Waits for who moves these instructions now; nobody else does until the transaction ends.
 SELECT lock_rows(:numbers)
 
--- name: due_of_chunk
--- The rows of a batch in one chunk: those that it brought, or those that it also covers.
-WITH c AS MATERIALIZED (
-    SELECT i.row, i.number AS instruction FROM chunk r JOIN instruction i ON i.number BETWEEN r.first AND r.last
-    WHERE r.number = :chunk AND i.batch = :batch
-    UNION ALL
-    SELECT k.row, k.instruction FROM chunk r JOIN known k ON k.instruction BETWEEN r.first AND r.last
-    WHERE r.number = :chunk AND k.batch = :batch
-) {due_columns}
+-- name: left_in_flight
+-- The rows in flight that nobody sends any more.
+SELECT s.instruction, s.attempt, f.at FROM batch b JOIN state s ON s.batch = b.number AND s.state = 'in_flight'
+JOIN fact f ON f.number = s.intent WHERE is_left(f.process, :dead) ORDER BY 1
 
 -- name: spelled_as_lost
 -- The instructions from `first` on that go by one of some order ids, in any spelling, and are not held for it yet.

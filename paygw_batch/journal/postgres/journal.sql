@@ -6,13 +6,9 @@ SELECT b.number, b.batch, b.operation, b.sheet_name, b.sheet_sha256, b.rows, b.d
     b.reference
 FROM batch b
 
--- name: sealed
--- The facts of all chains that are finished, and the hash over their ends.
-SELECT facts, hash FROM seal ORDER BY number DESC LIMIT 1
-
--- name: open_segments
--- The ends of the chains that go on.
-SELECT number, head_seq, head_hash FROM segment WHERE sealed_at IS NULL ORDER BY number
+-- name: chain_ends
+-- The ends of the chains of all processes.
+SELECT number, head_seq, head_hash FROM process WHERE head_seq > 0 ORDER BY number
 
 -- name: newest_fact_time
 -- The newest time of the facts.

@@ -5,11 +5,6 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from psycopg import Connection
-
-from paygw_batch.errors import InternalError
-from paygw_batch.journal.postgres.session import Row, fetch
-
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -23,22 +18,6 @@ def words_of(texts: Iterable[str]) -> list[str]:
     folded = unicodedata.normalize("NFKD", " ".join(texts).casefold())
     plain = "".join(character for character in folded if not unicodedata.combining(character))
     return sorted(set(_WORD.findall(plain)))
-
-
-CHUNK_OF_ROW = "JOIN chunk c ON c.first = (SELECT max(first) FROM chunk WHERE first <= p.number)"
-"""The one chunk of an instruction `p`: the ranges leave no gap and do not overlap."""
-
-
-def chunks_of(connection: Connection[Row], numbers: Iterable[int]) -> dict[int, int]:
-    """Return the chunk of each instruction. Raises `InternalError` for one that is not there."""
-    wanted = sorted(set(numbers))
-    if not wanted:
-        return {}
-    query = f"SELECT p.number, c.number FROM instruction p {CHUNK_OF_ROW} WHERE p.number = ANY (%s)"  # noqa: S608 - ours
-    found: dict[int, int] = dict(fetch(connection, query, (wanted,)))
-    if len(found) != len(wanted):
-        raise InternalError("a fact speaks of an instruction that the journal does not have")
-    return found
 
 
 def pieces(items: Iterable[Sequence[Any]], at_once: int) -> Iterator[list[Sequence[Any]]]:

@@ -80,8 +80,8 @@ def upgrade_tables(connection: Connection[Row], server: Server, now: str) -> int
         version = version_in(connection)
         if version == newest_version() and jobs_version_in(connection) >= newest_jobs_version():
             return version
-        connection.execute("LOCK TABLE worker IN SHARE ROW EXCLUSIVE MODE")  # none begins meanwhile
-        query = """SELECT command, pid, host FROM worker WHERE ended_at IS NULL AND is_alive(number)
+        connection.execute("LOCK TABLE process IN SHARE ROW EXCLUSIVE MODE")  # none begins meanwhile
+        query = """SELECT command, pid, host FROM process WHERE ended_at IS NULL AND is_alive(number)
             ORDER BY number LIMIT 1"""
         for command, pid, host in fetch(connection, query):
             raise JournalHeld(

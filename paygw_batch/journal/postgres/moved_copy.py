@@ -1,4 +1,4 @@
-"""Copies a journal that was kept in a file into new tables: its facts as they are, as the first lease."""
+"""Copies a journal that was kept in a file into new tables: its facts as they are, as the first process's."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,10 @@ from paygw_batch.core.endpoint_identity import EndpointIdentity
 from paygw_batch.core.text import spelled_alike
 from paygw_batch.errors import JournalError
 from paygw_batch.journal.facts.chain import Line, SaidLine
-from paygw_batch.journal.postgres.batch_rows import divide, payee_words_of
-from paygw_batch.journal.postgres.leasing.leases import DESK
+from paygw_batch.journal.postgres.batch_rows import payee_words_of
 from paygw_batch.journal.postgres.migrations import fill_tables, version_in
 from paygw_batch.journal.postgres.session import SCHEMA, Row, fetch
-from paygw_batch.journal.postgres.verify import verify_journal
+from paygw_batch.journal.postgres.verify import MOVED_HERE, verify_journal
 from paygw_batch.journal.values import Identity, Link
 from paygw_batch.language import say
 
@@ -52,7 +51,7 @@ _TABLES = {
     "order_id": "operation, order_id, instruction, spelling",
     "payee_words": "instruction, words",
     "state": "instruction, batch, country, currency, minor",
-    "fact": f"segment, seq, number, {', '.join(Line._fields[1:])}",
+    "fact": f"process, seq, number, {', '.join(Line._fields[1:])}",
     "said": ", ".join(("fact", *SaidLine._fields[1:])),
     "reply": "fact, instruction, head, body",
     "forgetting": "batch, after",
@@ -70,9 +69,8 @@ def copy_journal(
     connection: Connection[Row],
     moved: MovedJournal,
     endpoint: EndpointIdentity,
-    worker_line: Sequence[Any],
+    process: Sequence[Any],
     *,
-    chunk_rows: int,
     at: str,
     by: str,
 ) -> dict[str, int]:
@@ -93,18 +91,15 @@ def copy_journal(
                 )
             connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(SCHEMA)))
         fill_tables(connection, moved.identity, endpoint)
-        query = """INSERT INTO worker (host, boot, pid, command, kind, lease_s, ended_at)
-            VALUES (%s, %s, %s, %s, %s, %s, now()) RETURNING number"""
-        ((worker,),) = fetch(connection, query, worker_line)
-        start, end = moved.identity.start, moved.end
-        query = """INSERT INTO segment (chain, epoch, worker, start, head_seq, head_hash, head_at, is_clear)
-            VALUES (%s, 1, %s, %s, %s, %s, %s, true) RETURNING number"""
-        ((segment,),) = fetch(connection, query, (DESK, worker, start.hash, end.seq, end.hash, end.at))
+        query = """INSERT INTO process (host, boot, pid, command, kind, intent_lives_s, ended_at, nonce, head_seq,
+            head_hash, head_at) VALUES (%s, %s, %s, %s, %s, %s, now(), %s, %s, %s, %s)"""
+        end = moved.end
+        fetch(connection, query, (*process, bytes(16), end.seq, end.hash, end.at))
         for table, columns in _TABLES.items():
             with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN".encode()) as copy:
-                for line in _stored(table, moved.lines(table), segment):
+                for line in _stored(table, moved.lines(table)):
                     copy.write_row(line)
-        _complete(connection, segment, chunk_rows)
+        fetch(connection, "SELECT setval('fact_number_seq', greatest(1, (SELECT max(number) FROM fact)))")
         line = (COPIED, at, by, moved.identity.home, end.seq, end.hash, moved.identity.consumer_key_sha256)
         fetch(connection, "INSERT INTO moved_here VALUES (%s, %s, %s, %s, %s, %s, %s)", line)
         connection.execute("ANALYZE")
@@ -141,7 +136,7 @@ def check_moved(connection: Connection[Row]) -> None:
         )
 
 
-def _stored(table: str, lines: Iterable[Sequence[Any]], segment: int) -> Iterator[Sequence[Any]]:
+def _stored(table: str, lines: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
     """Yield lines of the file as they are stored here."""
     match table:
         case "order_id":
@@ -153,15 +148,6 @@ def _stored(table: str, lines: Iterable[Sequence[Any]], segment: int) -> Iterato
                     yield number, " ".join(f"'{word}'" for word in words)
         case "fact":
             for seq, *rest in lines:
-                yield segment, seq, seq, *rest
+                yield MOVED_HERE, seq, seq, *rest
         case _:
             yield from lines
-
-
-def _complete(connection: Connection[Row], segment: int, chunk_rows: int) -> None:
-    """Write everything that the file lacks (seal, chunks), and continue its numbering."""
-    fetch(connection, "SELECT seal_segment(%s)", (segment,))
-    fetch(connection, "SELECT setval('fact_number_seq', greatest(1, (SELECT max(number) FROM fact)))")
-    query = "SELECT batch, min(number), max(number) + 1 FROM instruction GROUP BY batch ORDER BY 2"
-    for batch, first, after_last in fetch(connection, query):
-        divide(connection, batch, first, after_last, chunk_rows)

@@ -20,10 +20,10 @@ class PostgresOutbox(Outbox):
     def __init__(self, connection: Connection[Row]) -> None:
         self._connection = connection
 
-    def add_for_run(self, notices: Iterable[NewNotice], at: str, worker: int) -> None:
-        """Make the notices of a run durable that begins: they are due when `worker` and the run have ended."""
+    def add_for_run(self, notices: Iterable[NewNotice], at: str, process: int) -> None:
+        """Make the notices of a run durable that begins: they are due when `process` and the run have ended."""
         with self._writing():
-            self._add(notices, at, run=worker)
+            self._add(notices, at, run=process)
 
     @property
     def may_send(self) -> bool:

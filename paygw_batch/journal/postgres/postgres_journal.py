@@ -1,8 +1,7 @@
 """Writes the journal in PostgreSQL.
 
 Every write is one transaction, made durable before its call returns, and noted on this host as left before
-anything may be sent on it. Facts go to the chain of a lease: those of a run to the lease of its chunk, everything else
-to the desk. A commit that names a chain which another process has closed since does nothing.
+anything may be sent on it. Facts go to the chain of this process; what people decide, and evidence, needs the desk.
 """
 
 from collections import Counter
@@ -13,6 +12,7 @@ from functools import partial
 
 import psycopg
 
+from paygw_batch.clock import timestamp, utc_now
 from paygw_batch.core.evidence import Finding
 from paygw_batch.core.lifecycle import Released, Replaced
 from paygw_batch.core.outcome import OutcomeKind
@@ -22,23 +22,25 @@ from paygw_batch.journal.facts.digest import OpeningDigests
 from paygw_batch.journal.journal import Journal, WaitingInbox
 from paygw_batch.journal.port import SharedRun
 from paygw_batch.journal.postgres.batch_rows import copy_batch
-from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
-from paygw_batch.journal.postgres.leasing.chunk_journal import ChunkJournal, TakenChunks
-from paygw_batch.journal.postgres.leasing.offered_chunks import (
+from paygw_batch.journal.postgres.engine_journal import ClaimedRows, OwnRun
+from paygw_batch.journal.postgres.fact_writer import FactWriter
+from paygw_batch.journal.postgres.gate import PostgresGate
+from paygw_batch.journal.postgres.outbox import PostgresOutbox
+from paygw_batch.journal.postgres.postgres_reader import PostgresReader
+from paygw_batch.journal.postgres.runs import (
     OfferedRun,
-    note_place,
-    offers,
+    claim_rows,
+    is_overtaken,
+    join_run,
     start_run,
     stop_run,
     unfinished_runs,
     waiting_runs,
+    waits,
     withdraw_run,
 )
-from paygw_batch.journal.postgres.leasing.postgres_gate import PostgresGate
-from paygw_batch.journal.postgres.outbox import PostgresOutbox
-from paygw_batch.journal.postgres.postgres_reader import PostgresReader
 from paygw_batch.journal.postgres.session import Session, conflicting_lines, fetch
-from paygw_batch.journal.states import due_of, due_rows
+from paygw_batch.journal.states import due_rows
 from paygw_batch.journal.values import (
     Amendment,
     BatchRecord,
@@ -65,15 +67,12 @@ class PostgresJournal(PostgresReader, Journal):
         self,
         session: Session,
         identity: Identity,
-        writer: ChainWriter,
+        writer: FactWriter,
         inbox: WaitingInbox,
-        *,
-        chunk_rows: int,
         notes: tuple[str, ...] = (),
     ) -> None:
         super().__init__(session, identity, inbox, notes)
         self.writer = writer
-        self._chunk_rows = chunk_rows
 
     def open_batch(
         self,
@@ -87,44 +86,40 @@ class PostgresJournal(PostgresReader, Journal):
         """Make a whole batch durable, as every journal does, and let the server count its lines."""
         record = super().open_batch(batch, parts=parts, known=known, amendments=amendments, at=at)
         with suppress(psycopg.Error):  # without figures about a new batch the server guesses its size, and reads it all
-            fetch(self._session.connection, "ANALYZE instruction, known, order_id, state, chunk")
+            fetch(self._session.connection, "ANALYZE instruction, known, order_id, state")
         return record
 
     def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
         """Make facts durable in one transaction, and move their instructions, as `EngineJournal.append` does.
 
         Raises `InternalError` for a release or a replacement: those claim order ids, and come through `release` and
-        `open_batch`; and for an intent of a row whose chunk is not leased.
+        `open_batch`.
         """
         if any(isinstance(entry.fact, Released | Replaced) for entry in entries):
             raise InternalError("a release or a replacement cannot be appended by itself")
         return self.writer.append(entries)
 
-    def due_leased(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
-        """Return rows as `due` does, on a new connection if the old one is lost."""
+    def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[Due]:
+        """Return due rows as every journal does, on a new connection if the old one is lost."""
         return self.writer.ask(lambda _: due_rows(self._tables, batch, after_row, limit))
 
-    def due_of_chunk(self, batch: int, chunk: int) -> Sequence[Due]:
-        """Return the READY instructions of a batch in one chunk, without those that evidence holds."""
-        return self.writer.ask(lambda _: due_of(self._tables.run("due_of_chunk", batch=batch, chunk=chunk)))
-
     def mark_interrupted(self, at: str) -> int:
-        """Put the instructions in flight whose run is over in doubt, and return their number."""
+        """Put the instructions in flight that nobody sends any more in doubt, and return their number."""
         return self.writer.conclude(at)
 
     def start_shared_run(self, batch: int, *, waits: bool = False, is_urgent: bool = False) -> OfferedRun | None:
         """Offer the batch to workers, and release the desk."""
         if not waits and not any(one.is_alive for one in self.workers()):
-            self.writer.ask(partial(withdraw_run, batch=batch))
+            self.writer.ask(partial(withdraw_run, batch=batch, process=self.writer.process))
             return None
-        start = partial(start_run, batch=batch, worker=self.writer.worker, is_urgent=is_urgent)
+        start = partial(start_run, batch=batch, process=self.writer.process, is_urgent=is_urgent)
         run = self.writer.ask_at_length(start)
         self.writer.leave_desk()
         return OfferedRun(run.number, self.writer.ask)
 
     def expect_end(self, notices: Sequence[NewNotice], at: str) -> None:
         """Make the notices of this run durable, with the desk."""
-        self.writer.ask(lambda connection: PostgresOutbox(connection).add_for_run(notices, at, self.writer.worker))
+        self.writer.ask(lambda connection: PostgresOutbox(connection).add_for_run(notices, at, self.writer.process))
 
     def hold_again(self) -> None:
         """Take the desk again after a batch was handed over. Raises `JournalHeld` if another process has it."""
@@ -132,14 +127,14 @@ class PostgresJournal(PostgresReader, Journal):
             self.writer.take_desk()
 
     @contextmanager
-    def for_engine(self) -> Iterator[ChunkJournal]:
+    def for_engine(self) -> Iterator[OwnRun]:
         """Give the journal to an engine: until the block ends, only the engine uses it."""
-        with closing(ChunkJournal(self, self.writer)) as given:
+        with closing(OwnRun(self, self.writer.may_leave)) as given:
             yield given
 
     def gate(self) -> PostgresGate:
         """Return the limits of the endpoint, which this process shares with other workers."""
-        return PostgresGate(self._session.server, self.writer.worker)
+        return PostgresGate(self._session.server, self.writer.process)
 
     def scrub(self) -> OldPages:
         """Clear the inbox of this host; old lines of tables go when their owner writes these again."""
@@ -147,7 +142,7 @@ class PostgresJournal(PostgresReader, Journal):
         return OldPages.IN_DATABASE if is_clean else OldPages.IN_LOG
 
     def close(self) -> None:
-        """Close the journal, and give its leases back. It can be reopened."""
+        """Close the journal, and sign off. It can be reopened."""
         try:
             self.writer.close()
         finally:
@@ -172,7 +167,7 @@ class PostgresJournal(PostgresReader, Journal):
     ) -> BatchRecord:
         connection = self._session.connection
         with conflicting_lines(f"batch {record.batch} is already open, or a row or an order id of it is taken"):
-            reference = copy_batch(connection, record, plan_sha256, digests, parts, known, replaced, self._chunk_rows)
+            reference = copy_batch(connection, record, plan_sha256, digests, parts, known, replaced)
         return replace(record, reference=reference)
 
     @contextmanager
@@ -192,20 +187,19 @@ class WorkerJournal(PostgresJournal):
 
     run: SharedRun | None = None
     """The run that this worker is at."""
-    is_spent = False
-    """Whether another worker may take over chunks of this one: it has to be closed, and opened again."""
     sent_rows = 0
-    """How many rows it has sent, of chunks that are finished."""
-    _taken: TakenChunks | None = None
+    """How many rows it has sent."""
+    _given: ClaimedRows | None = None
 
     def join_run(self, runs: Sequence[SharedRun] | None = None) -> SharedRun | None:
-        """Join the first of these runs (None: of all) that offers a chunk; None if none does.
+        """Join the first of these runs (None: of all) that waits for a worker; None if none does.
 
-        Runs with nothing left are ended here.
+        What was left in flight comes into doubt first. Runs with nothing left are ended here.
         """
         for run in self.runs() if runs is None else runs:
-            if self.writer.ask_at_length(partial(offers, run=run)):
-                self.writer.ask(partial(note_place, worker=self.writer.worker, run=run.number, chunk=None))
+            if self.writer.ask_at_length(partial(waits, run=run)):
+                self.writer.ask(partial(join_run, process=self.writer.process, run=run.number))
+                self.writer.conclude(timestamp(utc_now()))
                 self.writer.is_stopped = False
                 self.run = run
                 return run
@@ -219,27 +213,34 @@ class WorkerJournal(PostgresJournal):
         """Return the runs that wait for a worker, urgent ones first. Runs with nothing left are ended here."""
         return self.writer.ask_at_length(waiting_runs)
 
+    def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[Due]:
+        """Return due rows as every journal does; none once the run is over: what is read would not be sent."""
+        return () if self.writer.is_stopped else super().due(batch, after_row=after_row, limit=limit)
+
     def leave_run(self) -> None:
-        """Give back the chunks that were taken, and leave the run."""
-        self.is_spent = not self.writer.give_back() or self.writer.has_lost
-        self.writer.ask(partial(note_place, worker=self.writer.worker, run=None, chunk=None))
+        """Leave the run, and tell the others how many rows were sent: those claimed and not sent are free."""
+        self._claimed((), self.sent_rows)
+        self.writer.ask(partial(join_run, process=self.writer.process, run=None))
         self.run = None
 
     @contextmanager
-    def for_engine(self) -> Iterator[TakenChunks]:
+    def for_engine(self) -> Iterator[ClaimedRows]:
         """Give the run that was joined to an engine: until the block ends, only the engine uses the journal."""
         if self.run is None:
             raise InternalError("a worker was about to send without a run")
-        with closing(TakenChunks(self, self.writer, self.run, self.sent_rows)) as given:
-            self._taken = given
+        with closing(ClaimedRows(self, self.writer.may_leave, self._claimed, self.sent_rows)) as given:
+            self._given = given
             try:
                 yield given
             finally:
-                self._taken, self.sent_rows = None, given.rows
+                self._given, self.sent_rows = None, given.rows
 
     async def is_overtaken(self) -> bool:
         """Whether an urgent run waits for a worker, while the engine of this one sends for another."""
-        return self._taken is not None and await self._taken.is_overtaken()
+        if self._given is None or self.run is None:
+            return False
+        ask = partial(is_overtaken, run=self.run)
+        return await self._given.ask(lambda: self.writer.ask(ask))
 
     def stop_run(self, run: SharedRun, reason: str) -> None:
         """Let no worker start another row of a run. The first reason counts."""
@@ -266,6 +267,12 @@ class WorkerJournal(PostgresJournal):
     def wait_for_server(self) -> None:
         """Wait for a server that restarts. Raises `JournalUnwritable` if it does not come back."""
         self.writer.ask(lambda connection: fetch(connection, "SELECT"))
+
+    def _claimed(self, rows: Sequence[Due], sent: int) -> Sequence[Due]:
+        numbers = [due.number for due in rows]
+        claim = partial(claim_rows, process=self.writer.process, instructions=numbers, sent=sent)
+        claimed = self.writer.ask(claim)
+        return [due for due in rows if due.number in claimed]
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -9,10 +9,10 @@ from psycopg.pq import TransactionStatus
 
 from paygw_batch.journal.journal import JournalReader, WaitingInbox
 from paygw_batch.journal.port import RowBeingSent, RunNow, SharedRun, VerifyProgress, WorkerLife
-from paygw_batch.journal.postgres.leasing.leases import rows_being_sent
-from paygw_batch.journal.postgres.leasing.offered_chunks import unfinished_runs, workers_in
 from paygw_batch.journal.postgres.lines import words_of
-from paygw_batch.journal.postgres.session import Row, Session, fetch, translating_errors
+from paygw_batch.journal.postgres.processes import rows_being_sent
+from paygw_batch.journal.postgres.runs import unfinished_runs, workers_in
+from paygw_batch.journal.postgres.session import Row, Session, translating_errors
 from paygw_batch.journal.postgres.tables import PostgresTables
 from paygw_batch.journal.postgres.verify import verify_journal
 from paygw_batch.journal.values import BatchRecord, Identity, PaymentSearch, TallyKind
@@ -47,12 +47,6 @@ class PostgresReader(JournalReader):
         records = {record.number: record for record in self.batches()} if runs else {}
         return [self._run_now(run, records[run.batch]) for run in runs]
 
-    def takeovers(self) -> int:
-        """Return how many leases a process took over from one that had died or fallen silent."""
-        with self._snapshot() as connection:
-            ((count,),) = fetch(connection, "SELECT count(*) FROM segment WHERE is_takeover")
-        return int(count)
-
     def _run_now(self, run: SharedRun, record: BatchRecord) -> RunNow:
         due = self.tallies(run.batch, kind=TallyKind.DUE)
         is_stopped = run.stop_reason is not None
@@ -65,16 +59,14 @@ class PostgresReader(JournalReader):
 
     def _chain_end(self) -> tuple[int, str]:
         """Return the number of facts, and the hash over the ends of all chains."""
-        ((facts, sealed),) = self._tables.run("sealed") or [(0, b"")]
-        ends = hashlib.sha256(self._identity.start.hash + sealed)
-        for number, seq, digest in self._tables.run("open_segments"):
-            if seq:
-                ends.update(f"{number}\n{seq}\n".encode() + digest)
-                facts += seq
+        facts, ends = 0, hashlib.sha256(self._identity.start.hash)
+        for number, seq, digest in self._tables.run("chain_ends"):
+            ends.update(f"{number}\n{seq}\n".encode() + digest)
+            facts += seq
         return facts, ends.hexdigest()
 
     def being_sent(self, batch: int) -> Sequence[RowBeingSent]:
-        """Return the rows of a batch whose chunks living processes have leased, and that are in flight."""
+        """Return the rows of a batch that living processes have in flight."""
         with self._snapshot() as connection:
             return rows_being_sent(connection, batch)
 

@@ -1,5 +1,5 @@
 -- A part of version 1. The roll-call: when the database is another one than before (a copy that was restored, a standby that took
--- over), rows that were sent can be missing in it. Then no lease is given before each host of the last 30 days has shown
+-- over), rows that were sent can be missing in it. Then nothing is sent before each host of the last 30 days has shown
 -- what it sent on, or a person has retired it.
 
 -- The life of a database: which cluster, which timeline of it, which database. A restart goes on with the same one.
@@ -49,7 +49,7 @@ CREATE VIEW missing_host AS
     SELECT h.host_id, h.name, h.seen_at, c.number AS call FROM newest_call c, host h
     WHERE NOT c.is_waived
         AND (h.seen_at > c.called_at - interval '30 days'
-            OR EXISTS (SELECT FROM worker w WHERE w.host = h.name AND w.since < c.called_at AND w.seen_at > c.called_at - interval '30 days'))
+            OR EXISTS (SELECT FROM process w WHERE w.host = h.name AND w.since < c.called_at AND w.seen_at > c.called_at - interval '30 days'))
         AND NOT EXISTS (SELECT FROM roll_answer a WHERE a.host_id = h.host_id AND (a.call = c.number OR a.retired_by <> ''));
 
 CREATE FUNCTION host_of(p_secret text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
@@ -92,7 +92,7 @@ CREATE FUNCTION lives(p_host text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
         SELECT FROM newest_call c, host h WHERE h.host_id = p_host AND (
             (h.seen_at > c.called_at AND h.seen_at > clock_timestamp() - interval '10 minutes')
-            OR EXISTS (SELECT FROM worker w WHERE w.host = h.name AND w.seen_at > c.called_at AND is_alive(w.number))))
+            OR EXISTS (SELECT FROM process w WHERE w.host = h.name AND w.seen_at > c.called_at AND is_alive(w.number))))
 $$;
 
 -- Whether a host that is about to answer has noted less than when it answered last.
@@ -157,19 +157,6 @@ BEGIN
         ON CONFLICT DO NOTHING;
 END $$;
 
--- No lease is given while a host is missing. PW008. What retires a host puts its rows in doubt, and says so in its session.
-CREATE FUNCTION refuse_lease() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF NOT (coalesce(current_setting('paygw.retires', true), '') = 'on' AND may_decide()) AND (
-        (SELECT c.life FROM newest_call c) IS DISTINCT FROM database_life() OR EXISTS (SELECT FROM missing_host)
-    ) THEN
-        RAISE EXCEPTION 'hosts are missing in the roll-call' USING ERRCODE = 'PW008';
-    END IF;
-    RETURN NEW;
-END $$;
-CREATE TRIGGER roll_is_complete BEFORE INSERT ON segment FOR EACH ROW EXECUTE FUNCTION refuse_lease();
-ALTER TABLE segment ENABLE ALWAYS TRIGGER roll_is_complete;
-
 DO $$
 DECLARE name text;
 BEGIN
@@ -189,7 +176,7 @@ END $$;
 DO $$
 DECLARE name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['database_life', 'call_roll', 'answer_roll', 'retire_host', 'accept_loss', 'refuse_lease'] LOOP
+    FOREACH name IN ARRAY ARRAY['database_life', 'call_roll', 'answer_roll', 'retire_host', 'accept_loss'] LOOP
         EXECUTE format('ALTER FUNCTION %I SECURITY DEFINER SET search_path = paygw, pg_temp', name);
     END LOOP;
 END $$;

@@ -199,7 +199,7 @@ def _prepare(connection: Connection[Row], server: Server, idle_limit: str | None
     ):  # by their numbers: the server's figures may be those of an opening
         connection.execute(f"SET enable_{way} = off")
     if idle_limit is not None:
-        # A process that waits for a line must then see it as it is: a commit learns this way that its lease was closed.
+        # A process that waits for a line must then see it as it is: a commit learns this way who moved its rows.
         connection.execute("SET default_transaction_isolation = 'read committed'")
         connection.execute("SET synchronous_commit = on")
         connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, false)", (idle_limit,))

@@ -1,7 +1,7 @@
 """Answers the roll-call: says how much left from this host if the database is not the one it saw before.
 
 A promoted standby, or a restored copy, can lack commits that a host has sent on. Only that host can detect it: so no
-host gets a lease before all hosts have looked.
+host sends before all hosts have looked.
 """
 
 import socket
@@ -13,7 +13,7 @@ import psycopg
 from psycopg import Connection
 
 from paygw_batch.errors import JournalError, JournalWentBack, RollCallOpen
-from paygw_batch.journal.postgres.leasing.host_files import HostLife, check_left, counts_in, host_id_in, public_id
+from paygw_batch.journal.postgres.host_files import HostLife, check_left, counts_in, host_id_in, public_id
 from paygw_batch.journal.postgres.session import Row, Server, fetch
 from paygw_batch.language import say
 

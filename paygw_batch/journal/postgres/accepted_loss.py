@@ -3,33 +3,33 @@
 If the host knows that nothing of an attempt left, a row in flight under it is not sent. Everything else is as the
 database says, and can be sent.
 
-A host that will never answer again is retired. It could have taken any chunk in the meantime: so each row that is ready
-or in flight gets an intent and an interruption, as if it had been sent, and a person settles it.
+A host that will never answer again is retired. It could have sent any row in the meantime: so each row that is ready or
+in flight gets an intent and an interruption, as if it had been sent, and a person settles it.
 """
 
 from collections.abc import Sequence
 
 from psycopg import Connection
 
-from paygw_batch.core.lifecycle import Intended, Interrupted, State
+from paygw_batch.core.lifecycle import Concluded, Intended, Interrupted
+from paygw_batch.core.outcome import Outcome, OutcomeKind
 from paygw_batch.errors import InternalError, JournalHeld
-from paygw_batch.journal.facts.standing import row_standing
 from paygw_batch.journal.lost import GUESSED, Loss, LostRows
-from paygw_batch.journal.postgres.leasing.chain_writer import ChainWriter
-from paygw_batch.journal.postgres.lines import chunks_of
+from paygw_batch.journal.postgres.fact_writer import FactWriter
+from paygw_batch.journal.postgres.processes import dead_processes
 from paygw_batch.journal.postgres.session import Row, fetch
 from paygw_batch.journal.postgres.tables import tables_on
 from paygw_batch.journal.values import AcceptedRows, Entry, Identity, MoveResult, Remark
 from paygw_batch.language import say
 
 _AT_ONCE = 1_000
-_UNDONE = """SELECT c.number, count(*) FROM chunk c JOIN state s ON s.instruction BETWEEN c.first AND c.last
-    WHERE s.state IN ('ready', 'in_flight')
-        AND (s.state = 'in_flight' OR NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction))
-    GROUP BY 1 ORDER BY 1"""
+_IN_FLIGHT = """SELECT s.instruction, s.attempt, f.at, is_left(f.process, %s)
+    FROM state s JOIN fact f ON f.number = s.intent
+    WHERE s.instruction = ANY (%s) AND s.state = 'in_flight' ORDER BY 1"""
+_ANY_IN_FLIGHT = "SELECT FROM batch b JOIN state s ON s.batch = b.number AND s.state = 'in_flight' LIMIT 1"
 _READY = f"""SELECT s.instruction, s.attempt + 1, coalesce(s.order_id, i.client_orderid)
-    FROM chunk c JOIN state s ON s.instruction BETWEEN c.first AND c.last JOIN instruction i ON i.number = s.instruction
-    WHERE c.number = %s AND s.state = 'ready'
+    FROM state s JOIN instruction i ON i.number = s.instruction
+    WHERE s.instruction > %s AND s.state = 'ready'
         AND NOT EXISTS (SELECT FROM unanswered e WHERE e.instruction = s.instruction)
     ORDER BY 1 LIMIT {_AT_ONCE}"""  # noqa: S608 - constants of ours
 """Rows that evidence holds are excluded: nothing sends them before a person has settled them."""
@@ -39,28 +39,27 @@ class LossWriter:
     """Writes the loss of this host to the database. It can be interrupted and repeated."""
 
     def __init__(
-        self, connection: Connection[Row], identity: Identity, writer: ChainWriter, loss: Loss, *, by: str, at: str
+        self, connection: Connection[Row], identity: Identity, writer: FactWriter, loss: Loss, *, by: str, at: str
     ) -> None:
         self._connection, self._writer, self._loss, self._at = connection, writer, loss, at
         self._tables = tables_on(connection, identity)
         self._lost = LostRows(self._tables, loss, by=by, at=at)
 
     def write(self) -> AcceptedRows:
-        """Put the rows in doubt that may have left. Raises `JournalHeld` while another process leases rows."""
+        """Put the rows in doubt that may have left. Raises `JournalHeld` while another process sends one of them."""
         prepare_to_accept(self._connection)
-        self._writer.known_unsent = self._loss.unsent
         unsent = sorted({number for number, _ in self._loss.unsent} - set(self._lost.numbers))
         # In the order in which they left: times in a chain never decrease, and answers are compared with them.
         for numbers in (unsent, self._lost.numbers):
             for start in range(0, len(numbers), _AT_ONCE):
-                self._lease(numbers[start : start + _AT_ONCE])
+                self._end_in_flight(numbers[start : start + _AT_ONCE])
         self._at_desk(self._write_again())
         return self._lost.rows
 
     def write_guess(self) -> AcceptedRows:
         """Put every row in doubt that this host could have sent, because it does not know all that it sent.
 
-        Raises `JournalHeld` as `write` does.
+        Raises `JournalHeld` while another process has a row in flight.
         """
         undone = put_undone_in_doubt(self._connection, self._writer, self._at)
         held = self._write_again()
@@ -85,46 +84,48 @@ class LossWriter:
                 self._writer.record(held)
                 self._lost.keep_unknown(self._writer.record)
 
-    def _lease(self, numbers: Sequence[int]) -> None:
-        """Lease the chunks of rows: those in flight there are in doubt, or not sent, as this host knows."""
-        before = [row_standing(line) for line in self._tables.run("standings", numbers=list(numbers))]
-        chunks = set(chunks_of(self._connection, [one.number for one in before]).values())
-        if not chunks <= self._writer.lease_chunks(chunks):
-            raise JournalHeld(say("Another process still sends rows of this journal."))
-        self._lost.rows.not_sent += sum(
-            one.standing.state is State.IN_FLIGHT and (one.number, one.standing.attempt) in self._loss.unsent
-            for one in before
-        )
+    def _end_in_flight(self, numbers: Sequence[int]) -> None:
+        """Put those of some rows in doubt that are in flight, or say that they were not sent, as this host knows."""
+        entries = []
+        dead = dead_processes(self._connection)
+        for number, attempt, sent_at, is_left in fetch(self._connection, _IN_FLIGHT, (dead, list(numbers))):
+            if not is_left:
+                raise JournalHeld(say("Another process still sends rows of this journal."))
+            is_unsent = (number, attempt) in self._loss.unsent
+            fact = Concluded(Outcome(OutcomeKind.NOT_SENT, "run.stopped")) if is_unsent else Interrupted()
+            entries.append(Entry(number, attempt, fact, max(self._at, sent_at)))
+            self._lost.rows.not_sent += is_unsent
+        self._append(entries)
 
     def _append(self, entries: Sequence[Entry]) -> None:
         if MoveResult.NOT_MOVED in self._writer.append(entries):
             raise InternalError("a lost attempt does not follow from what the database says of its row")
 
 
-def put_undone_in_doubt(connection: Connection[Row], writer: ChainWriter, at: str) -> int:
+def put_undone_in_doubt(connection: Connection[Row], writer: FactWriter, at: str) -> int:
     """Put every row that is ready or in flight in doubt, and return their number. It can be repeated after a crash.
 
-    Raises `JournalHeld` while another process has rows leased.
+    Raises `JournalHeld` while another process has a row in flight: it could say that nothing of it left, and the row
+    would be ready.
     """
     prepare_to_accept(connection)
-    rows = 0
-    for chunk, undone in fetch(connection, _UNDONE):
-        if chunk not in writer.lease_chunks([chunk]):  # puts in doubt what is in flight there
-            raise JournalHeld(say("Another process still sends rows of this journal."))
-        while found := fetch(connection, _READY, (chunk,)):
-            entries = []
-            for number, attempt, order_id in found:
-                fact = Intended(order_id, GUESSED, 0, None)
-                entries += [Entry(number, attempt, fact, at), Entry(number, attempt, Interrupted(), at)]
-            writer.append(entries)
-        rows += undone
+    rows, after = writer.conclude(at), 0
+    if fetch(connection, _ANY_IN_FLIGHT):
+        raise JournalHeld(say("Another process still sends rows of this journal."))
+    while found := fetch(connection, _READY, (after,)):
+        entries = []
+        for number, attempt, order_id in found:
+            fact = Intended(order_id, GUESSED, 0, None)
+            entries += [Entry(number, attempt, fact, at), Entry(number, attempt, Interrupted(), at)]
+        writer.append(entries)
+        rows, after = rows + len(found), found[-1][0]
     return rows
 
 
 def prepare_to_accept(connection: Connection[Row]) -> None:
     """Let this session write intents although the roll-call is open and a breaker stopped every worker.
 
-    They are not sent, and no one else gets a lease before the roll-call is complete. The stop stays in force.
+    They are not sent, and no one else sends before the roll-call is complete. The stop stays in force.
     """
     fetch(connection, "SET paygw.retires = 'on'")
 

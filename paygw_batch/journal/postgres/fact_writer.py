@@ -1,0 +1,435 @@
+"""Adds facts to the chain of this process, and determines the fate of a commit that got no answer.
+
+The facts of a run are one call for each group. People's decisions and evidence need the desk, and are written in
+transactions of several statements.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import Connection
+from psycopg.pq import TransactionStatus
+
+from paygw_batch.core.lifecycle import Concluded, Intended, Interrupted
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import HolderKind, InternalError, JournalError, JournalWentBack, RowsMoved
+from paygw_batch.journal.facts.chain import Line, chained
+from paygw_batch.journal.guards.left import Noted, noted_of
+from paygw_batch.journal.postgres.guarded_session import GuardedSession
+from paygw_batch.journal.postgres.processes import (
+    OwnProcess,
+    SignsOfLife,
+    dead_processes,
+    desk_taken,
+    end_life,
+    enrol,
+)
+from paygw_batch.journal.postgres.session import Row, fetch, limited, reason_of_failure
+from paygw_batch.journal.postgres.tables import PostgresTables, evidence_in
+from paygw_batch.journal.salts import new_salt
+from paygw_batch.journal.values import Entry, Identity, Link, MoveResult, Remark, Withdrawal
+from paygw_batch.language import say
+
+T = TypeVar("T")
+
+CALL = "SELECT * FROM commit_facts(%s, %s, %s, %s::json, %s::json, %s::json)"
+"""Takes a process, the end of its chain (seq and hash), facts, what these say of people, and raw replies: the last
+three are lists of objects with the names of columns. Returns for each fact its seq, its number, its time, and whether
+it moved its row."""
+_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+FENCED, MOVED, HELD, RUN_OVER, STOPPED = "PW001", "PW002", "PW004", "PW005", "PW006"
+"""The reasons to refuse the call: the chain is elsewhere, or the desk is another's; a fact does not fit its row;
+evidence holds a row; the run of this process is over; no worker may send."""
+_FORGED = "PW010"
+NOT_OVER = "PW013"
+"""The reason not to forget people of a batch: it is not over, or it continued after it was read."""
+DEADLOCK = "40P01"
+"""Two processes waited for each other's rows, and the server undid this call."""
+_MAX_TRIES = 5
+_MAX_DEADLOCKS = 10
+_AFTER_DEADLOCK_S = 0.02
+"""The pause before the first try after a deadlock; it grows with each. The server took a second to find it."""
+_AT_ONCE = 1_000
+_WITHDRAWING = "withdraw"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFacts:
+    """Facts ready to be committed: the values of the call after the process, and the end of the chain after it."""
+
+    values: tuple[int, bytes, str, str, str]
+    before: Link
+    end: Link
+
+
+def stage_facts(entries: Sequence[Entry | Remark], end: Link) -> StagedFacts:
+    """Return facts ready to be committed, after the `end` of a chain."""
+    lines, texts = chained(entries, end, new_salt)
+    said = [{**text._asdict(), "salt": _hex(text.salt)} for text in texts]
+    replies = [
+        {"seq": line.seq, "head": _hex(one.reply.head.encode()), "body": _hex(one.reply.body)}
+        for one, line in zip(entries, lines, strict=True)
+        if isinstance(one, Entry) and one.reply is not None
+    ]
+    last = lines[-1]
+    values = (end.seq, end.hash, _json([_fact(line) for line in lines]), _json(said), _json(replies))
+    return StagedFacts(values, end, Link(last.seq, last.hash, last.at))
+
+
+def _fact(line: Line) -> Mapping[str, Any]:
+    """Return a line for the table, whose columns are named like the fields of `Line`."""
+    fact = {name: value for name, value in zip(Line._fields, line, strict=True) if value is not None}
+    return {name: _hex(value) if isinstance(value, bytes) else value for name, value in fact.items()}
+
+
+def _hex(content: bytes) -> str:
+    """Return bytes in the database's text notation."""
+    return f"\\x{content.hex()}"
+
+
+class FactWriter:
+    """Writes the facts of one process. Called from one thread at a time."""
+
+    def __init__(
+        self, guarded: GuardedSession, own: OwnProcess, signs: SignsOfLife, identity: Identity, intent_lives_s: float
+    ) -> None:
+        self._guarded, self._own, self._signs = guarded, own, signs
+        self._tables = PostgresTables(lambda: guarded.connection, identity)
+        self._departs_within_s = intent_lives_s / 2
+        self._newest = 0
+        """The number of the newest fact of the open transaction at the desk."""
+        self.has_desk = False
+        """Whether this process has the desk, as far as it knows."""
+        self.is_stopped = False
+        """Whether the run of this process is over: nothing more of it may be sent."""
+
+    @property
+    def process(self) -> int:
+        """The number of this process."""
+        return self._own.number
+
+    def hurry(self) -> None:
+        """From now on, wait only briefly for a server that does not answer."""
+        self._guarded.hurry()
+
+    def ask(self, call: Callable[[Connection[Row]], T]) -> T:
+        """Make a call that can be repeated; on a new connection if the old one is lost."""
+        with self._guarded.failing():
+            return self._guarded.again(lambda: call(self._guarded.connection))
+
+    def ask_at_length(self, call: Callable[[Connection[Row]], T]) -> T:
+        """Make a call as `ask` does, without its time limit: it may read a whole batch."""
+        with self._guarded.failing():
+            try:
+                return call(self._guarded.connection)
+            except psycopg.Error as error:
+                if not self._guarded.is_lost(error):
+                    raise
+                self._guarded.reconnect()
+                return call(self._guarded.connection)
+
+    def conclude(self, at: str) -> int:
+        """Put in doubt the rows in flight that nobody sends any more, and return their number.
+
+        Not called while this process sends. The rows of another living process are not touched.
+        """
+        self._guarded.require_writable()
+        found = self.ask_at_length(
+            lambda connection: self._tables.run("left_in_flight", dead=[self.process, *dead_processes(connection)])
+        )
+        entries = [Entry(number, attempt, Interrupted(), max(at, sent_at)) for number, attempt, sent_at in found]
+        results = [
+            result
+            for start in range(0, len(entries), _AT_ONCE)
+            for result in self.append(entries[start : start + _AT_ONCE])
+        ]
+        return results.count(MoveResult.MOVED)
+
+    def close(self) -> None:
+        """Sign off. Rows in flight are left to the next process."""
+        try:
+            self._signs.close()
+            if self._guarded.connection.closed:  # otherwise it would count as alive for a while
+                self._guarded.session.reconnect()
+            with limited(self._guarded.connection, self._guarded.session.server.commit_limit_s):
+                end_life(self._guarded.connection, self._own.number)
+        except (psycopg.Error, JournalError):
+            return  # nothing is lost: it falls silent
+        finally:
+            self._guarded.close()
+
+    def take_desk(self) -> None:
+        """Take the desk. Raises `JournalHeld` if another process has it."""
+        with self._guarded.failing():
+            self.has_desk = self._guarded.again(lambda: take_desk(self._guarded.connection, self._own.number))
+        if not self.has_desk:
+            raise desk_taken(self._guarded.connection)
+
+    def leave_desk(self) -> None:
+        """Release the desk to other processes; nothing can be written there until it is taken again."""
+        self.has_desk = False
+        self.ask(lambda connection: fetch(connection, "SELECT leave_desk(%s)", (self._own.number,)))
+
+    @contextmanager
+    def at_desk(self) -> Iterator[Connection[Row]]:
+        """Run one transaction at the desk: at the end it is durable and noted as left, or has no effect."""
+        self._guarded.require_writable()
+        connection = self._guarded.connection
+        before, self._newest = self._own.end, 0
+        try:
+            fetch(connection, "BEGIN")
+            if fetch(connection, "SELECT hold_desk(%s)", (self._own.number,)) != [(True,)]:
+                raise _taken_over()  # noqa: TRY301 - the transaction is rolled back on the way out
+            yield connection
+            self._commit_desk(before)
+        except BaseException as error:
+            self._roll_back()
+            self._own.end = before
+            if isinstance(error, psycopg.Error):
+                raise self._failed_at_desk(error) from None
+            raise
+        if self._own.end.seq != before.seq:
+            self._guarded.note(self._newest, self._own.end)
+
+    def not_before(self, at: str) -> None:
+        """Give no further fact a time before `at`."""
+        self._own.end = self._own.end._replace(at=max(self._own.end.at, at))
+
+    def record(self, entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
+        """Add facts inside `at_desk`; return number, time and whether it moved its row."""
+        if not entries:
+            return []
+        staged = stage_facts(entries, self._own.end)
+        added = self._call(staged)
+        self._own.end = staged.end
+        self._newest = added[-1][1]
+        return [(number, at, has_moved) for _, number, at, has_moved in added]
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        """Make facts durable in one call, and move their instructions; return the effect of each.
+
+        An intent is also HELD if this process may no longer send: the run is over, or a worker stopped all workers.
+        """
+        if not entries:
+            return []
+        self._guarded.require_writable()
+        results = dict.fromkeys(_repeated(entries), MoveResult.NOT_MOVED)
+        for _ in range(_MAX_TRIES):
+            if self.is_stopped:
+                results |= {at: MoveResult.HELD for at, one in enumerate(entries) if isinstance(one.fact, Intended)}
+            places = [at for at in range(len(entries)) if at not in results]
+            if not places:
+                break
+            try:
+                with self._guarded.failing():
+                    made = self._try([entries[at] for at in places])
+            except JournalError:
+                self._note_unsent([one for one in entries if _is_unsent(one)])
+                raise
+            if not isinstance(made, _Refused):
+                moves = (MoveResult.MOVED if has_moved else MoveResult.NOT_MOVED for has_moved in made)
+                results |= dict(zip(places, moves, strict=True))
+                break
+            results |= {
+                at: made.result
+                for at in places
+                if entries[at].instruction in made.numbers and isinstance(entries[at].fact, Intended | Interrupted)
+            }
+        else:
+            raise self._guarded.give_up(say("another process keeps moving the rows"))
+        return [results[at] for at in range(len(entries))]
+
+    def may_leave(self, age_s: float) -> bool:
+        """Whether nobody can have put the row of an intent in doubt that was handed in `age_s` seconds ago.
+
+        Others do so once this process was silent for twice as long, and the commit of the intent was a sign of life.
+        """
+        return not self._guarded.has_failed and age_s < self._departs_within_s
+
+    def _try(self, entries: Sequence[Entry]) -> "Sequence[bool] | _Refused":
+        """Commit facts; return whether each moved its row, or the rows whose facts may not be kept."""
+        staged = stage_facts(entries, self._own.end)
+        deadlocks = 0
+        while True:
+            try:
+                added = self._called(staged)
+            except psycopg.errors.Error as error:
+                if error.sqlstate == DEADLOCK and deadlocks < _MAX_DEADLOCKS:  # all of it was undone
+                    deadlocks += 1
+                    time.sleep(_AFTER_DEADLOCK_S * deadlocks)
+                    continue
+                return self._refused(error, entries)
+            if added is not None:
+                self._done(staged, entries, added)
+                return [has_moved for *_, has_moved in added]
+
+    def _refused(self, error: psycopg.Error, entries: Sequence[Entry]) -> "_Refused":
+        """Record why a call was refused; return the instructions that may not be sent."""
+        if error.sqlstate in {HELD, MOVED}:
+            numbers = frozenset(map(int, (error.diag.message_detail or "").split()))
+            return _Refused(numbers, MoveResult.HELD if error.sqlstate == HELD else MoveResult.NOT_MOVED)
+        if error.sqlstate == _FORGED:
+            raise InternalError(reason_of_failure(error)) from None
+        if error.sqlstate not in {RUN_OVER, STOPPED}:
+            raise error
+        self.is_stopped |= error.sqlstate == RUN_OVER
+        intents = (entry.instruction for entry in entries if isinstance(entry.fact, Intended))
+        return _Refused(frozenset(intents), MoveResult.HELD)
+
+    def _called(self, staged: StagedFacts) -> list[Row] | None:
+        """Make the call that commits, and return what it added; None if it was not made and can be repeated."""
+        guarded = self._guarded
+        with guarded.confirmed():
+            try:
+                with limited(guarded.connection, guarded.session.server.commit_limit_s):
+                    return self._call(staged)
+            except psycopg.Error as error:
+                if error.sqlstate != FENCED:
+                    if not guarded.is_lost(error):
+                        raise
+                    # The commit may have succeeded although its answer was lost, or may yet succeed. Repeating it
+                    # could write intents twice; assuming that it failed would leave rows in flight. The end of the
+                    # chain shows which it was, and lets only one of two calls through.
+                    guarded.reconnect()
+                if self._is_committed(staged.before, staged.end):
+                    return self._added(staged)
+                if error.sqlstate == FENCED:
+                    raise InternalError("a commit was refused although its chain is as it was left") from None
+                return None
+
+    def _commit_desk(self, before: Link) -> None:
+        """Commit the transaction at the desk. If no answer comes, determine its fate."""
+        guarded, end = self._guarded, self._own.end
+        with guarded.confirmed():
+            try:
+                fetch(guarded.connection, "COMMIT")
+            except psycopg.Error as error:
+                if not guarded.is_lost(error):
+                    raise
+                guarded.reconnect()
+                # A transaction without a fact leaves no trace in the chain: nobody knows whether it was committed.
+                if end.seq == before.seq or not self._is_committed(before, end):
+                    raise
+
+    def _call(self, staged: StagedFacts) -> list[Row]:
+        """Send facts to the database: as a commit of their own, or as part of the open transaction.
+
+        Return in their order seq, number and time of each, and whether it moved its row.
+        """
+        return fetch(self._guarded.connection, CALL, (self._own.number, *staged.values))
+
+    def _added(self, staged: StagedFacts) -> list[Row]:
+        """Return the same of facts whose commit was not answered."""
+        query = """SELECT f.seq, f.number, f.at, c.fact IS NULL FROM fact f
+            LEFT JOIN contradiction c ON c.fact = f.number
+            WHERE f.process = %s AND f.seq > %s AND f.seq <= %s ORDER BY 1"""
+        return fetch(self._guarded.connection, query, (self._own.number, staged.before.seq, staged.end.seq))
+
+    def _is_committed(self, before: Link, after: Link) -> bool:
+        """Whether a commit was made, by the end of the chain. Raises `JournalWentBack` if that was never there."""
+        query = "SELECT head_seq, head_hash FROM process WHERE number = %s"
+        found = fetch(self._guarded.connection, query, (self._own.number,))
+        self._guarded.flush()
+        if found == [(after.seq, after.hash)]:
+            return True
+        if found == [(before.seq, before.hash)]:
+            return False
+        self._guarded.give_up(say("the database is an older copy"))
+        raise JournalWentBack(
+            say("The database is an older copy: it lacks commits of this process."),
+            hint=say("Nothing more was sent. First of all, restore the newest data of the database."),
+        )
+
+    def _done(self, staged: StagedFacts, entries: Sequence[Entry], added: Sequence[Row]) -> None:
+        """Apply a commit to our state: the end of the chain, what may leave."""
+        self._own.end = staged.end
+        # Before any of it leaves: after a failover these attempts, and no others, may have left from this host.
+        moved = [one for one, (*_, has_moved) in zip(entries, added, strict=True) if has_moved]
+        self._guarded.note(added[-1][1], staged.end, noted_of(moved))
+
+    def _note_unsent(self, entries: Sequence[Entry]) -> None:
+        """Note the attempts of which nothing left, because the database may never learn it."""
+        if entries:
+            with suppress(JournalError):  # then they are in doubt, as without the note
+                self._guarded.note_unsent([Noted(one.instruction, one.attempt, None) for one in entries])
+
+    def _failed_at_desk(self, error: psycopg.Error) -> JournalError | InternalError:
+        if error.sqlstate in {MOVED, DEADLOCK, NOT_OVER}:
+            return RowsMoved()
+        if error.sqlstate == FENCED:
+            return _taken_over()
+        return self._guarded.give_up(reason_of_failure(error))
+
+    def _roll_back(self) -> None:
+        """Roll back the open transaction. If the connection is gone, the server does."""
+        connection = self._guarded.connection
+        if connection.info.transaction_status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}:
+            try:
+                connection.rollback()
+            except psycopg.Error as error:
+                self._guarded.give_up(reason_of_failure(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A commit that was not made: the rows whose facts are not kept, and why."""
+
+    numbers: frozenset[int]
+    result: MoveResult
+
+
+def take_desk(connection: Connection[Row], process: int) -> bool:
+    """Take the desk, unless another process has it that lives; return whether it is taken."""
+    query = "SELECT take_desk(%s, %s)"
+    return fetch(connection, query, (process, dead_processes(connection))) == [(True,)]
+
+
+def write_withdrawal(
+    connection: Connection[Row], identity: Identity, withdrawal: Withdrawal, intent_lives_s: float
+) -> tuple[int, Link]:
+    """Record a withdrawal without the desk, which a run may hold for hours.
+
+    Return the number of the fact, and the end of its chain.
+    """
+    own = enrol(connection, command=_WITHDRAWING, kind=HolderKind.RUN, intent_lives_s=intent_lives_s)
+    added: list[tuple[int, Link]] = []
+
+    def record(entries: Sequence[Entry | Remark]) -> Sequence[tuple[int, str, bool]]:
+        staged = stage_facts(entries, own.end)
+        ((_, number, at, has_moved),) = fetch(connection, CALL, (own.number, *staged.values))
+        added.append((number, staged.end))
+        return [(number, at, has_moved)]
+
+    with connection.transaction():
+        evidence_in(connection, identity).keep(record, withdrawal)
+    with suppress(psycopg.Error):  # it falls silent
+        end_life(connection, own.number)
+    return added[0]
+
+
+def _repeated(entries: Iterable[Entry]) -> Iterator[int]:
+    """Yield the places of intents whose attempt another intent of the same call is about."""
+    seen = set[tuple[int, int]]()
+    for place, entry in enumerate(entries):
+        if isinstance(entry.fact, Intended):
+            if (entry.instruction, entry.attempt) in seen:
+                yield place
+            seen.add((entry.instruction, entry.attempt))
+
+
+def _is_unsent(entry: Entry) -> bool:
+    """Whether a fact says that nothing of its attempt left."""
+    return isinstance(entry.fact, Concluded) and entry.fact.outcome.kind is OutcomeKind.NOT_SENT
+
+
+def _taken_over() -> JournalError:
+    return JournalError(
+        say("Another process has taken over the journal, because this one was silent for too long."),
+        hint=say("Run the same command again: what was committed by then is kept."),
+    )

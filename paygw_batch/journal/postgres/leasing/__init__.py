@@ -1,1 +1,0 @@
-"""Leases chains of facts, writes to them, and determines the fate of a commit that got no answer."""

@@ -1,0 +1,124 @@
+"""The rows that an engine gets of a journal in PostgreSQL, and those that a worker claims. No server is asked."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from paygw_batch.core.batch import Instruction
+from paygw_batch.core.evidence import Finding
+from paygw_batch.core.lifecycle import Interrupted, Standing
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.journal.postgres.engine_journal import ClaimedRows, OwnRun
+from paygw_batch.journal.values import Due, Entry, MoveResult
+from tests.journal.journal_rows import AT, intent, outcome_of
+
+BATCH = 1
+WORDS = {"approved": OutcomeKind.PAID}
+
+
+def due(number: int) -> Due:
+    """Instruction `number` of row `number` + 1."""
+    return Due(number, number + 1, Instruction(f"ORD-{number}", "KE", "KES", "1", "a", {}), Standing(), f"ORD-{number}")
+
+
+class WrittenFacts:
+    """The journal that an engine's calls go to: the due rows, what it is given, and what it answers."""
+
+    def __init__(self, *rows: int) -> None:
+        self.rows = [due(number) for number in rows]
+        self.entries: list[Entry] = []
+        self.answers: dict[int, MoveResult] = {}
+        self.taken_in: list[str] = []
+
+    def append(self, entries: Sequence[Entry]) -> Sequence[MoveResult]:
+        self.entries += entries
+        return [self.answers.get(entry.instruction, MoveResult.MOVED) for entry in entries]
+
+    def due(self, batch: int, *, after_row: int, limit: int) -> Sequence[Due]:
+        assert batch == BATCH
+        return [one for one in self.rows if one.row > after_row][:limit]
+
+    def drain_inbox(self, words: Mapping[str, OutcomeKind], *, at: str) -> Counter[Finding]:
+        assert words == WORDS
+        self.taken_in.append(at)
+        return Counter({Finding.MOVED: 1})
+
+
+class Worker:
+    """The journal of a worker's engine, its calls made one at a time; `of_others` are rows that others have claimed."""
+
+    def __init__(self, facts: WrittenFacts, *, of_others: Collection[int] = (), rows: int = 0) -> None:
+        self.facts, self._of_others = facts, of_others
+        self.sent: list[int] = []
+        self.claimed = ClaimedRows(facts, lambda age_s: age_s < 1, self._claim, rows)
+
+    def _claim(self, rows: Sequence[Due], sent: int) -> Sequence[Due]:
+        self.sent.append(sent)
+        return [one for one in rows if one.number not in self._of_others]
+
+    def next(self, limit: int = 100) -> list[int]:
+        return next_of(self.claimed, limit)
+
+    def append(self, *entries: Entry) -> list[MoveResult]:
+        return list(asyncio.run(_called(self.claimed, lambda it: it.append(entries))))
+
+
+async def _called(journal: OwnRun, call: Callable[[OwnRun], Any]) -> Any:
+    journal._turn = asyncio.Lock()  # one event loop a call
+    return await call(journal)
+
+
+def next_of(journal: OwnRun, limit: int) -> list[int]:
+    return [one.number for one in asyncio.run(_called(journal, lambda it: it.due(BATCH, limit=limit)))]
+
+
+def test_each_row_is_given_once_in_order() -> None:
+    with closing(OwnRun(WrittenFacts(1, 2, 3, 4, 5), lambda _: True)) as journal:
+        assert [next_of(journal, 2), next_of(journal, 2), next_of(journal, 2)] == [[1, 2], [3, 4], [5]]
+        assert next_of(journal, 2) == []
+
+
+def test_rows_that_others_claimed_are_passed_over() -> None:
+    worker = Worker(WrittenFacts(*range(1, 13)), of_others=range(2, 10))
+    assert [worker.next(3), worker.next(3)] == [[1], [10, 11, 12]]
+    assert worker.next(3) == []
+
+
+def test_others_are_told_how_many_rows_were_sent() -> None:
+    worker = Worker(WrittenFacts(1, 2, 3, 4, 5, 6), rows=40)
+    worker.next(3)
+    kinds = (OutcomeKind.PAID, OutcomeKind.NOT_SENT, OutcomeKind.UNKNOWN)
+    worker.append(*(intent(one) for one in worker.facts.rows[:3]))
+    worker.append(*(outcome_of(number, 1, kind) for number, kind in enumerate(kinds, start=1)))
+    worker.append(Entry(2, 1, Interrupted(), AT))
+    worker.next(3)
+    assert worker.sent == [40, 42]
+    assert worker.claimed.rows == 42
+
+
+def test_a_row_that_others_moved_is_held() -> None:
+    worker = Worker(WrittenFacts(1, 2, 3))
+    worker.facts.answers = {1: MoveResult.HELD, 2: MoveResult.NOT_MOVED}
+    answers = worker.append(*(intent(one) for one in worker.facts.rows))
+    assert answers == [MoveResult.HELD, MoveResult.HELD, MoveResult.MOVED]
+    assert [one.instruction for one in worker.facts.entries] == [1, 2, 3]
+
+
+def test_an_answer_that_moves_nothing_is_told_as_it_is() -> None:
+    worker = Worker(WrittenFacts(1))
+    worker.facts.answers = {1: MoveResult.NOT_MOVED}
+    assert worker.append(outcome_of(1, 1, OutcomeKind.PAID)) == [MoveResult.NOT_MOVED]
+
+
+def test_the_writer_says_what_may_leave() -> None:
+    claimed = Worker(WrittenFacts()).claimed
+    assert (claimed.may_leave(0.5), claimed.may_leave(1.5)) == (True, False)
+
+
+def test_notifications_are_taken_in_by_the_journal() -> None:
+    facts = WrittenFacts(1)
+    with closing(OwnRun(facts, lambda _: True)) as journal:
+        assert asyncio.run(journal.drain_inbox(WORDS, at=AT)) == {Finding.MOVED: 1}
+    assert facts.taken_in == [AT]

@@ -1,0 +1,107 @@
+"""While a host is missing in the roll-call, the database keeps no intent, and nothing that is written at the desk."""
+
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from paygw_batch.core.lifecycle import State
+from paygw_batch.core.outcome import OutcomeKind
+from paygw_batch.errors import JournalUnwritable, RollCallOpen
+from paygw_batch.journal.opening.database_place import DatabasePlace
+from paygw_batch.journal.postgres.accepted_loss import put_undone_in_doubt
+from paygw_batch.journal.values import MoveResult, Withdrawal
+from tests.journal.journal_rows import AT, all_due, intent, new_instruction, open_sheet, outcome_of
+from tests.journal.postgres_rows import open_postgres, postgres_place, read_postgres
+
+GHOST = "f" * 32
+
+
+@pytest.fixture
+def at_database(database: str, place: Path) -> DatabasePlace:
+    return postgres_place(database, place)
+
+
+def by_hand(at: DatabasePlace, *statements: str) -> None:
+    with psycopg.connect(at.server.url, autocommit=True) as connection:
+        connection.execute("SET search_path = paygw")
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def call_for_ghost(at: DatabasePlace) -> None:
+    """Call the roll; one host does not answer."""
+    by_hand(
+        at,
+        f"INSERT INTO host (host_id, name) VALUES ('{GHOST}', 'ghost')",  # noqa: S608 - a constant
+        "INSERT INTO roll_call SELECT number + 1, life, 'a test', false FROM newest_call",
+    )
+    assert [one.name for one in at.roll_call()] == ["ghost"]
+
+
+def test_no_intent_is_kept_while_a_host_is_missing(at_database: DatabasePlace) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=2)
+        first, second = all_due(journal, 1)
+        journal.append([intent(first)])
+        call_for_ghost(at_database)
+        paid = outcome_of(first.number, 1, OutcomeKind.PAID)
+        assert [*journal.append([paid])] == [MoveResult.MOVED], "what was in flight is written down"
+        with pytest.raises(JournalUnwritable, match="hosts are missing in the roll-call"):
+            journal.append([intent(second)])
+        assert not journal.writer.may_leave(0.0)
+    with pytest.raises(RollCallOpen, match="ghost"):
+        open_postgres(at_database)
+    by_hand(at_database, f"SELECT retire_host('{GHOST}', 'amina')")
+    with closing(open_postgres(at_database)) as journal:
+        assert [row.state for row in journal.rows(1)] == [State.PAID, State.READY]
+        assert [*journal.append([intent(second)])] == [MoveResult.MOVED]
+
+
+def test_nothing_is_decided_while_a_host_is_missing(at_database: DatabasePlace) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=1)
+        call_for_ghost(at_database)
+        with pytest.raises(JournalUnwritable, match="hosts are missing in the roll-call"):
+            open_sheet(journal, "b2", [new_instruction(9)])
+    with closing(at_database.open_to_read()) as reader:
+        assert len(reader.batches()) == 1
+
+
+def test_nobody_takes_the_desk_while_a_host_is_missing(at_database: DatabasePlace) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        journal.writer.leave_desk()
+        call_for_ghost(at_database)
+        with pytest.raises(JournalUnwritable, match="hosts are missing in the roll-call"):
+            journal.hold_again()
+
+
+def test_a_plan_is_withdrawn_while_a_host_is_missing(at_database: DatabasePlace) -> None:
+    open_postgres(at_database).close()
+    call_for_ghost(at_database)
+    at_database.withdraw(Withdrawal("1" * 64, "cleo", "{}", AT))
+    with closing(read_postgres(at_database)) as reader:
+        assert [one.sha256 for one in reader.withdrawals()] == ["1" * 64]
+
+
+def test_who_retires_a_host_writes_intents_that_stay(at_database: DatabasePlace) -> None:
+    """Of what it writes nothing leaves: each row that the host could have sent is in doubt."""
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=2)
+        call_for_ghost(at_database)
+        assert put_undone_in_doubt(journal._session.connection, journal.writer, AT) == 2
+        assert [row.state for row in journal.rows(1)] == [State.IN_DOUBT] * 2
+        assert journal.verify()["facts"] == 5
+
+
+def test_a_program_older_than_the_tables_sends_nothing(at_database: DatabasePlace) -> None:
+    with closing(open_postgres(at_database)) as journal:
+        open_sheet(journal, new=2)
+        first, second = all_due(journal, 1)
+        journal.append([intent(first)])
+        by_hand(at_database, "INSERT INTO migration VALUES (99, '2026-11-21T08:00:00.000Z')")
+        paid = outcome_of(first.number, 1, OutcomeKind.PAID)
+        assert [*journal.append([paid])] == [MoveResult.MOVED]
+        with pytest.raises(JournalUnwritable, match="install that version"):
+            journal.append([intent(second)])
