@@ -90,7 +90,7 @@ class GateStop:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """What a process that sends reports to the gate. The limits are those of its configuration.
+    """The report of a process that sends to the gate. The limits are those of its configuration.
 
     `rest_s`: the gateway asked it for a pause. `stop`: why it has stopped.
     """

@@ -181,7 +181,7 @@ def test_a_row_whose_process_lives_is_in_flight_and_one_whose_process_died_is_in
     postgres_server.drop_database(name)
 
 
-def test_a_dead_worker_is_listed_until_its_rows_are_in_doubt(hosts: Hosts) -> None:
+def test_dead_worker_with_rows_in_flight_is_listed(hosts: Hosts) -> None:
     batch, one = handed_over(hosts), hosts.host("one")
     dying = one.start("work", "--once", batch)
     hosts.wait_for_record(8, dying)

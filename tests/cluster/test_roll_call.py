@@ -206,7 +206,7 @@ def test_a_crash_while_a_host_is_retired_leaves_the_roll_open_and_it_is_retired_
         assert {row.state for row in journal.rows(1)} == {State.IN_DOUBT}
 
 
-def test_no_host_is_retired_while_a_row_is_in_flight(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_retirement_while_row_is_in_flight(company: Company, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another host could say that nothing of it left, and nobody would know a later attempt of the retired host."""
     company.opens(monkeypatch, NORTH).close()
     with closing(company.opens(monkeypatch, SOUTH)) as journal:

@@ -81,7 +81,7 @@ def test_the_call_names_every_column_that_the_database_reads_and_no_other() -> N
     assert CALL == "SELECT * FROM commit_facts(%s, %s, %s, %s::json, %s::json, %s::json)"
 
 
-def test_a_chain_goes_on_from_the_end_that_its_process_knows() -> None:
+def test_chain_goes_on_from_its_end() -> None:
     found = staged(intent_of(11), intent_of(12, when=at(6)))
     one, two = given(found, "f_")
     assert found.values[:2] == (4, START)

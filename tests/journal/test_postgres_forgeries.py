@@ -553,7 +553,7 @@ def test_a_worker_that_forges_is_refused_and_nobody_is_paid_twice(world: World) 
     assert world.resumed() == [4, 5, 6, 8, 9, 10, 12]
 
 
-def test_a_living_desk_is_not_taken_whoever_is_called_dead(world: World) -> None:
+def test_living_desk_is_not_taken(world: World) -> None:
     with closing(open_postgres(world.place)) as desk:
         look, holder = world.forger.look, desk.writer.process
         enrolled = "SELECT number FROM paygw.enrol('another host', %s, 1, 'twin', 'run', 30, 1, %s)"

@@ -154,7 +154,7 @@ def test_rejections_for_one_reason_are_counted_over_all_workers(workers: Workers
     assert (stopped["stop_kind"], stopped["stop_count"], stopped["stop_text"]) == ("rejected", 4, "51")
 
 
-def test_who_stops_stops_all_and_counts_go_on_beside_others(workers: Workers) -> None:
+def test_one_stop_stops_all(workers: Workers) -> None:
     first, second = workers.enrol(), workers.enrol()
     workers.ask(first, told=[("unknown", "", 2)])
     workers.fetch("SELECT open_gate(%s)", [second])

@@ -76,7 +76,7 @@ def is_waited_for(url: str) -> bool:
 # A second process.
 
 
-def test_what_a_frozen_run_hears_is_kept_but_it_decides_nothing(at_database: DatabasePlace) -> None:
+def test_frozen_run_keeps_answers_and_decides_nothing(at_database: DatabasePlace) -> None:
     frozen = open_postgres(at_database)
     open_sheet(frozen, new=3)
     first, second, third = all_due(frozen, 1)
@@ -123,7 +123,7 @@ def test_intents_age_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("rows", [65, 1_001])
-def test_every_row_that_a_dead_run_had_in_flight_comes_into_doubt(at_database: DatabasePlace, rows: int) -> None:
+def test_rows_of_dead_run_come_into_doubt(at_database: DatabasePlace, rows: int) -> None:
     frozen = open_postgres(at_database)
     open_sheet(frozen, new=rows + 1)
     frozen.append([intent(one) for one in all_due(frozen, 1)[:-1]])
@@ -230,7 +230,7 @@ def test_a_commit_without_an_answer_is_made_once(
         assert journal.verify()["facts"] == 4
 
 
-def test_a_row_that_came_into_doubt_meanwhile_is_not_sent(
+def test_row_in_doubt_meanwhile_is_not_sent(
     at_database: DatabasePlace, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its commit was made, and its answer looked up so late that the row is in doubt: the age of the intent says so."""
@@ -256,9 +256,7 @@ def test_a_row_that_came_into_doubt_meanwhile_is_not_sent(
         assert states(journal) == [State.IN_DOUBT]
 
 
-def test_a_commit_that_is_still_on_its_way_is_made_once(
-    at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_commit_is_made_once(at_database: DatabasePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server was asked, the answer is lost, and the call waits there for a lock while it is looked up."""
     call = FactWriter._call
     calls: list[Future[list[Row]]] = []

@@ -143,7 +143,7 @@ def test_the_one_row_that_is_left_is_found_without_reading_the_others(long_done:
         assert [*long_done.due(1, after_row=LONG + 1, limit=1)] == []
 
 
-def test_a_run_is_known_to_wait_without_reading_its_rows(long_done: PostgresJournal) -> None:
+def test_waiting_run_is_found_without_reading_rows(long_done: PostgresJournal) -> None:
     connection = long_done._session.connection
     run = start_run(connection, batch=1, process=long_done.writer.process)
     with at_most_read(long_done, 40):

@@ -169,7 +169,7 @@ def test_a_second_start_joins_the_run_that_is_on(at_database: DatabasePlace) -> 
         assert len(work(journal)) == 7
 
 
-def test_a_run_that_ends_while_a_batch_is_handed_over_is_not_joined(at_database: DatabasePlace) -> None:
+def test_ending_run_is_not_joined(at_database: DatabasePlace) -> None:
     """A worker has found nothing due and is about to end the run; then rows are released, and handed over again."""
     batch = handed_over(at_database)
     with closing(open_postgres(at_database)) as desk, ThreadPoolExecutor(1) as threads:
@@ -306,7 +306,7 @@ def test_own_claims_whose_answer_was_lost_are_given_again(at_database: DatabaseP
         assert [len(journal._claimed(due, 0)) for _ in range(2)] == [2, 2]
 
 
-def test_who_has_lost_the_desk_begins_and_ends_no_run(at_database: DatabasePlace) -> None:
+def test_process_without_desk_changes_no_run(at_database: DatabasePlace) -> None:
     with closing(open_postgres(at_database)) as frozen:
         batch = open_sheet(frozen, new=1).number
         fall_silent(at_database.server.url)
@@ -321,7 +321,7 @@ def test_who_has_lost_the_desk_begins_and_ends_no_run(at_database: DatabasePlace
 # What a worker has in flight.
 
 
-def test_what_a_dead_worker_had_in_flight_comes_into_doubt(at_database: DatabasePlace) -> None:
+def test_rows_of_dead_worker_come_into_doubt(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database)
     with worker(at_database) as dying:
         assert dying.join_run() is not None
@@ -392,7 +392,7 @@ def test_each_commit_is_a_sign_of_life(at_database: DatabasePlace) -> None:
             asyncio.run(send_off(engine))
 
 
-def test_a_worker_that_signs_off_leaves_its_row_to_be_put_in_doubt(at_database: DatabasePlace) -> None:
+def test_row_of_ended_worker_comes_into_doubt(at_database: DatabasePlace) -> None:
     batch = handed_over(at_database, 3)
     with worker(at_database) as journal:
         assert journal.join_run() is not None

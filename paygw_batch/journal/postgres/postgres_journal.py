@@ -214,7 +214,7 @@ class WorkerJournal(PostgresJournal):
         return self.writer.ask_at_length(waiting_runs)
 
     def due(self, batch: int, *, after_row: int = 0, limit: int) -> Sequence[Due]:
-        """Return due rows as every journal does; none once the run is over: what is read would not be sent."""
+        """Return due rows as every journal does, but none once the run is over: they would not be sent."""
         return () if self.writer.is_stopped else super().due(batch, after_row=after_row, limit=limit)
 
     def leave_run(self) -> None:

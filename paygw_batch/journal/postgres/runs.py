@@ -62,7 +62,7 @@ def withdraw_run(connection: Connection[Row], batch: int, process: int) -> None:
 
 
 def _hold_desk(connection: Connection[Row], process: int) -> None:
-    """Hold the desk until the transaction ends: whoever was frozen since it took it may have lost it."""
+    """Hold the desk until the transaction ends. A process that was frozen may have lost it."""
     if fetch(connection, "SELECT hold_desk(%s)", (process,)) != [(True,)]:
         raise desk_taken(connection)
 
@@ -131,7 +131,7 @@ def join_run(connection: Connection[Row], process: int, run: int | None) -> None
 
 
 def claim_rows(connection: Connection[Row], process: int, instructions: Sequence[int], sent: int) -> frozenset[int]:
-    """Claim due rows of its run for a worker, which has sent so many by now; return those that it has."""
+    """Claim due rows for a worker, which has sent `sent` rows so far; return the claimed instructions."""
     values = (process, list(instructions), dead_processes(connection), sent)
     return frozenset(number for (number,) in fetch(connection, "SELECT claim_rows(%s, %s, %s, %s)", values))
 
