@@ -47,6 +47,7 @@ class Interruption:
     def heed(self) -> None:
         """Raise `KeyboardInterrupt` at a signal from now on, unless this process leaves signals to another."""
         self._is_heeded = True
+        sys.unraisablehook = self._hear_again
         self.heed_again()
 
     def heed_again(self) -> None:
@@ -106,9 +107,20 @@ class Interruption:
         self.heed_again()
 
     def _raise(self, _signal: int, _frame: FrameType | None) -> None:
-        # Stored as well: where an exception cannot propagate (a callback of the interpreter), it would be lost.
+        # Stored as well: where an exception cannot propagate (a callback of the interpreter), it is lost.
         self.came = True
         raise KeyboardInterrupt
+
+    def _hear_again(self, lost: "sys.UnraisableHookArgs") -> None:
+        """Repeat a signal whose exception was lost, in a moment: a command that waits would never hear of it.
+
+        It is repeated as SIGTERM, because a shell's background processes ignore SIGINT.
+        """
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            sys.__unraisablehook__(lost)
+            return
+        signal.signal(signal.SIGALRM, lambda _number, _frame: signal.raise_signal(signal.SIGTERM))
+        signal.setitimer(signal.ITIMER_REAL, HEED_EVERY_S / 10)
 
 
 interruption = Interruption()

@@ -1,6 +1,7 @@
 """A signal that comes before a run has handlers of its own: real processes, and a signal at a chosen instant.
 
-The instant is an import, a call of a function or the end of one: the process sends itself the signal there.
+The instant is an import, a call of a function or the end of one: the process sends itself the signal there. At a `lost`
+import the signal comes in a callback of the interpreter, which drops the exception.
 """
 
 import json
@@ -8,11 +9,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+from paygw_batch.journal.guards.lock import RunLock, lock_path
 from tests.cli.program import ROOT, Program, kenyan_rows
 from tests.long_part import share
 from tests.patience import PATIENCE_S
@@ -25,10 +28,16 @@ moment, number = {moment!r}, {number}
 def strike():
     os.kill(os.getpid(), number)
 
+class Dying:
+    def __del__(self):
+        strike()
+
 class AtImport(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name == moment:
             strike()
+        elif "lost:" + name == moment:
+            Dying()
 
 def at_call(frame, event, argument):
     if event == "call" and frame.f_code.co_qualname == moment:
@@ -111,6 +120,18 @@ def test_a_signal_after_the_summary_changes_nothing_any_more(program: Program, n
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["states"] == {"paid": 3}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_whose_exception_is_lost_ends_a_run_that_waits(program: Program, number: signal.Signals) -> None:
+    sheet = program.sheet(kenyan_rows(3))
+    program.json("submit", sheet)
+    now = "2026-11-22T00:00:00.000Z"
+    with closing(RunLock(lock_path(program.journal), now=now, command="submit")):
+        done = struck(
+            program, "lost:polars", number, "--config", str(program.config), "--json", "submit", str(sheet), "--wait"
+        )
+    assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (130, 130), done.stderr
 
 
 def test_the_installed_program_starts_where_signals_are_heard_first() -> None:
