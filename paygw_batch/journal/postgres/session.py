@@ -35,6 +35,7 @@ _KEEPALIVES: Mapping[str, Any] = {"keepalives_idle": 10, "keepalives_interval": 
 that lost its power had locked."""
 _SILENCE_LIMIT_S = 300.0
 """How long any statement may take: a network may swallow an answer and keep the connection. As long as `IDLE_LIMIT`."""
+_LINES_AT_ONCE = 5_000
 _HINT = mark("Nothing was sent. Check [journal] url and the server, then run the same command again.")
 _ABOUT = """SELECT current_setting('server_version_num')::integer, current_setting('fsync'),
     current_setting('full_page_writes'), current_setting('synchronous_commit'),
@@ -279,10 +280,12 @@ def fetch(connection: Connection[Row], query: str, values: Values = ()) -> list[
 
 def streamed(connection: Connection[Row], query: str, values: Values = ()) -> Iterator[Row]:
     """Run one query inside the open transaction, and yield its lines without holding all of them."""
-    with connection.cursor(name=f"paygw_{time.monotonic_ns()}") as cursor:
-        cursor.itersize = 5_000
-        cursor.execute(query.encode(), values or None)
-        yield from cursor
+    # No cursor of psycopg's, which warns if it is collected before the iterator that would close it.
+    name = f"paygw_{time.monotonic_ns()}"
+    fetch(connection, f"DECLARE {name} NO SCROLL CURSOR FOR {query}", values)
+    while lines := fetch(connection, f"FETCH {_LINES_AT_ONCE} FROM {name}"):
+        yield from lines
+    fetch(connection, f"CLOSE {name}")
 
 
 @contextmanager
